@@ -9,11 +9,11 @@ const MPERF: MsrUpdate = MsrUpdate::read(0xE7);
 /// `IA32_APERF`, AMD's `APERF`.
 const APERF: MsrUpdate = MsrUpdate::read(0xE8);
 
-/// The clocks of a processor that declares them: MPERF at a constant rate, APERF at the core's own. Both stand
-/// still while the core is paused.
+/// The MPERF and APERF clocks of a processor that declares them: MPERF ticks at a constant rate, APERF at the core's
+/// present frequency. Both stop while the core is halted.
 ///
-/// The value is the proof that the registers exist, on the processor that the snapshot describes. Nothing here
-/// writes them.
+/// A value of this type shows that the registers exist on the processor that the snapshot describes. No operation on
+/// it writes them.
 ///
 /// Source: SDM vol. 3B, "Hardware Coordination Feedback", and vol. 2A, CPUID leaf 06H, ECX bit 0; APM vol. 2,
 /// "Effective Frequency", and vol. 3, appendix E, the same bit (`EffFreq`).
@@ -41,40 +41,41 @@ const APERF: MsrUpdate = MsrUpdate::read(0xE8);
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Clocks(());
 
-/// A reading of both clocks.
+/// One reading of MPERF and APERF.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ClockReading {
-    /// Ticks at the constant rate.
+    /// Value of MPERF, which ticks at a constant rate.
     pub mperf: u64,
-    /// Ticks at the core's own rate.
+    /// Value of APERF, which ticks at the core's present frequency.
     pub aperf: u64,
 }
 
 impl Clocks {
-    /// Returns the clocks of a processor whose leaf 6 declares them.
+    /// Returns the clocks if CPUID leaf 6 of this processor declares them.
     pub fn detect(processor: &Snapshot) -> Option<Self> {
         (processor.leaf(6, 0).ecx & 1 != 0).then_some(Self(()))
     }
 
-    /// Reads both clocks, one after the other.
+    /// Reads MPERF, then APERF.
     ///
     /// # Context
-    /// Any, on a processor for which they were detected. An interrupt between the two reads adds its time to one
-    /// of them only, so readings that are close together are taken with interrupts off.
+    /// Any, on the processor for which the clocks were detected. An interrupt between the two reads adds its time to
+    /// APERF alone. So take readings that are close together with interrupts off.
     ///
     /// # Errors
-    /// Returns the access that failed: a hypervisor may declare the registers and not have them.
+    /// Returns the access that failed: a hypervisor may declare the registers and lack them.
     pub fn read(self, msr: &impl MsrBackend) -> Result<ClockReading, MsrFault> {
         Ok(ClockReading { mperf: msr.update_retrying(MPERF)?, aperf: msr.update_retrying(APERF)? })
     }
 }
 
 impl ClockReading {
-    /// Returns the mean frequency of the core since `earlier`, over the time in which it was not paused.
-    /// `base_hertz` is MPERF's rate: commonly that of the TSC, on AMD's processors that of P-state 0.
+    /// Returns the core's mean frequency between `earlier` and this reading, over the time in which the core was not
+    /// halted. `base_hertz` is the rate of MPERF: commonly that of the TSC; on AMD's processors, the frequency of
+    /// P-state 0.
     ///
-    /// `None`: the core was paused all the time, or the figure exceeds 64 bits.
+    /// `None` if the core was halted all the time, or if the frequency exceeds 64 bits.
     pub fn effective_hertz(&self, earlier: &Self, base_hertz: u64) -> Option<u64> {
         let mperf = self.mperf.wrapping_sub(earlier.mperf);
         let aperf = self.aperf.wrapping_sub(earlier.aperf);
@@ -83,8 +84,8 @@ impl ClockReading {
     }
 }
 
-/// Returns the frequency of a processor's TSC, where CPUID gives it: the core crystal clock's frequency times a
-/// ratio.
+/// Returns the frequency of a processor's TSC in hertz, if CPUID declares it: the core crystal clock's frequency times
+/// a ratio.
 ///
 /// `None` where CPUID gives no ratio or no crystal frequency, as on many Intel processors and all of AMD's.
 ///

@@ -1,4 +1,4 @@
-//! Accesses to the control registers, each retried once; the shared ones are changed by bit.
+//! Accesses to the control registers, each with one retry. Shared registers are changed by bit.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -12,17 +12,17 @@ use crate::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Writes a register.
+    /// Writes a register, with one retry.
     pub(crate) fn wrmsr_retrying(&self, register: MsrAddress, value: u64) -> Result<(), MsrFault> {
         self.msr.wrmsr_retrying(register, value)
     }
 
-    /// Reads a register.
+    /// Reads a register, with one retry.
     pub(crate) fn rdmsr_retrying(&self, register: MsrAddress) -> Result<u64, MsrFault> {
         self.msr.rdmsr_retrying(register)
     }
 
-    /// Reads a counter.
+    /// Reads a counter, with one retry.
     pub(crate) fn read(&self, registers: &Counter) -> Result<u64, MsrFault> {
         registers.read(&self.msr)
     }
@@ -48,19 +48,19 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         Ok(found & control.mask() == bits)
     }
 
-    /// Returns whether the session is open, and knows its counters from others': while they are lent, it has none.
+    /// Returns whether the session is open and has its counters: while they are lent, it has none.
     pub(crate) fn has_own(&self) -> bool {
         self.is_open() && !self.memory.is_lent()
     }
 
-    /// Returns the bits of the fixed counters' control that are these counters'.
+    /// Returns the bits of the fixed counters' control register that belong to these counters.
     pub(crate) fn fixed_control_of(&self, counters: CounterSet) -> u64 {
         let fixed = (counters & CounterSet::FIXED).iter();
         fixed.fold(0, |all, counter| all | self.registers(counter).control.mask())
     }
 
-    /// Sees what the other owners have in the fixed counters' control, where it is not known yet: while none of
-    /// these is the session's.
+    /// Reads the other owners' bits of the fixed counters' control register if they are not known yet: while no fixed
+    /// counter is the session's.
     pub(crate) fn find_fixed_control(&self) -> Result<(), CounterError> {
         if (self.own() & CounterSet::FIXED).is_empty() {
             let found = self.rdmsr_retrying(self.unit().fixed_control());
@@ -69,8 +69,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         Ok(())
     }
 
-    /// Clears and sets bits of the global control register: first in what the interrupt path leaves behind,
-    /// then in the register. Where it fails, both are as they were.
+    /// Clears and sets bits of the global control register: first in the value that the interrupt path restores, then
+    /// in the register. On failure, both are as they were.
     pub(crate) fn change_global(
         &self,
         global: &GlobalRegisters,
@@ -86,7 +86,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             match self.wrmsr_retrying(global.control, before) {
                 Ok(()) => CounterError::Access(fault),
                 Err(fault) => {
-                    // Whatever it holds, the next start is to write it.
+                    // The register's value is unknown: the next start is to write it.
                     control.fetch_and(!self.own().bits(), Relaxed);
                     self.memory.mark_faulted(None, self.table());
                     CounterError::Faulted(fault)
@@ -95,8 +95,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         })
     }
 
-    /// Acknowledges those of the bits that the global status shows. An interrupt of theirs that still comes
-    /// finds nothing.
+    /// Acknowledges those of the bits that the global status has set. An interrupt that these overflows have already
+    /// raised is then spurious.
     pub(crate) fn acknowledge(&self, global: &GlobalRegisters, bits: u64) -> Result<u64, MsrFault> {
         let pending = self.rdmsr_retrying(global.status)? & bits;
         if pending != 0 {
@@ -106,12 +106,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         Ok(pending)
     }
 
-    /// Clears bits of the status, of counters that are stopped. Where the global control enables no counter, it enables
-    /// these meanwhile: Zhaoxin's ZX-C takes an acknowledgement only then (as in Linux).
+    /// Clears bits of the global status whose counters are stopped. If the global control enables no counter, enables
+    /// these meanwhile: Zhaoxin's ZX-C takes an acknowledgement only while a counter is enabled (as in Linux).
     #[inline(never)]
     pub(crate) fn clear_status(&self, global: &GlobalRegisters, bits: u64) -> Result<(), MsrFault> {
         let own = bits & self.own().bits();
-        // Those that are stopped while they are serviced take it at any time.
+        // Processors whose counters are stopped while serviced take an acknowledgement at any time.
         let takes = global.stop_while_serviced || self.memory.global_control.load(Relaxed) != 0;
         if takes || own == 0 {
             return self.wrmsr_retrying(global.acknowledge, bits);

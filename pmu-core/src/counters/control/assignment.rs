@@ -1,6 +1,6 @@
-//! Counters for events: planned before any register is accessed, then carried out.
+//! Counters for events: planned before any register is accessed, then applied.
 //!
-//! A context switch and an interrupt's handler plan on the kernel's stack. So a plan has two bytes per counter, and the
+//! A context switch and an interrupt handler plan on the kernel's stack. So a plan has two bytes per counter, and the
 //! searches change it in place.
 
 pub(crate) mod apply;

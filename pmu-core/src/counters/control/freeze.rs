@@ -9,23 +9,23 @@ use crate::msr::{MsrAccess, MsrBackend, MsrFault};
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Lets the processor stop all its counters as it raises the performance interrupt, until the
-    /// interrupt path has acknowledged it. Servicing then needs fewer register accesses, and none of
-    /// its own events are counted.
+    /// Makes the processor freeze all its counters when it raises the performance interrupt, until the interrupt path
+    /// acknowledges the overflow. Servicing then takes fewer register accesses, and none of its own events are
+    /// counted.
     ///
-    /// **Every** counter of the processor stands still meanwhile, whoever owns it: between the raise
-    /// and the acknowledgement nothing is counted anywhere.
+    /// **Every** counter of the processor is frozen, other owners' too: between the interrupt's raise and the
+    /// acknowledgement nothing is counted anywhere.
     ///
-    /// Call it before the first event is started, with the performance interrupt not yet expected.
+    /// Call it before the first event is started and before a performance interrupt can come.
     ///
     /// # Errors
-    /// [`FreezeUnsupported`](CounterError::FreezeUnsupported), also where the processor, or a hypervisor,
-    /// does not keep the bit; [`Access`](CounterError::Access).
+    /// [`FreezeUnsupported`](CounterError::FreezeUnsupported): the processor cannot freeze its counters, or the
+    /// processor or a hypervisor does not keep the freeze bit. [`Access`](CounterError::Access).
     pub fn freeze_on_interrupt(&mut self) -> Result<(), CounterError> {
         let freeze = self.unit().global().and_then(|global| global.freeze);
         let freeze = freeze.filter(|_| self.is_open()).ok_or(CounterError::FreezeUnsupported)?;
         let freezes = &self.memory.freezes;
-        // The interrupt path first: otherwise it would leave the counters frozen.
+        // The interrupt path is told first: otherwise an interrupt would leave the counters frozen.
         if freezes.swap(true, Relaxed) {
             return Ok(());
         }

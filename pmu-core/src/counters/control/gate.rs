@@ -1,4 +1,4 @@
-//! The global control register as a gate: one write stops counters, one lets them go on.
+//! The global control register as a gate: one write stops counters, one resumes them.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -20,7 +20,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
     }
 
-    /// Lets these counters go on. If that fails, they are presumed running.
+    /// Resumes these counters. If that fails, they are presumed running.
     #[inline(never)]
     pub(crate) fn resume(&self, counters: CounterSet) -> Result<(), CounterError> {
         let Some(global) = self.unit().global().filter(|_| !counters.is_empty()) else {
@@ -39,8 +39,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
     }
 
-    /// Stops the counters that run for rows, and those that are free, by the global control register. `false`:
-    /// there is none.
+    /// Stops the free counters and those that run for rows, by the global control register. Returns `false` if there
+    /// is none.
     pub(crate) fn close_gate(&self) -> Result<bool, CounterError> {
         let Some(global) = self.unit().global().filter(|_| self.is_open()) else {
             return Ok(false);
@@ -61,7 +61,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         opened.map(|(counter, _)| counter).collect()
     }
 
-    /// Lets the counters continue, if they are [stopped](Self::close_gate).
+    /// Resumes the counters if they are [stopped](Self::close_gate).
     pub(crate) fn open_gate(&self) -> Result<(), CounterError> {
         let own = self.own().bits();
         let closed = self.memory.global_control.load(Relaxed);
@@ -71,9 +71,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
     }
 
-    /// Makes a session whose counters were saved ready to start others: nothing parked, gate open.
+    /// Prepares a session whose counters were saved for starting others: no counter parked, the gate open.
     pub(crate) fn unpark_all(&self) -> Result<(), CounterError> {
-        // Rows alone are saved: without any, this is not linked.
+        // Only rows' counters are saved: for a source without rows, this is not linked.
         let parked = if self.source.table_id() == 0 { CounterSet::NONE } else { self.own() };
         for (counter, slot) in self.slots_of(parked) {
             if let SlotState::Parked { .. } = slot.load() {

@@ -1,4 +1,4 @@
-//! The control handle to the counters of one processor: what it has, and which counter runs for which event.
+//! The control handle of one processor's counters: its counters, and the event for which each of them runs.
 //!
 //! The control path shares a [`CounterMemory`] and the registers with the interrupt path, and the interrupt may come
 //! between any two instructions. So a counter's slot is set *after* the counter was loaded and *before* it can run,
@@ -34,7 +34,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     pub(crate) fn entry(&self, event: EventId) -> Result<&EventEntry, CounterError> {
-        // After a shutdown they are another session's.
+        // After a shutdown the entries are another session's.
         let entry = self.table().entry(event).filter(|_| self.is_open());
         entry.ok_or(CounterError::NoSuchEvent(event))
     }
@@ -44,7 +44,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.table().free().ok_or_else(|| too_little_memory(lent + 1, lent))
     }
 
-    /// Returns whether an opened event is started: on a counter, waiting for its turn, or of another type of core.
+    /// Returns whether an opened event is started: on a counter, waiting for its turn, or on a core that cannot count
+    /// it.
     pub fn is_started(&self, event: EventId) -> bool {
         match self.entry(event).map(EventEntry::state) {
             Ok(EventState::Counting) => self.find(event).is_some(),
@@ -53,7 +54,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
     }
 
-    /// Returns the counter that an opened event, or the event of a row, is on at present.
+    /// Returns the counter on which an event, opened or of a row, runs at present.
     pub fn counter_of(&self, event: EventId) -> Option<CounterId> {
         self.find(event).map(|(counter, _)| counter)
     }
@@ -102,15 +103,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 }
 
-/// The control handle to the counters of one processor.
+/// The control handle of one processor's counters: opens, starts, stops, reads and switches events on them.
 ///
-/// It cannot move to another thread, and dropping it accesses no register: [shut it down](Self::shut_down) on its
-/// processor. A handle that is dropped without a shutdown leaves its counters running and its [`CounterMemory`] in
-/// use: [`service`](crate::service) keeps reporting, and the memory can only be [reclaimed](CounterMemory::reclaim).
+/// The handle cannot move to another thread. Dropping it accesses no register: [shut it down](Self::shut_down) on its
+/// processor. A handle dropped without a shutdown leaves its counters running and its [`CounterMemory`] in use.
+/// [`service`](crate::service) then keeps reporting, and the memory can only be [reclaimed](CounterMemory::reclaim).
 ///
 /// # Context
-/// Every method: task, on the processor whose counters these are. The performance interrupt may come at any
-/// time.
+/// Every method: task, on the processor of the counters. The performance interrupt may come at any time.
 ///
 /// ```compile_fail,E0277
 /// fn needs_send<T: Send>() {}
@@ -122,23 +122,23 @@ pub struct CounterSession<'a, S, M, P> {
     pub(crate) msr: M,
     pub(crate) platform: P,
     pub(crate) memory: &'a CounterMemory,
-    /// The difference between the source's unit and the processor.
+    /// Difference between the source's unit and the processor.
     pub(crate) hybrid: HybridDelta,
-    /// The counters that were enabled in the global control register before.
+    /// Counters that were enabled in the global control register before the session.
     pub(crate) before: CounterSet,
     /// Requested counters that this processor shares with the unit; empty after shutdown.
     pub(crate) declared: CounterSet,
     not_send: PhantomData<*mut ()>,
 }
 
-/// Result of taking a processor's counters.
+/// The counters of a session, by whether events can run on them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SessionCounters {
-    /// Counters that answered, on which events run. A later fault does not show here: its counter is not used again
+    /// Counters that answered, on which events run. A counter that faults later stays in this set, but is not used
     /// until [`reprogram`](CounterSession::reprogram) or [`shut_down`](CounterSession::shut_down).
     pub usable: CounterSet,
-    /// Counters that did not read back the value written to them, or faulted: another owner's, or absent.
+    /// Counters that faulted, or did not read back the value written to them: absent, or another owner's.
     pub unresponsive: CounterSet,
     /// Counters for which no [`CounterSlot`] was lent.
     pub without_slot: CounterSet,
@@ -203,8 +203,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         has.then(|| select.without_user_rdpmc(difference.user_rdpmc_control(self.unit())))
     }
 
-    /// Returns the registers of one of the unit's counters. Without a table of events there are general ones only,
-    /// and the code for the others is not linked.
+    /// Returns the registers of one of the unit's counters. A source that opens no events has general counters only:
+    /// the code for fixed counters is not linked.
     pub(crate) fn registers(&self, counter: CounterId) -> Counter {
         let unit = self.unit();
         if opens_events(&self.source) { unit.registers(counter) } else { unit.general(counter) }
@@ -219,13 +219,13 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         }
     }
 
-    /// Returns the session's counters. One without candidates did not take the memory, and has none of its present
-    /// owner's.
+    /// Returns the session's counters. A session without candidates did not take the memory: its present counters are
+    /// another session's.
     pub(crate) fn own(&self) -> CounterSet {
         self.memory.verified(self.declared)
     }
 
-    /// Checks that an overflow would interrupt.
+    /// Checks that an overflow would interrupt: the LVT entry is not masked.
     pub(crate) fn check_unmuted(&self) -> Result<(), CounterError> {
         if self.memory.is_muted() { Err(CounterError::NoFreeCounter) } else { Ok(()) }
     }
@@ -262,7 +262,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// Returns the value of a counter's own bits of its control while it counts an event.
     pub(crate) fn running_bits(&self, counter: &Counter, event: EventId) -> Option<u64> {
         let select = self.select(event)?;
-        // One that counts in guests only has no bits while there are none.
+        // An event that counts in guests only has no bits while virtualization is off.
         let paused = select.select_bits() == 0 && event.row().is_none();
         Some(if paused { 0 } else { counter.control.running(select) })
     }

@@ -21,7 +21,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.members(group).filter(|_| self.is_open()).map(|(event, _)| event)
     }
 
-    /// Returns the first event of a group that is whole on this processor.
+    /// Returns the first event of a group whose events are all on this processor.
     pub(crate) fn first_of(&self, group: GroupId) -> Result<EventId, GroupError> {
         let first = self.members(group).next().filter(|_| self.is_open());
         let (first, entry) = first.ok_or_else(|| no_such(group))?;
@@ -29,7 +29,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if is_whole { Ok(first) } else { Err(no_such(group)) }
     }
 
-    /// Returns whether an event is in no group, or the first one of its group that waits.
+    /// Returns whether an event is in no group, or is the first waiting event of its group.
     pub(crate) fn is_first(&self, event: EventId) -> bool {
         let group = self.table().entry(event).and_then(EventEntry::group);
         let waits = |(_, entry): &(EventId, &EventEntry)| entry.state() == EventState::Waiting;
@@ -37,7 +37,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         first.is_none_or(|(first, _)| first == event)
     }
 
-    /// Checks that the group of an event, if it has one, is whole on this processor.
+    /// Checks that all events of an event's group, if it has one, are on this processor.
     pub(crate) fn check_whole(&self, event: EventId) -> Result<(), PlacementError> {
         let group = self.table().entry(event).and_then(EventEntry::group);
         let whole = group.map_or(Ok(event), |group| self.first_of(group));

@@ -12,16 +12,17 @@ use crate::msr::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Sets or clears bits of the global control register for the other owners of counters, a watchdog for
-    /// instance. They do not write the register while the session lives; what they set through it stays at
-    /// [`shut_down`](Self::shut_down). Of a shared interrupt the handler calls [`service`](crate::service)
-    /// first, and then looks for the others' overflows: one that comes before `service` unmasked the LVT
-    /// entry has no interrupt of its own.
+    /// Sets or clears bits of the global control register for other owners of counters, such as a watchdog. Other
+    /// owners do not write the register while the session lives. Bits that they set through the session stay set at
+    /// [`shut_down`](Self::shut_down). The handler of a shared interrupt calls [`service`](crate::service) first, and
+    /// then looks for the others' overflows: an overflow before `service` unmasked the LVT entry has no interrupt of
+    /// its own.
     ///
     /// # Errors
-    /// [`OwnControlBits`](CounterError::OwnControlBits): some of `bits` are the session's counters', the session's are
-    /// [lent](Self::lend), or the processor has no such register. [`Access`](CounterError::Access): the register is as
-    /// it was. [`Faulted`](CounterError::Faulted): it does not answer; no event is known to run any more.
+    /// [`OwnControlBits`](CounterError::OwnControlBits): some of `bits` belong to the session's counters, these
+    /// counters are [lent](Self::lend), or the processor has no such register. [`Access`](CounterError::Access): the
+    /// register is as it was. [`Faulted`](CounterError::Faulted): the register does not answer; no event is known to
+    /// run any more.
     pub fn set_others_control(&mut self, bits: u64, enabled: bool) -> Result<(), CounterError> {
         let not_others = CounterError::OwnControlBits(bits & self.own().bits());
         let global = self.unit().global().filter(|_| self.has_own()).ok_or(not_others)?;
@@ -29,19 +30,19 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             return Err(not_others);
         }
         let change = if enabled { (0, bits) } else { (bits, 0) };
-        // First in the register: bits that it refuses must not be what an interrupt leaves behind.
+        // First in the register: a bit that it refuses must not be in the value that an interrupt restores.
         let value = self.memory.global_control.load(Relaxed) & !change.0 | change.1;
         self.wrmsr_retrying(global.control, value).map_err(CounterError::Access)?;
         self.change_global(global, change)
     }
 
-    /// Acknowledges bits of the overflow status that are not the session's: what a predecessor left of a Debug
-    /// Store's buffer (62) for instance, or of counters that have no owner. Each unmasking of the LVT entry
-    /// raises an interrupt while one of them is set, on Intel's processors from version 3 on.
+    /// Acknowledges bits of the overflow status that are not the session's: for instance a predecessor's overflow of a
+    /// Debug Store's buffer (62), or overflows of counters without an owner. On Intel's processors from version 3 on,
+    /// each unmasking of the LVT entry raises an interrupt while one of these bits is set.
     ///
     /// # Errors
-    /// [`OwnControlBits`](CounterError::OwnControlBits): some of `bits` are the session's counters', the session's are
-    /// [lent](Self::lend), or there is no such register. [`Access`](CounterError::Access).
+    /// [`OwnControlBits`](CounterError::OwnControlBits): some of `bits` belong to the session's counters, these
+    /// counters are [lent](Self::lend), or there is no such register. [`Access`](CounterError::Access).
     pub fn acknowledge_others(&mut self, bits: u64) -> Result<(), CounterError> {
         let own = bits & self.own().bits();
         let global = self.unit().global().filter(|_| own == 0 && self.has_own());
@@ -49,13 +50,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.wrmsr_retrying(global.acknowledge, bits).map_err(CounterError::Access)
     }
 
-    /// Sets the bits of `mask` in the fixed counters' control to those of `bits`, for the other owners of fixed
-    /// counters. They do not write the register while the session lives.
+    /// Sets the bits of `mask` in the fixed counters' control register to those of `bits`, for other owners of fixed
+    /// counters. Other owners do not write the register while the session lives.
     ///
     /// # Errors
-    /// [`OwnControlBits`](CounterError::OwnControlBits): some of `mask` are the session's counters', the session's are
-    /// [lent](Self::lend), or the processor has no such register. [`Access`](CounterError::Access): the register is as
-    /// it was.
+    /// [`OwnControlBits`](CounterError::OwnControlBits): some of `mask` belong to the session's counters, these
+    /// counters are [lent](Self::lend), or the processor has no such register. [`Access`](CounterError::Access): the
+    /// register is as it was.
     pub fn set_others_fixed_control(&mut self, mask: u64, bits: u64) -> Result<(), CounterError> {
         let own = self.fixed_control_of(self.own());
         let has_fixed = !(self.unit().counters() & CounterSet::FIXED).is_empty();
@@ -71,9 +72,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         Ok(())
     }
 
-    /// Returns the status bits of counters that have no owner who would acknowledge them: neither the session's
-    /// nor enabled by anyone. From Intel's version 3 on, each unmasking raises an interrupt while one of them is
-    /// set.
+    /// Returns the status bits of counters without an owner: neither the session's nor enabled, so that no owner
+    /// acknowledges them. From Intel's version 3 on, each unmasking raises an interrupt while one of them is set.
     pub(crate) fn unowned(&self, verified: CounterSet, control: u64) -> u64 {
         let disabled = self.declared.without(verified).retain(|counter| {
             match self.registers(counter).control {

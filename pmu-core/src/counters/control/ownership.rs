@@ -14,19 +14,18 @@ use crate::msr::MsrBackend;
 use crate::platform::Platform;
 
 impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {
-    /// Takes the counters of `only` of the processor that executes the call, which `processor` describes: those that
-    /// it shares with the source's unit. The source is kept; an [`OpenedEvents`](crate::OpenedEvents) is two
-    /// references.
+    /// Takes a processor's counters: those of `only` that both the source's unit and the processor have. `processor`
+    /// describes the processor that executes the call. The handle keeps the source; an
+    /// [`OpenedEvents`](crate::OpenedEvents) is two references.
     ///
-    /// Stops each of them, proves it by writing and reading it back (by RDMSR and then, of those that agreed, by
-    /// RDPMC), and leaves it zero. Then
-    /// acknowledges overflows that a predecessor left, disables precise sampling (`IA32_PEBS_ENABLE`; version 6 has
-    /// [other registers](crate::UnusedRegisters)), enables their bits of the global control register where there is
-    /// one, and unmasks the LVT entry.
+    /// Stops each counter, verifies it by writing it and reading it back (by RDMSR, and if that agrees by RDPMC), and
+    /// leaves it zero. Then acknowledges overflows that a predecessor left, disables precise sampling
+    /// (`IA32_PEBS_ENABLE`; version 6 has [other registers](crate::UnusedRegisters)), enables the counters in the
+    /// global control register where there is one, and unmasks the LVT entry.
     ///
-    /// A counter that does not answer, or for which no slot was lent, is left out and untouched from then on: see
-    /// [`counters`](Self::counters). So is every counter that is not in `only`, and every fixed counter if the source
-    /// has no table of events to open, since only opened events use fixed counters.
+    /// A counter that does not answer, or for which no slot was lent, is left out and not accessed again: see
+    /// [`counters`](Self::counters). So is every counter that is not in `only`. If the source has no table of events
+    /// to open, so is every fixed counter, because only opened events use fixed counters.
     ///
     /// # Context
     /// Task, on the processor on which the handle then lives. An interrupt may come at any time.
@@ -40,8 +39,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// - [`Unresponsive`](CounterError::Unresponsive): no counter answers.
     /// - [`Access`](CounterError::Access): a global register faulted.
     ///
-    /// After an error no counter runs. An interrupt that came meanwhile may have left the LVT entry masked:
-    /// its other owner unmasks it.
+    /// After an error no counter runs. An interrupt that came meanwhile may have left the LVT entry masked; the
+    /// interrupt's other owner then unmasks it.
     pub fn take(
         source: S,
         processor: &CounterUnit,
@@ -103,7 +102,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             let left = verified.bits() | global.frozen | self.unowned(verified, found);
             let control = found | verified.bits();
             memory.global_control.store(control, Relaxed);
-            // Before the acknowledgement, which ZX-C takes only while counters are enabled here. They are stopped.
+            // Before the acknowledgement, which ZX-C takes only while counters are enabled here. The counters are
+            // stopped.
             let enabled = self.wrmsr_retrying(global.control, control);
             let cleared = enabled.and_then(|()| self.acknowledge(global, left));
             cleared.map_err(|fault| {
@@ -134,8 +134,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     }
 
     /// Writes a different value to each counter, then reads all of them back both ways. This finds registers that
-    /// ignore writes, and two addresses of one register. RDPMC comes second: an emulator that has no counters, and
-    /// to which it is an undefined opcode, is found out by RDMSR.
+    /// ignore writes, and two addresses of one register. RDPMC comes second: an emulator without counters, to which
+    /// RDPMC is an undefined opcode, is found out by RDMSR.
     fn probe_counters(&self, candidates: CounterSet) -> CounterSet {
         let pattern = |counter: CounterId| 0x0135_7AC0 + u64::from(counter.bit());
         let write = |counter: CounterId, value: u64| {
@@ -153,21 +153,20 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         let written = stopped.retain(|counter| write(counter, pattern(counter)));
         let verified = written.retain(echoes);
         for counter in written.iter() {
-            // One that does not answer keeps its value.
+            // A counter that does not answer keeps its value.
             let _ = write(counter, 0);
         }
         verified
     }
 
-    /// Takes more counters, which another owner gave up, and returns those that answered. Counters that are the
-    /// session's already stay as they are. Where there are global registers, the other owner does not enable these
-    /// counters' bits any more.
+    /// Takes more counters, which another owner gave up, and returns those that answered. Counters that the session
+    /// already has stay as they are. The other owner no longer enables the counters in the global control register.
     ///
     /// # Errors
-    /// [`NotAvailable`](CounterError::NotAvailable): this processor lacks one of them, no slot was lent for it, or the
-    /// session's are [lent](Self::lend). [`Unresponsive`](CounterError::Unresponsive): none answers.
-    /// [`Access`](CounterError::Access),
-    /// [`Faulted`](CounterError::Faulted): the global control register does not answer.
+    /// [`NotAvailable`](CounterError::NotAvailable): this processor lacks one of the counters, no slot was lent for
+    /// one, or the session's counters are [lent](Self::lend). [`Unresponsive`](CounterError::Unresponsive): no counter
+    /// answers. [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): the global control register does
+    /// not answer.
     pub fn take_more(
         &mut self,
         processor: &CounterUnit,
@@ -199,13 +198,13 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         Ok(verified)
     }
 
-    /// Gives counters to another owner: stops them, clears their bits of the global control register, and no longer
-    /// accesses them.
+    /// Gives counters to another owner: stops them, clears their bits of the global control register, and does not
+    /// access them again.
     ///
     /// # Errors
-    /// [`NotAvailable`](CounterError::NotAvailable): one of them is not the session's, is in use, or is the last.
-    /// [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): the global control register, or a
-    /// counter's control that [`save`](Self::save) left programmed, does not answer.
+    /// [`NotAvailable`](CounterError::NotAvailable): one of the counters is not the session's, is in use, or is the
+    /// session's last. [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): the global control
+    /// register, or a counter's control that [`save`](Self::save) left programmed, does not answer.
     pub fn give_back(&mut self, counters: CounterSet) -> Result<(), CounterError> {
         let rest = self.own().without(counters);
         let in_use = |slot: &CounterSlot| {
@@ -224,15 +223,15 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         Ok(())
     }
 
-    /// Stops every counter, also those that had faulted, restores the session's bits of the global control register
-    /// as they were found, and releases the memory. Nothing can be started afterwards, and every opened event is
-    /// closed.
+    /// Stops every counter, faulted ones too, restores the session's bits of the global control register as they were
+    /// found, and releases the memory. Every opened event is closed, and nothing can be started afterwards.
     ///
-    /// An interrupt that comes late finds nothing; the first such one is claimed.
+    /// An interrupt may still arrive and find no overflow. The first is claimed, so that the kernel does not report an
+    /// unknown NMI.
     ///
     /// # Errors
-    /// [`Faulted`](CounterError::Faulted) with the first register that did not answer, after
-    /// everything else was stopped. The counters then stay open, and `shut_down` may be called again.
+    /// [`Faulted`](CounterError::Faulted) with the first register that did not answer, after everything else was
+    /// stopped. The session then stays open, and `shut_down` may be called again.
     pub fn shut_down(&mut self) -> Result<(), CounterError> {
         if !self.is_open() {
             return Ok(());
@@ -240,7 +239,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         let lent = self.memory.is_lent();
         let (own, mut outcome) = (if lent { self.candidates() } else { self.own() }, Ok(()));
         for (counter, slot) in self.slots_of(own) {
-            // A borrower may have left one running that is free here.
+            // A borrower may have left a counter running that is free here.
             if lent || slot.load() != SlotState::Free {
                 outcome = outcome.and(self.release(counter));
             }
@@ -249,14 +248,15 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             let _ = self.memory.take_back(own);
         }
         outcome = outcome.and(self.table().extra.restore(&self.msr));
-        // While they freeze, a late interrupt would stop the others' counters by the control register.
+        // While the processor freezes counters, a spurious interrupt would stop the other owners' by the control
+        // register.
         outcome = outcome.and(self.stop_freezing());
         if let Some(global) = self.unit().global().filter(|_| !own.is_empty()) {
             if global.frozen != 0 {
                 // An interrupt that is yet to come may have frozen the counters.
                 outcome = outcome.and(self.acknowledge(global, global.frozen).map(|_| ()));
             }
-            // The value that the interrupt path restores first, then the register.
+            // First the value that the interrupt path restores, then the register.
             let control = &self.memory.global_control;
             let before = self.before & own;
             let restored = control.load(Relaxed) & !own.bits() | before.bits();

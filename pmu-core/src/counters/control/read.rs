@@ -1,4 +1,4 @@
-//! Reading a counter that runs, while interrupts may load it again.
+//! Reading a running counter, which an interrupt may load again meanwhile.
 
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
@@ -38,8 +38,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
     }
 
-    /// Returns whether a counter that has wrapped since it was loaded, and was read as `value`, has wrapped once more
-    /// without an interrupt so far. Reads the status where the value does not decide.
+    /// Returns whether a counter that has wrapped since it was loaded, and now reads as `value`, has wrapped once more
+    /// without an interrupt so far. Reads the status if the value does not decide.
     pub(crate) fn wrapped_again(
         &self,
         counter: CounterId,

@@ -15,23 +15,25 @@ use crate::msr::{MsrAccess, MsrBackend};
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Programs this processor's counters again after their registers lost their contents: after suspend
-    /// and hibernation, and after the processor was offline. Call it on each processor, before the performance
-    /// interrupt is expected again.
+    /// Programs this processor's counters again after their registers lost their contents: after suspend, hibernation,
+    /// and the processor's offline time. Call it on each processor before the next performance interrupt can come.
     ///
-    /// Returns the counters whose events start their period anew. The part of the period that they had counted is
-    /// lost, and so is the part of a total since the last start or interrupt; a kernel that knows of the suspend
-    /// stops its events before, or [switches](Self::switch_out) them out. A counter that kept its registers
-    /// continues. A pending overflow of it is reported to `overflowed`, for its interrupt may be lost; the
-    /// interrupted address is not known, so a sampler drops it (`|_| ()`). An event that was not running, or whose
-    /// counters were [saved](Self::save), is not started. Counters that had faulted are free again: events that
-    /// [rotate](crate::Event::rotating) take their turns again, others and their groups are to be started again.
+    /// Returns the counters whose events start their period anew. Their counts of the old period are lost, and so are
+    /// their totals since the last start or interrupt. A kernel that knows of the suspend stops its events before, or
+    /// [switches](Self::switch_out) them out.
+    ///
+    /// A counter that kept its registers continues. Its pending overflow is reported to `overflowed`, because its
+    /// interrupt may be lost. The interrupted address is not known, so a sampler drops the overflow (`|_| ()`).
+    ///
+    /// An event that was not running, or whose counters were [saved](Self::save), is not started. Counters that had
+    /// faulted are free again: events that [rotate](crate::Event::rotating) take their turns again, others and their
+    /// groups are to be started again.
     ///
     /// # Errors
-    /// [`Faulted`](CounterError::Faulted) with the first register that did not answer, after everything
-    /// else was programmed; the event of a counter that cannot be programmed, or whose [extra
-    /// register](crate::Event::with_extra) cannot be written, does not run, and its group does not, either.
-    /// [`NotAvailable`](CounterError::NotAvailable): the counters are [lent](Self::lend).
+    /// [`Faulted`](CounterError::Faulted) with the first register that did not answer, after everything else was
+    /// programmed. An event whose counter cannot be programmed, or whose [extra register](crate::Event::with_extra)
+    /// cannot be written, does not run, and neither does its group. [`NotAvailable`](CounterError::NotAvailable): the
+    /// counters are [lent](Self::lend).
     pub fn reprogram(
         &mut self,
         overflowed: impl FnMut(EventOverflow),
@@ -44,7 +46,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 Ok(own)
             };
         }
-        // Until they are programmed, the interrupt path is to leave the counters as they are.
+        // Until they are programmed, the interrupt path is to leave the counters alone.
         self.memory.withdraw();
         let mut outcome = self.restore_fixed_control(own);
         let (lost, stopped) = self.stop_lost(own);
@@ -64,8 +66,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         outcome.map(|()| anew)
     }
 
-    /// Restores the other owners' bits of the fixed counters' control, and clears the session's own where they lost
-    /// their value.
+    /// Restores the other owners' bits of the fixed counters' control register, and clears the session's bits that
+    /// lost their value.
     fn restore_fixed_control(&self, own: CounterSet) -> Result<(), CounterError> {
         if (own & CounterSet::FIXED).is_empty() {
             return Ok(());
@@ -83,8 +85,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.wrmsr_retrying(register, value).map_err(CounterError::Faulted)
     }
 
-    /// Stops the counters whose controls lost their value, and returns them, so that nothing that firmware left there
-    /// counts.
+    /// Stops the counters whose control registers lost their value, and returns them. So nothing that firmware left in
+    /// these registers counts.
     fn stop_lost(&self, own: CounterSet) -> (CounterSet, Result<(), CounterError>) {
         let (mut lost, mut outcome) = (CounterSet::NONE, Ok(()));
         for (counter, slot) in self.slots_of(own) {
@@ -107,13 +109,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         (lost, outcome)
     }
 
-    /// Returns whether a counter whose control is clear kept its registers: one that lost them holds 0.
+    /// Returns whether a counter whose control is clear kept its registers: a counter that lost them holds 0.
     fn keeps_value(&self, registers: &Counter) -> bool {
         self.read(registers).is_ok_and(|value| !registers.has_overflowed(value))
     }
 
-    /// Disables precise sampling, and acknowledges leftover overflows of all but the counters that kept their
-    /// registers.
+    /// Disables precise sampling, and acknowledges leftover overflows, except of counters that kept their registers.
     fn clear_stale(&self, own: CounterSet, lost: CounterSet) -> Result<(), CounterError> {
         let declared = self.memory.precise.load(Relaxed);
         if let Some(precise) = self.unit().precise().filter(|_| declared) {
@@ -127,7 +128,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.acknowledge(global, left).map(|_| ()).map_err(CounterError::Faulted)
     }
 
-    /// Writes the extra registers again. If one does not answer, its events do not run.
+    /// Writes the extra registers again. If one does not answer, the events that use it do not run.
     fn restore_extra(&self, own: CounterSet) -> Result<(), CounterError> {
         let extra = &self.table().extra;
         extra.write_again(&self.msr).map_err(|fault| {
@@ -147,7 +148,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         })
     }
 
-    /// Marks a counter as faulted, and those of the rest of its event's group.
+    /// Marks a counter and those of the rest of its event's group as faulted.
     fn mark_faulted(&self, slot: &CounterSlot) {
         if let SlotState::Running { event, .. } = slot.replace(SlotState::Faulted) {
             self.memory.mark_faulted(Some(event), self.table());

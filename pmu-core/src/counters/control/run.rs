@@ -11,7 +11,7 @@ use crate::msr::{MsrAccess, MsrBackend, MsrFault};
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Returns a free counter of `capable`. A fixed counter is preferred: fewer events can be on it.
+    /// Returns a free counter of `capable`. Prefers a fixed counter, because fewer events can use it.
     pub(crate) fn free_counter(&self, capable: CounterSet) -> Result<CounterId, CounterError> {
         self.check_unmuted()?;
         self.unpark_all()?;
@@ -26,12 +26,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 }
 
 impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {
-    /// Loads a free counter for an event, and lets it run.
+    /// Loads a free counter for an event, and starts it.
     pub(crate) fn run(&self, counter: CounterId, event: EventId) -> Result<(), CounterError> {
         self.run_for(counter, event, None)
     }
 
-    /// Loads a free counter for an event, and lets it run: for the remainder of a period (the period, and what is left
+    /// Loads a free counter for an event, and starts it: for the remainder of a period (the period, and what is left
     /// of it), or from its beginning.
     pub(crate) fn run_for(
         &self,
@@ -54,7 +54,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         })
     }
 
-    /// Loads a free counter with a value, and lets it run.
+    /// Loads a free counter with a value, and starts it.
     fn run_from(
         &self,
         slot: &CounterSlot,
@@ -72,7 +72,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         }
         slot.store(SlotState::Running { event, period });
         let Err(fault) = self.set_control(registers, bits) else {
-            // An interrupt that met a fault may have marked it meanwhile.
+            // An interrupt that met a fault may have marked the counter as faulted meanwhile.
             if slot.load() != SlotState::Faulted && !self.memory.is_muted() {
                 return Ok(());
             }
@@ -91,12 +91,12 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         }
     }
 
-    /// Takes a counter from the event for which it runs, and reads it: returns the period that it was loaded for, its
-    /// value, and what `meanwhile` reads once the counter stands still. `next`: [`Free`](SlotState::Free), or
+    /// Detaches a counter from its event, and reads it. Returns the period for which it was loaded, its value, and
+    /// what `meanwhile` reads once it has stopped. `next` is the slot's new state: [`Free`](SlotState::Free), or
     /// [`Parked`](SlotState::Parked) where the closed gate has stopped the counter.
     ///
-    /// From here on the interrupt path leaves the counter alone, and the caller reports its overflow. Its interrupt, if
-    /// it still comes, is claimed; where there was none, the caller takes that back.
+    /// From here on the interrupt path leaves the counter alone, and the caller reports its overflow. Its interrupt is
+    /// expected as a spurious one; if the counter had not overflowed, the caller cancels that.
     pub(crate) fn stop_and_read<T>(
         &self,
         slot: &CounterSlot,
@@ -112,7 +112,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             self.memory.expect_spurious(1);
             // Until here, an interrupt may have loaded the counter for another period.
             let SlotState::Running { period, .. } = slot.replace(next) else {
-                // An interrupt marked it meanwhile.
+                // An interrupt marked the counter as faulted meanwhile.
                 return Err(marked_faulted(registers.value_register()));
             };
             Ok((period, self.read(registers)?, found))

@@ -11,13 +11,13 @@ use crate::msr::{MsrAccess, MsrBackend, MsrFault};
 /// Clears the global control register, each event select, the fixed counters' control, and the overflow status.
 /// Registers beside a counter's control keep their value ([`UnusedRegisters`](crate::UnusedRegisters)).
 ///
-/// It needs no session, and ends none. Do not use this processor's sessions afterwards, except for
+/// Neither needs a session nor ends one. Do not use this processor's sessions afterwards, except for
 /// [`reprogram`](crate::CounterSession::reprogram), which starts their events anew. A performance interrupt that is
-/// still to come, and whose handler calls [`service`](crate::service), may write the global control once more; the
-/// counters' own controls stay clear.
+/// still to come, and whose handler calls [`service`](crate::service), may write the global control register once
+/// more; the counters' own controls stay clear.
 ///
 /// # Context
-/// Any: task, interrupt, NMI, a panic's handler.
+/// Any: task, interrupt, NMI, panic handler.
 ///
 /// # Errors
 /// Returns the first access that failed after one retry; the remaining accesses are still attempted.

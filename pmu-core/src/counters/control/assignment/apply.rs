@@ -1,4 +1,4 @@
-//! Carrying out a plan.
+//! Applying a plan: events are detached from their counters and attached to others.
 
 use crate::counters::control::assignment::detach::Detached;
 use crate::counters::control::assignment::plan::{Placement, Plan};
@@ -15,19 +15,19 @@ use crate::platform::Platform;
 
 /// A step of a change.
 enum Step {
-    /// The event of this counter leaves it.
+    /// The event on this counter leaves it.
     Leave(CounterId),
-    /// An event enters this free counter.
+    /// An event is attached to this free counter.
     Enter(CounterId, Placement),
 }
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Gives every event its planned counter. An event that is in the plan for the first time is started; one that
-    /// loses its counter waits for its turn, and its pending overflow is reported when the event next happens on a
-    /// counter. If groups are among them, their counters start and stop with one write.
+    /// Gives every event its planned counter. An event that is new in the plan is started. An event that loses its
+    /// counter waits for its turn; if its overflow was pending, the overflow is reported at the event's next
+    /// occurrence on a counter. If groups are among the events, one write stops their counters, and one starts them.
     ///
-    /// On failure every event is back on its counter, unless that one faulted; then the other events of its group have
-    /// none, either.
+    /// On failure every event is back on its counter, unless that counter faulted. Then the other events of its group
+    /// have no counter, either.
     pub(crate) fn apply(&self, planner: &mut Planner<'_>) -> Result<(), CounterError> {
         let together = self.begin(planner);
         while let Some(step) = self.next_step(planner) {
@@ -39,7 +39,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.end(planner, together)
     }
 
-    /// Begins a change, and stops and returns the counters that change if groups are among their events.
+    /// Begins a change. If events of groups change counters, stops and returns all counters that change.
     #[inline(never)]
     fn begin(&self, planner: &mut Planner<'_>) -> CounterSet {
         self.present(&mut planner.before);
@@ -57,15 +57,15 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         together
     }
 
-    /// Returns the next step of a change. After a failure, the events go back to where they were, as far as that
-    /// succeeds.
+    /// Returns the next step of a change. After a failure, the steps lead back to the former assignment, as far as
+    /// they succeed.
     #[inline(never)]
     fn next_step(&self, planner: &mut Planner<'_>) -> Option<Step> {
         if planner.failure.is_none()
             && let Err(error) = planner.outcome
         {
             (planner.failure, planner.outcome) = (Some(error), Ok(()));
-            // An interrupt, or a fault, may have marked counters meanwhile.
+            // An interrupt, or a fault, may have marked counters as faulted meanwhile.
             let mut now = Plan::EMPTY;
             self.present(&mut now);
             let (leaving, entering) = self.difference(&now, &planner.before);
@@ -78,7 +78,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             return Some(Step::Leave(counter));
         }
         let Some(counter) = next else {
-            // Of a group that could not go back as a whole, the rest is stopped.
+            // If a group could not go back as a whole, the rest of it is stopped.
             let part = planner.failure.and_then(|_| self.part_of_group());
             return part.map(Step::Leave);
         };
@@ -86,7 +86,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         planner.target().at(counter).map(|placed| Step::Enter(counter, placed))
     }
 
-    /// Ends a change, and lets counters go on that were stopped.
+    /// Ends a change, and resumes the counters that were stopped for it.
     #[inline(never)]
     fn end(&self, planner: &mut Planner<'_>, together: CounterSet) -> Result<(), CounterError> {
         if let Some(error) = planner.failure {
@@ -101,8 +101,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         planner.outcome.and(resumed)
     }
 
-    /// Sets the states of the events that got or lost a counter. One that does not rotate waits if the plan was carried
-    /// out, and is stopped otherwise.
+    /// Sets the states of the events that got or lost a counter. An event without a counter that does not rotate waits
+    /// if the plan was applied, and is stopped otherwise.
     #[inline(never)]
     fn settle_states(&self, planner: &Planner<'_>) {
         for event in planner.before.events().chain(planner.plan.events()) {
@@ -119,22 +119,22 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
     }
 
-    /// Returns a counter of a group that is on counters in part.
+    /// Returns a counter of a group of which only some events have a counter.
     fn part_of_group(&self) -> Option<CounterId> {
         let is_off = |event| self.counter_of(event).is_none();
         let is_part = |event| self.table().with_group(event).any(is_off);
         self.own().iter().find(|counter| self.running_on(*counter).is_some_and(is_part))
     }
 
-    /// Returns the counters whose events lose theirs, and those that events enter.
+    /// Returns the counters that events leave, and those that events are attached to.
     #[inline(never)]
     fn difference(&self, from: &Plan, to: &Plan) -> (CounterSet, CounterSet) {
         let moves = |counter| from.at(counter).is_some_and(|on| to.find(on.event).is_some());
         (from.besides(to).retain(|counter| !moves(counter)), to.besides(from))
     }
 
-    /// Returns the counter that an event enters next: one that is free. If each of them is another one's, they make a
-    /// circle, and one of them begins.
+    /// Returns the counter of the next event to attach: a free one. If none of them is free, the moves are a cycle,
+    /// and one of them begins it.
     fn next_to_enter(&self, entering: CounterSet) -> Option<CounterId> {
         let mut free = entering.iter().filter(|counter| self.running_on(*counter).is_none());
         free.next().or(entering.first())
@@ -144,7 +144,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.slot(counter).and_then(CounterSlot::running)
     }
 
-    /// Takes a counter from its event.
+    /// Detaches the event of a counter.
     #[inline(never)]
     fn leave(&self, counter: CounterId, planner: &mut Planner<'_>) {
         let before = || planner.before.at(counter).map(|placed| placed.event);
@@ -160,7 +160,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
     }
 
-    /// Lets an event run on a free counter: a row's for the rest of a period that began on another one.
+    /// Attaches an event to a free counter, and starts it: a row's event for the rest of a period that began on
+    /// another counter.
     #[inline(never)]
     fn attach(
         &self,
@@ -186,8 +187,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
     }
 
-    /// Returns the counter that is to be left before an event enters a counter: that one, in a circle; or the event's
-    /// own.
+    /// Returns the counter that is to be left before an event is attached to `counter`: in a cycle of moves `counter`
+    /// itself, otherwise the event's present one.
     fn in_the_way(&self, counter: CounterId, planner: &Planner<'_>) -> Option<CounterId> {
         if self.running_on(counter).is_some() {
             return Some(counter);
@@ -199,7 +200,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let home = planner.before.find(event)?;
         let is_left = match self.slot(home)?.load() {
             SlotState::Running { event: of, .. } => of != event,
-            // Marked meanwhile: to leave it fails.
+            // Marked as faulted meanwhile: detaching its event fails.
             SlotState::Faulted => false,
             SlotState::Free | SlotState::Parked { .. } => true,
         };

@@ -8,10 +8,9 @@ use crate::msr::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Plans counters for an event and its group: all of them, or none. Where that makes room, other events move, and
-    /// rotating events lose their counters whose share is at least so `great`: first the one with the greatest, and of
-    /// several the one that had its counter longest. `None`: no event loses its counter. Then gives every event its
-    /// planned counter.
+    /// Plans counters for an event and its group, all of them or none, and applies the plan. Other events move where
+    /// that makes room. Rotating events whose share is at least `great` may lose their counters: the greatest share
+    /// first, and of equal shares the event that has had its counter longest. With `None` no event loses its counter.
     #[inline(never)]
     pub(crate) fn assign(&self, event: EventId, great: Option<u32>) -> Result<(), PlacementError> {
         self.get_ready(event)?;

@@ -1,4 +1,4 @@
-//! Taking an event off its counter, with the remainder of its period.
+//! Detaching an event from its counter, with the remainder of its period.
 
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
@@ -10,19 +10,19 @@ use crate::counters::shared::slot::SlotState;
 use crate::msr::MsrBackend;
 use crate::platform::Platform;
 
-/// Remainder of an event's period at the time its counter was taken away.
+/// Remainder of an event's period when the event was detached.
 #[derive(Clone, Copy)]
 pub(crate) struct Detached {
     /// The period that the counter was loaded for.
     pub(crate) period: u64,
-    /// Its remainder; 1 also stands for a pending overflow.
+    /// Remainder of that period; 1 also stands for a pending overflow.
     pub(crate) rest: u64,
-    /// An overflow was pending that ended a period, and was not reported.
+    /// A pending overflow ended the period, and was not reported.
     pub(crate) overflowed: bool,
 }
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Stops an opened event, and takes it from its counter if it is on one.
+    /// Stops an opened event, and detaches it if it is on a counter.
     pub(crate) fn detach_and_stop(
         &self,
         event: EventId,
@@ -36,8 +36,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         detached
     }
 
-    /// Stops an event's counter, frees it, and adds its count to the total. An opened event keeps the remainder of
-    /// its period; where the period was over, a new one begins.
+    /// Detaches an event: stops its counter, frees it, and adds its count to the total. An opened event keeps the
+    /// remainder of its period; if the period was over, a new one begins.
     pub(crate) fn detach(
         &self,
         counter: CounterId,
@@ -58,7 +58,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let mut overflowed = registers.has_overflowed(value);
         if let Some(entry) = entry {
             if entry.has_wrapped() {
-                // Unless an interrupt has added it since.
+                // Unless an interrupt has added the wrap since.
                 overflowed = again && accumulated == Some(entry.accumulated());
                 if overflowed {
                     entry.accumulate_wrap(registers.mask());
@@ -72,7 +72,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             let bit = counter.only().bits();
             let acknowledged = self.clear_status(global, bit);
             acknowledged.map_err(|fault| {
-                // This overflow would be reported for the counter's next event.
+                // If it stayed set, this overflow would be reported for the counter's next event.
                 slot.store(SlotState::Faulted);
                 CounterError::Faulted(fault)
             })?;

@@ -25,12 +25,12 @@ impl Refined {
     }
 }
 
-/// The encoding that an event had before the search, and what was tried of its encodings.
+/// The encoding that an event had before the search, and the encodings that were tried.
 #[derive(Clone, Copy)]
 struct Tried(u8);
 
 impl Tried {
-    /// In place of the count: the register of the one that was tried last had its value.
+    /// In place of the count: the encoding that was tried last found its value in the register.
     const SHARED: u8 = u8::MAX >> 2;
 
     const fn nothing(own: u8) -> Self {
@@ -46,7 +46,7 @@ impl Tried {
         self.0 >> 2
     }
 
-    /// Returns whether the one that was tried last gave its register the value.
+    /// Returns whether the encoding that was tried last gave its register the value.
     const fn gave_value(self) -> bool {
         self.count() != 0 && self.count() != Self::SHARED
     }
@@ -70,16 +70,16 @@ impl Tried {
 struct Step {
     /// Number of events that have encodings already.
     depth: usize,
-    /// Number of encodings that this one may have.
+    /// Number of encodings that the next event may have.
     encodings: u8,
     /// One more register may get a value.
     adds: bool,
 }
 
 impl Planner<'_> {
-    /// Chooses encodings for the events of the plan such that no two need different values of one extra register. Those
-    /// that are on counters at present keep theirs, if that is possible. `false`: there are none, and the plan is as it
-    /// was.
+    /// Chooses encodings for the events of the plan such that no two need different values of one extra register.
+    /// Events on counters keep their encodings if possible. Returns `false`, with the plan as it was, if there are no
+    /// such encodings.
     pub(crate) fn choose_encodings(&mut self) -> bool {
         let has_extra =
             |placed: Placement| self.table().entry(placed.event).is_some_and(EventEntry::has_extra);
@@ -90,9 +90,9 @@ impl Planner<'_> {
         self.search(refined, running.len()) || self.search(refined, 0)
     }
 
-    /// Tries each register that is still without a value for the first of the events, and chooses for the others. If a
-    /// register has its value already, it is taken: that leaves the most to the others. So each step of the search
-    /// gives one of the registers its value. The first `kept` events keep their encodings.
+    /// Tries for the first event each register that has no value yet, and then chooses for the others. Prefers a
+    /// register that already holds the value: sharing it costs the other events nothing. So each step of the search
+    /// gives one more register its value. The first `kept` events keep their encodings.
     #[inline(never)]
     fn search(&mut self, refined: Refined, kept: usize) -> bool {
         let mut all = [Tried(0); MAX_COUNTERS];
@@ -105,7 +105,7 @@ impl Planner<'_> {
             if !goes_back {
                 *tried = Tried::nothing(placed.encoding);
             }
-            // The register to which it gave its value has none again.
+            // The register that got its value by this encoding has none again.
             registers -= usize::from(tried.gave_value());
             let encodings = if depth < kept { 1 } else { MAX_ENCODINGS };
             let step = Step { depth, encodings, adds: registers < MAX_REGISTERS };
@@ -123,8 +123,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Returns the next encoding of an event: the first whose register has its value, or else each whose register has
-    /// none.
+    /// Returns the next encoding of an event to try: the first whose register has the value; if there is none, each
+    /// whose register has no value.
     fn next_encoding(
         &self,
         refined: Refined,
@@ -137,7 +137,7 @@ impl Planner<'_> {
             let register = entry.extra_register(tried.encoding(number))?;
             Some(self.value_of(refined, step.depth, register))
         };
-        // First one that has the value, then one that has none.
+        // First a register that has the value, then one that has none.
         let wanted = [Some(entry.extra_value()), None];
         let begins = usize::from(tried.count() != 0);
         for (is_new, wanted) in wanted.into_iter().enumerate().skip(begins) {
@@ -151,7 +151,7 @@ impl Planner<'_> {
         None
     }
 
-    /// Returns the value that a register has by the first events.
+    /// Returns the value that the first `events` events give a register.
     fn value_of(&self, refined: Refined, events: usize, register: MsrAddress) -> Option<u64> {
         for number in 0..events {
             let placed = self.plan.at(refined.nth(number)?)?;

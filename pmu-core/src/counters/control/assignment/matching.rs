@@ -5,9 +5,9 @@ use crate::counters::names::counter_id::{CounterId, CounterSet, MAX_COUNTERS};
 use crate::counters::names::event_id::EventId;
 
 impl Planner<'_> {
-    /// Makes a counter free for an event, and returns it: a free one, fixed rather than general, because fewer events
-    /// can be on it; else by the shortest chain of events each of which moves to the next one's counter, the last one
-    /// to a free one.
+    /// Frees a counter for an event, and returns it. Prefers a counter that is free, and a fixed to a general one,
+    /// because fewer events can use it. Otherwise finds the shortest chain of events: each moves to the next one's
+    /// counter, and the last to a free counter.
     ///
     /// This is an augmenting path of the bipartite matching of events and counters, searched breadth first: if any
     /// assignment of all these events exists, there is such a path.

@@ -66,7 +66,7 @@ impl Plan {
         self.besides(&Self::EMPTY)
     }
 
-    /// Returns the counters that have an event which another plan does not have there, or has with another encoding.
+    /// Returns the counters whose event another plan does not have there, or has with another encoding.
     pub(crate) fn besides(&self, other: &Self) -> CounterSet {
         CounterSet::ALL.retain(|counter| {
             let placed = self.at(counter);
@@ -111,7 +111,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 #[derive(Clone, Copy)]
 pub(crate) struct NoRoom {
     pub(crate) event: EventId,
-    /// Address of the extra register that it cannot have; 0: a counter is lacking.
+    /// Address of the extra register that another value occupies; 0: a counter is lacking.
     pub(crate) register: u32,
 }
 

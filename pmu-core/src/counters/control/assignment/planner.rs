@@ -1,4 +1,4 @@
-//! The planner: what an assignment needs on the stack, while it is planned and carried out.
+//! The planner: what an assignment needs on the stack while it is planned and applied.
 
 use core::mem;
 
@@ -40,8 +40,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 }
 
-/// A row's event that has no counter while it moves: its period, and what is left of it. (An opened event's remainder
-/// is in its entry.)
+/// A row's event that has no counter while it moves: its period, and the remainder. (An opened event's remainder is in
+/// its entry of the table.)
 #[derive(Clone, Copy)]
 pub(crate) struct Moving {
     pub(crate) event: EventId,
@@ -54,23 +54,23 @@ impl Moving {
     pub(crate) const NONE: Self = Self { event: EventId::of_row(0), period: 0, rest: 0 };
 }
 
-/// A plan in the making, and then what it takes to carry it out and to undo it. It is one place on the stack, and the
+/// A plan in the making, and then what it takes to apply and to undo it. It is one place on the stack, and the
 /// functions call each other with little on top of it.
 pub(crate) struct Planner<'a> {
     pub(crate) table: &'a EventTable,
     memory: &'a CounterMemory,
-    /// The counters that can be used; then, those that events are still to enter.
+    /// The counters that can be used; then, those that events are still to be attached to.
     pub(crate) counters: CounterSet,
     pub(crate) plan: Plan,
-    /// The plan before the event was admitted that is being admitted; then, the assignment before the change.
+    /// While an event is placed, the plan before it; then, the assignment before the change.
     pub(crate) before: Plan,
-    /// Of those that one failure leaves without a counter, and that a circle of moves does, there is one each.
+    /// Rows' events without a counter: at most one after a failure, and one in a cycle of moves.
     moving: [Moving; 2],
-    /// The counters that events are still to lose.
+    /// The counters that events are still to leave.
     pub(crate) leaving: CounterSet,
     /// The failure for which the plan is undone.
     pub(crate) failure: Option<CounterError>,
-    /// The first failure of the change; of undoing it, once that began.
+    /// The first failure of the change, or of undoing it once that began.
     pub(crate) outcome: Result<(), CounterError>,
 }
 
@@ -79,7 +79,7 @@ impl Planner<'_> {
         self.table
     }
 
-    /// Returns the plan, or what it is undone to.
+    /// Returns the plan; while it is undone, the assignment before.
     pub(crate) fn target(&self) -> &Plan {
         if self.failure.is_some() { &self.before } else { &self.plan }
     }
@@ -99,7 +99,7 @@ impl Planner<'_> {
         self.moving.iter_mut().find(is_it).map(|place| mem::replace(place, Moving::NONE))
     }
 
-    /// Returns the event that gives way first, of the rotating ones whose share is at least so `great`.
+    /// Returns the event that gives way first, of the rotating events whose share is at least `great`.
     pub(crate) fn first_to_go(&self, great: Option<u32>) -> Option<EventId> {
         let great = great?;
         let may_go = |event: &EventId| {
@@ -127,7 +127,8 @@ impl Planner<'_> {
         self.counters.iter().find(|counter| self.running_on(*counter) == Some(event))
     }
 
-    /// Returns an event's share above the number of turns since it had its counter: the greatest gives way first.
+    /// Returns an event's rank: its share, above the number of turns since it got its counter. The greatest gives way
+    /// first.
     #[inline(never)]
     pub(crate) fn rank(&self, event: EventId) -> u64 {
         self.table.entry(event).map_or(0, |entry| {

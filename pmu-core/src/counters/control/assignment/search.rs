@@ -14,7 +14,7 @@ impl Planner<'_> {
             let first = self.first_to_go(great).ok_or(no_room)?;
             self.table.with_group(first).for_each(|event| self.plan.remove(event));
         }
-        // Those that need not have given way stay, last of all the one that was the first to go.
+        // Put back the events whose eviction was unnecessary; the first that was evicted is tried last.
         let mut last = None;
         while let Some(gone) = self.last_gone(last) {
             let _ = self.try_place(gone);
@@ -23,7 +23,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Adds an event and its group to the plan. Events that run move only if there is no room otherwise. After an error
+    /// Adds an event and its group to the plan. Running events move only if there is no room otherwise. After an error
     /// the plan is as it was.
     #[inline(never)]
     pub(crate) fn try_place(&mut self, event: EventId) -> Result<(), NoRoom> {
@@ -57,10 +57,11 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Adds an event to the plan, beside what was there before, unless that `moves`. `false`: there is no counter.
+    /// Adds an event to the plan. Other events keep their counters, unless `moves`. Returns `false` if there is no
+    /// counter.
     #[inline(never)]
     fn admit_one(&mut self, event: EventId, moves: bool) -> bool {
-        // It may have been removed for another's sake.
+        // The event may have been removed to make room for another.
         let present = self.running(event).filter(|counter| self.plan.at(*counter).is_none());
         let Some(counter) = present.or_else(|| self.make_room(event, moves)) else { return false };
         let encoding = self.table.entry(event).map_or(0, EventEntry::encoding);

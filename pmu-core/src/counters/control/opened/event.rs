@@ -17,13 +17,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// counters.
     ///
     /// # Errors
-    /// [`OtherProcessor`](CounterError::OtherProcessor): `processor` describes another type of core than the session's,
-    /// with other generic events or other bits of a select. One that differs in its
-    /// [`core_type`](CounterUnit::core_type) alone is believed: an event that is opened by its select is then of that
-    /// type.
+    /// [`OtherProcessor`](CounterError::OtherProcessor): `processor` describes a core of another type than the
+    /// session's, with other generic events or other select bits. A difference in
+    /// [`core_type`](CounterUnit::core_type) alone is accepted: an event opened by its select is then of that type.
     /// [`Unsupported`](CounterError::Unsupported), [`IllegalBits`](CounterError::IllegalBits),
-    /// [`GuestModeUnsupported`](CounterError::GuestModeUnsupported): this processor lacks it.
-    /// [`NeedsCounterPair`](CounterError::NeedsCounterPair),
+    /// [`GuestModeUnsupported`](CounterError::GuestModeUnsupported): this processor lacks the event, a bit of its
+    /// select, or the guest modes. [`NeedsCounterPair`](CounterError::NeedsCounterPair),
     /// [`NoCounterForEvent`](CounterError::NoCounterForEvent), [`Period`](CounterError::Period).
     /// [`InsufficientMemory`](CounterError::InsufficientMemory): the table is full.
     pub fn open_event(
@@ -47,11 +46,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         Ok(id)
     }
 
-    /// Stops and closes an event, and returns its count. Its identity may be another event's afterwards.
+    /// Stops and closes an event, and returns its count. Another event may get its identity afterwards.
     ///
     /// # Errors
-    /// [`NoSuchEvent`](CounterError::NoSuchEvent); those of [`stop_event`](Self::stop_event), after which it stays
-    /// open.
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent); those of [`stop_event`](Self::stop_event), after which the event
+    /// stays open.
     pub fn close_event(&mut self, event: EventId, now: u64) -> Result<EventCount, CounterError> {
         self.ungrouped(event)?;
         if self.is_started(event) {
@@ -62,20 +61,20 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         Ok(entry.count())
     }
 
-    /// Starts an opened event on a counter that can count it. Where every such counter is in use, other events
-    /// are moved to other counters, if that makes room. Otherwise an event that [rotates](Event::rotating) waits for
-    /// its turn, and any other one takes the counter of one that rotates.
+    /// Starts an opened event on a counter that can count it. If every such counter is in use, other events move to
+    /// other counters where that makes room. If there still is no room, an event that [rotates](Event::rotating) waits
+    /// for its turn; any other event takes the counter of one that rotates.
     ///
-    /// A total continues from where it was; so does a period that a stop interrupted. `now` is the time by a clock of
-    /// the caller's, in whose units the events' times are counted: one clock for all events of the table, which it
-    /// concerns too. A time before the last one adds nothing; 0 each time is no clock.
+    /// The total continues where it was, and so does a period that a stop interrupted. `now` is the time by a clock of
+    /// the caller's, in whose units the events' times are counted. All events of the table take one clock: the call
+    /// may add to other events' times, too. A time before the last one adds nothing. Where there is no clock, `now` is
+    /// always 0.
     ///
     /// # Errors
     /// [`NoSuchEvent`](CounterError::NoSuchEvent), [`InGroup`](CounterError::InGroup),
     /// [`AlreadyStarted`](CounterError::AlreadyStarted), [`NoFreeCounter`](CounterError::NoFreeCounter),
-    /// [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse); [`Access`](CounterError::Access) if a register
-    /// faulted and everything is as it was; [`Faulted`](CounterError::Faulted) if a counter could not even be stopped
-    /// again.
+    /// [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse). [`Access`](CounterError::Access): a register faulted,
+    /// and everything is as it was. [`Faulted`](CounterError::Faulted): a counter could not even be stopped again.
     pub fn start_event(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         self.begin_time(event, now)?;
         self.give_counters(event, now).map_err(|unplaced| unplaced.reason)
@@ -87,13 +86,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.assign(event, Some(0)).map_err(|unplaced| unplaced.reason)
     }
 
-    /// Starts an opened event on a free counter that can count it. No other event moves or gives way, and one that
-    /// rotates does not wait. The code that [`start_event`](Self::start_event) needs for that is not linked either.
+    /// Starts an opened event on a free counter that can count it. No other event moves or gives way, and an event
+    /// that rotates does not wait. The code by which [`start_event`](Self::start_event) moves events is not linked.
     ///
     /// # Errors
-    /// Those of [`start_event`](Self::start_event). After [`NoFreeCounter`](CounterError::NoFreeCounter) it stays
-    /// stopped. [`NoCounterForEvent`](CounterError::NoCounterForEvent): it has an [extra
-    /// register](Event::with_extra), which only `start_event` serves.
+    /// Those of [`start_event`](Self::start_event). After [`NoFreeCounter`](CounterError::NoFreeCounter) the event
+    /// stays stopped. [`NoCounterForEvent`](CounterError::NoCounterForEvent): the event has an
+    /// [extra register](Event::with_extra), which only `start_event` serves.
     pub fn start_event_if_free(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         let entry = self.begin_time(event, now)?;
         if entry.has_extra() {
@@ -125,8 +124,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         entry.group().map_or(Ok(entry), |group| Err(CounterError::InGroup(group)))
     }
 
-    /// Starts an opened event and its group: where every counter is in use, on those of events that rotate. If it
-    /// rotates itself, it waits for its turn instead.
+    /// Starts an opened event and its group. If every counter is in use, an event that rotates waits for its turn; any
+    /// other takes the counters of events that rotate.
     pub(crate) fn give_counters(&self, event: EventId, now: u64) -> Result<(), PlacementError> {
         let unplaced = |reason| PlacementError { event, reason };
         let entry = self.entry(event).map_err(unplaced)?;
@@ -150,19 +149,19 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if waits { Ok(()) } else { outcome }
     }
 
-    /// Sets the state of an event and its group, of which none is on a counter.
+    /// Sets the state of an event and its group, none of which is on a counter.
     pub(crate) fn change_group(&self, event: EventId, state: EventState) {
         let off_counters =
             self.table().with_group(event).filter(|event| self.counter_of(*event).is_none());
         off_counters.for_each(|event| self.change_state(event, state));
     }
 
-    /// Stops an opened event. An overflow that is pending is not reported; its total is complete.
+    /// Stops an opened event. A pending overflow is not reported; the total is complete.
     ///
     /// # Errors
     /// [`NoSuchEvent`](CounterError::NoSuchEvent), [`InGroup`](CounterError::InGroup),
-    /// [`NotStarted`](CounterError::NotStarted); [`Faulted`](CounterError::Faulted) if the counter's registers do not
-    /// answer: its count since the last reading is lost.
+    /// [`NotStarted`](CounterError::NotStarted). [`Faulted`](CounterError::Faulted): the counter's registers do not
+    /// answer, and its count since the last reading is lost.
     pub fn stop_event(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         let entry = self.ungrouped(event)?;
         if !self.is_started(event) {
@@ -171,10 +170,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.detach_and_stop(event, entry, now)
     }
 
-    /// Reads an opened event's count up to now: its counter once, by RDPMC, if it is on one.
+    /// Reads an opened event's count up to `now`: by one RDPMC if the event is on a counter.
     ///
     /// # Errors
-    /// [`NoSuchEvent`](CounterError::NoSuchEvent); [`NoTotal`](CounterError::NoTotal): it was opened without a
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent). [`NoTotal`](CounterError::NoTotal): the event was opened without a
     /// [total](Event::with_total). [`CounterLost`](CounterError::CounterLost): its counter faulted.
     /// [`RegistersLost`](CounterError::RegistersLost), [`Access`](CounterError::Access).
     pub fn read_event(&self, event: EventId, now: u64) -> Result<EventCount, CounterError> {

@@ -14,8 +14,8 @@ use crate::msr::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Opens events that are to be counted together, stopped. The group [rotates](Event::rotating) if its first event
-    /// does.
+    /// Opens a group: events that are counted together or not at all. The events are stopped. The group
+    /// [rotates](Event::rotating) if its first event does.
     ///
     /// ```
     /// # use pmu_core::{
@@ -44,10 +44,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`open_event`](Self::open_event), for the first event that has one; then
-    /// [`NoFreeCounter`](CounterError::NoFreeCounter) or [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse) for
-    /// the first event that could not be counted beside those before it, on this session's counters without any other
-    /// event: such a group never starts, and has to be split; [`NoEvents`](CounterError::NoEvents). Nothing was opened.
+    /// Those of [`open_event`](Self::open_event), for the first event that has one.
+    /// [`NoFreeCounter`](CounterError::NoFreeCounter), [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse): the
+    /// session could not count the group even without any other event. The error names the first event that has no
+    /// room beside those before it; split such a group. [`NoEvents`](CounterError::NoEvents). After an error nothing
+    /// is open.
     pub fn open_group(
         &mut self,
         processor: &CounterUnit,
@@ -102,21 +103,21 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         GroupError { member: member.filter(|_| reason.is_no_room()), reason }
     }
 
-    /// Starts the events of a group together: with a global control register, by one write. Where that makes room,
-    /// other events are moved to other counters. Otherwise a group that rotates waits for its turn, and any other one
-    /// takes the counters of events that rotate. Totals and periods continue as in
+    /// Starts the events of a group together: by one write, if there is a global control register. Other events move
+    /// to other counters where that makes room. If there still is no room, a group that rotates waits for its turn;
+    /// any other group takes the counters of events that rotate. Totals and periods continue as in
     /// [`start_event`](Self::start_event).
     ///
-    /// An assignment is found if there is one: of the group's events, and of those that run and do not give way, to
-    /// counters that can count them, and to [extra registers](Event::with_extra). For each event the counters are
-    /// searched once, and the extra registers' values at most in every order. No register is accessed before the
-    /// assignment is found.
+    /// If an assignment exists, it is found: of the group's events and of running events that do not give way, to
+    /// counters that can count them and to [extra registers](Event::with_extra). The search goes through the counters
+    /// once per event, and at most through every order of the extra registers' values. No register is accessed before
+    /// it ends.
     ///
     /// # Errors
-    /// [`NoSuchGroup`](CounterError::NoSuchGroup), [`AlreadyStarted`](CounterError::AlreadyStarted);
-    /// [`NoFreeCounter`](CounterError::NoFreeCounter) or [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse) for
-    /// the first event for which there is no room beside those before it;
-    /// [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted). None of its events runs.
+    /// [`NoSuchGroup`](CounterError::NoSuchGroup), [`AlreadyStarted`](CounterError::AlreadyStarted).
+    /// [`NoFreeCounter`](CounterError::NoFreeCounter), [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse): for
+    /// the first event that has no room beside those before it. [`Access`](CounterError::Access),
+    /// [`Faulted`](CounterError::Faulted). After an error none of the group's events runs.
     pub fn start_group(&mut self, group: GroupId, now: u64) -> Result<(), GroupError> {
         let first = self.first_of(group)?;
         for (member, event) in self.group_events(group).enumerate() {
@@ -131,8 +132,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Stops the events of a group together. Pending overflows are not reported; the totals are complete.
     ///
     /// # Errors
-    /// [`NoSuchGroup`](CounterError::NoSuchGroup); [`NotStarted`](CounterError::NotStarted): none of its events is.
-    /// Otherwise the first failure, after everything else was stopped: those of [`stop_event`](Self::stop_event).
+    /// [`NoSuchGroup`](CounterError::NoSuchGroup). [`NotStarted`](CounterError::NotStarted): none of the group's
+    /// events is started. Otherwise the first error of [`stop_event`](Self::stop_event), after everything else was
+    /// stopped.
     pub fn stop_group(&mut self, group: GroupId, now: u64) -> Result<(), GroupError> {
         let first = self.first_of(group)?;
         if !self.group_events(group).any(|event| self.is_started(event)) {
@@ -149,12 +151,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         outcome.and(resumed)
     }
 
-    /// Stops a group and closes its events: also what of it is on this processor, if other events of it are switched
-    /// out. Their identities may be other events' afterwards.
+    /// Stops a group and closes its events. If some of them are switched out, closes those that are on this processor.
+    /// Other events may get their identities afterwards.
     ///
     /// # Errors
-    /// [`NoSuchGroup`](CounterError::NoSuchGroup): none of its events is here; those of
-    /// [`stop_group`](Self::stop_group), after which it stays open.
+    /// [`NoSuchGroup`](CounterError::NoSuchGroup): none of the group's events is on this processor. Those of
+    /// [`stop_group`](Self::stop_group), after which the group stays open.
     pub fn close_group(&mut self, group: GroupId, now: u64) -> Result<(), GroupError> {
         self.group_events(group).next().ok_or_else(|| no_such(group))?;
         if self.group_events(group).any(|event| self.is_started(event)) {
@@ -164,18 +166,17 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         Ok(())
     }
 
-    /// Reads the counts of a group's events into `counts`, in their order, one after the other: each
-    /// counter once, by RDPMC, if the group is on counters. Returns the number of counts. If `counts` is shorter than
-    /// the group, the counts of its other events are left out.
+    /// Reads the counts of a group's events into `counts`, in the group's order, and returns their number. Each costs
+    /// one RDPMC if the group is on counters. If `counts` is shorter than the group, the other events' counts are left
+    /// out.
     ///
-    /// The times of all of them are the same, so that the ratio of two counts needs no
-    /// [scaling](EventCount::scaled).
+    /// All counts have the same times, so that the ratio of two counts needs no [scaling](EventCount::scaled).
     ///
-    /// An interrupt's handler has no handle to the counters, so that it cannot read a group.
+    /// An interrupt handler cannot read a group, because it has no handle to the counters.
     ///
     /// # Errors
     /// [`NoSuchGroup`](CounterError::NoSuchGroup); those of [`read_event`](Self::read_event), for the first event that
-    /// has one: [`CounterLost`](CounterError::CounterLost), where a counter faulted.
+    /// has one. [`CounterLost`](CounterError::CounterLost): a counter faulted.
     pub fn read_group(
         &self,
         group: GroupId,

@@ -10,11 +10,12 @@ use crate::msr::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Declares the processor's virtualization on or off (`EFER.SVME`). The bits that confine an event to guests, or
-    /// to the host, may be set only while it is on. Call this after switching it on, and before switching it off.
+    /// Declares the processor's virtualization on or off (`EFER.SVME`). The select bits that confine an event to
+    /// guests or to the host may be set only while virtualization is on. Call this after switching it on, and before
+    /// switching it off.
     ///
     /// # Errors
-    /// [`Faulted`](CounterError::Faulted): a counter's control did not answer; its event does not run.
+    /// [`Faulted`](CounterError::Faulted): a counter's control register did not answer, and its event does not run.
     pub fn set_virtualization(&mut self, on: bool) -> Result<(), CounterError> {
         if self.table().virtualization() == on || !self.is_open() {
             return Ok(());

@@ -12,7 +12,7 @@ use crate::msr::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Returns the bits of an event and its group, by their places in a thread's events.
+    /// Returns the places of an event and its group among a thread's events, one bit each.
     pub(crate) fn places_of(&self, thread: &[ThreadEvent], event: EventId) -> u64 {
         let its = |place: &ThreadEvent| match *place {
             ThreadEvent::Opened(of) => self.table().with_group(event).any(|other| other == of),
@@ -22,24 +22,26 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         places.fold(0, |places, (number, _)| places | bit(number))
     }
 
-    /// Gives waiting events the counters of events that [rotate](crate::Event::rotating) and had more than they; a
-    /// group's all together. Call it at the kernel's tick, while the events of the thread that runs are here.
+    /// Rotates: gives waiting events the counters of [rotating](crate::Event::rotating) events that had more than
+    /// their share. Call it at the kernel's tick, while the running thread's events are on the processor. A group gets
+    /// its counters all together.
     ///
-    /// What an event had is its share: of the recent time in which it was started, about 16 rotations, the part in
-    /// which it was on a counter. Of the waiting events the one with the smallest share comes first, and takes the
-    /// counter of the rotating one with the greatest, if that share is greater than its own. So in the long run events
-    /// that can have the same counters have equal shares, each of its own time: a processor's and its threads',
-    /// whatever the threads' slices are. Events that do not rotate keep their counters.
+    /// An event's share is the part of its recent started time in which it was on a counter; recent are about 16
+    /// rotations. The waiting event with the smallest share comes first. It takes the counter of the rotating event
+    /// with the greatest share, if that share is greater than its own. So in the long run, events that can use the
+    /// same counters have equal shares, each of its own time: a processor's and its threads', whatever the threads'
+    /// time slices are. Events that do not rotate keep their counters.
     ///
-    /// Without a clock, where `now` is always 0, each rotation stands for a unit of time of the events that are here.
+    /// Without a clock, where `now` is always 0, each rotation counts as a unit of time for the events on this
+    /// processor.
     ///
-    /// It accesses no register where no event waits. An event whose counter faulted waits, too: what was counted since
-    /// its last interrupt, or since it got the counter, is lost, and an event that does not rotate is to be started
-    /// again. A pending overflow of an event that loses its counter is
-    /// reported when the event next happens on a counter.
+    /// If no event waits, no register is accessed. An event whose counter faulted waits, too; its count since its last
+    /// interrupt, or since it got the counter, is lost. If such an event does not rotate, it is to be started again.
+    /// If an event loses its counter while its overflow is pending, the overflow is reported at the event's next
+    /// occurrence on a counter.
     ///
     /// # Errors
-    /// The first register failure; the events that it did not concern took their turns.
+    /// The first register failure. The events that it did not concern took their turns.
     pub fn rotate(&mut self, now: u64) -> Result<(), CounterError> {
         if !self.is_open() {
             return Ok(());
@@ -56,10 +58,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         outcome.map_err(|error| error.reason)
     }
 
-    /// Gives waiting events counters: first to those that do not rotate, which take them from any that do; then to
-    /// those that rotate, in the order of their shares, and of equal ones first to the one that waits longest. They
-    /// take counters of events with greater shares: all of them at a rotation, which is of no thread, and those of the
-    /// `thread` at a switch, where others get what is free.
+    /// Gives waiting events counters: first to events that do not rotate, which take counters from any that do; then
+    /// to rotating events by their shares, and of equal shares first to the one that waits longest. Rotating events
+    /// take counters of events with greater shares. At a rotation, which is of no thread, all of them do; at a switch
+    /// only the `thread`'s do, and others get free counters.
     pub(crate) fn serve(
         &self,
         thread: Option<&[ThreadEvent]>,
@@ -89,8 +91,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
     }
 
-    /// Returns the next waiting event behind the `last` one. One that lost its counter since this `begun` waits for
-    /// another time.
+    /// Returns the next waiting event behind the `last` one. An event that lost its counter since this `begun` waits
+    /// for another time.
     // Nothing of it is to be on the stack while a plan is made.
     #[inline(never)]
     fn next_in_line(

@@ -26,12 +26,12 @@ use crate::platform::Platform;
 pub struct UserView {
     /// The counter's index for RDPMC.
     pub index: PmcIndex,
-    /// Number of its low bits that count on over its interrupts: 31 where it can be loaded by sign-extended writes
-    /// alone, or all but the highest.
+    /// Number of the counter's low bits that count on across its interrupts: 31 if only sign-extended writes load the
+    /// counter; otherwise all bits but the highest.
     pub width: u32,
-    /// Events when the view was made.
+    /// Number of events when the view was made.
     pub counted: u64,
-    /// The counter's value then.
+    /// Value of the counter when the view was made.
     pub counted_to: u64,
 }
 
@@ -49,23 +49,23 @@ impl UserView {
 }
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Returns the view by which user mode reads an opened event without a period, while it is on its counter. Costs
-    /// one RDPMC.
+    /// Returns the view by which user mode reads an opened event, while the event is on its counter. The event has no
+    /// period. Costs one RDPMC.
     ///
-    /// The view is valid as long as the event stays there, for 2^`width` of its events, over the counter's own
-    /// interrupts. Every operation that starts, stops, moves or closes an event may take it elsewhere:
-    /// [`start_event`](Self::start_event) of *another* one too, and [`rotate`](Self::rotate).
+    /// The view is valid while the event stays on the counter, for 2^`width` of its events, across the counter's own
+    /// interrupts. Every operation that starts, stops, moves or closes an event may take the event elsewhere:
+    /// [`start_event`](Self::start_event) of *another* event too, and [`rotate`](Self::rotate).
     ///
     /// # Context
     /// Task, on the processor whose counters these are.
     ///
     /// # Errors
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent).
-    /// - [`HasPeriod`](CounterError::HasPeriod): it interrupts. Its view would be wrong after its next interrupt, which
-    ///   loads the counter anew.
-    /// - [`NotStarted`](CounterError::NotStarted): it is on no counter at present.
-    /// - [`NotAvailable`](CounterError::NotAvailable): RDPMC does not read its counter, or not for user mode:
-    ///   see [`Event::with_user_rdpmc`](crate::Event::with_user_rdpmc).
+    /// - [`HasPeriod`](CounterError::HasPeriod): the event interrupts. Its next interrupt loads the counter anew,
+    ///   after which a view would be wrong.
+    /// - [`NotStarted`](CounterError::NotStarted): the event is on no counter at present.
+    /// - [`NotAvailable`](CounterError::NotAvailable): RDPMC does not read the counter, or not for user mode: see
+    ///   [`Event::with_user_rdpmc`](crate::Event::with_user_rdpmc).
     /// - [`RegistersLost`](CounterError::RegistersLost), [`Access`](CounterError::Access).
     pub fn user_view(&self, event: EventId) -> Result<UserView, CounterError> {
         let entry = self.entry(event)?;

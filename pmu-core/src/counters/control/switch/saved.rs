@@ -1,7 +1,7 @@
 //! Counters of a process or a thread, saved and restored by the context switch.
 //!
 //! With a global control register one write stops all counters, and one starts them; their selects stay as they are.
-//! Between two threads that count the same events, only values move.
+//! Between two threads that count the same events, only counters' values change.
 
 use crate::counters::control::handle::{CounterSession, too_little_memory};
 use crate::counters::error::CounterError;
@@ -55,12 +55,12 @@ impl<const N: usize> Default for SavedCounters<[SavedCounter; N]> {
 }
 
 impl<S: ?Sized + AsRef<[SavedCounter]>> SavedCounters<S> {
-    /// Returns the number of counters that are saved.
+    /// Returns the number of saved counters.
     pub fn len(&self) -> usize {
         self.counters.as_ref().iter().filter(|counter| counter.in_use).count()
     }
 
-    /// Returns whether none is saved.
+    /// Returns whether no counter is saved.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -68,16 +68,16 @@ impl<S: ?Sized + AsRef<[SavedCounter]>> SavedCounters<S> {
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Stops every counter that runs for a row, and saves its state in `area`, replacing the old contents. Opened
-    /// events continue. An overflow that became pending meanwhile is reported once to `overflowed`, as its interrupt
-    /// would have reported it; the interrupt, if it still comes, finds nothing.
+    /// events continue. A pending overflow is reported once to `overflowed`, as its interrupt would have reported it.
+    /// If the interrupt still comes, it is spurious, and is claimed.
     ///
     /// Usually called with preemption off.
     ///
     /// # Errors
-    /// [`InsufficientMemory`](CounterError::InsufficientMemory) or [`Access`](CounterError::Access): nothing was
-    /// changed. [`Faulted`](CounterError::Faulted): one counter's register did not answer, and its count is lost; the
-    /// others were saved. [`RegistersLost`](CounterError::RegistersLost), where there is a global control register: a
-    /// counter's count is lost, and it was saved at the beginning of its period.
+    /// [`InsufficientMemory`](CounterError::InsufficientMemory), [`Access`](CounterError::Access): nothing was
+    /// changed. [`Faulted`](CounterError::Faulted): a counter's register did not answer, and its count is lost; the
+    /// other counters were saved. [`RegistersLost`](CounterError::RegistersLost), only with a global control register:
+    /// a counter's count is lost, and the counter was saved at the beginning of its period.
     pub fn save(
         &mut self,
         area: &mut SavedCounters,
@@ -129,7 +129,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if let Some(global) = self.unit().global().filter(|_| !pending.is_empty()) {
             let acknowledged = self.wrmsr_retrying(global.acknowledge, pending.bits());
             if acknowledged.is_err() {
-                // These overflows would be reported for the next events there.
+                // If they stayed set, these overflows would be reported for the next events there.
                 self.slots_of(pending).for_each(|(_, slot)| slot.store(SlotState::Faulted));
             }
             outcome = outcome.and(acknowledged.map_err(CounterError::Faulted));
@@ -137,15 +137,15 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         outcome
     }
 
-    /// Loads the counters that [`save`](Self::save) saved, and lets them continue: each on its own counter or, where
-    /// an opened event has that one meanwhile, on another free one. `area` stays as it is.
+    /// Loads the counters that [`save`](Self::save) saved, and starts them: each on its own counter, or on another
+    /// free one if an opened event now has its own. `area` stays as it is.
     ///
-    /// It may be another processor than the one where they were saved. If it lacks the event of one of them, on a
+    /// The processor may be another than the one where the counters were saved. If it lacks one of their events, on a
     /// hybrid machine, none is restored.
     ///
     /// # Errors
-    /// [`NotRestorable`](CounterError::NotRestorable) or [`Access`](CounterError::Access): none
-    /// of them runs. [`Faulted`](CounterError::Faulted): one of them cannot be stopped again.
+    /// [`NotRestorable`](CounterError::NotRestorable), [`Access`](CounterError::Access): no saved counter runs.
+    /// [`Faulted`](CounterError::Faulted): a counter cannot be stopped again.
     pub fn restore(&mut self, area: &SavedCounters) -> Result<(), CounterError> {
         if area.is_empty() {
             return Ok(());

@@ -15,22 +15,22 @@ use crate::msr::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Takes a thread's events from this processor: stops and closes those that are opened here, and keeps their
-    /// counts and the remainders of their periods. Everything else on the processor continues. An overflow that
-    /// became pending meanwhile is reported once to `overflowed`, as its interrupt would have reported it; the
-    /// interrupt, if it still comes, finds nothing.
+    /// Takes a thread's events from this processor: stops and closes those that are open here, and keeps their counts
+    /// and the remainders of their periods in `events`. Everything else on the processor continues. A pending overflow
+    /// is reported once to `overflowed`, as its interrupt would have reported it. If the interrupt still comes, it is
+    /// spurious, and is claimed.
     ///
-    /// Of a [group](Self::open_group) all events go: those that are not in `events` are stopped, and wait here for the
-    /// others, or for [`close_group`](Self::close_group).
+    /// All events of a [group](Self::open_group) leave their counters. Those that are not in `events` are stopped, and
+    /// wait on this processor for the others, or for [`close_group`](Self::close_group).
     ///
-    /// One write and one RDPMC per event on a counter; one more write if an overflow was pending, and two if groups
-    /// are among them, which stop together.
+    /// Costs one write and one RDPMC per event on a counter; one more write if an overflow was pending; two more
+    /// writes if groups are among the events, because these stop together.
     ///
     /// # Errors
-    /// The events that failed, and the reason of the first; every other event was taken. Of one whose counter does not
-    /// answer ([`Faulted`](CounterError::Faulted)), or did not ([`CounterLost`](CounterError::CounterLost)), the count
-    /// since its last interrupt, or since it got the counter, is lost; it was taken all the same, and starts again
-    /// elsewhere.
+    /// The events that failed, and the reason of the first. Every other event was taken. If a counter does not answer
+    /// ([`Faulted`](CounterError::Faulted)), or did not earlier ([`CounterLost`](CounterError::CounterLost)), its
+    /// event's count since the last interrupt, or since it got the counter, is lost. Such an event is taken all the
+    /// same, and starts again elsewhere.
     pub fn switch_out(
         &mut self,
         events: &mut [ThreadEvent],
@@ -76,7 +76,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         outcome
     }
 
-    /// Stops what is left of a group here.
+    /// Stops the events of a group that stay on this processor.
     fn stop_rest(&self, group: GroupId, now: u64) -> Result<(), CounterError> {
         let mut outcome = Ok(());
         for (event, entry) in self.members(group) {
@@ -99,31 +99,32 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Gives a thread's events to this processor, which `processor` describes; it may be another one than before.
-    /// Opens them, and starts those that were started, as [`start_event`](Self::start_event) does: where no counter is
-    /// free, other events move, and those that rotate give way to one that does not. Each continues where it was.
-    /// Those that [rotate](crate::Event::rotating) come last, and first among them the one with the smallest share, as
-    /// at [`rotate`](Self::rotate): they take counters of rotating events with greater shares, too. Counters that are
-    /// left go to events that wait here already.
+    /// Opens the events, and starts those that were started, as [`start_event`](Self::start_event) does: if no counter
+    /// is free, other events move, and rotating events give way to one that does not rotate. Each event continues
+    /// where it was. Events that [rotate](crate::Event::rotating) come last, the smallest share first, as at
+    /// [`rotate`](Self::rotate): they take counters of rotating events with greater shares, too. Counters that are
+    /// left go to events that wait on this processor already.
     ///
-    /// The order of precedence: events that do not rotate and are on counters already, such as the processor's; the
-    /// thread's that do not rotate; those that rotate, the processor's and the thread's alike, by their shares.
+    /// The order of precedence: first, events that do not rotate and are on counters already, such as the processor's;
+    /// then, the thread's events that do not rotate; last, rotating events, the processor's and the thread's alike, by
+    /// their shares.
     ///
-    /// A group starts if all of its events are given, and together.
+    /// The events of a group start together, and only if all of them are given.
     ///
-    /// An event that this processor cannot count is opened here all the same, and stands still, with its group: of
-    /// another [type of core](CounterUnit::core_type), with a name or a bit of its select that this processor lacks, or
-    /// confined to counters that it lacks. It is started, and its `enabled` time goes on without its `running` time, so
-    /// that its count can be [scaled](crate::EventCount::scaled).
+    /// An event that this processor cannot count is opened all the same, but not counted, and neither is its group.
+    /// Such an event is of another [type of core](CounterUnit::core_type), has a name or a select bit that this
+    /// processor lacks, or is confined to counters that it lacks. The event is started: its `enabled` time passes
+    /// without its `running` time, so that its count can be [scaled](crate::EventCount::scaled).
     ///
-    /// Two writes per event, and two per group. An interrupt may come before the identities are in `events`: it
-    /// identifies the event by its [tag](crate::Event::tagged).
+    /// Costs two writes per event, and two per group. An interrupt may come before the identities are in `events`. Its
+    /// handler identifies the event by its [tag](crate::Event::tagged).
     ///
     /// # Errors
-    /// The events that failed, and the reason of the first; every other event was given. One for which the table has no
-    /// room stays where it is. One that finds no counter is opened here, and not started, unless it
+    /// The events that failed, and the reason of the first. Every other event was given. An event for which the table
+    /// has no room stays switched out. An event that finds no counter is opened, but not started, unless it
     /// [rotates](crate::Event::rotating); after the next [`switch_out`](Self::switch_out) it is started again.
-    /// [`OtherProcessor`](CounterError::OtherProcessor), before anything: `processor` describes another type of core,
-    /// as [`open_event`](Self::open_event) notices it.
+    /// [`OtherProcessor`](CounterError::OtherProcessor), before anything is changed: `processor` describes another
+    /// type of core, as [`open_event`](Self::open_event) notices it.
     pub fn switch_in(
         &mut self,
         processor: &CounterUnit,
@@ -146,8 +147,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         outcome
     }
 
-    /// Returns whether this processor can count an event: of its type of core, with its select or name, on a counter of
-    /// the session's.
+    /// Returns whether this processor can count an event: it has the event's type of core, its select or name, and a
+    /// counter of the session for it.
     fn can_count(&self, processor: &CounterUnit, event: &SavedEvent) -> bool {
         let is_legal = event.select().select_bits() & !processor.all_bits() == 0;
         let has_name = event.name().is_none_or(|name| processor.generic(name).is_some());
