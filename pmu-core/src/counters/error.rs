@@ -11,7 +11,8 @@ use crate::msr::MsrFault;
 
 /// Error of an operation on a processor's counters.
 ///
-/// Unless it is [`Faulted`](Self::Faulted), nothing was changed; after a failure to take counters, none of them runs.
+/// Nothing was changed, unless the error is [`Faulted`](Self::Faulted). After a failure to take counters, none of them
+/// runs.
 ///
 /// ```
 /// use pmu_core::CounterError;
@@ -24,10 +25,10 @@ use crate::msr::MsrFault;
 pub enum CounterError {
     /// The machine has no counters, for this reason.
     NoCounters(NoInterface),
-    /// The processor has none of these counters: it is of another kind than the boot processor, or none of
-    /// the counters that were asked for exists; or it is not of the type of core that it is said to be.
+    /// The processor has none of these counters: it is of another kind than the boot processor, none of the requested
+    /// counters exists, or the processor is not of the given type of core.
     OtherProcessor,
-    /// The memory belongs to other counters: another processor's, or a session's that was not shut down.
+    /// The lent memory or table is in use: by another processor, or by a session that was not shut down.
     MemoryInUse,
     /// The lent memory has too few places.
     InsufficientMemory {
@@ -36,70 +37,70 @@ pub enum CounterError {
         /// Places lent.
         lent: u16,
     },
-    /// No counter reads back the value written to it: there are none, whatever CPUID declares.
+    /// No counter reads back the value written to it: whatever CPUID declares, there are none.
     Unresponsive,
-    /// The processor cannot freeze its counters, or does not keep the bit that asks for it.
+    /// The processor cannot freeze its counters, or does not keep the freeze bit.
     FreezeUnsupported,
-    /// These bits of a control register are the session's own; or there is no such register.
+    /// These bits of a control register are the session's own, or there is no such register.
     OwnControlBits(u64),
     /// Some of these counters are another owner's, are [lent](crate::CounterSession::lend), or run.
     NotAvailable(CounterSet),
-    /// The event has these bits, which no select of this processor may have.
+    /// The event's select has these bits, which no select of this processor may have.
     IllegalBits(u64),
     /// The processor lacks the event.
     Unsupported(GenericEvent),
-    /// The processor cannot tell guests from their host.
+    /// The processor cannot count guests and their host separately.
     GuestModeUnsupported,
-    /// The event may happen more than 15 times per cycle, which takes a pair of counters, and no pairs are made; or it
-    /// is the event that makes a pair. See [`Event::at_most_15_per_cycle`](crate::Event::at_most_15_per_cycle).
+    /// The event needs a pair of counters, and no pairs are made: it may happen more than 15 times per cycle, or is
+    /// the event that makes a pair. See [`Event::at_most_15_per_cycle`](crate::Event::at_most_15_per_cycle).
     NeedsCounterPair,
-    /// No counter of this session can count the event: of those that can, it has none.
+    /// No counter of this session can count the event.
     NoCounterForEvent,
-    /// This period is out of range: below the table's [shortest period](crate::EventTable::set_min_period), or beyond
-    /// 63 bits.
+    /// This period is out of range: below the table's [minimum](crate::EventTable::set_min_period), or beyond 63 bits.
     Period(u64),
     /// The event is not open.
     NoSuchEvent(EventId),
-    /// The event interrupts, and keeps no [total](crate::Event::with_total).
+    /// The event has no count to read: it interrupts, and keeps no [total](crate::Event::with_total).
     NoTotal(EventId),
-    /// The event interrupts, after which a view of its counter would be wrong.
+    /// The event interrupts, which would make a view of its counter wrong.
     HasPeriod(EventId),
-    /// The event does not interrupt.
+    /// The event has no period: it does not interrupt.
     NoPeriod(EventId),
     /// The event is running already.
     AlreadyStarted(EventId),
     /// The event does not run.
     NotStarted(EventId),
-    /// The event's counter faulted. The event does not run since, and what was counted since its last interrupt, or
-    /// since it got the counter, is lost. It can be started again.
+    /// The event's counter faulted, and the event has not run since. Its count since its last interrupt, or since it
+    /// got the counter, is lost. The event can be started again.
     CounterLost(EventId),
-    /// Every counter that could count the event is in use, and no other event can give way; or it has fallen out, as
-    /// all have after a [`service`](crate::service) that [masked](ServiceError::masked) the interrupt, until
-    /// [`reprogram`](crate::CounterSession::reprogram).
+    /// No counter is free for the event: each that can count it is in use by an event that does not give way, or has
+    /// faulted. After a [`service`](crate::service) that [masked](ServiceError::masked) the interrupt, every counter
+    /// counts as faulted until [`reprogram`](crate::CounterSession::reprogram).
     NoFreeCounter,
-    /// Running events need other values of the event's [extra register](crate::Event::with_extra), which is at this
-    /// address (of several, this is the first); or the processor's events use more of them than there is room for.
+    /// The event's [extra register](crate::Event::with_extra), at this address, is in use with another value by
+    /// running events; or the processor's events use more extra registers than there is room for. If the event has
+    /// several, this is the first.
     ExtraRegisterInUse(u32),
-    /// The event starts and stops with its group.
+    /// The event starts and stops only with its group.
     InGroup(GroupId),
-    /// The group is to have no events.
+    /// The group would have no events.
     NoEvents,
     /// The group is not open, or not all of its events are on this processor.
     NoSuchGroup(GroupId),
-    /// A running counter's registers lost their contents; see [`reprogram`](crate::CounterSession::reprogram).
+    /// A running counter's registers lost their contents: call [`reprogram`](crate::CounterSession::reprogram).
     RegistersLost,
-    /// The counters that were saved cannot be restored: they are of other rows, this processor lacks an event of
-    /// theirs, another source has a counter, or too few are free.
+    /// The saved counters cannot be restored: they are of other rows, this processor lacks one of their events,
+    /// another source has a counter, or too few counters are free.
     NotRestorable,
     /// A register access failed; what had been programmed was undone.
     Access(MsrFault),
-    /// A register access failed, and so did undoing: this register does not answer. The counter is presumed
-    /// running until it is [programmed again](crate::CounterSession::reprogram) or shut down; it counts for no event
-    /// and is not used meanwhile.
+    /// A register access failed, and undoing the operation failed, too: this register does not answer. The counter is
+    /// presumed running until it is [programmed again](crate::CounterSession::reprogram) or shut down. Until then it
+    /// counts for no event and is not used.
     Faulted(MsrFault),
 }
 
-/// Failure to service an interrupt: the registers of counters, or those of all of them, do not answer.
+/// Failure to service an interrupt: registers of a counter, or the global registers, do not answer.
 ///
 /// ```
 /// use pmu_core::{Claim, CounterSet, MsrErrorKind, MsrFault, MsrOperation, Serviced, ServiceError};
@@ -119,17 +120,17 @@ pub enum CounterError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ServiceError {
-    /// The first access that failed twice.
+    /// The first access that failed after one retry.
     pub fault: MsrFault,
-    /// Counters that fell out: their events, and the other events of these events' groups, do not run any more.
+    /// Counters that faulted. Their events, and the other events of these events' groups, do not run any more.
     ///
-    /// A task finds the events by [`is_started`](crate::CounterSession::is_started), which is false of those that do
-    /// not rotate, and starts them again: on other counters at once, on these after
-    /// [`reprogram`](crate::CounterSession::reprogram). Those that rotate take turns again at the next
+    /// A task finds the events that do not rotate by [`is_started`](crate::CounterSession::is_started), which is false
+    /// for them. It starts them again: at once on other counters, or on these after
+    /// [`reprogram`](crate::CounterSession::reprogram). Events that rotate take turns again at the next
     /// [`rotate`](crate::CounterSession::rotate).
     pub counters: CounterSet,
-    /// The overflow status could be neither read nor cleared, so that the same interrupt could come for ever. The LVT
-    /// entry is masked, every counter of the session has fallen out, and no event starts until
+    /// The LVT entry is masked, because the overflow status could be neither read nor cleared, and the same interrupt
+    /// could come forever. No counter of the session is used, and no event starts, until
     /// [`reprogram`](crate::CounterSession::reprogram). Other owners of the interrupt get none meanwhile.
     pub masked: bool,
 }
@@ -148,7 +149,7 @@ impl core::error::Error for ServiceError {
 }
 
 impl CounterError {
-    /// Returns whether there was no room for an event beside the others.
+    /// Returns whether there was no counter or extra register for an event beside the others.
     pub(crate) const fn is_no_room(&self) -> bool {
         matches!(self, Self::NoFreeCounter | Self::ExtraRegisterInUse(_))
     }
@@ -236,11 +237,11 @@ impl core::error::Error for CounterError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct GroupError {
-    /// Number of the event for which it failed, from 0, in the order in which they were given to
-    /// [`open_group`](crate::CounterSession::open_group); `None`, where it is not one event's: a register failed while
-    /// the group was started, or it is the group as a whole.
+    /// Number of the event that failed, from 0, in the order given to
+    /// [`open_group`](crate::CounterSession::open_group). `None` if no single event failed: a register failed while
+    /// the group was started, or the error is of the group as a whole.
     pub member: Option<usize>,
-    /// Reason.
+    /// Reason of the failure.
     pub reason: CounterError,
 }
 
@@ -259,7 +260,8 @@ impl core::error::Error for GroupError {
     }
 }
 
-/// An error of the counters, where groups and other events are started by one function: not one event's.
+/// Converts an error of the counters into a group's, of no single event, for a function that starts groups and other
+/// events.
 ///
 /// ```
 /// use pmu_core::{CounterError, GroupError};
@@ -282,12 +284,12 @@ impl GroupError {
     }
 }
 
-/// Returns the error for a group that is not here.
+/// Returns the error for a group that is not on this processor.
 pub(crate) fn no_such(group: GroupId) -> GroupError {
     GroupError::of_group(CounterError::NoSuchGroup(group))
 }
 
-/// Failure to take some of a thread's events from a processor, or to give them to it. The others were switched.
+/// Failure to switch some of a thread's events in or out. The other events were switched.
 ///
 /// ```
 /// use pmu_core::{CounterError, SwitchError};
@@ -299,8 +301,8 @@ pub(crate) fn no_such(group: GroupId) -> GroupError {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SwitchError {
     /// Events that failed, one bit each, by their places in the slice; bit 63 stands for place 63 and all behind it.
-    /// None failed if the groups' events could only not be stopped, or go on, together, or if another event that waits
-    /// could not be given a free counter.
+    /// No bit is set if groups could not be stopped or resumed together, or if another waiting event could not be
+    /// given a free counter.
     pub events: u64,
     /// Reason of the first failure.
     pub reason: CounterError,

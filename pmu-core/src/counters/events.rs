@@ -1,4 +1,4 @@
-//! Events asked for, and what they come to on a processor.
+//! Events as they are asked for, as a processor counts them, and as they are saved.
 
 pub(crate) mod count;
 pub(crate) mod event;

@@ -1,4 +1,4 @@
-//! A processor's counters as data, by its vendor: one counter's registers, those of all, and the unit of them.
+//! A processor's counters as data, by its vendor: a counter's registers, the global registers, and the unit of both.
 
 pub(crate) mod banks;
 pub(crate) mod counter;

@@ -4,17 +4,17 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct EventCount {
-    /// Events since it was opened, as far as it was on a counter.
+    /// Events since the event was opened, while it was on a counter.
     pub value: u64,
     /// Time in which the event was started, in the units of the caller's clock.
     pub enabled: u64,
-    /// Time in which it was on a counter.
+    /// Time in which the event was on a counter.
     pub running: u64,
 }
 
 impl EventCount {
-    /// Returns the count extrapolated to all the time in which the event was started. `None`: it was never on a
-    /// counter, or the figure exceeds 64 bits.
+    /// Returns the count extrapolated to all the time in which the event was started. `None` if the event was never on
+    /// a counter, or if the result exceeds 64 bits.
     pub fn scaled(&self) -> Option<u64> {
         let scaled = u128::from(self.value) * u128::from(self.enabled);
         scaled.checked_div(self.running.into())?.try_into().ok()

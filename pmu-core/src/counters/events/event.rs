@@ -8,10 +8,10 @@ use crate::msr::MsrAddress;
 
 /// An event to be counted, with its privilege levels, its period, and the counters that it may have.
 ///
-/// A new one is counted without being reported, at every privilege level, on any counter. Its total is exact: it
-/// includes everything that the counter counts. Events that the interrupt path itself causes may be missing: Intel's
-/// counters stand still while an interrupt is serviced, and where no status tells of overflows (AMD before PerfMonV2,
-/// Intel's version 1) a counter that wrapped, once in 2^47 or 2^31 events, stands still while it is set back.
+/// A new event is counted without being reported, at every privilege level, on any counter. Its total is exact: it
+/// includes everything that the counter counts. Only events that the interrupt handler itself causes may be missed: on
+/// Intel, the driver stops the counters while it services an interrupt; without an overflow status (AMD before
+/// PerfMonV2, Intel's version 1), it stops a wrapped counter while it re-arms it, once per 2^47 or 2^31 events.
 ///
 /// ```
 /// use pmu_core::{Event, EventSelect, GenericEvent};
@@ -24,7 +24,7 @@ use crate::msr::MsrAddress;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Event {
     pub(crate) kind: EventKind,
-    /// Mode bits of the select that remain.
+    /// Mode bits that are left of the select.
     pub(crate) modes: u64,
     pub(crate) guest: GuestMode,
     /// 0: none.
@@ -32,9 +32,9 @@ pub struct Event {
     pub(crate) total: bool,
     pub(crate) rotates: bool,
     pub(crate) user_rdpmc: bool,
-    /// It happens at most 15 times per cycle.
+    /// The event happens at most 15 times per cycle.
     pub(crate) narrow: bool,
-    /// Its select names it on every type of core.
+    /// The select means this event on every type of core.
     pub(crate) any_core_type: bool,
     pub(crate) tag: u64,
     pub(crate) counters: CounterSet,
@@ -74,10 +74,11 @@ impl Event {
         }
     }
 
-    /// Returns the event of an event select: its event, unit mask and qualifiers. Where neither of its mode bits (16,
-    /// 17) is set, it counts at every privilege level.
+    /// Returns the event of an event select: its event number, unit mask and qualifiers. If neither mode bit (16, 17)
+    /// is set, the event counts at every privilege level.
     ///
-    /// The bits by which a select runs and interrupts (20, 22) are not the event's, and are refused.
+    /// Bits 20 and 22, by which a select interrupts and counts, are not the event's. They are refused when the event
+    /// is opened.
     pub const fn raw(select: EventSelect) -> Self {
         let modes = select.select_bits() & EventSelect::MODES;
         let modes = if modes == 0 { EventSelect::MODES } else { modes };
@@ -85,98 +86,100 @@ impl Event {
         Self { modes, ..Self::new(EventKind::Raw(plain)) }
     }
 
-    /// Returns the event with this name.
+    /// Returns the generic event with this name, which both vendors have.
     pub const fn generic(event: GenericEvent) -> Self {
         Self::new(EventKind::Generic(event))
     }
 
-    /// Counts it at privilege levels above 0 only.
+    /// Counts the event at privilege levels above 0 only.
     pub const fn user_only(mut self) -> Self {
         self.modes = EventSelect::USER;
         self
     }
 
-    /// Counts it at privilege level 0 only.
+    /// Counts the event at privilege level 0 only.
     pub const fn kernel_only(mut self) -> Self {
         self.modes = EventSelect::KERNEL;
         self
     }
 
-    /// Counts it only while a guest runs. It counts nothing until
-    /// [`set_virtualization`](crate::CounterSession::set_virtualization) says that there may be one.
+    /// Counts the event only while a guest runs. It counts nothing until
+    /// [`set_virtualization`](crate::CounterSession::set_virtualization) declares that there may be guests.
     pub const fn in_guests(mut self) -> Self {
         self.guest = GuestMode::GuestOnly;
         self
     }
 
-    /// Counts it only while no guest runs.
+    /// Counts the event only while no guest runs.
     pub const fn outside_guests(mut self) -> Self {
         self.guest = GuestMode::HostOnly;
         self
     }
 
-    /// Makes it interrupt once per `period` events. Its total can be read only [`with_total`](Self::with_total).
+    /// Makes the event interrupt once per `period` events. Its count is readable only
+    /// [`with_total`](Self::with_total).
     ///
-    /// With a period of 0 it does not interrupt, like a new one. A period beyond the counter's reach is counted in
-    /// chunks. One below the table's [shortest period](crate::EventTable::set_min_period) is refused when the event is
-    /// opened.
+    /// With a period of 0 the event does not interrupt, like a new one. A period longer than the counter can be loaded
+    /// for is counted in chunks. A period below the table's [minimum](crate::EventTable::set_min_period) is refused
+    /// when the event is opened.
     pub const fn every(mut self, period: u64) -> Self {
         self.period = period;
         self.total = period == 0;
         self
     }
 
-    /// Keeps a total although it interrupts, at one more RDPMC per interrupt. Where counters run while the interrupt
-    /// is serviced, the events between that RDPMC and the reload are not in the total.
+    /// Keeps a total of an event that interrupts, at one more RDPMC per interrupt. Where counters run while the
+    /// interrupt is serviced, the events between that RDPMC and the reload are not in the total.
     pub const fn with_total(mut self) -> Self {
         self.total = true;
         self
     }
 
-    /// Sets the `tag` that its overflows carry: the caller's own name of the event, such as an index or an address.
+    /// Sets the `tag` in the event's overflows: the caller's own identity of the event, such as an index or an
+    /// address.
     pub const fn tagged(mut self, tag: u64) -> Self {
         self.tag = tag;
         self
     }
 
-    /// Lets it take turns with other events at [`rotate`](crate::CounterSession::rotate), where there are too few
-    /// counters.
+    /// Lets the event rotate: where counters are too few, it takes turns with other events at
+    /// [`rotate`](crate::CounterSession::rotate).
     ///
-    /// An event that does not rotate takes the counter of one that does, and keeps it until it is stopped or its thread
-    /// is switched out. What such events leave is shared by those that rotate, of the processor and of threads: each
+    /// An event that does not rotate takes the counter of one that does, and keeps it until it is stopped or its
+    /// thread is switched out. Rotating events, of the processor and of threads, share the remaining counters: each
     /// gets an equal part of the time in which it is started.
     pub const fn rotating(mut self) -> Self {
         self.rotates = true;
         self
     }
 
-    /// Lets user mode read its counter by RDPMC. It needs `CR4.PCE` as well, and matters only where the processor
-    /// [can deny it](crate::CounterUnit::has_user_rdpmc_control) for each counter.
+    /// Lets user mode read the event's counter by RDPMC, which takes `CR4.PCE` as well. This matters only on
+    /// processors that [can deny it](crate::CounterUnit::has_user_rdpmc_control) for each counter.
     pub const fn with_user_rdpmc(mut self) -> Self {
         self.user_rdpmc = true;
         self
     }
 
-    /// Promises that it happens at most 15 times per cycle, as scalar code's floating-point operations do.
+    /// Promises that the event happens at most 15 times per cycle, as scalar code's floating-point operations do.
     ///
-    /// AMD's Zen counts more than 15 per cycle of event 0x003 only on a pair of counters, which these crates do not
-    /// make: without this promise the event is [refused](crate::CounterError::NeedsCounterPair). Where the promise is
-    /// broken, the count is too low. On Zen 3 and 4 the manual vouches for no count without a pair. Source: AMD's
-    /// processor programming references, "Large Increment per Cycle Events" and PMCx003.
+    /// AMD's Zen counts event 0x003 beyond 15 per cycle only on a pair of counters, which these crates do not make.
+    /// Without this promise the event is [refused](crate::CounterError::NeedsCounterPair). If the promise is broken,
+    /// the count is too low. For Zen 3 and 4 the manual vouches for no count without a pair. Source: AMD's processor
+    /// programming references, "Large Increment per Cycle Events" and PMCx003.
     pub const fn at_most_15_per_cycle(mut self) -> Self {
         self.narrow = true;
         self
     }
 
-    /// Promises that its select means the same event on every type of core of a hybrid processor, as those of the
-    /// architectural events do. Without this promise, an event that is opened by its select counts on the type of core
-    /// on which it was opened, and [stands still](crate::CounterSession::switch_in) while its thread is on another one.
+    /// Promises that the event's select means the same on every type of core of a hybrid processor, as architectural
+    /// events' do. Without this promise, an event opened by its select counts only on the type of core where it was
+    /// opened, and is [not counted](crate::CounterSession::switch_in) while its thread is on another.
     pub const fn on_any_core_type(mut self) -> Self {
         self.any_core_type = true;
         self
     }
 
-    /// Confines it to these counters, where the processor's manual says that only they count it.
+    /// Confines the event to these counters, where the processor's manual says that only they count it.
     ///
     /// A single fixed counter counts its own event, whatever the select.
     pub const fn on(mut self, counters: CounterSet) -> Self {
@@ -184,15 +187,15 @@ impl Event {
         self
     }
 
-    /// Refines it by an extra register: an MSR that holds what the select has no room for, such as Intel's off-core
+    /// Refines the event by an extra register: an MSR for what the select has no room for, such as Intel's off-core
     /// response (`MSR_OFFCORE_RSP_0`), load latency, or front end.
     ///
-    /// The register is the session's from the event's first start on, and is restored when the session is shut down.
-    /// Events that need the same value of it share it. Those that need different values cannot be counted at the same
-    /// time: the second is refused, or takes turns if it [rotates](Self::rotating).
+    /// The session owns the register from the event's first start on, and restores it at its shutdown. Events that
+    /// need the same value share the register. Events that need different values cannot be counted at the same time:
+    /// the second is refused, or takes turns if it [rotates](Self::rotating).
     ///
-    /// On Intel's Nehalem and Westmere both logical processors of a core have one such register together: the kernel
-    /// lets only one of them use it. Source: SDM vol. 4, scope of the registers.
+    /// On Intel's Nehalem and Westmere both logical processors of a core share each such register: the kernel lets
+    /// only one of them use it. Source: SDM vol. 4, scope of the registers.
     ///
     /// ```
     /// use pmu_core::{Event, EventSelect, MsrAddress};
@@ -209,9 +212,10 @@ impl Event {
         self
     }
 
-    /// Lets it be counted by another encoding, too: with this event number and unit mask (bits 15:0 of a select), and
-    /// the same value in another extra register. It may have four encodings. A fifth one, one without
-    /// [`with_extra`](Self::with_extra) before it, and one of an event that has no select of its own are ignored.
+    /// Adds another encoding by which the event may be counted: this event number and unit mask (bits 15:0 of a
+    /// select), with the same value in another extra register. There are at most four encodings. Three kinds are
+    /// ignored: a fifth encoding, one without [`with_extra`](Self::with_extra) before it, and one of an event that has
+    /// no select of its own.
     pub const fn or_with_extra(mut self, event: u16, register: MsrAddress) -> Self {
         if let (false, EventKind::Raw(select)) = (self.extra.is_none(), self.kind) {
             self.extra = self.extra.or(select.select_bits() as u16 ^ event, register);
@@ -219,12 +223,13 @@ impl Event {
         self
     }
 
-    /// Returns the number of events between two interrupts; `None`: it does not interrupt.
+    /// Returns the number of events between two interrupts; `None` if the event does not interrupt.
     pub const fn period(&self) -> Option<u64> {
         if self.period == 0 { None } else { Some(self.period) }
     }
 
-    /// Returns the select of an event that has no name: its event, unit mask and qualifiers, without the mode bits.
+    /// Returns the select of an event that is not generic: event number, unit mask and qualifiers, without the mode
+    /// bits.
     pub const fn select(&self) -> Option<EventSelect> {
         match self.kind {
             EventKind::Raw(select) => Some(select),
@@ -232,7 +237,7 @@ impl Event {
         }
     }
 
-    /// Returns the extra register that refines it, and its value. Of several encodings, this is the first one's.
+    /// Returns the extra register that refines the event, and its value: of several encodings, the first one's.
     pub const fn extra(&self) -> Option<(MsrAddress, u64)> {
         match self.extra.registers[0].get() {
             Some(register) => Some((register, self.extra.value)),
@@ -240,7 +245,7 @@ impl Event {
         }
     }
 
-    /// Returns the name of an event that has one.
+    /// Returns the name of a generic event.
     pub const fn name(&self) -> Option<GenericEvent> {
         match self.kind {
             EventKind::Raw(_) => None,
@@ -248,22 +253,22 @@ impl Event {
         }
     }
 
-    /// Returns whether it is counted at privilege levels above 0.
+    /// Returns whether the event is counted at privilege levels above 0.
     pub const fn counts_user(&self) -> bool {
         self.modes & EventSelect::USER != 0
     }
 
-    /// Returns whether it is counted at privilege level 0.
+    /// Returns whether the event is counted at privilege level 0.
     pub const fn counts_kernel(&self) -> bool {
         self.modes & EventSelect::KERNEL != 0
     }
 
-    /// Returns whether it is counted while a guest runs.
+    /// Returns whether the event is counted while a guest runs.
     pub const fn counts_in_guests(&self) -> bool {
         !matches!(self.guest, GuestMode::HostOnly)
     }
 
-    /// Returns whether it is counted while no guest runs.
+    /// Returns whether the event is counted while no guest runs.
     pub const fn counts_outside_guests(&self) -> bool {
         !matches!(self.guest, GuestMode::GuestOnly)
     }

@@ -6,8 +6,8 @@ use crate::msr::optional::OptionalAddress;
 /// Greatest number of encodings of an event: Nova Lake's off-module response has four registers.
 pub(crate) const MAX_ENCODINGS: u8 = 4;
 
-/// The extra register of an event, and its value. An event may have further registers, with other selects: one
-/// encoding for each.
+/// The extra register of an event, and its value. An event may have several encodings, each with another register and
+/// another select.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub(crate) struct Extra {

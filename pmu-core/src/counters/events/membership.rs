@@ -5,20 +5,20 @@ use crate::counters::names::generic_event::GenericEvent;
 /// An event's group, present encoding, name and readers, in 8 bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Membership {
-    /// 0: alone.
+    /// 0: the event is ungrouped.
     pub(crate) group: u32,
     /// Number of events of the group.
     pub(crate) members: u8,
     /// Present encoding.
     pub(crate) encoding: u8,
-    /// Bit of the name; 0xFF: it has none.
+    /// Bit of the generic event's name; 0xFF: it has none.
     pub(crate) name: u8,
-    /// User mode may read its counter.
+    /// User mode may read the event's counter.
     pub(crate) user_rdpmc: bool,
 }
 
 impl Membership {
-    /// Creates that of an event that is alone, in its first encoding.
+    /// Creates the word of an ungrouped event in its first encoding.
     pub(crate) const fn ungrouped(name: Option<GenericEvent>, user_rdpmc: bool) -> Self {
         let name = match name {
             Some(name) => name as u8,

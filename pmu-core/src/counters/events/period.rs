@@ -1,10 +1,10 @@
 //! The period of an event: the events between two reports, and the part of it that is over.
 
-/// The period of an event apart from its table.
+/// The period of an event while the event is in no table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub(crate) struct Period {
-    /// Events between two reports, from the next one on; 0: no reports.
+    /// Events between two reports, from the next report on; 0: no reports.
     pub(crate) every: u64,
     /// Period that the next report stands for.
     pub(crate) current: u64,

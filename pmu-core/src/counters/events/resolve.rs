@@ -35,7 +35,7 @@ impl CounterUnit {
             0
         };
         let bits = plain.select_bits() & !EventSelect::MODES | event.modes | guest_bit | user_rdpmc;
-        // A rollback takes back the overflow that its interrupt was for.
+        // A rollback takes back the overflow that raised the interrupt.
         if event.period != 0 && self.in_txcp(plain) {
             return Err(CounterError::IllegalBits(IN_TXCP));
         }

@@ -1,4 +1,4 @@
-//! A stopped event apart from its table.
+//! An event that was switched out.
 
 use crate::counters::events::count::EventCount;
 use crate::counters::events::event::Event;
@@ -11,11 +11,11 @@ use crate::counters::names::group_id::GroupId;
 use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
 
-/// A stopped event apart from its table: plain data, which any other processor's table takes.
+/// An event that was switched out: plain data, from which any processor's table takes it in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SavedEvent {
-    /// It was started: on a counter, waiting for one, or refused one.
+    /// The event was started: on a counter, waiting for one, or refused one.
     pub(crate) started: bool,
     pub(crate) total_wanted: bool,
     pub(crate) rotates: bool,
@@ -49,7 +49,7 @@ impl SavedEvent {
         forgotten: [0; 2],
     };
 
-    /// Creates the event, with the `select` and the `counters` that it resolves to.
+    /// Creates the event, with the `select` and the `counters` to which it resolves.
     pub(crate) fn new(
         event: &Event,
         select: EventSelect,
@@ -76,39 +76,39 @@ impl SavedEvent {
         self.count
     }
 
-    /// Returns the event select that it has on a counter, without the bits that make it run.
+    /// Returns the event's select on a counter, without the bits that make it run.
     pub const fn select(&self) -> EventSelect {
         EventSelect::from_bits(self.select)
     }
 
-    /// Returns whether it was started when it was taken from its processor, so that
+    /// Returns whether the event was started when it was switched out, so that
     /// [`switch_in`](crate::CounterSession::switch_in) starts it again.
     pub const fn is_started(&self) -> bool {
         self.started
     }
 
-    /// Sets whether it is to be started when it is given to a processor.
+    /// Sets whether [`switch_in`](crate::CounterSession::switch_in) is to start the event.
     pub const fn to_be_started(mut self, started: bool) -> Self {
         self.started = started;
         self
     }
 
-    /// Returns the counters that it may have.
+    /// Returns the counters that can count the event.
     pub(crate) const fn counters(&self) -> CounterSet {
         CounterSet::from_bits(self.counters)
     }
 
-    /// Returns whether cores of this type count it.
+    /// Returns whether cores of this type count the event.
     pub(crate) const fn is_of_core_type(&self, core_type: u32) -> bool {
         self.core_type == 0 || self.core_type == core_type
     }
 
-    /// Returns the group to which it belongs.
+    /// Returns the group of the event.
     pub(crate) fn group(&self) -> Option<GroupId> {
         GroupId::of_bits(Membership::unpack(self.membership).group)
     }
 
-    /// Returns the event with the select that it has on a processor: RDPMC user disable is each core's own.
+    /// Returns the event with its select on a processor: RDPMC user disable differs between cores.
     pub(crate) fn on(&self, processor: &CounterUnit) -> Self {
         let select = EventSelect::from_bits(self.select & !EventSelect::NO_USER_RDPMC);
         let user_rdpmc = Membership::unpack(self.membership).user_rdpmc;
@@ -117,7 +117,7 @@ impl SavedEvent {
         Self { select: select.select_bits(), ..*self }
     }
 
-    /// Returns the name by which it was opened.
+    /// Returns the generic name by which the event was opened.
     pub(crate) fn name(&self) -> Option<GenericEvent> {
         Membership::unpack(self.membership).name()
     }

@@ -5,7 +5,7 @@ use crate::counters::names::event_id::EventId;
 
 /// One event of a thread, on a processor or switched out.
 ///
-/// The part of a perf-like subsystem that a context switch calls, with a slice of them per thread:
+/// What a context switch of a perf-like subsystem calls, with a slice of events per thread:
 ///
 /// ```
 /// use pmu_core::{
@@ -59,11 +59,11 @@ use crate::counters::names::event_id::EventId;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum ThreadEvent {
-    /// None.
+    /// There is no event at this place.
     #[default]
     Unused,
     /// Opened on the processor on which the thread runs.
     Opened(EventId),
-    /// The thread is not on a processor.
+    /// Switched out: the thread is on no processor.
     SwitchedOut(SavedEvent),
 }

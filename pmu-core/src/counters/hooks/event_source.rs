@@ -1,11 +1,11 @@
-//! The source of a processor's events: a table of rows, and those opened.
+//! The source of a processor's events: the rows of a table, and opened events.
 
 use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::table::EventTable;
 
-/// Events of a processor's counters: rows of a table that is the same for all processors, and those opened on this
-/// one.
+/// The events of a processor's counters: rows of a table that is the same for all processors, and events that were
+/// opened on this processor.
 ///
 /// The interrupt path calls it in any context: no method takes a lock, allocates or panics.
 ///
@@ -13,7 +13,7 @@ use crate::counters::shared::table::EventTable;
 /// - [`unit`](Self::unit) and [`opened`](Self::opened) return the same on each call: the counters were taken on the
 ///   unit's promise about its registers.
 ///
-/// A source that owns its unit, and can be returned from where the processor was detected:
+/// A source that owns its unit, so that the function that detects the processor can return it:
 ///
 /// ```
 /// use pmu_core::{CounterUnit, EventSelect, EventSource, EventTable};
@@ -41,7 +41,8 @@ use crate::counters::shared::table::EventTable;
 /// }
 /// ```
 ///
-/// Wrong: the unit of the kind of core that executes the call. The counters were taken on another one's promise.
+/// Wrong: the unit of the kind of core that executes the call. The counters were taken under the other core's unit,
+/// whose registers may be elsewhere.
 ///
 /// ```
 /// # use pmu_core::{CounterUnit, EventSelect, EventSource, EventTable};
@@ -59,30 +60,30 @@ use crate::counters::shared::table::EventTable;
 /// }
 /// ```
 pub unsafe trait EventSource {
-    /// Returns the counters.
+    /// Returns the description of the counters.
     fn unit(&self) -> &CounterUnit;
 
-    /// Returns the event of a row, if there is such a row.
+    /// Returns the event select of a row, if there is such a row.
     fn row_select(&self, row: usize) -> Option<EventSelect>;
 
-    /// Returns the number of the architectural event that a row's processor must have (its bit in EBX of CPUID leaf
-    /// 0x0A): on a hybrid machine a core without it does not count the row. `None`: every processor counts it.
+    /// Returns the number of the architectural event that a processor must have to count a row: its bit in EBX of
+    /// CPUID leaf 0x0A. On a hybrid machine, cores may differ in it. `None`: every processor counts the row.
     fn row_event_bit(&self, _: usize) -> Option<u8> {
         None
     }
 
-    /// Returns the period of a row, if there is such a row: the next that its counter is loaded with, below 2³¹.
+    /// Returns the period with which a row's counter is loaded next, below 2³¹, if there is such a row.
     fn row_period(&self, row: usize) -> Option<u32>;
 
-    /// Returns the identity of the rows: saved counters of others are not restored.
+    /// Returns the identity of the table of rows: counters saved under another are not restored.
     fn table_id(&self) -> usize;
 
-    /// Returns the events that were opened.
+    /// Returns this processor's table of opened events.
     fn opened(&self) -> &EventTable;
 }
 
-/// Returns whether events can be opened beside the rows. Without a table for them, which the compiler sees, what only
-/// opened events need is not linked.
+/// Returns whether events can be opened beside the rows. If the compiler sees that there is no table for them, the
+/// code that only opened events need is not linked.
 #[inline]
 pub(crate) fn opens_events(source: &impl EventSource) -> bool {
     !source.opened().is_empty()

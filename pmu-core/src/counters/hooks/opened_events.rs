@@ -5,7 +5,7 @@ use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::table::EventTable;
 
-/// Opened events alone, on a processor's counters.
+/// A source without rows: a processor's counters count opened events alone.
 ///
 /// ```
 /// use pmu_core::{CounterUnit, EventEntry, EventTable, OpenedEvents};
@@ -27,7 +27,7 @@ impl<'a> OpenedEvents<'a> {
     }
 }
 
-// SAFETY: the unit is the source's own, which stays the same.
+// SAFETY: the unit is a field, and stays the same.
 unsafe impl EventSource for OpenedEvents<'_> {
     #[inline]
     fn unit(&self) -> &CounterUnit {

@@ -30,8 +30,8 @@ where
     P: Platform,
     F: FnMut(EventOverflow),
 {
-    /// Serves the counters whose overflows the status reports. They stand still meanwhile where the driver stops
-    /// them, or where the processor reports that it froze them; otherwise they are assumed to run.
+    /// Serves the counters whose overflows the status reports. They are stopped meanwhile where the driver stops them,
+    /// or where the processor reports that it froze them. Otherwise they are assumed to run.
     pub(crate) fn by_status(&mut self, global: &GlobalRegisters) {
         let freezes = self.memory.freezes.load(Ordering::Relaxed);
         let (status, rest) = if freezes {
@@ -54,27 +54,27 @@ where
         }
     }
 
-    /// Reads the status of counters that the processor was told to freeze.
+    /// Reads the status where the processor was told to freeze counters.
     #[inline]
     fn status_of_frozen(&mut self, global: &GlobalRegisters) -> (Option<u64>, Rest) {
         if global.frozen == 0 {
-            // They may run, and an overflow while the entry is masked would be lost. To freeze them the processor
-            // clears the control register, which is not read back.
+            // The counters may run, and an overflow while the LVT entry is masked would be lost. To freeze them the
+            // processor clears the control register, which is not read back.
             self.unmask();
             return (self.status(global), Rest::Restart);
         }
         let Some(status) = self.status(global) else { return (None, Rest::Nothing) };
-        // Before the release, and it may raise an interrupt, for the status is still set.
+        // Unmasked before the counters are released. That may raise an interrupt, because the status is still set.
         self.unmask();
         if status & global.frozen == 0 {
-            // They run after all: another's interrupt, or a processor that does not freeze.
+            // The counters run after all: another owner's interrupt, or a processor that does not freeze.
             return (self.status(global), Rest::Nothing);
         }
         (Some(status), Rest::Nothing)
     }
 
-    /// Acknowledges the overflows that the status reports, and loads their counters again: in this order, unless the
-    /// acknowledgement releases frozen counters. Returns whether the status was cleared.
+    /// Acknowledges the overflows that the status reports, then loads their counters again. If the acknowledgement
+    /// releases frozen counters, it comes last. Returns whether the status was cleared.
     // Inlined at its only call, where most of its conditions are constant.
     #[inline(always)]
     pub(crate) fn serve(
@@ -87,8 +87,8 @@ where
         let bits = status & (self.own | global.frozen);
         let (overflowed, others) = (bits & self.own, status ^ bits);
         self.others |= others;
-        // While a bit of another owner's counter is set, unmasking may raise an interrupt that then finds
-        // nothing: one is claimed ahead, beside the session's own.
+        // While a bit of another owner's counter is set, unmasking may raise a spurious interrupt: one is expected,
+        // beside those of the session's own counters.
         if others & INTERRUPTING != 0 {
             self.raised += u32::from(self.unit().is_masked_on_delivery());
         }
@@ -96,13 +96,14 @@ where
             if bits == 0 {
                 return true;
             }
-            // They are frozen for a counter that was stopped meanwhile: this is the interrupt expected of it.
+            // Frozen for a counter that was stopped meanwhile: this is the spurious interrupt expected of it.
             self.memory.cancel_spurious();
             self.raised += 1;
         }
-        // Found overflowed when the entry was unmasked, or since: either may have raised another interrupt.
+        // The overflow was pending when the LVT entry was unmasked, or came later. Either way another interrupt may
+        // follow.
         self.raised += u32::from(freezes);
-        // Frozen on request, or because firmware left the bit set that freezes them.
+        // Frozen on request, or because firmware left the freeze bit set.
         let frozen = status & global.frozen != 0 && !stopped;
         if frozen {
             self.reload_overflowed(overflowed);
@@ -113,7 +114,7 @@ where
         acknowledged
     }
 
-    /// Writes the counters' control: those bits of `mask` that it holds while they run.
+    /// Writes the global control register: those bits of `mask` that it has while the counters run.
     #[inline]
     fn set_control(&mut self, global: &GlobalRegisters, mask: u64) -> bool {
         let control = self.memory.global_control.load(Ordering::Relaxed);
@@ -122,7 +123,7 @@ where
 
     fn restart(&mut self, global: &GlobalRegisters) {
         if !self.set_control(global, u64::MAX) {
-            // They stand still; the next start tries again.
+            // On failure the counters stay stopped; the next start tries again.
             self.memory.global_control.fetch_and(!self.own, Ordering::Relaxed);
             self.fall_out(None);
         }
@@ -140,7 +141,7 @@ where
             self.raised += 1;
             match self.at_work(counter) {
                 Some((slot, running)) => self.reload(counter, slot, running, None),
-                // It was stopped meanwhile, and this is the interrupt that was expected of it.
+                // The counter was stopped meanwhile: this is the spurious interrupt expected of it.
                 None => self.memory.cancel_spurious(),
             }
         }

@@ -1,4 +1,4 @@
-//! A pass without an overflow status: each counter's value tells.
+//! A pass without an overflow status: each counter's value tells of its overflow.
 
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::interrupt::overflow::EventOverflow;
@@ -14,7 +14,7 @@ where
     P: Platform,
     F: FnMut(EventOverflow),
 {
-    /// Serves counters without an overflow status: reads each that runs.
+    /// Serves counters without an overflow status: reads each running counter.
     pub(crate) fn by_value(&mut self) {
         // The counters run meanwhile.
         self.unmask();

@@ -15,12 +15,12 @@ pub struct Serviced {
     pub overflows: u32,
     /// Claim of the interrupt, for a handler that shares it.
     pub claim: Claim,
-    /// Bits of the global status that were set and are not the session's to acknowledge: another owner's
-    /// counters, and whatever else raises this interrupt (a branch or trace buffer). They are left set.
+    /// Bits of the global status that were set and are not the session's to acknowledge: other owners' counters, and
+    /// what else raises this interrupt, such as a branch or trace buffer. They are left set.
     pub others: u64,
-    /// The counters are [lent](crate::CounterSession::lend): no register was accessed, and the interrupt may be the
-    /// borrower's, whatever the claim says: the handler asks the borrower. The LVT entry stays masked where
-    /// delivery masked it. After the window's end the borrower is asked only where the claim is
+    /// The counters are [lent](crate::CounterSession::lend), and no register was accessed. The interrupt may be the
+    /// borrower's, whatever the claim says, so the handler asks the borrower. Where delivery masked the LVT entry, the
+    /// entry stays masked. After the window's end the handler asks the borrower only if the claim is
     /// [`NotOurs`](Claim::NotOurs).
     pub lent: bool,
 }
@@ -49,24 +49,24 @@ pub struct Serviced {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Claim {
-    /// No overflow of the session was found: the interrupt is another source's, or unknown.
+    /// The session had no overflow: the interrupt is another source's, or unknown.
     NotOurs,
-    /// The session's.
+    /// The interrupt is the session's.
     Ours,
-    /// The session's, and another interrupt may follow that finds nothing.
+    /// The interrupt is the session's, and a spurious one may follow.
     OursAndMore,
 }
 
 impl Claim {
-    /// Returns the number of interrupts that it stands for: 0 or 1, or 2 where another may follow.
+    /// Returns the number of interrupts that the claim stands for: 0, 1, or 2 if another may follow.
     pub const fn interrupts(self) -> u32 {
         self as u32
     }
 }
 
 impl CounterMemory {
-    /// Claims an interrupt for which no overflow was found: it is the session's if one was expected to find nothing,
-    /// or if counters are just being taken.
+    /// Claims an interrupt for which no overflow was found: as the session's if a spurious one was expected, or if
+    /// counters are just being taken.
     #[inline(never)]
     pub(crate) fn claim_spurious(&self) -> Claim {
         match self.spurious_expected.swap(0, Ordering::Relaxed) {
@@ -76,8 +76,8 @@ impl CounterMemory {
         }
     }
 
-    /// Serves an interrupt by `pass`, again for each time that others came meanwhile. `false`: another one's service is
-    /// under way, or the entry is masked.
+    /// Serves an interrupt by `pass`, and repeats it for interrupts that came meanwhile. Returns `false` if another
+    /// service is under way, or if the LVT entry is masked.
     #[inline]
     pub(crate) fn serve(&self, mut pass: impl FnMut()) -> bool {
         if self.service.load(Ordering::Relaxed) != IDLE {
@@ -96,7 +96,7 @@ impl CounterMemory {
     }
 
     /// Claims an interrupt that is not served: the session has no counters, `own`, or they are not to be accessed. A
-    /// service under way makes another pass. Returns also whether they are lent.
+    /// service under way makes another pass. Also returns whether the counters are lent.
     #[cold]
     #[inline(never)]
     pub(crate) fn unserved(&self, own: CounterSet) -> (Claim, bool) {

@@ -7,14 +7,13 @@ use crate::counters::names::event_id::EventId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct EventOverflow {
-    /// The event.
+    /// The event that overflowed.
     pub event: EventId,
-    /// Its period: the number of events that this overflow stands for.
+    /// Number of events that this overflow stands for: the event's period.
     pub period: u64,
-    /// The counter that it is on.
+    /// The counter that overflowed.
     pub counter: CounterId,
-    /// The event's own [tag](crate::Event::tagged), if it was opened with one. At
-    /// [`switch_in`](crate::CounterSession::switch_in), for instance, an interrupt may come before the caller knows the
-    /// event's identity.
+    /// The event's [tag](crate::Event::tagged), by which the handler can identify it before it knows the event's
+    /// identity: during [`switch_in`](crate::CounterSession::switch_in), for instance.
     pub tag: u64,
 }

@@ -1,4 +1,4 @@
-//! One pass over a processor's counters: what each step of it shares.
+//! One pass over a processor's counters: what its steps share.
 
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::interrupt::overflow::EventOverflow;
@@ -20,13 +20,13 @@ pub(crate) struct Pass<'a, S, M, P, F> {
     pub(crate) own: u64,
     pub(crate) overflowed: F,
     pub(crate) overflows: u32,
-    /// Interrupts that may have been raised: of counters found overflowed, reported or not, and by unmasking.
+    /// Interrupts that may have been raised: by overflows that were found, reported or not, and by unmasking.
     pub(crate) raised: u32,
     /// Other owners' bits of the status.
     pub(crate) others: u64,
     /// First fault; the pass continues, so that no other overflow is lost.
     pub(crate) fault: Option<MsrFault>,
-    /// Counters that fell out.
+    /// Counters that faulted.
     pub(crate) fallen: CounterSet,
 }
 
@@ -54,14 +54,14 @@ where
         self.fault.get_or_insert(fault);
     }
 
-    /// Marks the counter of an event, or all, after an access that failed.
+    /// Marks the counter of an event as faulted, or all counters, after an access that failed.
     #[cold]
     #[inline(never)]
     pub(crate) fn fall_out(&mut self, event: Option<EventId>) {
         self.fallen = self.fallen | self.memory.mark_faulted(event, self.source.opened());
     }
 
-    /// Masks the entry: the status stays set, and could raise the interrupt again for ever.
+    /// Masks the LVT entry: the status stays set, and could raise the interrupt again forever.
     #[cold]
     #[inline(never)]
     pub(crate) fn mute(&mut self) {
@@ -96,7 +96,7 @@ where
     }
 }
 
-/// The event that a counter runs for, and its period.
+/// The event for which a counter runs, and its period.
 #[derive(Clone, Copy)]
 pub(crate) struct Running {
     pub(crate) event: EventId,

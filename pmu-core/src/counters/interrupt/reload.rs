@@ -20,7 +20,7 @@ where
     P: Platform,
     F: FnMut(EventOverflow),
 {
-    /// Loads an overflowed general counter again, and reports the overflow. `value` is its value, if it was read.
+    /// Loads an overflowed general counter again, and reports the overflow. `value` is the counter's, if it was read.
     pub(crate) fn reload(
         &mut self,
         counter: CounterId,
@@ -29,7 +29,7 @@ where
         value: Option<u64>,
     ) {
         let Running { event, period } = running;
-        // An opened event's number exceeds the number of rows of any table.
+        // An opened event's number is above those of any table's rows.
         match self.source.row_period(event.bits().into()) {
             Some(next) => {
                 let (next, registers) = (u64::from(next), self.unit().general(counter));
@@ -52,7 +52,7 @@ where
         next: u64,
     ) {
         if !self.wrmsr(register, preload) {
-            // Not loaded again, it will not overflow for a long time.
+            // A counter that is not loaded again does not overflow for a long time.
             self.fall_out(Some(event));
         } else if next != period {
             slot.store(SlotState::Running { event, period: next });
@@ -61,8 +61,7 @@ where
 
     /// Serves an opened event's overflow: adds to its total, and loads the next chunk of its period.
     ///
-    /// The counter of an event without a period is not loaded where the status reported its wrap; it simply
-    /// continues.
+    /// If the status reported the wrap of an event without a period, its counter is not loaded, and simply continues.
     #[inline(never)]
     pub(crate) fn reload_opened(
         &mut self,
@@ -96,11 +95,11 @@ where
         self.load(slot, registers.register_for(preload), preload, running, chunk);
     }
 
-    /// Sets the counter of an event without a period as far back from its next wrap as it reaches.
+    /// Re-arms the counter of an event without a period: as far before its next wrap as it can be loaded.
     ///
-    /// Without a status only the value shows a wrap, and only if the counter was past half its range before. It
-    /// stands still meanwhile, so that the total misses none of its events. Its select is left as it was found: the
-    /// interrupted operation may have stopped it.
+    /// Without a status, only the value shows a wrap, and only if the counter was past half its range before. The
+    /// counter is stopped meanwhile, so that the total misses none of its events. Its select is left as it was found:
+    /// the interrupted operation may have stopped it.
     fn rearm_free_running(&mut self, event: EventId, registers: &Counter, entry: &EventEntry) {
         let select = registers.control.register();
         let full_width = self.memory.full_width.load(Ordering::Relaxed);

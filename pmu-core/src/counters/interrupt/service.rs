@@ -1,4 +1,4 @@
-//! The entry of the interrupt path.
+//! The entry of the interrupt path: `service`.
 
 use crate::counters::error::ServiceError;
 use crate::counters::hooks::event_source::EventSource;
@@ -10,25 +10,26 @@ use crate::counters::shared::memory::CounterMemory;
 use crate::msr::MsrBackend;
 use crate::platform::Platform;
 
-/// Services the performance interrupt of the processor that executes the call: finds the overflowed counters,
-/// re-arms them, reports each period that is over to `overflowed` once, and lets the interrupt recur.
+/// Services the performance interrupt of the processor that executes the call: finds the overflowed counters, re-arms
+/// them, reports each completed period to `overflowed` once, and lets the interrupt recur.
 ///
-/// `memory` is the processor's. Without a session it accesses no register and returns [`NotOurs`](Claim::NotOurs), but
-/// claims one interrupt that comes late, after [`shut_down`](crate::CounterSession::shut_down). A nested call, from an
-/// interrupt that interrupted this one, returns [`Ours`](Claim::Ours) at once, and the outer call makes another pass.
+/// `memory` is the processor's. Without a session, `service` accesses no register and returns
+/// [`NotOurs`](Claim::NotOurs); only the first interrupt after a [`shut_down`](crate::CounterSession::shut_down) may
+/// be claimed, as a spurious one. A nested call, from an interrupt that interrupted this one, returns
+/// [`Ours`](Claim::Ours) at once, and the outer call makes another pass.
 ///
 /// # Context
-/// Interrupt or NMI, and any other. Bounded by the number of counters, once more for each nested interrupt;
-/// takes no lock, does not allocate and does not panic unless `overflowed` does. If that unwinds, later
-/// interrupts are only noted, until [`reprogram`](crate::CounterSession::reprogram).
+/// Interrupt or NMI, and any other. Bounded by the number of counters, once more for each nested interrupt; takes no
+/// lock, does not allocate, and does not panic unless `overflowed` does. If `overflowed` unwinds, later interrupts are
+/// only noted, until [`reprogram`](crate::CounterSession::reprogram).
 ///
 /// # Errors
-/// Returns the first access that failed after one retry, and the counters that fell out: those that may no longer count
-/// or interrupt, and those of the other events of their groups. Their events do not run. The remaining accesses are
-/// still attempted. The interrupt is to be counted as [`OursAndMore`](Claim::OursAndMore).
+/// Returns the first access that failed after one retry, and the faulted counters: those that may no longer count or
+/// interrupt, and those of the other events of their groups. Their events do not run. The remaining accesses are still
+/// attempted. Count the interrupt as [`OursAndMore`](Claim::OursAndMore).
 ///
-/// Where the overflow status can be neither read nor cleared, the LVT entry is left
-/// [masked](ServiceError::masked). Until [`reprogram`](crate::CounterSession::reprogram), calls access no register.
+/// If the overflow status can be neither read nor cleared, the LVT entry is left [masked](ServiceError::masked). Until
+/// [`reprogram`](crate::CounterSession::reprogram), calls access no register.
 #[inline]
 pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
     source: &S,

@@ -10,11 +10,11 @@ pub const MAX_GENERAL: usize = 16;
 /// Greatest number of fixed counters of a unit: as many as their control has room for.
 pub const MAX_FIXED: usize = 8;
 
-/// Number of [`CounterSlot`](crate::CounterSlot)s that suffices for any processor's counters.
+/// Number of [`CounterSlot`](crate::CounterSlot)s that suffices for any processor.
 pub const MAX_COUNTERS: usize = MAX_GENERAL + MAX_FIXED;
 
-/// One counter of a processor, by its bit in the global control register: general counters from 0, fixed
-/// counters from 32 on.
+/// One counter of a processor, identified by its bit in the global control register: general counters from bit 0,
+/// fixed counters from bit 32 on.
 ///
 /// ```
 /// use pmu_core::CounterId;
@@ -28,23 +28,23 @@ pub struct CounterId(u8);
 impl CounterId {
     const FIRST_FIXED: u8 = 32;
 
-    /// Returns general counter `number`, below [`MAX_GENERAL`].
+    /// Returns the general counter with this number; `None` from [`MAX_GENERAL`] on.
     pub const fn general(number: u8) -> Option<Self> {
         if number < MAX_GENERAL as u8 { Some(Self(number)) } else { None }
     }
 
-    /// Returns fixed counter `number`, below [`MAX_FIXED`].
+    /// Returns the fixed counter with this number; `None` from [`MAX_FIXED`] on.
     pub const fn fixed(number: u8) -> Option<Self> {
         if number < MAX_FIXED as u8 { Some(Self(number + Self::FIRST_FIXED)) } else { None }
     }
 
-    /// Returns the bit of the global registers.
+    /// Returns the counter's bit in the global registers.
     #[inline]
     pub const fn bit(self) -> u8 {
         self.0
     }
 
-    /// Returns the number among the counters of its kind.
+    /// Returns the counter's number among those of its kind, general or fixed.
     #[inline]
     pub const fn number(self) -> u8 {
         self.0 % Self::FIRST_FIXED
@@ -63,7 +63,7 @@ impl CounterId {
         first + self.number() as usize
     }
 
-    /// Returns the set of this counter alone.
+    /// Returns the set that contains only this counter.
     #[inline]
     pub const fn only(self) -> CounterSet {
         CounterSet(1 << self.0)
@@ -83,7 +83,7 @@ impl fmt::Display for CounterId {
     }
 }
 
-/// Counters of a processor, one bit each, as the global control register has them. There may be gaps.
+/// A set of a processor's counters, with the bits of the global control register. There may be gaps.
 ///
 /// ```
 /// use pmu_core::{CounterId, CounterSet};
@@ -109,25 +109,25 @@ impl CounterSet {
     /// Every counter that there can be.
     pub const ALL: Self = Self(Self::GENERAL.0 | Self::FIXED.0);
 
-    /// Returns the counters whose bits are set; bits without a counter are left out.
+    /// Returns the set of the counters whose bits are set. Bits without a counter are left out.
     #[inline]
     pub const fn from_bits(bits: u64) -> Self {
         Self::ALL.of_bits(bits)
     }
 
-    /// Returns the fixed counters whose bits are set: bit *n* for number *n*. (Of number 0 alone: 1, or
-    /// [`only`](CounterId::only) of [`CounterId::fixed`]; 0 is no counter.)
+    /// Returns the set of the fixed counters whose bits are set: bit *n* for number *n*. (For number 0 alone pass 1,
+    /// or use [`only`](CounterId::only) of [`CounterId::fixed`]; 0 is the empty set.)
     pub const fn fixed(numbers: u8) -> Self {
         Self::from_bits((numbers as u64) << CounterId::FIRST_FIXED)
     }
 
-    /// Returns one bit per counter, as the global control register has them.
+    /// Returns one bit per counter, as in the global control register.
     #[inline]
     pub const fn bits(self) -> u64 {
         self.0
     }
 
-    /// Returns whether there are none.
+    /// Returns whether the set is empty.
     #[inline]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
@@ -139,7 +139,7 @@ impl CounterSet {
         self.0.count_ones() as usize
     }
 
-    /// Returns whether `counter` is one of them.
+    /// Returns whether `counter` is in the set.
     #[inline]
     pub const fn contains(self, counter: CounterId) -> bool {
         self.0 >> counter.0 & 1 != 0
@@ -156,17 +156,17 @@ impl CounterSet {
         })
     }
 
-    /// Returns the one with the lowest bit.
+    /// Returns the counter with the lowest bit.
     pub(crate) fn first(self) -> Option<CounterId> {
         self.nth(0)
     }
 
-    /// Returns the one with this number, from 0, ascending by bit.
+    /// Returns the counter with this number, from 0, ascending by bit.
     pub(crate) fn nth(self, number: usize) -> Option<CounterId> {
         self.iter().nth(number)
     }
 
-    /// Returns the one with the highest bit.
+    /// Returns the counter with the highest bit.
     pub(crate) const fn last(self) -> Option<CounterId> {
         match self.0.checked_ilog2() {
             Some(bit) => Some(CounterId(bit as u8)),
@@ -186,7 +186,7 @@ impl CounterSet {
         Self(self.0 & !others.0)
     }
 
-    /// Returns those for which `keep` is true, called in ascending order.
+    /// Returns the counters for which `keep` is true, called in ascending order.
     pub(crate) fn retain(self, mut keep: impl FnMut(CounterId) -> bool) -> Self {
         let mut kept = self;
         for counter in self.iter() {

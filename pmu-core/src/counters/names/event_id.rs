@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// An event of a processor's counters: one that a source of a table names, or one that was opened.
+/// The identity of an event of a processor's counters: a row of a table of sources, or an opened event.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct EventId(u16);
@@ -24,24 +24,24 @@ impl EventId {
         self.0
     }
 
-    /// Returns the event of a row of a table of sources.
+    /// Returns the identity of the event of a row.
     #[inline]
     pub(crate) const fn of_row(row: usize) -> Self {
         Self(row as u16 & (Self::FIRST_OPENED - 1))
     }
 
-    /// Returns the row of a table of sources whose event this is.
+    /// Returns the row of a table of sources; `None` for an opened event.
     #[inline]
     pub const fn row(self) -> Option<usize> {
         if self.0 < Self::FIRST_OPENED { Some(self.0 as usize) } else { None }
     }
 
-    /// Returns the opened event with this place in its [`EventTable`](crate::EventTable).
+    /// Returns the identity of the opened event at this place of its [`EventTable`](crate::EventTable).
     pub const fn of_place(place: usize) -> Self {
         Self(Self::FIRST_OPENED | place as u16 & (Self::FIRST_OPENED - 1))
     }
 
-    /// Returns the place of an opened event in its [`EventTable`](crate::EventTable).
+    /// Returns the place in an [`EventTable`](crate::EventTable); `None` for the event of a row.
     #[inline]
     pub const fn place(self) -> Option<usize> {
         match self.0.checked_sub(Self::FIRST_OPENED) {

@@ -1,9 +1,9 @@
 //! The events that both vendors have under one name.
 
-/// The events that both vendors have under one name.
+/// The generic events: those that both vendors have under one name.
 ///
-/// Source: SDM vol. 3B, "Pre-defined Architectural Performance Events"; AMD's processor programming references
-/// (which encode them otherwise).
+/// Source: SDM vol. 3B, "Pre-defined Architectural Performance Events"; AMD's processor programming references, which
+/// encode these events otherwise.
 ///
 /// ```
 /// use pmu_core::{CounterUnit, GenericEvent};
@@ -14,16 +14,17 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum GenericEvent {
-    /// Cycles in which the core is not paused, at its present frequency.
+    /// Cycles in which the core is not halted, at its present frequency.
     Cycles,
     /// Instructions retired.
     Instructions,
-    /// Cycles of a clock of constant frequency in which the core is not paused: the TSC's on Intel's fixed counter 2
-    /// and on AMD's Zen 4 on; on an Intel processor without that counter, whichever clock its manual names.
+    /// Cycles of a clock of constant frequency, counted while the core is not halted: of the TSC on Intel's fixed
+    /// counter 2, and on AMD from Zen 4 on; on an Intel processor without that counter, of the clock that its manual
+    /// names.
     ReferenceCycles,
     /// Accesses of the last-level cache, on Intel; of the second level, on AMD's Zen.
     CacheReferences,
-    /// Those of [`CacheReferences`](Self::CacheReferences) that missed.
+    /// Those accesses of [`CacheReferences`](Self::CacheReferences) that missed.
     CacheMisses,
     /// Branch instructions retired.
     Branches,
@@ -32,10 +33,10 @@ pub enum GenericEvent {
 }
 
 impl GenericEvent {
-    /// The number of names.
+    /// The number of generic events.
     pub const COUNT: usize = 7;
 
-    /// All of them.
+    /// All generic events, in the order of their numbers.
     pub const ALL: [Self; Self::COUNT] = [
         Self::Cycles,
         Self::Instructions,

@@ -6,31 +6,31 @@ use crate::counters::names::counter_id::MAX_FIXED;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct CounterBank {
-    /// The first counter's event select.
+    /// First counter's event select.
     pub select: u32,
-    /// The first counter.
+    /// First counter's value register.
     pub value: u32,
-    /// The distance from one counter's registers to the next one's.
+    /// Distance from one counter's registers to the next one's.
     pub step: u32,
-    /// Number of them that RDPMC reads, with their number in ECX.
+    /// Number of the counters that RDPMC reads; ECX is then a counter's number.
     pub rdpmc: u8,
-    /// A write takes the value's low 32 bits and extends their sign.
+    /// A write takes the low 32 bits of the value, and extends their sign.
     pub sign_extended: bool,
 }
 
-/// Other addresses of the general counters, at which a write takes the whole value.
+/// Second addresses of the general counters, at which a write takes the whole value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FullWidth {
-    /// The first counter's.
+    /// First counter's second address.
     pub value: u32,
-    /// The read-only register that declares them.
+    /// The read-only register that declares these addresses.
     pub capabilities: u32,
-    /// Its bit that does.
+    /// The bit of `capabilities` that declares them.
     pub declared: u64,
 }
 
-/// Registers of fixed counters, which count one event each: instead of an event select, each has four bits of a
+/// Registers of fixed counters, each of which counts one event. Instead of an event select, each has four bits of a
 /// shared register.
 ///
 /// The four bits are: counts at privilege level 0, counts above it, counts for all threads, interrupts. RDPMC
@@ -38,12 +38,12 @@ pub struct FullWidth {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FixedCounters {
-    /// The register that controls them.
+    /// The control register that all fixed counters share.
     pub control: u32,
-    /// The first counter.
+    /// First counter's value register.
     pub value: u32,
-    /// The distance from one counter to the next.
+    /// Distance from one counter to the next.
     pub step: u32,
-    /// The event of each, as an event select's bits 15:0 name it; 0: no event select does.
+    /// Each counter's event, as bits 15:0 of an event select; 0: no event select names it.
     pub events: [u16; MAX_FIXED],
 }

@@ -7,13 +7,13 @@ use crate::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault, PmcIndex};
 /// Performance Counter Registers").
 const NARROW_MAX_LOAD: u64 = (1 << 31) - 1;
 
-/// The control that programs a counter.
+/// The control register of a counter: its own event select, or its bits of a shared register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum CounterControl {
-    /// An event select of its own.
+    /// A general counter's own event select.
     Select(MsrAddress),
-    /// Bits of a register that it shares with other fixed counters.
+    /// A fixed counter's bits of the control register that all fixed counters share.
     Shared {
         /// The register.
         register: MsrAddress,
@@ -40,7 +40,7 @@ impl CounterControl {
         }
     }
 
-    /// Returns the value of these bits that makes the counter count `select`, and interrupt.
+    /// Returns the value of these bits with which the counter counts `select`, and interrupts.
     pub(crate) const fn running(self, select: EventSelect) -> u64 {
         match self {
             Self::Select(_) => select.running().select_bits(),
@@ -55,13 +55,13 @@ impl CounterControl {
     }
 }
 
-/// One hardware counter with its control: a row of a [`CounterUnit`](crate::CounterUnit).
+/// The registers of one hardware counter: a row of a [`CounterUnit`](crate::CounterUnit).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Counter {
     pub(crate) control: CounterControl,
     pub(crate) value: MsrAddress,
-    /// The address at which a write takes the whole value, if that is another.
+    /// The second address, at which a write takes the whole value, if there is one.
     pub(crate) full: Option<MsrAddress>,
     pub(crate) sign_extended: bool,
     pub(crate) rdpmc: Option<PmcIndex>,
@@ -70,47 +70,47 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// Returns the control that programs the counter.
+    /// Returns the control register that programs the counter.
     #[inline]
     pub const fn control(&self) -> CounterControl {
         self.control
     }
 
-    /// Returns the counter's own register.
+    /// Returns the register that holds the counter's value.
     #[inline]
     pub const fn value_register(&self) -> MsrAddress {
         self.value
     }
 
-    /// Returns the counter's index for RDPMC; `None` where RDMSR alone reads it.
+    /// Returns the counter's index for RDPMC; `None` if only RDMSR reads the counter.
     #[inline]
     pub const fn rdpmc_index(&self) -> Option<PmcIndex> {
         self.rdpmc
     }
 
-    /// Returns its width in bits, 32–64.
+    /// Returns the counter's width in bits, 32–64.
     pub const fn width(&self) -> u32 {
         self.mask.count_ones()
     }
 
     /// Returns the value from which the counter overflows after `events` events.
     ///
-    /// With `events` below 2³¹ it is correct whether the processor takes the whole value or sign-extends its low 32
+    /// With `events` below 2³¹, the value is correct whether the processor takes it whole or sign-extends its low 32
     /// bits.
     #[inline]
     pub const fn preload(&self, events: u64) -> u64 {
         events.wrapping_neg() & self.mask
     }
 
-    /// Returns whether a counter that was [preloaded](Self::preload), and since read as `value`, wrapped.
+    /// Returns whether a counter that was [preloaded](Self::preload) has wrapped, by its present `value`.
     ///
-    /// Correct until it has counted another half of its range.
+    /// Correct until the counter has counted another half of its range.
     #[inline]
     pub const fn has_overflowed(&self, value: u64) -> bool {
         value & (self.mask ^ self.mask >> 1) == 0
     }
 
-    /// Returns the counter's bits.
+    /// Returns a mask with one bit for each bit of the counter.
     #[inline]
     pub const fn mask(&self) -> u64 {
         self.mask
@@ -126,14 +126,14 @@ impl Counter {
         }
     }
 
-    /// Returns the value from which the counter of an event without a period continues: one from which it overflows
-    /// within its greatest load. Its lower bits stay as in `value`, so that they count on over its interrupts.
+    /// Returns the value with which the counter of an event without a period continues: one that overflows within
+    /// `max_load`. Its lower bits stay as in `value`, so that they count on across the counter's interrupts.
     pub(crate) const fn rearmed_value(&self, value: u64, full_width: bool) -> u64 {
         let max_load = self.max_load(full_width);
         value & max_load | self.mask & !max_load
     }
 
-    /// Returns the address at which a write makes the counter hold `value`: the plain one where that suffices.
+    /// Returns the address at which a write makes the counter hold `value`: the first address where that suffices.
     pub(crate) fn register_for(&self, value: u64) -> MsrAddress {
         let extended = i64::from(value as u32 as i32) as u64 & self.mask;
         match self.full {
@@ -142,7 +142,7 @@ impl Counter {
         }
     }
 
-    /// Reads the counter, by RDPMC or, where it has no index, by RDMSR.
+    /// Reads the counter: by RDPMC, or by RDMSR if it has no index.
     #[inline]
     pub(crate) fn read(&self, msr: &impl MsrBackend) -> Result<u64, MsrFault> {
         match self.rdpmc {

@@ -5,25 +5,26 @@ use crate::msr::MsrAddress;
 
 /// The registers that control all counters of a processor together.
 ///
-/// A session owns the bits of its counters in them, and no others. Other owners do not write the control register while
-/// a session lives, but set their bits through it
-/// ([`CounterSession::set_others_control`](crate::CounterSession::set_others_control)); in the status they acknowledge
+/// A session owns the bits of its counters in these registers, and no others. While a session lives, other owners do
+/// not write the control register, but set their bits through the session
+/// ([`CounterSession::set_others_control`](crate::CounterSession::set_others_control)). In the status they acknowledge
 /// their own bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct GlobalRegisters {
-    /// One bit per counter: it counts while the bit is set (and its event select says so).
+    /// Control: one bit per counter, which counts only while its bit is set (and its event select says so).
     pub control: MsrAddress,
-    /// One bit per counter: it overflowed.
+    /// Overflow status: one bit per counter, set when the counter overflowed.
     pub status: MsrAddress,
-    /// Writing 1 clears the bit of the status.
+    /// Acknowledgement: writing 1 clears the bit of the status.
     pub acknowledge: MsrAddress,
-    /// The driver stops the counters while their interrupt is serviced: two writes more, and none
-    /// of the events of servicing itself are counted.
+    /// The driver stops the counters while it services their interrupt: two more writes, and none of the
+    /// events of servicing itself are counted.
     pub stop_while_serviced: bool,
-    /// Bit of the status that says that the processor froze the counters, and whose acknowledgement
-    /// releases them. 0: a processor that freezes clears the control register instead.
+    /// Bit of the status that says that the processor froze the counters; acknowledging it releases them. 0: a
+    /// processor that freezes clears the control register instead.
     pub frozen: u64,
-    /// The bit that makes the processor stop all its counters as it raises the performance interrupt, where it has one.
+    /// The freeze bit, if there is one: with it set, the processor stops all its counters when it raises the
+    /// performance interrupt.
     pub freeze: Option<RegisterBits>,
 }

@@ -1,10 +1,10 @@
-//! The difference between a source's unit and the processor that its events run on: a hybrid machine has cores of
+//! The difference between a source's unit and the processor on which its events run: a hybrid machine has cores of
 //! several types.
 
 use crate::counters::registers::unit::CounterUnit;
 
 /// Difference between the events of a source's unit and those of one processor, which may be a core of another type.
-/// The [type](CounterUnit::core_type) itself is not in it: to find it takes code, which only opened events need.
+/// The [type](CounterUnit::core_type) itself is left out: only opened events need it, and finding it takes code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HybridDelta {
     /// Bits of a select that one of the two has, and the other lacks.

@@ -15,8 +15,8 @@ pub struct PreciseSampling {
 }
 
 impl PreciseSampling {
-    /// Describes the register `enable`, which has one bit for each of these `counters`, and which is absent where the
-    /// bits `unavailable` of the register `capability` are set.
+    /// Describes the register `enable`, which has one bit for each of these `counters`. The register is absent where
+    /// the bits `unavailable` of the register `capability` are set.
     ///
     /// # Safety
     /// - Clearing bits of `enable`, with its other bits as they are, does not break memory safety.
@@ -29,7 +29,7 @@ impl PreciseSampling {
     /// # let _ = precise;
     /// ```
     ///
-    /// Wrong: a register where a clear bit protects.
+    /// Wrong: a register in which clearing a bit takes a protection away.
     ///
     /// ```
     /// # use pmu_core::{CounterSet, PreciseSampling};
@@ -46,7 +46,7 @@ impl PreciseSampling {
         Self { enable, capability, unavailable, counters }
     }
 
-    /// Disables it for these counters, and returns those for which that failed.
+    /// Disables precise sampling for these counters, and returns those for which that failed.
     pub(crate) fn disable(&self, msr: &impl MsrBackend, counters: CounterSet) -> CounterSet {
         let counters = counters & self.counters;
         let capability = msr.update_retrying(MsrUpdate::read(self.capability));

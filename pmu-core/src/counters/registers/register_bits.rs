@@ -1,8 +1,8 @@
-//! One owner's bits of a register that has other owners, too.
+//! One owner's bits of a register that has several owners.
 
 use crate::msr::MsrUpdate;
 
-/// One owner's bits of a register that has other owners, too: `IA32_DEBUGCTL`, for instance.
+/// One owner's bits of a register that has several owners, such as `IA32_DEBUGCTL`.
 ///
 /// ```
 /// use pmu_core::RegisterBits;
@@ -44,18 +44,18 @@ impl RegisterBits {
         Self { register, bits }
     }
 
-    /// Returns the bits.
+    /// Returns the owner's bits, as a mask.
     pub const fn bits(&self) -> u64 {
         self.bits
     }
 
-    /// Returns the change that gives the bits the values that they have in `value`.
+    /// Returns the change that sets the owner's bits to their values in `value`.
     pub const fn set_to(&self, value: u64) -> MsrUpdate {
         // SAFETY: by the promise of `new`.
         unsafe { MsrUpdate::new(self.register, self.bits & !value, self.bits & value) }
     }
 
-    /// Returns the change of nothing, which reads the register.
+    /// Returns an access that reads the register and changes nothing.
     pub const fn read(&self) -> MsrUpdate {
         MsrUpdate::read(self.register)
     }

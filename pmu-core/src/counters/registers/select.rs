@@ -2,10 +2,10 @@
 
 use core::fmt;
 
-/// Value of an event-select register: a counter's event, and the conditions under which it counts.
+/// Value of an event-select register: a counter's event, and the conditions under which the event is counted.
 ///
-/// Both vendors' layouts agree in bits 31:0, except for single reserved ones; AMD's event numbers continue in bits
-/// 35:32. The vendors' register types name each bit, and convert into this one. Source: SDM vol. 3B, "Layout of
+/// Both vendors' layouts agree in bits 31:0, except for single reserved bits; AMD's event numbers continue in bits
+/// 35:32. The vendors' register types name each bit, and convert into this type. Source: SDM vol. 3B, "Layout of
 /// IA32_PERFEVTSELx MSRs"; APM vol. 2, "Core Performance Event-Select Register".
 ///
 /// ```
@@ -25,7 +25,7 @@ impl EventSelect {
     /// Bit 17: counts at privilege level 0.
     pub(crate) const KERNEL: u64 = 1 << 17;
 
-    /// Both.
+    /// Both mode bits.
     pub(crate) const MODES: u64 = Self::USER | Self::KERNEL;
 
     /// Bit 20: interrupts through the local APIC when the counter overflows.
@@ -47,22 +47,22 @@ impl EventSelect {
         self.0
     }
 
-    /// Returns whether a counter with this select counts.
+    /// Returns whether a counter with this select counts (bit 22).
     pub const fn is_enabled(self) -> bool {
         self.0 & Self::ENABLE != 0
     }
 
-    /// Returns the event's number: 8 bits on Intel, 12 bits on AMD.
+    /// Returns the event number: 8 bits on Intel, 12 bits on AMD.
     pub const fn event_number(self) -> u16 {
         (self.0 & 0xFF | self.0 >> 24 & 0xF00) as u16
     }
 
-    /// Returns the unit mask.
+    /// Returns the unit mask (bits 15:8).
     pub const fn event_unit_mask(self) -> u8 {
         (self.0 >> 8) as u8
     }
 
-    /// Returns the select with counting and interrupting enabled.
+    /// Returns the select with counting (bit 22) and interrupting (bit 20) enabled.
     pub const fn running(self) -> Self {
         Self(self.0 | Self::INTERRUPT | Self::ENABLE)
     }

@@ -11,7 +11,7 @@ use crate::detection::NoInterface;
 use crate::msr::{MsrAccess, MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
 
 impl EventSelect {
-    /// Denies user mode's RDPMC of the counter, if the processor can.
+    /// Returns the select that denies user mode's RDPMC of the counter, if the processor can.
     pub(crate) const fn without_user_rdpmc(self, can_deny: bool) -> Self {
         let bit = if can_deny { Self::NO_USER_RDPMC } else { 0 };
         Self::from_bits(self.select_bits() | bit)
@@ -20,15 +20,15 @@ impl EventSelect {
 
 /// Description of a processor's counters, by its vendor: all that the operations need.
 ///
-/// Statics hold the part that a vendor's processors have in common; the rest is one processor's CPUID. A
-/// counter's [`CounterId`] is its bit of the global registers.
+/// Statics hold what a vendor's processors have in common; the rest is from one processor's CPUID. A counter's
+/// [`CounterId`] is its bit in the global registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct CounterUnit {
     counters: CounterSet,
     bank: &'static CounterBank,
     fixed: &'static FixedCounters,
-    /// One bit for each bit of a counter: a general one's, a fixed one's.
+    /// One bit for each bit of a counter: of a general, and of a fixed one.
     masks: [u64; 2],
     full_width: Option<&'static FullWidth>,
     /// The bits that an event may have in a select.
@@ -39,9 +39,9 @@ pub struct CounterUnit {
     masked_on_delivery: bool,
     /// The type of core on a hybrid processor; 0: all cores are alike.
     core_type: u32,
-    /// The number of the event that needs a pair of counters, and that of the event which makes the pair; 0: no pairs.
+    /// Numbers of two events: the one that needs a pair of counters, and the one that makes the pair; 0: no pairs.
     merged: [u16; 2],
-    /// The bits of a select by which it counts in guests only, and outside guests only.
+    /// Select bits by which an event counts in guests only, and outside guests only.
     guest_bits: [u64; 2],
     global: Option<&'static GlobalRegisters>,
     precise: Option<&'static PreciseSampling>,
@@ -50,7 +50,7 @@ pub struct CounterUnit {
 }
 
 impl CounterUnit {
-    /// No counters, for the reason that the processor declares none.
+    /// The unit of a processor that declares no counters.
     pub const NONE: Self = {
         const BANK: CounterBank =
             CounterBank { select: 0, value: 0, step: 0, rdpmc: 0, sign_extended: false };
@@ -76,7 +76,8 @@ impl CounterUnit {
         }
     };
 
-    /// No counters, for a reason that [`CounterSession::take`](crate::CounterSession::take) then tells.
+    /// Creates the unit of a processor without counters. [`CounterSession::take`](crate::CounterSession::take) returns
+    /// the reason.
     pub const fn absent(reason: NoInterface) -> Self {
         Self { absent: reason, ..Self::NONE }
     }
@@ -86,7 +87,7 @@ impl CounterUnit {
         if self.counters.is_empty() { Some(self.absent) } else { None }
     }
 
-    /// Describes the general counters whose bits are set in `counters`, of `width` bits, 32–64; those from
+    /// Describes the general counters whose bits are set in `counters`, `width` bits wide (32–64). Counters from
     /// [`MAX_GENERAL`](crate::MAX_GENERAL) on are left out. `event_bits` are the bits that an event may have in a
     /// select: others fault, or mean something else.
     ///
@@ -125,7 +126,8 @@ impl CounterUnit {
         Self { counters, bank, masks: [mask_of(width), u64::MAX], event_bits, ..Self::NONE }
     }
 
-    /// The same, with those of its general counters alone whose bits are set in `counters`, at the addresses of `bank`.
+    /// Returns the unit with other addresses, those of `bank`, and with only the general counters whose bits are set
+    /// in `counters`.
     ///
     /// # Safety
     /// - The registers of `bank`, for each of these counters, are the same counters' event selects and values.
@@ -148,7 +150,7 @@ impl CounterUnit {
         Self { counters: CounterSet::from_bits(kept), bank, ..*self }
     }
 
-    /// Adds the fixed counters whose numbers' bits are set in `counters`, of `width` bits, 32–64. They need
+    /// Adds the fixed counters whose bits are set in `counters`, `width` bits wide (32–64). They need
     /// [global registers](Self::set_global).
     ///
     /// # Safety
@@ -178,10 +180,10 @@ impl CounterUnit {
         self.masks[1] = mask_of(width);
     }
 
-    /// Gives the general counters a second address, valid where a register declares it.
+    /// Gives the general counters second addresses, which are valid if a register declares them.
     ///
     /// # Safety
-    /// - The registers are these counters' other addresses, where `declared` is set in `capabilities`.
+    /// - The registers are these counters' second addresses, if `declared` is set in `capabilities`.
     ///
     /// ```
     /// # use pmu_core::{CounterUnit, FullWidth};
@@ -192,39 +194,39 @@ impl CounterUnit {
     /// unsafe { unit.set_full_width(&FULL_WIDTH) };
     /// ```
     ///
-    /// Wrong: another bit of the register, such as the one for PEBS' baseline. The addresses may then not be there.
+    /// Wrong: another bit of the register, such as the one for PEBS' baseline. Nothing may then be at the addresses.
     pub const unsafe fn set_full_width(&mut self, full_width: &'static FullWidth) {
         self.full_width = Some(full_width);
     }
 
-    /// Sets the event and unit mask of each [`GenericEvent`], by its number. Those whose bits are clear in `available`,
-    /// and those that are 0, are absent.
+    /// Sets the event number and unit mask of each [`GenericEvent`], by its number. An event is absent if its bit is
+    /// clear in `available`, or if its value is 0.
     pub const fn set_generic(&mut self, named: &'static [u64; GenericEvent::COUNT], available: u8) {
         self.named = named;
         self.has_generic = available;
     }
 
-    /// Declares a bit in each counter's control that denies RDPMC of it above privilege level 0: bit 37 of an
-    /// event select, and bit 33 + 4*n* of the control of fixed counter *n*.
+    /// Declares that each counter's control has a bit that denies RDPMC above privilege level 0: bit 37 of an event
+    /// select, and bit 33 + 4*n* of the control register of fixed counter *n*.
     pub const fn set_user_rdpmc_control(&mut self, declared: bool) {
         self.user_rdpmc_control = declared;
     }
 
-    /// Declares bits of a select by which it counts in guests only, and outside guests only. They may be set
-    /// only while virtualization is on.
+    /// Declares the select bits by which an event counts in guests only, and outside guests only. They may be set only
+    /// while virtualization is on.
     pub const fn set_guest_bits(&mut self, guest_only: u64, host_only: u64) {
         self.guest_bits = [guest_only, host_only];
     }
 
-    /// Sets the type of core of a hybrid processor, by a number that differs between types: an event that is opened by
-    /// its select counts on cores of this type alone. 0, as in a new unit: every core counts the same events.
+    /// Sets the type of core of a hybrid processor: a number that differs between types. An event opened by its select
+    /// counts only on cores of this type. 0, as in a new unit: every core counts the same events.
     pub const fn set_core_type(&mut self, core_type: u32) {
         self.core_type = core_type;
     }
 
-    /// Declares that the event numbered `wide` may happen more than 15 times per cycle, which a counter takes only
-    /// while the next one counts the event numbered `merge`. No such pairs are made: both events are refused, except
-    /// `wide` where it is [at most 15 per cycle](crate::Event::at_most_15_per_cycle).
+    /// Declares the event number `wide`, which may happen more than 15 times per cycle: one counter counts it right
+    /// only while the next one counts the event number `merge`. Such pairs are not made: both events are refused,
+    /// except `wide` with the promise [at most 15 per cycle](crate::Event::at_most_15_per_cycle).
     pub const fn set_merge_event(&mut self, wide: u16, merge: u16) {
         self.merged = [wide, merge];
     }
@@ -234,38 +236,39 @@ impl CounterUnit {
         self.global = Some(global);
     }
 
-    /// Declares precise sampling, which a predecessor may have left enabled; taking the counters disables it.
+    /// Declares the register of precise sampling, which a predecessor may have left enabled. Taking the counters
+    /// disables it.
     ///
-    /// It has one register for all counters. For features with one register per counter, such as auto counter reload
+    /// This is one register for all counters. For features with one register per counter, such as auto counter reload
     /// and architectural PEBS of Intel's version 6, see [`UnusedRegisters`](crate::UnusedRegisters).
     pub const fn set_precise_sampling(&mut self, precise: &'static PreciseSampling) {
         self.precise = Some(precise);
     }
 
-    /// Declares that the local APIC may mask its performance entry when it delivers the interrupt, so that each
-    /// interrupt must unmask it.
+    /// Declares that the local APIC may mask the LVT entry when it delivers the interrupt, so that each interrupt must
+    /// unmask it.
     pub const fn set_masked_on_delivery(&mut self, masked: bool) {
         self.masked_on_delivery = masked;
     }
 
-    /// Returns the counters.
+    /// Returns the set of the unit's counters.
     #[inline]
     pub const fn counters(&self) -> CounterSet {
         self.counters
     }
 
-    /// Returns the bits of an event that no select of these counters may have.
+    /// Returns the bits of an event's select that no select of these counters may have.
     pub const fn illegal_bits(&self, event: EventSelect) -> u64 {
         event.select_bits() & !self.event_bits
     }
 
-    /// Returns the bits that a select may have, and its modes, guest bits and user RDPMC control.
+    /// Returns all bits that a select may have: those of events, modes, guests and user mode's RDPMC.
     pub(crate) const fn all_bits(&self) -> u64 {
         let no_user_rdpmc = if self.user_rdpmc_control { EventSelect::NO_USER_RDPMC } else { 0 };
         self.event_bits | self.guest_bits[0] | self.guest_bits[1] | no_user_rdpmc
     }
 
-    /// Returns the select of an event by its name, counting at every privilege level, if the processor has it.
+    /// Returns the select of a generic event, counting at every privilege level, if the processor has the event.
     pub fn generic(&self, event: GenericEvent) -> Option<EventSelect> {
         let bits = *self.named.get(event as usize)?;
         let available = self.has_generic >> event as u32 & 1 != 0;
@@ -274,8 +277,8 @@ impl CounterUnit {
 
     /// Returns the counters that can count `select`.
     ///
-    /// Every general counter can; a fixed counter can where the event is its own and nothing qualifies it. Event 0,
-    /// where there are fixed counters, stands for one that only they have. For constraints of single events on single
+    /// Every general counter can. A fixed counter can if the event is its own and nothing qualifies it. Where there
+    /// are fixed counters, event 0 stands for one that only they have. For constraints of single events on single
     /// processors, see [`Event::on`](crate::Event::on).
     pub fn counters_for(&self, select: EventSelect) -> CounterSet {
         let bits = select.select_bits();
@@ -293,52 +296,52 @@ impl CounterUnit {
         self.counters & general | of_fixed
     }
 
-    /// Returns whether `select` has IN_TXCP: on AMD the bit is one of the event's number.
+    /// Returns whether `select` has the bit IN_TXCP, which on AMD belongs to the event number.
     pub(crate) const fn in_txcp(&self, select: EventSelect) -> bool {
         let twelve_bits = self.event_bits >> 35 & 1 != 0;
         select.select_bits() & IN_TXCP != 0 && !twelve_bits
     }
 
-    /// Returns the bits of a select that qualify its event: all but event, unit mask and modes.
+    /// Returns the bits of a select that qualify its event: all but event number, unit mask and modes.
     const fn qualifiers(&self) -> u64 {
         !(0xFFFF | EventSelect::MODES | self.guest_bits[0] | self.guest_bits[1])
     }
 
-    /// Returns the type of core on a hybrid processor; 0: all cores are alike. On Intel's it is EAX of CPUID leaf 0x1A:
+    /// Returns the type of core on a hybrid processor; 0: all cores are alike. On Intel it is EAX of CPUID leaf 0x1A:
     /// the type in bits 31:24, and the native model.
     pub const fn core_type(&self) -> u32 {
         self.core_type
     }
 
-    /// Returns whether `select` counts right only on a pair of counters. `narrow`: it happens at most 15 times per
-    /// cycle.
+    /// Returns whether `select` counts right only on a pair of counters. `narrow`: the event happens at most 15 times
+    /// per cycle.
     pub(crate) const fn needs_pair(&self, select: EventSelect, narrow: bool) -> bool {
         let ([wide, merge], number) = (self.merged, select.event_number());
         merge != 0 && (number == merge || number == wide && !narrow)
     }
 
-    /// Returns the bits of a select by which it counts in guests only, and outside guests only; 0: there is none.
+    /// Returns the select bits by which an event counts in guests only, and outside guests only; 0: there is none.
     pub(crate) const fn guest_bits(&self) -> [u64; 2] {
         self.guest_bits
     }
 
-    /// Returns whether RDPMC above privilege level 0 can be denied for each counter.
+    /// Returns whether the processor can deny RDPMC above privilege level 0 for each counter.
     pub const fn has_user_rdpmc_control(&self) -> bool {
         self.user_rdpmc_control
     }
 
-    /// Returns the counters with their registers, ascending by bit.
+    /// Returns each counter with its registers, ascending by bit.
     pub fn iter(&self) -> impl Iterator<Item = (CounterId, Counter)> + '_ {
         self.counters.iter().map(|counter| (counter, self.registers(counter)))
     }
 
-    /// Returns the registers of a counter, if it is one of these.
+    /// Returns the registers of a counter, if it is in this unit.
     #[inline]
     pub fn counter(&self, counter: CounterId) -> Option<Counter> {
         self.counters.contains(counter).then(|| self.registers(counter))
     }
 
-    /// Returns the registers of a counter that is one of these.
+    /// Returns the registers of a counter that is in this unit.
     #[inline]
     pub(crate) fn registers(&self, counter: CounterId) -> Counter {
         let number = counter.number();
@@ -355,7 +358,7 @@ impl CounterUnit {
         self.general(counter)
     }
 
-    /// Returns the registers of a general counter that is one of these.
+    /// Returns the registers of a general counter that is in this unit.
     #[inline]
     pub(crate) fn general(&self, counter: CounterId) -> Counter {
         let (bank, number, mask) = (self.bank, counter.bit(), self.masks[0]);
@@ -379,7 +382,7 @@ impl CounterUnit {
         })
     }
 
-    /// Returns the counters for which so many slots are enough.
+    /// Returns the counters for which this number of slots is enough.
     pub(crate) fn addressable_with(&self, slots: usize) -> CounterSet {
         let first = |count: usize, most: usize| (1u64 << count.min(most)) - 1;
         let fixed = first(slots.saturating_sub(self.first_fixed_slot()), MAX_FIXED) as u8;
@@ -390,7 +393,7 @@ impl CounterUnit {
         (u32::BITS - (self.counters.bits() as u32).leading_zeros()) as usize
     }
 
-    /// Returns whether the general counters can be written in full width, by the register that declares it.
+    /// Returns whether the general counters can be written in full width, by reading the register that declares it.
     pub(crate) fn has_full_width(&self, msr: &impl MsrBackend) -> bool {
         self.full_width.is_some_and(|full| {
             let capabilities = msr.update_retrying(MsrUpdate::read(full.capabilities));
@@ -398,7 +401,7 @@ impl CounterUnit {
         })
     }
 
-    /// Returns the register that the fixed counters share.
+    /// Returns the control register that the fixed counters share.
     pub(crate) fn fixed_control(&self) -> MsrAddress {
         // SAFETY: the control, by the promise of `set_fixed`; without fixed counters it is not accessed.
         unsafe { MsrAddress::new(self.fixed.control) }
@@ -410,18 +413,18 @@ impl CounterUnit {
         self.global
     }
 
-    /// Returns precise sampling, where the processor declares it.
+    /// Returns the register of precise sampling, if the processor declares it.
     pub(crate) const fn precise(&self) -> Option<&'static PreciseSampling> {
         self.precise
     }
 
-    /// Returns whether each interrupt must unmask the LVT entry.
+    /// Returns whether delivery may mask the LVT entry, so that each interrupt must unmask it.
     #[inline]
     pub const fn is_masked_on_delivery(&self) -> bool {
         self.masked_on_delivery
     }
 
-    /// Returns the counters that both units have, of kinds whose registers agree. On a hybrid machine processors
+    /// Returns the counters that both units have, of kinds whose registers agree: the processors of a hybrid machine
     /// differ.
     pub fn shared_with(&self, other: &Self) -> CounterSet {
         let global = |unit: &Self| unit.global.map(|global| (global.control, global.frozen));

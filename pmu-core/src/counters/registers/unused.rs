@@ -4,11 +4,11 @@ use crate::counters::names::counter_id::CounterSet;
 use crate::counters::registers::unit::CounterUnit;
 use crate::msr::{MsrAccess, MsrAddress, MsrBackend};
 
-/// Registers that some counters have beside their control, and that no driver here uses. With values that firmware,
-/// or the kernel before a kexec, left in them, a counter is reloaded or writes records behind the driver's back.
+/// Registers that some counters have beside their control, and that no driver here uses. If firmware, or the kernel
+/// before a kexec, left values in them, a counter is reloaded or writes records behind the driver's back.
 ///
-/// [`CounterSession::take`](crate::CounterSession::take) does not clear them, so that a kernel that is never started
-/// this way does not pay for them.
+/// [`CounterSession::take`](crate::CounterSession::take) does not clear them, so that a kernel that never finds
+/// such values does not pay for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct UnusedRegisters {
@@ -17,10 +17,10 @@ pub struct UnusedRegisters {
 }
 
 impl UnusedRegisters {
-    /// No counter has one.
+    /// No counter has such a register.
     pub const NONE: Self = Self { distance: 0, counters: CounterSet::NONE };
 
-    /// Describes one register for each of these `counters`, `distance` after its value register.
+    /// Describes one register for each of these `counters`, at `distance` from the counter's value register.
     ///
     /// # Safety
     /// - Writing 0 to them does not break memory safety.
@@ -44,19 +44,19 @@ impl UnusedRegisters {
         Self { distance, counters }
     }
 
-    /// Returns the counters that have one.
+    /// Returns the counters that have such a register.
     pub const fn counters(&self) -> CounterSet {
         self.counters
     }
 
-    /// Clears the registers of those of `counters` that `unit` has, by one write each, and returns the counters whose
-    /// register faulted twice. These must not be taken.
+    /// Clears these registers of those of `counters` that `unit` has, by one write each. Returns the counters whose
+    /// register faulted twice: do not take these.
     ///
-    /// Call it before these counters are taken, after their registers may have lost their contents (suspend), and
-    /// before another kernel is started, on the processor that `unit` describes. The old values are not restored.
+    /// Call it on the processor that `unit` describes: before the counters are taken, after their registers may have
+    /// lost their contents (suspend), and before another kernel is started. The old values are not restored.
     ///
     /// # Context
-    /// Any. No other owner uses these counters.
+    /// Any, while no other owner uses these counters.
     pub fn clear(
         &self,
         unit: &CounterUnit,

@@ -21,17 +21,17 @@ pub(crate) enum EventState {
     /// The place is free.
     Closed,
     Stopped,
-    /// Started, and waiting for a counter.
+    /// Started, and waiting for its turn.
     Waiting,
     /// On a counter.
     Counting,
-    /// Started elsewhere; here it found no counter.
+    /// Started before it came here; here it found no counter.
     Refused,
-    /// Started; this processor cannot count it, or another event of its group.
+    /// Started; this processor cannot count the event, or another event of its group.
     Uncountable,
 }
 
-/// Declares what stays of an event while it is open: members of this name and type, which a [`SavedEvent`] has, too.
+/// Declares the members of an open event that a [`SavedEvent`] has, too, with the same names and types.
 macro_rules! shared_members {
     ($($member:ident: $cell:ident = $zero:expr;)+) => {
         #[derive(Debug)]
@@ -102,13 +102,13 @@ impl SharedExtra {
 
 /// One place of an [`EventTable`](crate::EventTable).
 ///
-/// The control path alone changes it, but for the total and the rest of the period, which are the interrupt
-/// path's while the event is on a counter.
+/// The control path alone changes an entry, except for the total and the rest of the period. While the event is on a
+/// counter, these belong to the interrupt path.
 #[derive(Debug)]
 #[repr(C)]
 pub struct EventEntry {
     state: AtomicU8,
-    /// This processor can count it.
+    /// This processor can count the event.
     countable: AtomicBool,
     turn: AtomicU32,
     members: SharedMembers,
@@ -119,7 +119,7 @@ pub struct EventEntry {
     counted_to: AtomicU64,
     enabled: AtomicU64,
     running: AtomicU64,
-    /// Time up to which both are added up.
+    /// Time up to which both times are added up.
     timed_to: AtomicU64,
     /// Both times, in 256ths, up to which they are forgotten for the event's [share](EventEntry::share).
     forgotten: [AtomicU64; 2],
@@ -144,7 +144,7 @@ impl EventEntry {
         }
     }
 
-    /// Opens the event here, stopped, with the `select` and the `counters` that it resolves to.
+    /// Opens the event in this entry, stopped, with the `select` and the `counters` to which it resolves.
     pub(crate) fn open(
         &self,
         event: &Event,
@@ -155,7 +155,7 @@ impl EventEntry {
         self.insert(&SavedEvent::new(event, select, counters, core_type), true);
     }
 
-    /// Puts a stopped event here, which this processor can count, or cannot.
+    /// Puts a switched-out event into this entry. `countable`: this processor can count it.
     pub(crate) fn insert(&self, event: &SavedEvent, countable: bool) {
         self.countable.store(countable, Relaxed);
         self.members.store(event);
@@ -171,7 +171,7 @@ impl EventEntry {
         self.set_state(EventState::Stopped);
     }
 
-    /// Returns the event as data, after its counter was taken from it.
+    /// Returns the event as data, after it was detached from its counter.
     pub(crate) fn extract(&self) -> SavedEvent {
         let mut event = SavedEvent {
             started: self.state() as u8 >= EventState::Waiting as u8,
@@ -211,7 +211,7 @@ impl EventEntry {
         Membership::unpack(self.members.membership.load(Relaxed))
     }
 
-    /// Returns the place of the present encoding.
+    /// Returns the number of the present encoding.
     pub(crate) fn encoding(&self) -> u8 {
         self.membership().encoding
     }
@@ -234,12 +234,12 @@ impl EventEntry {
         self.extra.registers.get(usize::from(encoding))?.load().get()
     }
 
-    /// Returns the value of the extra registers of its encodings.
+    /// Returns the value that the extra registers of all encodings are to have.
     pub(crate) fn extra_value(&self) -> u64 {
         self.extra.value.load(Relaxed)
     }
 
-    /// Returns the group to which it belongs.
+    /// Returns the group of the event.
     pub(crate) fn group(&self) -> Option<GroupId> {
         GroupId::of_bits(self.membership().group)
     }
@@ -248,12 +248,12 @@ impl EventEntry {
         self.group().is_some()
     }
 
-    /// Returns the number of events of its group.
+    /// Returns the number of events in the event's group.
     pub(crate) fn members(&self) -> u8 {
         self.membership().members
     }
 
-    /// Puts it into a group of so many events.
+    /// Puts the event into a group with this number of events.
     pub(crate) fn set_group(&self, group: GroupId, members: u8) {
         let membership = Membership { group: group.bits(), members, ..self.membership() };
         self.members.membership.store(membership.pack(), Relaxed);
@@ -271,7 +271,7 @@ impl EventEntry {
         CounterSet::from_bits(self.members.counters.load(Relaxed))
     }
 
-    /// Returns whether this processor can count it.
+    /// Returns whether this processor can count the event.
     pub(crate) fn is_countable(&self) -> bool {
         self.countable.load(Relaxed)
     }
@@ -293,17 +293,17 @@ impl EventEntry {
         self.members.total_wanted.load(Relaxed)
     }
 
-    /// Counts its times from `now` on, stopped.
+    /// Starts the event's times at `now`, stopped.
     pub(crate) fn begin_time(&self, now: u64) {
-        // One that was refused is again, if it finds no counter.
+        // An event that was refused is refused again if it finds no counter.
         if self.state() != EventState::Refused {
             self.set_state(EventState::Stopped);
         }
         self.add_time(now, false);
     }
 
-    /// Adds the time up to `now`. One before the last adds nothing, and neither does the clock's way back from it.
-    /// `runs`: its counter, if it is on one, has not faulted.
+    /// Adds the time up to `now`. A clock that goes back adds nothing until it is past the last time again. `runs`:
+    /// the event's counter, if it is on one, has not faulted.
     pub(crate) fn add_time(&self, now: u64, runs: bool) {
         let before = self.timed_to.load(Relaxed);
         let passed = now.saturating_sub(before);
@@ -314,13 +314,13 @@ impl EventEntry {
             EventState::Closed | EventState::Stopped | EventState::Refused => return,
             EventState::Counting if runs => add(&self.running, passed),
             EventState::Waiting | EventState::Counting => {}
-            // It has no share of this time to claim.
+            // The event has no share of this time to claim.
             EventState::Uncountable => add(&self.forgotten[0], passed << 8),
         }
         add(&self.enabled, passed);
     }
 
-    /// Returns both times, in 256ths, as far as they are not forgotten.
+    /// Returns both recent times, in 256ths: those that are not forgotten.
     fn recent(&self) -> [u64; 2] {
         let [enabled, running] = &self.forgotten;
         let recent = |time: &AtomicU64, forgotten: &AtomicU64| {
@@ -329,8 +329,8 @@ impl EventEntry {
         [recent(&self.enabled, enabled), recent(&self.running, running)]
     }
 
-    /// Forgets a 16th of the recent times of a started event, so that about 16 rotations count. Without a clock, adds a
-    /// unit before.
+    /// Forgets a 16th of the recent times of a started event, so that about 16 rotations count. Without a clock, adds
+    /// a unit of time first.
     pub(crate) fn forget(&self, has_clock: bool, runs: bool) {
         if !matches!(self.state(), EventState::Waiting | EventState::Counting) {
             return;
@@ -342,8 +342,8 @@ impl EventEntry {
         }
     }
 
-    /// Returns the part of the recent time in which it was started that it had a counter, of 2³¹. All of it: it was
-    /// not started recently.
+    /// Returns the event's share, in units of 2⁻³¹: the part of its recent started time in which it was on a counter.
+    /// An event that was not started recently has all of it.
     pub(crate) fn share(&self) -> u32 {
         let [enabled, running] = self.recent();
         let shift = u32::BITS.saturating_sub(enabled.leading_zeros());
@@ -351,7 +351,7 @@ impl EventEntry {
         share.map_or(1 << 31, |share| share as u32)
     }
 
-    /// Lets the time up to `now` pass uncounted.
+    /// Skips the time up to `now`: no time counts it.
     pub(crate) fn skip_time(&self, now: u64) {
         self.timed_to.fetch_max(now, Relaxed);
     }
@@ -365,7 +365,7 @@ impl EventEntry {
         }
     }
 
-    /// Returns the total so far, and the counter's value up to which it is.
+    /// Returns the total so far, and the counter's value to which it corresponds.
     pub(crate) fn accumulated(&self) -> (u64, u64) {
         (self.total.load(Relaxed), self.counted_to.load(Relaxed))
     }
@@ -376,23 +376,24 @@ impl EventEntry {
         self.counted_to.store(value, Relaxed);
     }
 
-    /// Adds the events that the counter counted up to `value`. Correct over a wrap, for the counter was loaded at
-    /// half its range or beyond.
+    /// Adds the events that the counter counted up to `value`. Correct across a wrap, because the counter was loaded
+    /// at half its range or beyond.
     #[inline]
     pub(crate) fn accumulate(&self, value: u64, mask: u64) {
         let counted = value.wrapping_sub(self.counted_to.swap(value, Relaxed)) & mask;
         self.total.store(self.total.load(Relaxed).wrapping_add(counted), Relaxed);
     }
 
-    /// Adds the events that the counter counted up to its wrap. It was not loaded since, and continues from 0.
+    /// Adds the events that the counter counted up to its wrap. The counter was not loaded since, and continues from
+    /// 0.
     #[inline]
     pub(crate) fn accumulate_wrap(&self, mask: u64) {
         let counted = mask.wrapping_add(1).wrapping_sub(self.counted_to.swap(0, Relaxed));
         self.total.store(self.total.load(Relaxed).wrapping_add(counted), Relaxed);
     }
 
-    /// Returns whether the counter of an event without a period has wrapped since it was loaded. From then on its
-    /// value alone does not show the next wrap.
+    /// Returns whether the counter of an event without a period has wrapped since it was loaded. From then on the
+    /// counter's value alone does not show the next wrap.
     pub(crate) fn has_wrapped(&self) -> bool {
         !self.period.reports() && self.counted_to.load(Relaxed) == 0
     }

@@ -7,7 +7,7 @@ use crate::counters::error::CounterError;
 use crate::msr::optional::{OptionalAddress, SharedAddress};
 use crate::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
 
-/// Greatest number of extra registers that the events of a processor use.
+/// Greatest number of extra registers that one processor's events use.
 pub(crate) const MAX_REGISTERS: usize = 8;
 
 /// The extra registers that a session has written, with what they held before.
@@ -19,7 +19,7 @@ pub(crate) struct ExtraRegisters {
 #[derive(Debug)]
 struct ExtraRegister {
     address: SharedAddress,
-    /// It holds `value`, and not perhaps something else after a write that failed.
+    /// The register holds `value`: `false` after a write that failed.
     known: AtomicBool,
     value: AtomicU64,
     before: AtomicU64,
@@ -50,7 +50,7 @@ impl ExtraRegisters {
         Self { registers: [const { ExtraRegister::new() }; MAX_REGISTERS] }
     }
 
-    /// Sets a register's value, and keeps the one that it had before the session.
+    /// Sets a register's value, and keeps the value from before the session.
     #[inline(never)]
     pub(crate) fn set(
         &self,
@@ -75,19 +75,19 @@ impl ExtraRegisters {
         of.write(register, value, msr).map_err(CounterError::Access)
     }
 
-    /// Returns whether a register holds the value that it was given last.
+    /// Returns whether a register holds the value that was last given to it.
     pub(crate) fn is_known(&self, register: MsrAddress) -> bool {
         let mut registers = self.registers.iter();
         let of = registers.find(|of| of.address.load().get() == Some(register));
         of.is_none_or(|of| of.known.load(Relaxed))
     }
 
-    /// Writes the registers' values again, after they were lost.
+    /// Writes the registers' values again, after the registers lost them.
     pub(crate) fn write_again(&self, msr: &impl MsrBackend) -> Result<(), MsrFault> {
         self.write(msr, |of| of.value.load(Relaxed))
     }
 
-    /// Restores what the registers held before the session, and forgets them.
+    /// Restores the registers' values from before the session, and forgets the registers.
     pub(crate) fn restore(&self, msr: &impl MsrBackend) -> Result<(), MsrFault> {
         self.write(msr, |of| of.before.load(Relaxed))?;
         self.clear();

@@ -1,4 +1,4 @@
-//! The memory in which a processor's interrupt path finds its counters.
+//! The memory in which the interrupt path finds a processor's counters.
 
 use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -8,12 +8,12 @@ use crate::counters::names::event_id::EventId;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::counters::shared::table::EventTable;
 
-/// Memory that one processor's counters need: 8 bytes per counter, and 32 for the processor.
+/// Memory that the counters of one processor need: 8 bytes per counter, and 32 for the processor.
 ///
 /// The embedder lends it for as long as the processor counts, commonly from a static array with one element per
-/// processor; the interrupt path finds its state here without the control handle. `&CounterMemory<[CounterSlot; N]>`
-/// coerces to `&CounterMemory`. It records whether a session has taken it, so
-/// [`service`](crate::service()) may be called at any time.
+/// processor. The interrupt path finds its state here without the control handle. The memory records whether a session
+/// has taken it, so [`service`](crate::service()) may be called at any time. `&CounterMemory<[CounterSlot; N]>`
+/// coerces to `&CounterMemory`.
 ///
 /// ```
 /// use pmu_core::{CounterMemory, CounterSlot, MAX_COUNTERS};
@@ -30,21 +30,21 @@ pub struct CounterMemory<S: ?Sized = [CounterSlot]> {
     /// Value of the fixed counters' control: the other owners' bits, and the session's. The interrupt path does not
     /// write it.
     pub(crate) fixed_control: AtomicU64,
-    /// The bits of the counters that answered and belong to the session; none: the registers belong to others.
+    /// Bits of the counters that answered and belong to the session; none: other sessions own the registers.
     verified: AtomicU64,
     pub(crate) owner: AtomicU8,
     pub(crate) service: AtomicU8,
-    /// Number of interrupts that may still come of overflows that were already reported or dropped.
+    /// Number of spurious interrupts that may still come: of overflows that were reported or dropped already.
     pub(crate) spurious_expected: AtomicU8,
-    /// The processor freezes the counters for the interrupt path.
+    /// The processor freezes its counters when it raises the performance interrupt.
     pub(crate) freezes: AtomicBool,
     /// The freeze bit was set before the session set it.
     pub(crate) froze_before: AtomicBool,
     /// The processor declares precise sampling.
     pub(crate) precise: AtomicBool,
-    /// Its counters can be written in full width.
+    /// The counters can be written in full width.
     pub(crate) full_width: AtomicBool,
-    /// The slot of the first fixed counter, behind the general ones'.
+    /// Index of the first fixed counter's slot, behind those of the general counters.
     pub(crate) first_fixed: AtomicU8,
     slots: S,
 }
@@ -56,7 +56,7 @@ pub(crate) const INITIALIZING: u8 = 1;
 
 const TAKEN: u8 = 2;
 
-/// Taken, and lent to someone else. Greater ones are lent, too.
+/// Taken, and lent to a borrower. Greater values are lent, too.
 const LENT: u8 = 3;
 
 /// Lent, and an interrupt came meanwhile.
@@ -74,7 +74,7 @@ pub(crate) const AGAIN: u8 = 2;
 pub(crate) const MUTED: u8 = 3;
 
 impl<const N: usize> CounterMemory<[CounterSlot; N]> {
-    /// Creates memory for `N` counters, all free. `N` = 0 stands for "there was no memory".
+    /// Creates memory for `N` counters, all free. `N` = 0 stands for memory that could not be had.
     pub const fn new() -> Self {
         Self {
             global_control: AtomicU64::new(0),
@@ -108,12 +108,12 @@ impl<const N: usize> Deref for CounterMemory<[CounterSlot; N]> {
 }
 
 impl CounterMemory {
-    /// Returns the number of counters that it has room for.
+    /// Returns the number of counters for which the memory has room.
     pub const fn counters(&self) -> usize {
         self.slots.len()
     }
 
-    /// Returns those of `counters` that answered and belong to the session that has the memory, if any.
+    /// Returns those of `counters` that the session has verified, if a session has the memory.
     #[inline]
     pub(crate) fn verified(&self, counters: CounterSet) -> CounterSet {
         counters.of_bits(self.verified.load(Ordering::Acquire))
@@ -138,10 +138,11 @@ impl CounterMemory {
         self.slots.get(usize::from(counter.bit()))
     }
 
-    /// Returns the counter that an event is on, of the processor's session; `None` also where its counter has faulted.
+    /// Returns the counter on which an event of the processor's session runs; `None` also if its counter has faulted.
     ///
     /// # Context
-    /// Any, on the memory's processor: an interrupt's handler has no [`CounterSession`](crate::CounterSession) to ask.
+    /// Any, on the memory's processor. An interrupt handler asks here, because it has no
+    /// [`CounterSession`](crate::CounterSession).
     pub fn counter_of(&self, event: EventId) -> Option<CounterId> {
         let is_on = |counter: &CounterId| {
             let state = self.slot(*counter).map(CounterSlot::load);
@@ -151,7 +152,7 @@ impl CounterMemory {
     }
 
     /// Marks the counters of an event and of the rest of its group as faulted: they may no longer count or interrupt
-    /// together. `None`: those of all events. Returns them.
+    /// together. `None`: those of all events. Returns the marked counters.
     #[cold]
     #[inline(never)]
     pub(crate) fn mark_faulted(&self, event: Option<EventId>, opened: &EventTable) -> CounterSet {
@@ -183,7 +184,7 @@ impl CounterMemory {
         &self.slots
     }
 
-    /// Takes the memory for a session that is being initialized. `false`: it is taken.
+    /// Takes the memory for a session that is being initialized. Returns `false` if it is taken already.
     pub(crate) fn take(&self) -> bool {
         let taken = self.owner.compare_exchange(
             UNTAKEN,
@@ -207,15 +208,15 @@ impl CounterMemory {
         self.verified.store(verified.bits(), Ordering::Release);
     }
 
-    /// Takes the counters from the interrupt path while they are programmed: an interrupt is claimed, and
-    /// touches no register, until they are [published](Self::publish) again.
+    /// Takes the counters from the interrupt path while they are programmed. Until they are [published](Self::publish)
+    /// again, an interrupt is claimed, and touches no register.
     pub(crate) fn withdraw(&self) {
         self.owner.store(INITIALIZING, Ordering::Relaxed);
         self.set_verified(CounterSet::NONE);
     }
 
-    /// Takes the counters from the interrupt path while they are lent: until they are [taken back](Self::take_back), it
-    /// touches no register.
+    /// Takes the counters from the interrupt path while they are lent. Until they are [taken back](Self::take_back),
+    /// an interrupt touches no register.
     pub(crate) fn lend(&self) {
         self.owner.store(LENT, Ordering::Relaxed);
         self.set_verified(CounterSet::NONE);
@@ -239,12 +240,12 @@ impl CounterMemory {
         self.owner.store(UNTAKEN, Ordering::Release);
     }
 
-    /// Takes the memory back from a session that was dropped, or forgotten, without
-    /// [`shut_down`](crate::CounterSession::shut_down): a crashed driver's, or one that a panic left. Its counters go
-    /// on until the next session takes them; see [`stop_all`](crate::stop_all).
+    /// Releases the memory of a session that was dropped or forgotten without
+    /// [`shut_down`](crate::CounterSession::shut_down): a crashed driver's, or one that a panic left. Its counters
+    /// keep running until the next session takes them; see [`stop_all`](crate::stop_all).
     ///
     /// # Context
-    /// Task, on the processor whose memory it is, no interrupt of it under way.
+    /// Task, on the memory's processor, while no interrupt of it is serviced.
     ///
     /// # Safety
     /// - The session is not used again. It would share its counters with the next session that takes the memory, and
@@ -265,20 +266,20 @@ impl CounterMemory {
         self.expect_spurious_after_shut_down();
     }
 
-    /// Notes that up to this many more interrupts may come that find nothing.
+    /// Notes that up to this many more spurious interrupts may come.
     pub(crate) fn expect_spurious(&self, interrupts: u32) {
         let more = interrupts.min(u8::MAX.into()) as u8;
         let add = |late: u8| Some(late.saturating_add(more));
         let _ = self.spurious_expected.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
-    /// Expects one interrupt fewer: its counter had not overflowed.
+    /// Expects one spurious interrupt fewer: the counter had not overflowed.
     pub(crate) fn cancel_spurious(&self) {
         let subtract = |late: u8| Some(late.saturating_sub(1));
         let _ = self.spurious_expected.fetch_update(Ordering::Relaxed, Ordering::Relaxed, subtract);
     }
 
-    /// Notes that an interrupt may come that finds no session.
+    /// Notes that one spurious interrupt may come after the session's end.
     pub(crate) fn expect_spurious_after_shut_down(&self) {
         self.spurious_expected.fetch_max(1, Ordering::Relaxed);
     }

@@ -1,11 +1,11 @@
-//! The period of an opened event, loaded into its counter in chunks: no counter reaches as far as a period may.
+//! The period of an opened event, loaded into its counter in chunks: a period may be longer than any counter's load.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::counters::events::period::Period;
 
-/// A [`Period`] in a table. It is the interrupt path's while the event is on a counter.
+/// A [`Period`] in a table. While the event is on a counter, the period belongs to the interrupt path.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct SharedPeriod {
@@ -47,7 +47,7 @@ impl SharedPeriod {
         self.every.load(Relaxed) != 0
     }
 
-    /// Returns the period that was over when the counter was taken.
+    /// Returns the period that was over when the event was detached.
     pub(crate) fn ended(&self) -> u64 {
         self.current.load(Relaxed)
     }
@@ -59,8 +59,8 @@ impl SharedPeriod {
         (self.left.load(Relaxed) == 0 && over != 0).then_some(over)
     }
 
-    /// Returns the number of events that a counter is loaded with as it begins or resumes. `max_load` is the greatest
-    /// number that it takes.
+    /// Returns the number of events with which a counter is loaded when the event begins or resumes. `max_load` is the
+    /// greatest number that the counter takes.
     pub(crate) fn first_chunk(&self, max_load: u64) -> u64 {
         match self.resume.swap(0, Relaxed) {
             0 => self.begin(max_load),
@@ -72,7 +72,7 @@ impl SharedPeriod {
         }
     }
 
-    /// Returns the number of events that the counter is loaded with after an overflow.
+    /// Returns the number of events with which the counter is loaded after an overflow.
     #[inline]
     pub(crate) fn next_chunk(&self, max_load: u64) -> u64 {
         match self.left.load(Relaxed) {
@@ -81,16 +81,16 @@ impl SharedPeriod {
         }
     }
 
-    /// Begins a period, and returns its first chunk. A counter that only counts wraps as late as it can: a wrap that
-    /// the interrupt did not see would be lost.
+    /// Begins a period, and returns its first chunk. A counter that only counts is loaded so that it wraps as late as
+    /// it can: a wrap that the interrupt did not see would be lost.
     fn begin(&self, max_load: u64) -> u64 {
         let every = self.every.load(Relaxed);
         self.current.store(every, Relaxed);
         self.take_chunk(if every == 0 { max_load } else { every }, max_load)
     }
 
-    /// Takes the next chunk of `events`: at most `max_load`. If less than twice that is left, the chunk is half of it,
-    /// so that the last one is not so short that its interrupt comes at once.
+    /// Takes the next chunk of `events`: at most `max_load`. If less than twice that is left, takes half of it, so
+    /// that the last chunk does not interrupt at once.
     fn take_chunk(&self, events: u64, max_load: u64) -> u64 {
         let chunk = match events {
             _ if events <= max_load => events,
@@ -101,14 +101,14 @@ impl SharedPeriod {
         chunk
     }
 
-    /// Notes that the counter was taken from the event with `events` to go.
+    /// Notes that the event was detached with `events` to go.
     pub(crate) fn set_resume(&self, events: u64) {
         let interrupts = self.current.load(Relaxed) != 0;
         self.resume.store(if interrupts { events } else { 0 }, Relaxed);
     }
 
-    /// Notes that the counter was taken from the event with an overflow pending. Returns whether the period is over;
-    /// the next one then begins.
+    /// Notes that the event was detached with an overflow pending. Returns whether the period is over; the next one
+    /// then begins.
     pub(crate) fn end_chunk(&self) -> bool {
         let left = self.left.swap(0, Relaxed);
         self.resume.store(left, Relaxed);

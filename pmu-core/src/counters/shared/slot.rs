@@ -6,7 +6,7 @@ use crate::counters::names::event_id::EventId;
 
 /// State of one counter, in 8 bytes that the control path and the interrupt path share.
 ///
-/// A slot changes by single stores, each of them a state that an interrupt may see.
+/// A slot changes by single stores, each of which is a state that an interrupt may see.
 #[derive(Debug, Default)]
 pub struct CounterSlot(AtomicU64);
 
@@ -17,9 +17,9 @@ pub(crate) enum SlotState {
     Free,
     /// Counts this event; overflows after `period` of it since the counter was loaded.
     Running { event: EventId, period: u64 },
-    /// Not in use; its control holds this event, enabled, and the global control keeps it still.
+    /// Not in use. Its control register holds this event, enabled, and the global control register stops it.
     Parked { event: EventId },
-    /// It could not be stopped or re-armed: presumed running until shut-down, for no event.
+    /// Could not be stopped or re-armed: presumed running until the shutdown, for no event.
     Faulted,
 }
 

@@ -11,8 +11,8 @@ use crate::counters::names::event_id::EventId;
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::extra_registers::ExtraRegisters;
 
-/// Table of the events that are opened on one processor, 168 bytes per event, and 208 for the processor. There may be
-/// more of them than counters.
+/// Table of the events that are opened on one processor: 168 bytes per event, and 208 for the processor. There may be
+/// more events than counters.
 ///
 /// Lent as [`CounterMemory`](crate::CounterMemory) is: `&EventTable<[EventEntry; N]>` coerces to `&EventTable`.
 ///
@@ -28,8 +28,8 @@ pub struct EventTable<E: ?Sized = [EventEntry]> {
     virtualization: AtomicBool,
     /// Number of the last change of an event's turn.
     turn: AtomicU32,
-    /// 0: [`FLOOR`](EventTable::DEFAULT_MIN_PERIOD), so that a new table is zeros, which take no room in a kernel's
-    /// image.
+    /// Shortest period. 0 stands for [`DEFAULT_MIN_PERIOD`](EventTable::DEFAULT_MIN_PERIOD), so that a new table is
+    /// zeros, which take no room in a kernel's image.
     min_period: AtomicU64,
     pub(crate) extra: ExtraRegisters,
     entries: E,
@@ -67,21 +67,21 @@ impl<const N: usize> Deref for EventTable<[EventEntry; N]> {
 }
 
 impl EventTable {
-    /// The shortest period, until another is set.
+    /// Shortest period of a new table, in events.
     pub const DEFAULT_MIN_PERIOD: u64 = 0x1000;
 
-    /// Returns the empty table.
+    /// Returns the empty table, in which no event can be opened.
     #[inline]
     pub const fn none() -> &'static Self {
         &NONE
     }
 
-    /// Returns the number of events that it has room for.
+    /// Returns the number of events for which the table has room.
     pub const fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Returns whether it has no room at all.
+    /// Returns whether the table has no room at all.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -89,9 +89,8 @@ impl EventTable {
 
     /// Sets the shortest period of events that are opened, or whose period is set, from now on.
     ///
-    /// An event whose period is shorter than the number of it that an interrupt itself causes keeps the processor in
-    /// interrupts forever. So a kernel lowers the floor only for events that its interrupt path does not cause, such
-    /// as user mode's.
+    /// If servicing one interrupt causes a full period of the event, the next interrupt follows at once, forever. So a
+    /// kernel lowers this minimum only for events that its interrupt path does not cause, such as user mode's.
     ///
     /// # Context
     /// Any.
@@ -99,16 +98,16 @@ impl EventTable {
         self.min_period.store(events.max(1), Relaxed);
     }
 
-    /// Sets the period of an opened event that interrupts. The counter takes the new period when it is next loaded
-    /// for one: at its next overflow, also if called from the handler of an overflow; or when the event is stopped
-    /// and started, if the new period is below the remainder of the old one.
+    /// Sets the period of an opened event that interrupts. The new period is loaded at the event's next overflow, also
+    /// if this is called from that overflow's handler. If the new period is below the remainder of the old one,
+    /// stopping and starting the event loads it, too.
     ///
     /// # Context
-    /// Any, the event's own interrupt included.
+    /// Any, also the event's own interrupt.
     ///
     /// # Errors
-    /// [`NoSuchEvent`](CounterError::NoSuchEvent); [`NoPeriod`](CounterError::NoPeriod): it does not interrupt;
-    /// [`Period`](CounterError::Period): below the [shortest period](Self::set_min_period).
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent). [`NoPeriod`](CounterError::NoPeriod): the event does not interrupt.
+    /// [`Period`](CounterError::Period): below the [minimum](Self::set_min_period).
     pub fn set_period(&self, event: EventId, period: u64) -> Result<(), CounterError> {
         let entry = self.entry(event).ok_or(CounterError::NoSuchEvent(event))?;
         if !entry.period.reports() {
@@ -151,7 +150,7 @@ impl EventTable {
         self.entry(event).map_or(CounterSet::GENERAL, EventEntry::counters)
     }
 
-    /// Returns an event, then the others of its group.
+    /// Returns an event, then the other events of its group.
     pub(crate) fn with_group(&self, event: EventId) -> impl Iterator<Item = EventId> {
         let group = self.entry(event).and_then(EventEntry::group);
         let others = self.opened().filter_map(move |(other, entry)| {
@@ -169,7 +168,7 @@ impl EventTable {
         (0..0x800).map(EventId::of_place).zip(&self.entries)
     }
 
-    /// Takes the table for the counters of a processor. `false`: another's have it.
+    /// Takes the table for a processor's session. Returns `false` if another session has it.
     pub(crate) fn take(&self) -> bool {
         self.is_empty() || !self.taken.swap(true, Relaxed)
     }
@@ -183,12 +182,12 @@ impl EventTable {
         self.taken.store(false, Relaxed);
     }
 
-    /// Takes the table back from a session that was dropped, or forgotten, without
-    /// [`shut_down`](crate::CounterSession::shut_down): with its [memory](crate::CounterMemory::reclaim). Its events
-    /// are closed; its [extra registers](crate::Event::with_extra) keep their values.
+    /// Releases the table of a session that was dropped or forgotten without
+    /// [`shut_down`](crate::CounterSession::shut_down), together with its [memory](crate::CounterMemory::reclaim). Its
+    /// events are closed. Its [extra registers](crate::Event::with_extra) keep their values.
     ///
     /// # Context
-    /// Task, on the processor whose table it is, no interrupt of it under way.
+    /// Task, on the table's processor, while no interrupt of it is serviced.
     ///
     /// # Safety
     /// - The session is not used again. It would share its events with the next session that takes the table.

@@ -7,7 +7,7 @@ use crate::counters::names::counter_id::{CounterId, CounterSet};
 use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::MsrFault;
 
-/// Some counters could not be brought back when a [window](crate::CounterWindow) ended.
+/// Error of the end of a [window](crate::CounterWindow): some counters could not be restored.
 ///
 /// ```
 /// use pmu_core::{CounterSet, MsrErrorKind, MsrFault, MsrOperation, WindowError};
@@ -19,7 +19,7 @@ use crate::msr::MsrFault;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct WindowError {
-    /// The counters whose events do not run: they are not used until [`reprogram`](crate::CounterSession::reprogram).
+    /// Counters whose events do not run. They are not used until [`reprogram`](crate::CounterSession::reprogram).
     pub counters: CounterSet,
     /// The first access that failed.
     pub fault: MsrFault,
@@ -52,7 +52,7 @@ pub(crate) struct Failures {
 }
 
 impl Failures {
-    /// Notes that a counter faulted, whose slot says so from now on.
+    /// Notes that a counter faulted, and marks its slot.
     pub(crate) fn note(&mut self, counter: CounterId, slot: &CounterSlot, fault: MsrFault) {
         slot.store(SlotState::Faulted);
         self.add(counter, fault);

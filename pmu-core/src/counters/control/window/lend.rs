@@ -1,4 +1,4 @@
-//! Counters that a session lends, to a guest for instance, and has back as they were.
+//! Counters that a session lends, to a guest for instance, and that continue afterwards as they were.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -15,20 +15,20 @@ use crate::counters::shared::slot::SlotState;
 use crate::msr::MsrBackend;
 use crate::platform::Platform;
 
-/// The time in which a session's counters are [lent](CounterSession::lend). It borrows the session, so that nothing
-/// starts, stops or reads an event meanwhile.
+/// The time in which a session's counters are [lent](CounterSession::lend). It borrows the session, so that no event
+/// is started, stopped or read meanwhile.
 ///
-/// Dropping it accesses no register and leaves the counters lent: the session's events count nothing. So does an early
-/// return by `?`. The end of the next window brings the events back; their periods begin anew, and what they counted
-/// since their last interrupt or start is lost. Until then the session's operations find no counters, and
-/// [`shut_down`](CounterSession::shut_down) stops them. What the borrower left on counters that were
-/// [added](LentCounters::add_unowned), and in the status, is taken away by the end of this window alone.
+/// Dropping a window accesses no register and leaves the counters lent: the session's events count nothing. An early
+/// return by `?` does the same. The end of the next window restores the events. Their periods begin anew, and their
+/// counts since the last interrupt or start are lost. Until then the session's operations find no counters, and
+/// [`shut_down`](CounterSession::shut_down) stops them. Only the end of *this* window clears what the borrower left in
+/// the status and on counters that were [added](LentCounters::add_unowned).
 #[must_use = "the counters are lent until the window ends"]
 #[derive(Debug)]
 pub struct CounterWindow<'c, 'a, S, M, P> {
     counters: &'c mut CounterSession<'a, S, M, P>,
     lent: LentCounters,
-    /// The handle's counters that were declared; meanwhile they are those that it lends.
+    /// The session's declared counters; during the window, those that it lends.
     declared: CounterSet,
     /// Bits of the lent counters in the global control register.
     gate: u64,
@@ -37,20 +37,20 @@ pub struct CounterWindow<'c, 'a, S, M, P> {
 }
 
 impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {
-    /// Lends the counters: stops them, and keeps what they hold until the window [ends](CounterWindow::end). A
-    /// hypervisor's window lasts from before a guest's state is loaded until after it is put back.
+    /// Lends the session's counters: stops them, and keeps their values until the window [ends](CounterWindow::end). A
+    /// hypervisor's window lasts from before it loads a guest's state until after it has saved that state.
     ///
-    /// Meanwhile [`service`](crate::service) accesses no register, and [says](crate::Serviced::lent) that the interrupt
-    /// may be the borrower's. Where delivery masks the LVT entry, it stays masked until the borrower unmasks
-    /// it, with the overflow acknowledged, or until the window's end, which unmasks it. The times of the events stand
-    /// still between both `now`s.
+    /// Meanwhile [`service`](crate::service) accesses no register, and [says](crate::Serviced::lent) that the
+    /// interrupt may be the borrower's. Where delivery masks the LVT entry, the entry stays masked until the borrower
+    /// acknowledges the overflow and unmasks it, or until the window's end, which unmasks it. The events' times do not
+    /// advance between both `now`s.
     ///
-    /// An overflow that is pending is reported to `overflowed` once, as its interrupt would have reported it; the
-    /// interrupt, if it still comes, is claimed.
+    /// A pending overflow is reported to `overflowed` once, as its interrupt would have reported it. If the interrupt
+    /// still comes, it is spurious, and is claimed.
     ///
-    /// With a global control register it costs two writes, one read, and for each event on a counter one RDPMC and two
-    /// writes, the end included. Without one, each event costs three writes and one RDPMC. Fixed counters have one
-    /// control, which costs one write.
+    /// Cost with a global control register, the end included: two writes and one read, and for each event on a counter
+    /// one RDPMC and two writes. Cost without one: one RDPMC and three writes for each event. All fixed counters
+    /// together have one control register, which costs one write.
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventSource, LentCounters, MsrBackend, Platform, WindowError};
@@ -66,7 +66,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// }
     /// ```
     ///
-    /// Nothing reaches the session's counters meanwhile:
+    /// Nothing reaches the session's counters during the window:
     ///
     /// ```compile_fail,E0499
     /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
@@ -85,7 +85,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// # Errors
     /// [`NotAvailable`](CounterError::NotAvailable): the session has no counters, or was shut down.
     /// [`Access`](CounterError::Access): a register faulted, nothing is lent, and everything runs as before.
-    /// [`Faulted`](CounterError::Faulted): nothing is lent; some events do not run any more.
+    /// [`Faulted`](CounterError::Faulted): nothing is lent, and some events do not run any more.
     pub fn lend(
         &mut self,
         now: u64,
@@ -112,7 +112,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         Ok(CounterWindow { counters: self, lent, declared, gate, values })
     }
 
-    /// Stops these counters: all together, or where there is no global control register, each one that runs.
+    /// Stops these counters: all together by the global control register, or without one, each that runs.
     fn stop_all(&self, own: CounterSet) -> Result<(), CounterError> {
         if self.unit().global().is_some() {
             return self.pause(own);
@@ -126,7 +126,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         Ok(())
     }
 
-    /// Reads the counters that run, which stand still; serves their overflows first whose interrupt has not come yet.
+    /// Reads the running counters, which are stopped now. First serves the overflows whose interrupts have not come
+    /// yet.
     fn settle(
         &self,
         own: CounterSet,
@@ -159,7 +160,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         self.read_values(own).map(|(values, _)| values)
     }
 
-    /// Reads the counters that run, and returns whether one of them is in the half of its range after its wrap.
+    /// Reads the running counters, and returns whether one of them is in the half of its range after its wrap.
     fn read_values(&self, own: CounterSet) -> Result<(Values, bool), CounterError> {
         let (mut values, mut wrapped) = ([0; MAX_COUNTERS], false);
         for (place, (counter, slot)) in values.iter_mut().zip(self.slots_of(own)) {
@@ -172,7 +173,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         Ok((values, wrapped))
     }
 
-    /// Returns the values from which the periods of the events begin, after a window that did not end.
+    /// Returns the values at which the events' periods begin, after a window that did not end.
     fn begin_anew(&self, own: CounterSet) -> Values {
         let mut values = [0; MAX_COUNTERS];
         for (place, (counter, slot)) in values.iter_mut().zip(self.slots_of(own)) {
@@ -190,14 +191,14 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
                         entry.loaded(value);
                     }
                 }
-                // It was closed meanwhile.
+                // The event was closed meanwhile.
                 None => slot.store(SlotState::Free),
             }
         }
         values
     }
 
-    /// Lets these counters go on, some of which are stopped, after a failure.
+    /// Resumes these counters, some of which are stopped, after a failure.
     fn undo(&self, own: CounterSet, gate: u64, error: CounterError) -> CounterError {
         let resumed = if self.unit().global().is_some() {
             self.resume(CounterSet::from_bits(gate))
@@ -211,21 +212,21 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
 }
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> {
-    /// Returns the lent counters, for what borrows them.
+    /// Returns the lent counters, for their borrower.
     pub const fn lent(&mut self) -> &mut LentCounters {
         &mut self.lent
     }
 
     /// Ends the window: every event continues where it was. `now` is by the clock of [`lend`](CounterSession::lend).
     ///
-    /// Before, the embedder restores what it changed of the LVT entry and of `IA32_DEBUGCTL`, which VM exits
+    /// Before the call, the embedder restores what it changed of the LVT entry and of `IA32_DEBUGCTL`, which VM exits
     /// clear.
     ///
     /// # Context
     /// Task, on the processor on which the counters were lent. An interrupt may come at any time.
     ///
     /// # Errors
-    /// Some counters could not be brought back; everything else runs.
+    /// Some counters could not be restored. Everything else runs.
     pub fn end(self, now: u64) -> Result<(), WindowError> {
         let Self { counters, lent, declared, gate, values } = self;
         let own = counters.declared;
@@ -234,7 +235,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> 
             counters.disarm(lent.counters, lent.status, &mut failures);
         }
         counters.restore_values(own, &values, &mut failures);
-        // From here on the interrupt path serves them: without a global control register they run one by one.
+        // From here on the interrupt path serves the counters: without a global control register they start one by
+        // one.
         let interrupted = counters.memory.take_back(own);
         counters.declared = declared;
         counters.restore_controls(own, &mut failures);

@@ -4,10 +4,10 @@ use core::marker::PhantomData;
 
 use crate::counters::names::counter_id::CounterSet;
 
-/// Counters of this processor that no owner uses for the time being: the proof that a borrower asks for.
+/// Counters of this processor that no owner uses at present. A borrower's operations take them as evidence.
 ///
-/// A [`CounterWindow`](crate::CounterWindow) has them where a session lends its counters. They stand still, and none
-/// has an overflow pending; what their controls and values hold is left over from their owner. The borrower programs a
+/// A [`CounterWindow`](crate::CounterWindow) has them while a session lends its counters. The counters are stopped,
+/// and have no overflow pending. Their controls and values are left over from their owner. The borrower programs a
 /// counter before it enables it, and disarms it in the end.
 #[derive(Debug)]
 pub struct LentCounters {
@@ -19,8 +19,9 @@ pub struct LentCounters {
 }
 
 impl LentCounters {
-    /// Declares that these counters of the processor that executes the call have no owner, and are stopped, by the
-    /// global control register for instance, which holds `global_control`. Where that is wrong, the owner's counts are.
+    /// Declares that these counters of the processor that executes the call have no owner and are stopped: by the
+    /// global control register, for instance, which holds `global_control`. If that is wrong, the owner's counts are
+    /// wrong.
     ///
     /// # Context
     /// Task. The value stays on the processor.
@@ -34,32 +35,32 @@ impl LentCounters {
         Self { counters, global_control, programmed: false, status: 0, not_send: PhantomData }
     }
 
-    /// Adds counters that have no owner. The session of a source table has general counters alone, for instance, and a
-    /// guest gets fixed ones, too.
+    /// Adds counters that have no owner. A session of a source table has general counters only, for instance, and a
+    /// guest gets fixed counters, too.
     pub fn add_unowned(&mut self, counters: CounterSet) {
         self.counters = self.counters | counters;
     }
 
-    /// Returns the counters.
+    /// Returns the lent counters, the added ones included.
     pub const fn counters(&self) -> CounterSet {
         self.counters
     }
 
-    /// Returns the value that the global control register holds while nothing of the borrower's runs: the other owners'
-    /// bits. A borrower writes it back. It is the host's field of a VMCS, too.
+    /// Returns the value of the global control register while no counter runs for the borrower: the other owners'
+    /// bits. A borrower writes this value back. It is also the value for the host's field in a VMCS.
     pub const fn global_control(&self) -> u64 {
         self.global_control
     }
 
-    /// Notes whether something of the borrower's is programmed: `true` before the borrower's first write, `false` when
-    /// everything is disarmed, cleared and acknowledged. While it is `true`, the window's
-    /// [end](crate::CounterWindow::end) does that.
+    /// Notes whether the borrower has anything programmed: `true` before its first write, `false` when all of it is
+    /// disarmed, cleared and acknowledged. If it is still `true` at the window's [end](crate::CounterWindow::end), the
+    /// end does that.
     pub const fn set_programmed(&mut self, programmed: bool) {
         self.programmed = programmed;
     }
 
-    /// Notes the bits of the overflow status, beside the counters', that the borrower sets: before it does. Where
-    /// something is programmed at the window's end, it acknowledges them, too: each unmasking of the LVT entry
+    /// Notes bits of the overflow status, beside the counters', that the borrower is about to set. If anything is
+    /// programmed at the window's end, the end acknowledges these bits, too: otherwise each unmasking of the LVT entry
     /// would raise an interrupt.
     pub const fn set_status(&mut self, bits: u64) {
         self.status = bits;

@@ -1,4 +1,4 @@
-//! Bringing lent counters back.
+//! Restoring lent counters.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -19,8 +19,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         running.map(|(counter, _)| counter).collect()
     }
 
-    /// Disarms and clears lent counters on which a borrower left something, and acknowledges their overflows and these
-    /// other bits of the status.
+    /// Disarms and clears lent counters on which a borrower left something. Acknowledges their overflows, and these
+    /// other bits of the `status`.
     pub(crate) fn disarm(&self, lent: CounterSet, status: u64, failures: &mut Failures) {
         let (unit, mut stopped) = (self.unit(), Ok(()));
         if let Some(global) = unit.global() {
@@ -56,7 +56,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         }
     }
 
-    /// Clears the bits of these fixed counters in the control that they share. The session's are restored later.
+    /// Clears the bits of these fixed counters in their common control register. The session's bits are restored
+    /// later.
     pub(crate) fn disarm_fixed(&self, lent: CounterSet) -> Result<(), MsrFault> {
         let fixed = lent & CounterSet::FIXED;
         if fixed.is_empty() {
@@ -74,7 +75,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         self.wrmsr_retrying(register, control)
     }
 
-    /// Loads the counters that run with these values.
+    /// Loads the running counters with these values.
     pub(crate) fn restore_values(&self, own: CounterSet, values: &Values, failures: &mut Failures) {
         let full_width = self.memory.full_width.load(Relaxed);
         for (value, (counter, slot)) in values.iter().zip(self.slots_of(own)) {
@@ -84,7 +85,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
                 && !full_width
                 && let Some(entry) = self.table().entry(event)
             {
-                // It is counted only, and no write reaches the value.
+                // The event is counted only, and no write reaches the value.
                 entry.accumulate(value, registers.mask());
                 value = registers.rearmed_value(value, full_width);
                 entry.loaded(value);
@@ -95,7 +96,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         }
     }
 
-    /// Programs the controls of the counters that run, and of those that wait for theirs to be restored.
+    /// Programs the controls of the counters that run, and of those that are parked.
     pub(crate) fn restore_controls(&self, own: CounterSet, failures: &mut Failures) {
         let fixed = own & CounterSet::FIXED;
         if !fixed.is_empty() {
