@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::windows::Rules;
 
-/// Reason why a vendor crate does not detect a processor: only [`DefaultInterface`](crate::DefaultInterface)
+/// Reason why a vendor crate detects no counters on a processor: only [`DefaultInterface`](crate::DefaultInterface)
 /// remains, which profiles by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -31,7 +31,7 @@ pub enum NoInterface {
     },
     /// The HAL of this Windows has no interface for these counters.
     NotInVersion(Rules),
-    /// The HAL of a 32-bit Windows knows Intel's families 6 and 15 alone; this is another.
+    /// The HAL of a 32-bit Windows knows only Intel's families 6 and 15; this is another family.
     OtherFamily(u16),
 }
 

@@ -4,14 +4,14 @@ use core::fmt;
 
 use raw_cpuid::{CpuIdReader, CpuIdResult};
 
-/// The text of a recorded dump, read in place.
+/// The text of a recorded CPUID dump, read in place.
 ///
-/// It reads two formats, as the tools write them, and skips other lines as headings or remarks:
+/// The formats of two tools are read, and other lines are skipped as headings or remarks:
 ///
 /// - `cpuid -r`: `   0x0000000a 0x00: eax=0x07300404 ebx=0x00000000 ecx=0x00000000 edx=0x00000603`
 /// - AIDA64 and InstLatx64: `CPUID 0000000A: 07300404-00000000-00000000-00000603 [SL 00]`
 ///
-/// Where a dump holds several processors, the first one answers.
+/// If a dump has several processors, the first one answers.
 ///
 /// ```
 /// use pmu_core::{CpuidDump, Snapshot};
@@ -61,7 +61,7 @@ impl CpuIdReader for &CpuidDump<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum DumpError {
-    /// This line, counted from 1, begins like a leaf and is not one.
+    /// This line, counted from 1, begins like a leaf but is not one.
     MalformedLine(usize),
     /// No line holds leaf 0.
     NoLeafZero,

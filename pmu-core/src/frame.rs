@@ -72,9 +72,8 @@ impl fmt::Display for ProcessorNumber {
 
 /// The interrupted context: the embedder's trap frame, and facts that its kernel knows.
 ///
-/// # For embedders
-/// - Called from the interrupt itself, possibly an NMI: every method answers at once, from the
-///   frame or from per-processor data; it takes no lock.
+/// - Called from the interrupt itself, possibly an NMI: every method answers at once, from the frame or from
+///   per-processor data, and takes no lock.
 ///
 /// # Examples
 ///
@@ -136,21 +135,21 @@ pub trait InterruptFrame {
         0
     }
 
-    /// Returns the processor's PEBS index, where a Debug Store is in use. Records of profile interrupts have none, as
-    /// Windows' have none: it is for callbacks of the embedder's own.
+    /// Returns the processor's PEBS index, where a Debug Store is in use, for the embedder's own callbacks. Records of
+    /// profile interrupts have none, as in Windows.
     fn pebs_index(&self) -> Option<u64> {
         None
     }
 
-    /// Returns the embedder's own frame, for callbacks that want its registers: `Some(self)`, where the frame's type
-    /// borrows nothing, which the callback downcasts.
+    /// Returns the embedder's own frame, for callbacks that want its registers and downcast it: `Some(self)`, if the
+    /// frame's type borrows nothing.
     fn embedder(&self) -> Option<&dyn Any> {
         None
     }
 
-    /// Visits the call chain: return addresses, innermost first, without [`pc`](Self::pc), until `visit` says
-    /// [`Break`](ControlFlow::Break). Called in interrupt or NMI context, and only where a callback asks for it:
-    /// what cannot be read without a fault ends the chain.
+    /// Visits the call chain: return addresses, innermost first, without [`pc`](Self::pc), until `visit` returns
+    /// [`Break`](ControlFlow::Break). Called in interrupt or NMI context, only where a callback asks for the chain. An
+    /// address that cannot be read without a fault ends the chain.
     fn call_chain(&self, _visit: &mut dyn FnMut(u64) -> ControlFlow<()>) {}
 }
 

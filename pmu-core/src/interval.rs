@@ -12,13 +12,13 @@ pub enum IntervalUnit {
     Events,
 }
 
-/// An interval that was checked against its source's limits.
+/// An interval that was checked against the limits of its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Interval(u32);
 
 impl Interval {
-    /// Returns the number of units.
+    /// Returns the interval, in units of its source's limits.
     pub const fn get(self) -> u32 {
         self.0
     }
@@ -45,9 +45,9 @@ impl Interval {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct IntervalLimits {
-    /// Unit of the values.
+    /// Unit of `default`, `min` and `max`.
     pub unit: IntervalUnit,
-    /// Interval until another one is set.
+    /// Interval in force until another is set.
     pub default: u32,
     /// Shortest interval.
     pub min: u32,

@@ -60,10 +60,10 @@ impl fmt::Debug for MsrAddress {
     }
 }
 
-/// A change of some bits of one register, for registers that safe code must not write as a whole.
+/// A change of some bits of one register that safe code must not write as a whole.
 ///
 /// `IA32_DEBUGCTL` and `IA32_PEBS_ENABLE` have bits that make the processor write to memory. A value of this type
-/// changes other bits of theirs, and safe code cannot write these registers in any other way.
+/// changes only other bits of these registers, and safe code cannot write them in any other way.
 ///
 /// ```
 /// use pmu_core::MsrUpdate;
@@ -93,15 +93,15 @@ impl MsrUpdate {
     /// Describes a change that clears the bits of `clear` and sets those of `set` in the register `register`.
     ///
     /// # Safety
-    /// - Making the change, whatever the register holds, at any time and any number of times, does not
-    ///   break memory safety. It is a read and a write: where an interrupt may change other bits in between,
-    ///   that these are written back as they were does not either.
+    /// - The change does not break memory safety, whatever the register holds, at any time and any number of times.
+    ///   The change is a read and a write. If an interrupt changes other bits in between, writing these back as they
+    ///   were read does not break memory safety, either.
     #[inline]
     pub const unsafe fn new(register: u32, clear: u64, set: u64) -> Self {
         Self { register, clear, set }
     }
 
-    /// Describes a change of nothing: reads the register.
+    /// Describes an access that reads the register and changes nothing.
     #[inline]
     pub const fn read(register: u32) -> Self {
         Self { register, clear: 0, set: 0 }
@@ -128,7 +128,7 @@ impl fmt::Debug for MsrUpdate {
     }
 }
 
-/// RDPMC's operand in ECX. Reading a counter is harmless, so any value is allowed.
+/// RDPMC's operand in ECX. Any value is allowed, because reading a counter is harmless.
 ///
 /// ```
 /// use pmu_core::PmcIndex;
@@ -153,19 +153,19 @@ impl PmcIndex {
     }
 }
 
-/// Access to the registers of *the logical processor that I run on*.
+/// Access to the model-specific registers of the logical processor that executes the call.
 ///
-/// The caller must stay on the processor while a sequence of accesses is under way. Every method may be called in
-/// task, interrupt and NMI context; an implementation takes no lock that an interrupt could find held, does not
-/// allocate and does not panic.
+/// The caller stays on the processor during a sequence of accesses. Every method may be called in task, interrupt and
+/// NMI context. An implementation takes no lock that an interrupt could find held, does not allocate and does not
+/// panic.
 ///
 /// # For authors of a backend
 /// - `read` and `write` reach exactly the register that is named, once, in program order.
 /// - A #GP is an `Err` whose [kind](MsrError::kind) is [`MsrErrorKind::GeneralProtection`] and has
 ///   no other effect. A backend that cannot catch one says so in its documentation.
 /// - `read_pmc` is RDPMC: `index` goes to ECX unchanged.
-/// - `update` is RDMSR, and WRMSR of what [`MsrUpdate::apply`] says. It must not be made of `read` and
-///   `write`: these registers have no [`MsrAddress`].
+/// - `update` is RDMSR, then WRMSR of the value that [`MsrUpdate::apply`] returns. It must not be made of `read` and
+///   `write`, because these registers have no [`MsrAddress`].
 ///
 /// # Examples
 /// A kernel with instructions of its own, where a #GP ends the kernel:
@@ -210,7 +210,7 @@ impl PmcIndex {
 /// # assert_eq!(Msr.update(MsrUpdate::read(0x1D9)), Ok(0));
 /// ```
 pub trait MsrBackend {
-    /// Error of an access.
+    /// Error of an access to a register.
     type Error: MsrError;
 
     /// Executes RDMSR.
@@ -222,7 +222,7 @@ pub trait MsrBackend {
     /// Executes RDPMC.
     fn read_pmc(&self, index: PmcIndex) -> Result<u64, Self::Error>;
 
-    /// Changes bits of a register, and returns the value that it held before.
+    /// Changes bits of a register, and returns the register's value before.
     fn update(&self, update: MsrUpdate) -> Result<u64, Self::Error>;
 }
 
@@ -250,7 +250,7 @@ impl<B: MsrBackend + ?Sized> MsrBackend for &B {
     }
 }
 
-/// An error of a [backend](MsrBackend); generic code asks for its kind.
+/// An error of a [backend](MsrBackend). Generic code asks for its kind.
 ///
 /// ```
 /// use pmu_core::{MsrError, MsrErrorKind};
@@ -293,7 +293,7 @@ pub enum MsrErrorKind {
     GeneralProtection,
     /// The backend cannot reach the register at all (no such processor, no permission).
     Unreachable,
-    /// Something else, particular to the backend.
+    /// Another failure, particular to the backend.
     Other,
 }
 
@@ -313,7 +313,7 @@ impl fmt::Display for MsrErrorKind {
     }
 }
 
-/// The instruction that failed.
+/// The instruction that failed, or was recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum MsrOperation {
@@ -360,10 +360,10 @@ impl fmt::Display for MsrFault {
 
 impl core::error::Error for MsrFault {}
 
-/// The same accesses, with the fault naming the register: the form that drivers use. Each is retried once if it failed,
-/// so that a transient fault does not keep anything from being done, undone, stopped or serviced.
+/// The accesses of a backend as drivers use them: each is retried once after a failure, and the error names the
+/// register. So a transient fault does not keep anything from being undone, stopped or serviced.
 ///
-/// Every backend has it, and it cannot be implemented otherwise.
+/// Every backend has this trait, and it cannot be implemented otherwise.
 ///
 /// ```
 /// use pmu_core::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
@@ -373,7 +373,7 @@ impl core::error::Error for MsrFault {}
 /// }
 /// ```
 pub trait MsrAccess: MsrBackend {
-    /// Executes RDMSR.
+    /// Executes RDMSR, with one retry.
     ///
     /// # Errors
     /// The second access failed, too.
@@ -382,7 +382,7 @@ pub trait MsrAccess: MsrBackend {
         retry_once(MsrOperation::Read, address.get(), || self.read(address))
     }
 
-    /// Executes WRMSR.
+    /// Executes WRMSR, with one retry.
     ///
     /// # Errors
     /// The second access failed, too.
@@ -391,7 +391,7 @@ pub trait MsrAccess: MsrBackend {
         retry_once(MsrOperation::Write, address.get(), || self.write(address, value))
     }
 
-    /// Executes RDPMC.
+    /// Executes RDPMC, with one retry.
     ///
     /// # Errors
     /// The second access failed, too.
@@ -400,7 +400,7 @@ pub trait MsrAccess: MsrBackend {
         retry_once(MsrOperation::ReadPmc, index.get(), || self.read_pmc(index))
     }
 
-    /// Changes bits of a register, and returns the value that it held before.
+    /// Changes bits of a register, with one retry, and returns the register's value before.
     ///
     /// # Errors
     /// The second access failed, too.

@@ -11,8 +11,8 @@ use crate::interval::Interval;
 ///   other two in task context only. None may take a lock that an interrupt could find held.
 ///
 /// # Examples
-/// A kernel that gets the interrupt as an NMI, and has no profile timer; `pmu::LocalApic` is one for both modes of the
-/// local APIC.
+/// A kernel that gets the interrupt as an NMI, and has no profile timer. (`pmu::LocalApic` is a platform for both
+/// modes of the local APIC.)
 ///
 /// ```
 /// use pmu_core::Platform;
@@ -34,17 +34,17 @@ use crate::interval::Interval;
 /// # X2Apic.unmask_performance_interrupt();
 /// ```
 pub trait Platform {
-    /// Writes the local APIC's performance-counter entry (LVTPC, offset 0x340) with the embedder's
-    /// vector or NMI delivery mode, mask bit clear. Intel processors set the mask bit when they
-    /// deliver the interrupt (SDM vol. 3A, "Local Vector Table").
+    /// Unmasks the performance interrupt: writes the local APIC's LVTPC (LVT entry at offset 0x340) with the
+    /// embedder's vector or NMI delivery mode, mask bit clear. Intel processors set the mask bit when they deliver the
+    /// interrupt (SDM vol. 3A, "Local Vector Table").
     fn unmask_performance_interrupt(&self);
 
-    /// Writes the same entry with its mask bit set. [`service`](crate::service) does so where the overflow status can
-    /// be neither read nor cleared, because the interrupt could come again for ever.
+    /// Masks the performance interrupt: writes LVTPC with its mask bit set. [`service`](crate::service) does so if the
+    /// overflow status can be neither read nor cleared, because the interrupt could come again forever.
     fn mask_performance_interrupt(&self);
 
-    /// Starts interrupts of this processor's profile timer, or changes their interval. A platform without one
-    /// leaves this as it is.
+    /// Starts interrupts of this processor's profile timer, or changes their interval. Without such a timer, leave the
+    /// default, which fails.
     fn start_profile_timer(&self, interval: Interval) -> Result<(), TimerUnavailable> {
         let _ = interval;
         Err(TimerUnavailable)
@@ -69,7 +69,7 @@ impl<P: Platform + ?Sized> Platform for &P {
     }
 }
 
-/// The platform has no timer to profile with, or cannot run it at that interval.
+/// The platform has no profile timer, or the timer cannot run at that interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct TimerUnavailable;

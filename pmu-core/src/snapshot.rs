@@ -41,11 +41,11 @@ const SUBLEAF: u32 = 0xFF << 16;
 
 const NOTHING: CpuIdResult = CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
 
-/// Immutable record of one processor's CPUID leaves that matter to a PMU.
+/// One processor's CPUID leaves that matter to a PMU, read once.
 ///
-/// Take it once on each processor: the boot processor's snapshot decides the interface, and each session gets its own
-/// processor's. Nothing executes CPUID afterwards. It is itself a reader for [`raw_cpuid::CpuId`], so every accessor
-/// of that crate works on it. A leaf that was not recorded reads as zeros.
+/// Take a snapshot once on each processor: the boot processor's decides the interface, and each session gets its own
+/// processor's. Nothing executes CPUID afterwards. A snapshot is itself a reader for [`raw_cpuid::CpuId`], so every
+/// accessor of that crate works on it. A leaf that was not recorded reads as zeros.
 ///
 /// ```
 /// use pmu_core::{CpuidDump, Snapshot};
@@ -89,7 +89,7 @@ impl Snapshot {
         Self { leaves }
     }
 
-    /// Returns a recorded leaf; zeros if the processor lacks it or it is not among those recorded.
+    /// Returns a recorded leaf; zeros if the processor lacks the leaf, or if snapshots do not record it.
     #[inline(never)]
     pub fn leaf(&self, leaf: u32, subleaf: u32) -> CpuIdResult {
         if leaf & SUBLEAF != 0 || subleaf > SUBLEAF >> 16 {
@@ -103,7 +103,7 @@ impl Snapshot {
             .unwrap_or(NOTHING)
     }
 
-    /// Returns the same leaves, decoded by [`raw_cpuid`].
+    /// Returns the recorded leaves, decoded by [`raw_cpuid`].
     pub fn cpuid(&self) -> CpuId<&Self> {
         CpuId::with_cpuid_reader(self)
     }
@@ -126,8 +126,8 @@ impl Snapshot {
         if base == 0xF { base + (signature >> 20 & 0xFF) as u16 } else { base }
     }
 
-    /// Returns the model as manuals print it: extended and base (leaf 1, EAX). Intel extends it for families 6 and
-    /// 15, AMD for 15, Zhaoxin for 6 and 7; family 7 is read as Zhaoxin's, whoever's it is.
+    /// Returns the model as manuals print it: extended and base (leaf 1, EAX). Intel extends it for families 6 and 15,
+    /// AMD for 15, Zhaoxin for 6 and 7; family 7 is read as Zhaoxin's, whatever the vendor.
     pub fn model(&self) -> u8 {
         let signature = self.leaf(1, 0).eax;
         let base = (signature >> 4 & 0xF) as u8;
@@ -149,7 +149,7 @@ impl Snapshot {
         self.leaf(0x8000_0001, 0).edx >> 29 & 1 != 0
     }
 
-    /// Returns whether this is a virtual machine whose hypervisor says so (leaf 1, ECX bit 31).
+    /// Returns whether a hypervisor declares that this is a virtual machine (leaf 1, ECX bit 31).
     pub fn has_hypervisor(&self) -> bool {
         self.leaf(1, 0).ecx >> 31 != 0
     }

@@ -6,7 +6,7 @@ use heapless::Vec;
 
 use crate::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrOperation, MsrUpdate, PmcIndex};
 
-/// One access: its instruction, its register, and the value that was read or written.
+/// One register access: its instruction, its register, and the value that was read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Access {
@@ -14,7 +14,7 @@ pub struct Access {
     pub operation: MsrOperation,
     /// The register's number, or RDPMC's index.
     pub register: u32,
-    /// The value, or the failure.
+    /// The value that was read or written, or the failure.
     pub outcome: Result<u64, MsrErrorKind>,
 }
 
@@ -34,7 +34,7 @@ impl Access {
         Self { operation: MsrOperation::ReadPmc, register: index, outcome: Ok(value) }
     }
 
-    /// Makes the access fail with #GP.
+    /// Returns the access as one that fails with #GP.
     pub const fn faulting(mut self) -> Self {
         self.outcome = Err(MsrErrorKind::GeneralProtection);
         self
@@ -43,8 +43,8 @@ impl Access {
 
 /// A backend that expects exactly the accesses of a script, in order.
 ///
-/// Any other access panics with the expected and the actual access, which fails the test at the driver's line. Call
-/// [`finish`](Self::finish) at the end.
+/// An access off the script panics with the expected and the actual access, which fails the test at the driver's line.
+/// Call [`finish`](Self::finish) at the end.
 ///
 /// ```
 /// use pmu_core::{MsrAddress, MsrBackend, testing::{Access, ScriptedMsr}};
@@ -71,7 +71,7 @@ impl<'s> ScriptedMsr<'s> {
     /// Asserts that the whole script was played.
     ///
     /// # Panics
-    /// If accesses are missing.
+    /// If accesses of the script were not made.
     #[track_caller]
     pub fn finish(&self) {
         let missing = self.script.get(self.next.get()..).unwrap_or(&[]);
@@ -126,7 +126,7 @@ impl MsrBackend for ScriptedMsr<'_> {
     }
 }
 
-/// A backend that passes every access on to another, and keeps the first `N` of them.
+/// A backend that passes every access on to another one, and keeps the first `N` accesses.
 #[derive(Debug)]
 pub struct RecordingMsr<B, const N: usize> {
     inner: B,
@@ -140,7 +140,7 @@ impl<B: MsrBackend, const N: usize> RecordingMsr<B, N> {
         Self { inner, accesses: RefCell::new(Vec::new()), dropped: Cell::new(0) }
     }
 
-    /// Returns the backend inside.
+    /// Returns the backend to which accesses are passed on.
     pub fn inner(&self) -> &B {
         &self.inner
     }
@@ -151,7 +151,7 @@ impl<B: MsrBackend, const N: usize> RecordingMsr<B, N> {
         self.accesses.take()
     }
 
-    /// Returns the number of accesses since the last [`take`](Self::take) that found no room.
+    /// Returns the number of accesses since the last [`take`](Self::take) for which there was no room.
     pub fn dropped(&self) -> usize {
         self.dropped.get()
     }

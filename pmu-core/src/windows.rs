@@ -4,8 +4,8 @@ use core::fmt;
 
 /// A version of Windows at which something of profiling changed.
 ///
-/// The default, [`LATEST`](Self::LATEST), is the latest of which everything is certain, without the defects of its
-/// predecessors.
+/// The default, [`LATEST`](Self::LATEST), is the latest version of which everything is certain, without the defects of
+/// its predecessors.
 ///
 /// ```
 /// use pmu_core::WindowsVersion;
@@ -56,7 +56,7 @@ pub enum WindowsVersion {
     /// Windows 10, version 1903: Intel's fixed counters are sources. Inferred: lists of sources end without them in
     /// February 2019.
     Windows10v1903,
-    /// Windows 10, version 2004: the last whose layouts are certain.
+    /// Windows 10, version 2004: the last version whose layouts are certain.
     Windows10v2004,
     /// Windows 11: 32 processor groups. What changes with it is inferred from the size of its `KAFFINITY_EX`.
     Windows11,
@@ -131,7 +131,7 @@ impl WindowsVersion {
     /// The default version: the latest one of which everything is certain.
     pub const LATEST: Self = Self::Windows10v2004;
 
-    /// Returns whether profiles have a source and an affinity; in earlier versions every interrupt concerns every
+    /// Returns whether profiles have a source and an affinity. In earlier versions every interrupt concerns every
     /// object.
     pub const fn has_source_and_affinity(self) -> bool {
         self as u8 >= Self::Nt351 as u8
@@ -197,8 +197,8 @@ impl WindowsVersion {
         self as u8 >= Self::Windows8 as u8 && (self as u8) < Self::Windows10v1809 as u8
     }
 
-    /// Returns whether interrupts of `ProfileTime` can be traced as sampled profiles. Before Windows 8 that takes no
-    /// profile object; the trace is the same.
+    /// Returns whether interrupts of `ProfileTime` can be traced as sampled profiles. Before Windows 8 such a trace
+    /// takes no profile object; the records are the same.
     pub const fn traces_sampled_profile(self) -> bool {
         self as u8 >= Self::WindowsXp as u8
     }
@@ -213,8 +213,8 @@ impl WindowsVersion {
         self as u8 >= Self::Vista as u8
     }
 
-    /// Returns the maximum number of sources whose values the records of other events can have: 4, from version 1703 on
-    /// 8, from version 1903 on as many as the HAL reports counters, which are `reported`.
+    /// Returns the maximum number of sources whose values the records of other events can have: 4; from version 1703
+    /// on 8; from version 1903 on `reported`, the number of counters that the HAL reports.
     pub const fn traced_counters_limit(self, reported: usize) -> usize {
         match self {
             _ if self as u8 >= Self::Windows10v1903 as u8 => reported,
@@ -239,9 +239,9 @@ impl WindowsVersion {
         self as u8 >= since as u8
     }
 
-    /// Returns whether the HAL uses AMD's four legacy counters and no others. It is documented for the original release
-    /// of Windows 10; from version 1903 on the HAL itself reports how many counters it has
-    /// (`HalQueryProfileNumberOfCounters`), which is taken to mean those that the processor declares.
+    /// Returns whether the HAL uses AMD's four legacy counters and no others. That is documented for the original
+    /// release of Windows 10. From version 1903 on the HAL reports its number of counters
+    /// (`HalQueryProfileNumberOfCounters`), which is taken to be the number that the processor declares.
     pub const fn has_four_amd_counters(self) -> bool {
         (self as u8) < Self::Windows10v1903 as u8
     }

@@ -11,9 +11,8 @@ use super::{MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
 
 /// RDMSR, WRMSR and RDPMC on this processor, with nothing in between.
 ///
-/// **A #GP is not caught.** An access to a register that this processor lacks, or a reserved bit,
-/// raises #GP in the kernel that embeds it (RDPMC #UD, where it is undefined). Where that is not
-/// acceptable, use [`FixupMsr`].
+/// **A #GP is not caught.** An access to a register that this processor lacks, or with a reserved bit, raises #GP in
+/// the kernel (RDPMC #UD, where the processor does not define it). Where that is not acceptable, use [`FixupMsr`].
 ///
 /// ```no_run
 /// use pmu_core::NativeMsr;
@@ -35,7 +34,7 @@ use super::{MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
 pub struct NativeMsr(());
 
 impl NativeMsr {
-    /// Creates the registers of the processor that executes each access.
+    /// Creates a backend for the processor that executes each access.
     ///
     /// # Safety
     /// - The code runs at privilege level 0 whenever it uses the backend.
@@ -125,8 +124,8 @@ pub struct FaultFixup;
 
 #[cfg(target_arch = "x86_64")]
 impl FaultFixup {
-    /// Returns the address at which to resume after a #GP or #UD with the return address `rip`, if the fault was one
-    /// of [`FixupMsr`]'s accesses; otherwise `None`.
+    /// Returns the address at which to resume after a #GP or #UD with the return address `rip`. `None`: the fault was
+    /// not of one of [`FixupMsr`]'s accesses.
     ///
     /// The handler stores the answer as the frame's RIP and returns with all other registers as
     /// they were. Callable in any context.
@@ -140,12 +139,12 @@ impl FaultFixup {
 
 /// RDMSR, WRMSR and RDPMC on this processor, whose #GP or #UD comes back as an error.
 ///
-/// RDPMC is #UD where an emulator lacks it (QEMU's TCG), which is the same error: [`MsrErrorKind::GeneralProtection`].
-/// Drivers execute it only on counters that RDMSR has read back.
+/// Where an emulator lacks RDPMC (QEMU's TCG), RDPMC raises #UD, which becomes the same error:
+/// [`MsrErrorKind::GeneralProtection`]. Drivers execute RDPMC only on counters that RDMSR has read back.
 ///
-/// In an NMI handler a fault that is fixed up ends with IRET, which unblocks NMIs: another NMI may then
-/// interrupt the handler, as after any fault in an NMI. `service` can take that; the kernel's NMI entry must
-/// be able to nest (an NMI stack of its own that is not reused from the top), or the backend must not fault.
+/// In an NMI handler a fault that is fixed up ends with IRET, which unblocks NMIs: another NMI may then interrupt the
+/// handler, as after any fault in an NMI. `service` can be interrupted so. The kernel's NMI entry must be able to nest
+/// (an NMI stack that is not reused from the top), or the backend must not fault.
 ///
 /// Needs handlers of #GP and #UD that consult [`FaultFixup::resume_at`] before anything else:
 ///
@@ -166,7 +165,7 @@ impl FaultFixup {
 /// # let _ = msr;
 /// ```
 ///
-/// Wrong: before the handler is there.
+/// Wrong: before the handlers consult it.
 ///
 /// ```no_run
 /// # use pmu_core::FixupMsr;
@@ -183,11 +182,11 @@ pub struct FixupMsr(());
 
 #[cfg(target_arch = "x86_64")]
 impl FixupMsr {
-    /// Creates the registers of the processor that executes each access.
+    /// Creates a backend for the processor that executes each access.
     ///
     /// # Safety
-    /// - Whatever handles #GP and #UD on every processor that uses this backend resumes at
-    ///   [`FaultFixup::resume_at`] when that answers `Some`, with all other registers unchanged.
+    /// - On every processor that uses this backend, the #GP and #UD handlers resume at the address that
+    ///   [`FaultFixup::resume_at`] returns, if it returns one, with all other registers unchanged.
     pub const unsafe fn new() -> Self {
         Self(())
     }

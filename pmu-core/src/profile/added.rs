@@ -14,7 +14,7 @@ use crate::counters::shared::table::EventTable;
 use crate::interval::{IntervalLimits, IntervalUnit};
 use crate::profile::source::{KProfileSource, ProfileSource};
 
-/// A source that is added to an interface's table, and the counters that can count it.
+/// A source beside those of an interface's table, and the counters that can count it.
 #[derive(Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct AddedSource {
@@ -29,17 +29,17 @@ impl AddedSource {
         Self { row, counters }
     }
 
-    /// Returns its row: value, names and event.
+    /// Returns the source's row: value, names and event.
     pub const fn row(&self) -> &ProfileSource {
         &self.row
     }
 
-    /// Returns the counters that can count it.
+    /// Returns the counters that can count the source.
     pub const fn counters(&self) -> CounterSet {
         self.counters
     }
 
-    /// Returns the tag of the event that is opened for it: its address, which no other object has.
+    /// Returns the tag of the event that is opened for the source: its address, which no other object has.
     pub(crate) fn tag(&self) -> u64 {
         ptr::from_ref(self).addr() as u64
     }
@@ -134,7 +134,7 @@ impl<const N: usize> core::ops::Deref for AddedSources<[AddedSlot; N]> {
 }
 
 impl AddedSources {
-    /// Returns a table without room.
+    /// Returns the empty table, to which no source can be added.
     #[inline]
     pub const fn none() -> &'static Self {
         &NONE
@@ -179,8 +179,8 @@ impl AddedSources {
         Ok(())
     }
 
-    /// Removes a source that was stopped on every processor, and returns it; `None` if it is not in the table. If it
-    /// still runs somewhere, it is reported as the opened event that it is.
+    /// Removes a source that was stopped on every processor, and returns it; `None` if it is not in the table. A
+    /// source that still runs somewhere is reported as an opened event from then on.
     ///
     /// # Context
     /// Task. One caller at a time adds and removes.
@@ -191,7 +191,7 @@ impl AddedSources {
         removed
     }
 
-    /// Returns the sources.
+    /// Returns the sources that were added.
     ///
     /// # Context
     /// Any.
@@ -199,7 +199,7 @@ impl AddedSources {
         self.slots.iter().filter_map(AddedSlot::source)
     }
 
-    /// Returns the source with a name, the documented one or Windows' own; case matters.
+    /// Returns the source with this name, in the documented spelling or Windows' own; case matters.
     ///
     /// # Context
     /// Any.
@@ -252,7 +252,7 @@ impl AddedSources {
         if let Some((_, slot)) = self.by_tag(overflow)
             && slot.period() != overflow.period
         {
-            // Below the table's floor the period stays as it was.
+            // A period below the table's minimum is refused, and stays as it was.
             let _ = events.set_period(overflow.event, slot.period());
         }
     }
@@ -270,11 +270,11 @@ impl AddedSources {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum AddSourceError {
-    /// A source of this value exists already.
+    /// A source with this value exists already.
     Exists(KProfileSource),
     /// The table is full.
     Full {
-        /// Number of sources that there is room for.
+        /// Number of sources for which there is room.
         room: usize,
     },
 }

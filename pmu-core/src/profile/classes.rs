@@ -3,7 +3,7 @@
 //! Sources: Geoff Chappell (geoffchappell.com), the five documents and the pages that they refer to; phnt (ntexapi.h,
 //! ntkeapi.h), evntrace.h, haltypes.h.
 
-/// A number and its names.
+/// A number of Windows', with its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct NamedNumber {

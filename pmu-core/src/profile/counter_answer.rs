@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 const NONE_ANSWERED: u8 = 1;
 const ANSWERED: u8 = 2;
 
-/// The answer of a machine's counters to the sessions that took them: not known yet, none, or that of some.
+/// The answer of a machine's counters when sessions took them: not known yet, none, or some answered.
 ///
 /// ```
 /// use pmu_core::CounterAnswer;

@@ -15,7 +15,7 @@ use crate::profile::status::NtStatus;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum InterfaceError {
-    /// The interface has no such source, or this processor does not support it.
+    /// The interface or this processor does not support the source.
     UnsupportedSource(KProfileSource),
     /// Every counter is in use.
     NoFreeCounter(KProfileSource),
@@ -27,8 +27,8 @@ pub enum InterfaceError {
     Interval(IntervalError),
     /// The platform has no profile timer.
     Timer(TimerUnavailable),
-    /// The processor did not answer a request within the embedder's bound. A start was not served, or is undone when
-    /// the processor comes to it; a stop is done then.
+    /// The processor did not answer a request within the embedder's bound. A start was not served; if the processor
+    /// comes to it later, the start is undone. A stop is then done.
     NoAnswer(ProcessorNumber),
     /// The processor has no session: its counters were not taken, or were given back.
     NoSession(ProcessorNumber),

@@ -7,11 +7,11 @@ use crate::profile::source::KProfileSource;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Availability {
-    /// The source is not in the table, or the processor declares its event to be unavailable.
+    /// The source is not in the table, or the processor declares its event unavailable.
     Unsupported,
-    /// CPUID declares the source; no counter was accessed.
+    /// CPUID declares the source. No counter was accessed.
     Declared,
-    /// The counters of this processor read back the values written to them.
+    /// Verified: the counters of this processor read back the values written to them.
     Verified,
 }
 
@@ -23,7 +23,7 @@ pub struct SourceInformation {
     pub source: KProfileSource,
     /// Availability of the source.
     pub availability: Availability,
-    /// Interval in force; 0 if the source is unsupported.
+    /// Present interval; 0 if the source is unsupported.
     pub interval: u32,
     /// Unit, default and limits of the interval.
     pub limits: IntervalLimits,

@@ -19,7 +19,7 @@ use crate::profile::source::{KProfileSource, ProfileSource};
 use crate::profile::source_interface::SourceInterface;
 use crate::snapshot::Snapshot;
 
-/// The operations of a profile interface. They are the same for all interfaces and cannot be overridden.
+/// The operations of a profile interface, the same for all interfaces. They cannot be overridden.
 pub trait ProfileInterface: SourceInterface {
     /// Returns the rows of the table, ascending by value; the first is `ProfileTime`.
     fn sources(&self) -> &'static [ProfileSource] {
@@ -44,8 +44,8 @@ pub trait ProfileInterface: SourceInterface {
     }
 
     /// Returns the information on a source without accessing a register: at best
-    /// [`Declared`](crate::Availability::Declared). After an [`initialize`](Self::initialize) to which no counter
-    /// [answered](crate::CounterError::Unresponsive), on any processor so far, only time is supported.
+    /// [`Declared`](crate::Availability::Declared). If no counter [answered](crate::CounterError::Unresponsive) to an
+    /// [`initialize`](Self::initialize) on any processor so far, only time is supported.
     ///
     /// # Context
     /// Any.
@@ -56,7 +56,7 @@ pub trait ProfileInterface: SourceInterface {
     /// Sets the machine-wide interval of a source.
     ///
     /// A running counter takes up the interval at its next overflow, a running timer at [`Session::apply_interval`].
-    /// The interval stays until it is set again.
+    /// The interval stays in force until the next call.
     ///
     /// # Context
     /// Task.
@@ -71,7 +71,8 @@ pub trait ProfileInterface: SourceInterface {
         Ok(interval)
     }
 
-    /// Sets the nearest interval within the limits, like [`set_interval`](Self::set_interval), and returns it.
+    /// Sets the interval nearest to `units` within the limits, like [`set_interval`](Self::set_interval), and returns
+    /// it.
     fn set_interval_clamped(
         &self,
         source: KProfileSource,
@@ -83,17 +84,18 @@ pub trait ProfileInterface: SourceInterface {
         Ok(interval)
     }
 
-    /// Takes over the general counters of the processor that executes the call, which `processor` describes, as
-    /// [`CounterSession::take`](crate::CounterSession::take) does.
+    /// Takes the general counters of the processor that executes the call, and returns the session that starts sources
+    /// on them. `processor` describes this processor, as for [`CounterSession::take`](crate::CounterSession::take).
     ///
     /// # Context
     /// Task, on the processor on which the session then lives. An interrupt may come at any time.
     ///
     /// # Errors
-    /// Those of [`CounterSession::take`](crate::CounterSession::take). If no slot was lent and the interface does not
-    /// [require](SourceInterface::requires_memory) one, this is not an error: every source is unsupported.
+    /// Those of [`CounterSession::take`](crate::CounterSession::take). A memory without slots is an error only if the
+    /// interface [requires](SourceInterface::requires_memory) slots; otherwise every source is unsupported.
     ///
-    /// After an error no counter runs, and only time remains: see [`DefaultInterface`](crate::DefaultInterface).
+    /// After an error no counter runs, and only time can be profiled: see
+    /// [`DefaultInterface`](crate::DefaultInterface).
     fn initialize<'a, M: MsrBackend, P: Platform>(
         &'a self,
         processor: &Snapshot,
@@ -107,8 +109,8 @@ pub trait ProfileInterface: SourceInterface {
         Session::initialize(self, processor, CounterSet::GENERAL, msr, platform, memory)
     }
 
-    /// Takes over those of the processor's counters that are in `only`, fixed ones included, and leaves the others to
-    /// their owners.
+    /// Takes those of the processor's counters that are in `only`, fixed ones included, like
+    /// [`initialize`](Self::initialize). The other counters are left to their owners.
     ///
     /// # Errors
     /// Those of [`initialize`](Self::initialize).
@@ -126,8 +128,8 @@ pub trait ProfileInterface: SourceInterface {
         Session::initialize(self, processor, only, msr, platform, memory)
     }
 
-    /// Services the performance interrupt of the processor that executes the call, as
-    /// [`pmu_core::service`](crate::service) does, and reports each source's overflow to `overflowed` once.
+    /// Services the performance interrupt of the processor that executes the call, and reports each source's overflow
+    /// to `overflowed` once: [`pmu_core::service`](crate::service).
     ///
     /// # Context
     /// Interrupt or NMI, and any other.

@@ -10,7 +10,7 @@ use crate::profile::source_index::SourceTable;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Overflow {
-    /// Source that the counter counts for.
+    /// Source whose counter overflowed.
     pub source: KProfileSource,
     /// Number of events that the overflow stands for: the interval that was loaded.
     pub events: u64,

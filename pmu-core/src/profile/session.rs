@@ -23,11 +23,11 @@ use crate::profile::source::KProfileSource;
 use crate::profile::source_interface::SourceInterface;
 use crate::snapshot::Snapshot;
 
-/// The control handle to the profile sources of one processor: its [`CounterSession`], and its profile timer.
+/// The control handle of one processor's profile sources: its [`CounterSession`], and its profile timer.
 ///
-/// It cannot move to another thread, and dropping it accesses no register: [shut a session down](Self::shut_down) on
-/// its processor instead. A session dropped without that leaves its counters running and its [`CounterMemory`] in use:
-/// [`service`](crate::ProfileInterface::service) keeps reporting, and the memory can only be
+/// The handle cannot move to another thread. Dropping it accesses no register: [shut it down](Self::shut_down) on its
+/// processor. A session dropped without a shutdown leaves its counters running and its [`CounterMemory`] in use.
+/// [`service`](crate::ProfileInterface::service) then keeps reporting, and the memory can only be
 /// [reclaimed](CounterMemory::reclaim).
 ///
 /// # Context
@@ -42,11 +42,11 @@ pub struct Session<'a, I, M, P> {
     counters: CounterSession<'a, I, M, SessionPlatform<P>>,
 }
 
-/// The platform, and the state of its timer.
+/// The platform of a session's counters: the embedder's, with the state of the profile timer.
 #[derive(Debug)]
 pub struct SessionPlatform<P> {
     platform: P,
-    /// Set while sources can be started: not if memory is lacking, nor after shut-down.
+    /// Sources can be started: memory was lent, and the session is open.
     usable: bool,
     running: bool,
 }
@@ -115,8 +115,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         &mut self.counters.platform
     }
 
-    /// Returns the information on a source on this processor, whose counters are verified. A source whose event this
-    /// processor lacks is unsupported here, on a hybrid machine for instance, whatever the interface says.
+    /// Returns the information on a source on this processor, whose counters are verified. If this processor lacks the
+    /// source's event, as a core of a hybrid machine may, the source is unsupported, whatever the interface says.
     pub fn query(&self, source: KProfileSource) -> SourceInformation {
         let mut information = declared_information(self.interface(), source);
         let available = if let Some((added, _)) = self.added_source(source) {
@@ -195,10 +195,10 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// # Errors
     /// [`UnsupportedSource`](InterfaceError::UnsupportedSource): also where the boot processor has the event and this
     /// one lacks it. [`AlreadyStarted`](InterfaceError::AlreadyStarted),
-    /// [`NoFreeCounter`](InterfaceError::NoFreeCounter), [`Timer`](InterfaceError::Timer);
-    /// [`IllegalBits`](CounterError::IllegalBits), of an added source that this processor's selects have no bits for;
-    /// [`Access`](CounterError::Access) if a register faulted and the counter is as it was;
-    /// [`Faulted`](CounterError::Faulted) if it could not even be stopped again.
+    /// [`NoFreeCounter`](InterfaceError::NoFreeCounter), [`Timer`](InterfaceError::Timer).
+    /// [`IllegalBits`](CounterError::IllegalBits): this processor's selects lack bits of an added source.
+    /// [`Access`](CounterError::Access): a register faulted, and the counter is as it was.
+    /// [`Faulted`](CounterError::Faulted): the counter could not even be stopped again.
     pub fn start(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
         if self.is_added(source) {
             return self.start_added(source);
@@ -267,8 +267,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// Stops a source. A pending overflow is dropped: a stopped source reports nothing.
     ///
     /// # Errors
-    /// [`NotStarted`](InterfaceError::NotStarted) if it does not run;
-    /// [`Faulted`](CounterError::Faulted) if the counter's registers do not answer.
+    /// [`NotStarted`](InterfaceError::NotStarted): the source does not run. [`Faulted`](CounterError::Faulted): the
+    /// counter's registers do not answer.
     pub fn stop(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
         let not_started = InterfaceError::NotStarted(source);
         if self.is_added(source) {
@@ -287,8 +287,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(())
     }
 
-    /// Makes a running timer take up the machine-wide interval. A running counter takes it up by itself at its next
-    /// overflow.
+    /// Applies the machine-wide interval to a running profile timer. A running counter takes the interval up by itself
+    /// at its next overflow.
     ///
     /// # Errors
     /// [`NotStarted`](InterfaceError::NotStarted), [`Timer`](InterfaceError::Timer).
@@ -305,14 +305,14 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// Returns the events that a running counter source has counted since it was last loaded (RDPMC).
     ///
     /// # Errors
-    /// [`NotStarted`](InterfaceError::NotStarted) if no counter runs for it,
+    /// [`NotStarted`](InterfaceError::NotStarted): no counter runs for the source.
     /// [`RegistersLost`](CounterError::RegistersLost), [`Access`](CounterError::Access).
     pub fn read(&self, source: KProfileSource) -> Result<u64, InterfaceError> {
         let event = self.event(source).ok_or(InterfaceError::NotStarted(source))?;
         self.counters.read_loaded(event).map_err(|error| of_source(error, source))
     }
 
-    /// Makes the processor stop all its counters when it raises the performance interrupt:
+    /// Makes the processor freeze all its counters when it raises the performance interrupt:
     /// [`CounterSession::freeze_on_interrupt`].
     ///
     /// # Errors
@@ -331,8 +331,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
 
     /// Stops every running source of the table and keeps its counter's state in `area`: [`CounterSession::save`].
     ///
-    /// Added sources run on, as opened events do, and are reported meanwhile: `area` has no room for them. A kernel
-    /// that counts by thread [stops](Self::stop) them at the switch.
+    /// Added sources run on, as opened events do, and are reported meanwhile, because `area` has no room for them. A
+    /// kernel that counts by thread [stops](Self::stop) them at the switch.
     ///
     /// # Errors
     /// Those of [`CounterSession::save`].
@@ -359,8 +359,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     }
 
     /// Lends the counters until the window ends, to a guest for instance: [`CounterSession::lend`]. Pending overflows
-    /// of opened events are not reported; the operation of the same name of [`counters_mut`](Self::counters_mut)
-    /// reports both kinds. The profile timer goes on.
+    /// of opened events are not reported; `lend` of [`counters_mut`](Self::counters_mut) reports those, too. The
+    /// profile timer keeps running.
     ///
     /// # Errors
     /// Those of [`CounterSession::lend`].
@@ -408,7 +408,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(outcome?)
     }
 
-    /// Stops everything that runs and returns the counters and the memory: [`CounterSession::shut_down`].
+    /// Stops every source and event, and releases the counters and the memory: [`CounterSession::shut_down`].
     ///
     /// # Errors
     /// Those of [`CounterSession::shut_down`]: the session then stays open, and `shut_down` may be called again.

@@ -62,7 +62,7 @@ general_sources! {
 }
 
 impl KProfileSource {
-    /// `ProfileMaximum`: the number of general sources. Not a source.
+    /// `ProfileMaximum`, the number of general sources, which is not a source.
     pub const MAXIMUM: u32 = 0x18;
 
     /// Returns the source with this value; `None` for [`MAXIMUM`](Self::MAXIMUM), which is not a source.
@@ -75,7 +75,7 @@ impl KProfileSource {
         self.0
     }
 
-    /// Returns whether the value means the same event for every processor (0x00–0x17).
+    /// Returns whether the value means the same event on every processor (0x00–0x17).
     pub const fn is_general(self) -> bool {
         self.0 < Self::MAXIMUM
     }
@@ -148,7 +148,7 @@ pub struct ProfileSource {
 }
 
 impl ProfileSource {
-    /// Creates the row of the source with this value and documented name, which counts the event of `select`.
+    /// Creates the row of the source with this value and documented name, whose event is that of `select`.
     ///
     /// # Panics
     /// At compile time, if the value is `ProfileMaximum`.
@@ -157,20 +157,20 @@ impl ProfileSource {
         Self { source, name, windows_spelling: None, select, event_bit: None, canonical: None }
     }
 
-    /// Sets the spelling of Windows itself, which differs from the documented one.
+    /// Sets Windows' own spelling of the name, which differs from the documented one.
     pub const fn spelled(mut self, windows: &'static str) -> Self {
         self.windows_spelling = Some(windows);
         self
     }
 
-    /// Restricts the source to processors whose CPUID declares the architectural event of this number. Of the first
-    /// eight, a [`Session`](crate::Session) asks its own processor's [unit](crate::CounterUnit::set_generic).
+    /// Restricts the source to processors whose CPUID declares the architectural event of this number. For the first
+    /// eight events, a [`Session`](crate::Session) asks its own processor's [unit](crate::CounterUnit::set_generic).
     pub const fn declared_by(mut self, event_bit: u8) -> Self {
         self.event_bit = Some(event_bit);
         self
     }
 
-    /// Makes the row another name of the source with the value `canonical`.
+    /// Makes the row a second name of the source with the value `canonical`.
     ///
     /// # Panics
     /// At compile time, if the value is `ProfileMaximum`.
@@ -200,12 +200,12 @@ impl ProfileSource {
         self.windows_spelling().unwrap_or_else(unprefixed)
     }
 
-    /// Returns whether this is a name of the source, in the documented spelling or Windows' own; case matters.
+    /// Returns whether the source has this name, in the documented spelling or Windows' own; case matters.
     pub fn is_named(&self, name: &str) -> bool {
         self.name() == name || self.windows_name() == name
     }
 
-    /// Returns the event-select value of this event, without the bits that make it run.
+    /// Returns the event's select, without the bits that make it run.
     pub const fn select(&self) -> EventSelect {
         self.select
     }

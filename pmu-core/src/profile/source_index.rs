@@ -2,7 +2,7 @@
 
 use crate::profile::source::{KProfileSource, ProfileSource};
 
-/// The rows of a profile interface, with their index.
+/// The rows of a profile interface, with the index that finds them by value and by name.
 #[derive(Clone, Copy, Debug)]
 pub struct SourceTable {
     rows: &'static [ProfileSource],
@@ -36,7 +36,7 @@ impl SourceTable {
         (row < self.rows.len()).then_some(row)
     }
 
-    /// Returns the index of the row with a name, in the documented spelling or Windows' own; case matters.
+    /// Returns the index of the row with this name, in the documented spelling or Windows' own; case matters.
     pub fn row_named(&self, name: &str) -> Option<usize> {
         let mask = self.names.len().checked_sub(1)?;
         let (hash, tag) = hash_of(name.as_bytes());
@@ -57,8 +57,8 @@ impl SourceTable {
 
 /// The index of a [`SourceTable`], computed at compile time by the vendor crates.
 ///
-/// A name is looked up by the hash of it without its prefix. `SLOTS` is a power of two, and at least twice the number
-/// of names.
+/// A name is found by the hash of the name without its prefix. `SLOTS` is a power of two, and at least twice the
+/// number of names.
 #[derive(Debug)]
 pub struct SourceIndex<const SLOTS: usize> {
     /// The row of each general source, or [`NONE`].
@@ -86,8 +86,8 @@ const FIRST_SPECIFIC: u32 = KProfileSource::MAXIMUM + 1;
 const PREFIX: &str = "Profile";
 
 impl<const SLOTS: usize> SourceIndex<SLOTS> {
-    /// Creates the index of a table with these rows: first the general sources, ascending, then those of the interface,
-    /// with consecutive values. Anything else does not compile.
+    /// Creates the index of a table with these rows: first the general sources, ascending, then those of the
+    /// interface, with consecutive values. Other rows do not compile.
     pub const fn new(rows: &[ProfileSource]) -> Self {
         assert!(SLOTS.is_power_of_two() && rows.len() < NONE as usize);
         let mut index = Self {

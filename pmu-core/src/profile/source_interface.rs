@@ -11,12 +11,11 @@ use crate::profile::counter_answer::CounterAnswer;
 use crate::profile::source_index::SourceTable;
 use crate::snapshot::Snapshot;
 
-/// A family of counters and its table of profile sources, for the whole machine: the complete interface of a vendor
-/// crate.
+/// A vendor crate's whole interface: a family of counters, and its table of profile sources, for the whole machine.
 ///
 /// One value serves all processors: it is derived from the boot processor, is immutable except for the intervals, and
-/// is shared with interrupt handlers. Per-processor state is in a [`CounterMemory`](crate::CounterMemory) (interrupt
-/// path) and a [`Session`](crate::Session) (control path).
+/// is shared with interrupt handlers. Each processor's state is in a [`CounterMemory`](crate::CounterMemory)
+/// (interrupt path) and a [`Session`](crate::Session) (control path).
 ///
 /// # Safety
 /// - [`unit`](Self::unit) and [`opened`](Self::opened) return the same value on every call: the registers that are
@@ -71,14 +70,14 @@ use crate::snapshot::Snapshot;
 /// assert_eq!(small.query(KProfileSource::TOTAL_ISSUES).interval, 0x1_0000);
 /// ```
 ///
-/// Wrong: a [`unit`](Self::unit) that follows from where the call executes, as on a processor of two kinds of core. The
-/// counters were taken on another unit's promise.
+/// Wrong: a [`unit`](Self::unit) that follows from where the call executes, as on a processor with two kinds of core.
+/// The counters were taken under the other core's unit, whose registers may be elsewhere.
 pub unsafe trait SourceInterface {
     /// Returns the interface's name.
     fn name(&self) -> &'static str;
 
-    /// Returns whether lent memory without a slot is an error of [`initialize`](crate::ProfileInterface::initialize);
-    /// otherwise it leaves every source unsupported.
+    /// Returns whether [`initialize`](crate::ProfileInterface::initialize) fails if the lent memory has no slot.
+    /// Otherwise every source is then unsupported.
     fn requires_memory(&self) -> bool;
 
     /// Returns the table of sources.
@@ -87,29 +86,29 @@ pub unsafe trait SourceInterface {
     /// Returns the boot processor's counters.
     fn unit(&self) -> &CounterUnit;
 
-    /// Returns the counters of a processor of this vendor; empty if it has none of the kind.
+    /// Returns the counters of a processor of this vendor; empty if it has none of this kind.
     fn unit_of(&self, processor: &Snapshot) -> CounterUnit;
 
     /// Returns whether the boot processor declares the event of a row of the table. A [`Session`](crate::Session) asks
-    /// its own processor besides, by the row's select and [event bit](crate::ProfileSource::event_bit).
+    /// its own processor as well, by the row's select and [event bit](crate::ProfileSource::event_bit).
     fn is_declared(&self, row: usize) -> bool;
 
     /// Returns the cell of a row's interval, for the whole machine.
     fn interval_cell(&self, row: usize) -> Option<&AtomicU32>;
 
-    /// Returns what the machine's counters answered. Without it, [`query`](crate::ProfileInterface::query) says of
-    /// counters that never answered what CPUID declares.
+    /// Returns the answer of the machine's counters to the sessions that took them. Without it,
+    /// [`query`](crate::ProfileInterface::query) relies on CPUID even if no counter ever answered.
     fn answer(&self) -> Option<&CounterAnswer> {
         None
     }
 
-    /// Returns the sources beyond the table, for the whole machine.
+    /// Returns the machine's sources beyond the table.
     #[inline]
     fn added(&self) -> &'static AddedSources {
         AddedSources::none()
     }
 
-    /// Returns the events beyond the table that are opened on the processor that executes the call.
+    /// Returns the table of opened events of the processor that executes the call.
     #[inline]
     fn opened(&self) -> &EventTable {
         EventTable::none()

@@ -19,10 +19,10 @@ macro_rules! statuses {
             $(#[doc = concat!("`", $name, "`, ", stringify!($value), ".")]
             pub const $constant: Self = Self($value);)*
 
-            /// All statuses with a name here: those of Windows' profiling.
+            /// All statuses that have a name here: those of Windows' profiling.
             pub const ALL: &[Self] = &[$(Self::$constant),*];
 
-            /// Returns the name in NTSTATUS.H.
+            /// Returns the status' name in NTSTATUS.H.
             pub const fn name(self) -> &'static str {
                 match self.0 {
                     $($value => $name,)*
@@ -62,7 +62,7 @@ statuses! {
 }
 
 impl NtStatus {
-    /// Returns the value.
+    /// Returns the status as a number.
     pub const fn value(self) -> u32 {
         self.0
     }

@@ -10,10 +10,10 @@ use crate::profile::source_index::SourceTable;
 use crate::profile::source_interface::{SourceInterface, forward_interface};
 use crate::snapshot::Snapshot;
 
-/// A profile interface with sources beyond those of its table.
+/// A profile interface together with sources that are not in its table.
 ///
-/// It is two references. They run where events can be opened: a session is made of it together with a processor's
-/// [events](crate::WithOpenedEvents).
+/// The value is two references. Added sources run where events can be opened: make the session of this value together
+/// with a processor's [events](crate::WithOpenedEvents).
 ///
 /// ```
 /// use pmu_core::{AddedSlot, AddedSources, EventEntry, EventTable, WithOpenedEvents, WithAddedSources};

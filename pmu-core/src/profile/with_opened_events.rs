@@ -20,9 +20,9 @@ use crate::profile::source_index::SourceTable;
 use crate::profile::source_interface::{SourceInterface, forward_interface};
 use crate::snapshot::Snapshot;
 
-/// A profile interface, and the events that are opened beside its sources on one processor.
+/// A profile interface together with the events that are opened beside its sources on one processor.
 ///
-/// It is two references: the session is made of one, and the interrupt's handler makes its own.
+/// The value is two references: the session is made of one, and the interrupt handler makes its own.
 ///
 /// ```
 /// # use pmu_core::{DefaultInterface, EventEntry, EventTable, WithOpenedEvents};
@@ -103,14 +103,14 @@ impl Report {
 }
 
 impl<'a, I: SourceInterface> WithOpenedEvents<'a, I> {
-    /// Combines the sources of `interface` with the events of `events`, which is this processor's.
+    /// Combines the sources of `interface` with `events`, this processor's table.
     pub const fn new(interface: &'a I, events: &'a EventTable) -> Self {
         Self { interface, events }
     }
 
-    /// Takes over those of the processor's counters that are in `only`, as
-    /// [`ProfileInterface::initialize_only`](crate::ProfileInterface::initialize_only) does. Sources run on
-    /// general counters, events on those and on fixed ones.
+    /// Takes those of the processor's counters that are in `only`, as
+    /// [`ProfileInterface::initialize_only`](crate::ProfileInterface::initialize_only) does. Sources run on general
+    /// counters, events on general and fixed ones.
     ///
     /// # Errors
     /// Those of [`ProfileInterface::initialize`](crate::ProfileInterface::initialize).
@@ -125,8 +125,8 @@ impl<'a, I: SourceInterface> WithOpenedEvents<'a, I> {
         Session::initialize(self, processor, only, msr, platform, memory)
     }
 
-    /// Services the performance interrupt, as [`pmu_core::service`](crate::service) does, and reports each
-    /// overflow of either kind to `overflowed` once.
+    /// Services the performance interrupt, and reports each overflow, of a source or an opened event, to `overflowed`
+    /// once: [`pmu_core::service`](crate::service).
     ///
     /// # Context
     /// Interrupt or NMI, and any other.
