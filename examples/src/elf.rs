@@ -166,5 +166,6 @@ mod tests {
         assert_eq!(name(0x113F).as_deref(), Some("second"));
         assert_eq!(name(0x1140), None);
         assert_eq!(file.address(0x2000), None);
+        assert_eq!((file.base(), file.extent(0x40_1041)), (0x40_1000, Some(0x40_1040..0x40_1140)));
     }
 }

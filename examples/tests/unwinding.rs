@@ -24,7 +24,12 @@ fn scratch(name: &str) -> PathBuf {
 
 /// Builds the program; `None`, and a line that says so, where there is no compiler.
 fn build(name: &str, options: &[&str]) -> Option<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/callers.c");
+    build_of("callers.c", name, options)
+}
+
+/// The same of another source.
+fn build_of(source: &str, name: &str, options: &[&str]) -> Option<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(source);
     let program = scratch(name);
     let mut command = Command::new("cc");
     command.args(["-O2", "-o"]).arg(&program).arg(source).args(options);
@@ -162,6 +167,25 @@ fn leaves_without_tables_and_frames_have_their_callers_and_no_false_one() {
     }
     assert!(known >= 100 && lost * 50 <= known, "{known} callers, {lost} lost: {stacks:?}");
     assert!(stacks.iter().any(|(frames, _)| frames.ends_with(&["middle".into(), "leaf".into()])));
+}
+
+#[test]
+fn code_that_a_files_tables_leave_out_has_its_callers_by_frame_pointers() {
+    let Some(program) = build_of("uncovered.c", "uncovered", &["-fomit-frame-pointer"]) else {
+        return;
+    };
+    let Some((stacks, output)) = stacks(&program, "auto") else { return };
+    let (mut all, mut whole) = (0, 0);
+    for (frames, samples) in &stacks {
+        if frames.last().is_some_and(|frame| frame == "uncovered") {
+            all += samples;
+            let expected = ["main", "calls", "uncovered"].map(String::from);
+            whole += if frames.ends_with(&expected) { *samples } else { 0 };
+        }
+    }
+    assert!(all >= 50 && whole == all, "{whole} of {all}: {stacks:?}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("by frame pointers in uncovered"), "{text}");
 }
 
 #[test]

@@ -69,5 +69,7 @@ mod tests {
         let misses = text("zen4", "ls_dmnd_fills_from_sys.dram_io_near");
         assert!(misses.text.unwrap().starts_with("lines that loads and stores brought"));
         assert!(misses.described.ends_with("PMCx043"), "{}", misses.described);
+        let slots = text("zen4", "de_no_dispatch_per_slot.no_ops_from_frontend");
+        assert!(slots.described.ends_with("PMCx1A0"), "{}", slots.described);
     }
 }
