@@ -3,10 +3,22 @@
 //! Source: `perf_event_open(2)`; perf-list(1), "Raw Hardware Event Descriptor"; the kernel's
 //! `Documentation/ABI/testing/sysfs-bus-event_source-devices-format`, and the files that it describes.
 
+mod attr_bytes;
+mod attr_flags;
 mod attributes;
 mod error;
+mod event_attr;
+mod facility;
+mod frequency;
 mod raw_config;
+mod throttle;
 
+pub use attr_bytes::AttrError;
+pub use attr_flags::AttrFlags;
 pub use attributes::{HARDWARE_EVENTS, PERF_TYPE_HARDWARE, PERF_TYPE_RAW, PerfAttributes};
 pub use error::PerfError;
+pub use event_attr::PerfEventAttr;
+pub use facility::Facility;
+pub use frequency::Frequency;
 pub use raw_config::{RawConfig, RawTerms};
+pub use throttle::Throttle;

@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use crate::perf::facility::Facility;
+
 /// Reason why attributes or a text are not an event, or an event has no attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -17,6 +19,17 @@ pub enum PerfError {
     NoExtraRegister(u64),
     /// The attributes exclude everything: user and kernel, or host and guest.
     ExcludesAll,
+    /// The attributes ask for something beside a counter.
+    Facility(Facility),
+    /// This extension of the configuration, `config3` or `config4`, has no meaning for a counter.
+    Extension(u8),
+    /// This term, modifier or name asks for something beside a counter.
+    Needs {
+        /// The facility.
+        facility: Facility,
+        /// Place in the text, in bytes.
+        at: usize,
+    },
     /// The text has an unknown term, or no closing slash.
     Term {
         /// Place in the text, in bytes.
@@ -39,6 +52,11 @@ impl fmt::Display for PerfError {
                 write!(f, "config1 has no meaning for configuration {config:#X}, or another one")
             }
             Self::ExcludesAll => f.write_str("everything is excluded from the event"),
+            Self::Facility(facility) => write!(f, "there is no support for {facility}"),
+            Self::Extension(number) => write!(f, "config{number} has no meaning for a counter"),
+            Self::Needs { facility, at } => {
+                write!(f, "there is no support for {facility}, which byte {at} asks for")
+            }
             Self::Term { at } => write!(f, "no term of an event at byte {at}"),
             Self::Value { at } => write!(f, "no value, or none that fits, at byte {at}"),
         }

@@ -5,4 +5,6 @@ mod counter_pairs;
 mod encodings;
 mod groups;
 mod names;
+mod perf_attr;
 mod perf_names;
+mod perf_rates;

@@ -167,7 +167,17 @@ const FLOORS: &[Floors] = &[
         of: "pmu",
         floors: &["lib", "local_apic, machine, per_processor, perf, user, watchdog"],
     },
-    Floors { of: "pmu: perf", floors: &["attributes", "raw_config", "error"] },
+    Floors {
+        of: "pmu: perf",
+        floors: &[
+            "attr_bytes",
+            "event_attr",
+            "attributes, attr_flags, frequency, throttle",
+            "raw_config",
+            "error",
+            "facility",
+        ],
+    },
     Floors {
         of: "pmu-kprofile",
         floors: &[

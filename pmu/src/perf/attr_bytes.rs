@@ -1,0 +1,256 @@
+//! `perf_event_attr` as bytes: read and checked as Linux' system call does, of every size.
+
+use core::fmt;
+
+use crate::perf::attr_flags::AttrFlags;
+use crate::perf::attributes::PerfAttributes;
+use crate::perf::event_attr::PerfEventAttr;
+
+/// Flags beyond [`AttrFlags`] in the word at offset 40.
+const EXCLUDE_USER: u64 = 1 << 4;
+const EXCLUDE_KERNEL: u64 = 1 << 5;
+const PRECISE_IP: u32 = 15;
+const EXCLUDE_HOST: u64 = 1 << 19;
+const EXCLUDE_GUEST: u64 = 1 << 20;
+/// `__reserved_1`: the flags above the last one.
+const RESERVED_FLAGS: u64 = !((1 << 40) - 1);
+
+/// `sample_type` from `PERF_SAMPLE_MAX` on, and `read_format` from `PERF_FORMAT_MAX` on.
+const RESERVED_SAMPLE_TYPE: u64 = !((1 << 25) - 1);
+const RESERVED_READ_FORMAT: u64 = !((1 << 5) - 1);
+
+/// Offsets of `__reserved_2`, and of `aux_action`, whose upper 29 bits are `__reserved_3`.
+const RESERVED_2: usize = 110;
+const AUX_ACTION: usize = 116;
+
+impl PerfEventAttr {
+    /// Sizes that Linux published: `PERF_ATTR_SIZE_VER0` to `PERF_ATTR_SIZE_VER9`.
+    pub const SIZES: [usize; 10] = [64, 72, 80, 96, 104, 112, 120, 128, 136, 144];
+
+    /// Size of the latest version, with which [`to_bytes`](Self::to_bytes) writes.
+    pub const SIZE: usize = 144;
+
+    /// Greatest size that is read: a page.
+    pub const MAX_SIZE: usize = 4096;
+
+    /// Returns how many bytes the caller's attributes have, by the first eight of them: what the kernel is to copy from
+    /// user mode and give to [`from_bytes`](Self::from_bytes). A size of 0 stands for the first version's.
+    ///
+    /// ```
+    /// use pmu::perf::{AttrError, PerfEventAttr};
+    /// let head = |size: u32| (u64::from(size) << 32).to_le_bytes();
+    /// assert_eq!(PerfEventAttr::size_of(head(112)), Ok(112));
+    /// assert_eq!(PerfEventAttr::size_of(head(0)), Ok(64));
+    /// assert_eq!(PerfEventAttr::size_of(head(63)), Err(AttrError::Size(63)));
+    /// ```
+    ///
+    /// # Errors
+    /// [`Size`](AttrError::Size).
+    pub const fn size_of(head: [u8; 8]) -> Result<usize, AttrError> {
+        let size = (u64::from_le_bytes(head) >> 32) as u32;
+        match size as usize {
+            0 => Ok(Self::SIZES[0]),
+            size if size >= Self::SIZES[0] && size <= Self::MAX_SIZE => Ok(size),
+            _ => Err(AttrError::Size(size)),
+        }
+    }
+
+    /// Reads attributes of any size, as Linux' system call does.
+    ///
+    /// Fields beyond the caller's size are 0. Bytes beyond the latest version must be 0, and so must reserved fields.
+    /// What follows the caller's size in `bytes` is not read.
+    ///
+    /// # Errors
+    /// Each has the number that the system call returns: [`AttrError::errno`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, AttrError> {
+        let head = bytes.first_chunk().ok_or(AttrError::Short { needed: 8 })?;
+        let size = Self::size_of(*head)?;
+        let given = bytes.get(..size).ok_or(AttrError::Short { needed: size })?;
+        let (known, beyond) = given.split_at_checked(Self::SIZE).unwrap_or((given, &[]));
+        if let Some(place) = beyond.iter().position(|byte| *byte != 0) {
+            return Err(AttrError::Unknown { at: Self::SIZE + place });
+        }
+        let mut all = [0; Self::SIZE];
+        for (place, byte) in all.iter_mut().zip(known) {
+            *place = *byte;
+        }
+        let attr = Self::read(&all);
+        attr.check(&all)?;
+        Ok(attr)
+    }
+
+    fn read(bytes: &[u8; Self::SIZE]) -> Self {
+        let flags = u64_at(bytes, 40);
+        Self {
+            select: PerfAttributes {
+                type_: u32_at(bytes, 0),
+                config: u64_at(bytes, 8),
+                config1: u64_at(bytes, 56),
+                sample_period: u64_at(bytes, 16),
+                exclude_user: flags & EXCLUDE_USER != 0,
+                exclude_kernel: flags & EXCLUDE_KERNEL != 0,
+                exclude_host: flags & EXCLUDE_HOST != 0,
+                exclude_guest: flags & EXCLUDE_GUEST != 0,
+            },
+            flags: AttrFlags::from_bits_truncate(flags),
+            precise_ip: (flags >> PRECISE_IP) as u8 & 0b11,
+            sample_type: u64_at(bytes, 24),
+            read_format: u64_at(bytes, 32),
+            wakeup: u32_at(bytes, 48),
+            bp_type: u32_at(bytes, 52),
+            config2: u64_at(bytes, 64),
+            branch_sample_type: u64_at(bytes, 72),
+            sample_regs_user: u64_at(bytes, 80),
+            sample_stack_user: u32_at(bytes, 88),
+            clockid: u32_at(bytes, 92) as i32,
+            sample_regs_intr: u64_at(bytes, 96),
+            aux_watermark: u32_at(bytes, 104),
+            sample_max_stack: u32_at(bytes, 108) as u16,
+            aux_sample_size: u32_at(bytes, 112),
+            aux_action: u32_at(bytes, AUX_ACTION),
+            sig_data: u64_at(bytes, 120),
+            config3: u64_at(bytes, 128),
+            config4: u64_at(bytes, 136),
+        }
+    }
+
+    /// Checks what Linux checks of every type of event.
+    fn check(&self, bytes: &[u8; Self::SIZE]) -> Result<(), AttrError> {
+        let flags = u64_at(bytes, 40) & RESERVED_FLAGS;
+        let period = self.select.sample_period;
+        if flags != 0 {
+            Err(AttrError::Flags(flags))
+        } else if u32_at(bytes, 108) >> 16 != 0 {
+            Err(AttrError::Reserved { at: RESERVED_2 })
+        } else if self.aux_action >> 3 != 0 {
+            Err(AttrError::Reserved { at: AUX_ACTION })
+        } else if self.sample_type & RESERVED_SAMPLE_TYPE != 0 {
+            Err(AttrError::SampleType(self.sample_type & RESERVED_SAMPLE_TYPE))
+        } else if self.read_format & RESERVED_READ_FORMAT != 0 {
+            Err(AttrError::ReadFormat(self.read_format & RESERVED_READ_FORMAT))
+        } else if period >> 63 != 0 && !self.flags.contains(AttrFlags::FREQ) {
+            Err(AttrError::Period(period))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Returns the attributes as bytes of the latest version, which says its size. `precise_ip` has two bits.
+    pub fn to_bytes(&self) -> [u8; Self::SIZE] {
+        let mut bytes = [0; Self::SIZE];
+        let mut put = |at: usize, value: &[u8]| {
+            for (place, byte) in bytes.iter_mut().skip(at).zip(value) {
+                *place = *byte;
+            }
+        };
+        let Self { select, flags, .. } = self;
+        let flag = |set: bool, bit: u64| if set { bit } else { 0 };
+        let flags = flags.bits()
+            | u64::from(self.precise_ip & 0b11) << PRECISE_IP
+            | flag(select.exclude_user, EXCLUDE_USER)
+            | flag(select.exclude_kernel, EXCLUDE_KERNEL)
+            | flag(select.exclude_host, EXCLUDE_HOST)
+            | flag(select.exclude_guest, EXCLUDE_GUEST);
+        for (at, value) in [
+            (8, select.config),
+            (16, select.sample_period),
+            (24, self.sample_type),
+            (32, self.read_format),
+            (40, flags),
+            (56, select.config1),
+            (64, self.config2),
+            (72, self.branch_sample_type),
+            (80, self.sample_regs_user),
+            (96, self.sample_regs_intr),
+            (120, self.sig_data),
+            (128, self.config3),
+            (136, self.config4),
+        ] {
+            put(at, &value.to_le_bytes());
+        }
+        for (at, value) in [
+            (0, select.type_),
+            (4, Self::SIZE as u32),
+            (48, self.wakeup),
+            (52, self.bp_type),
+            (88, self.sample_stack_user),
+            (92, self.clockid as u32),
+            (104, self.aux_watermark),
+            (108, self.sample_max_stack.into()),
+            (112, self.aux_sample_size),
+            (AUX_ACTION, self.aux_action),
+        ] {
+            put(at, &value.to_le_bytes());
+        }
+        bytes
+    }
+}
+
+fn u64_at(bytes: &[u8; PerfEventAttr::SIZE], at: usize) -> u64 {
+    bytes.iter().skip(at).take(8).rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
+}
+
+fn u32_at(bytes: &[u8; PerfEventAttr::SIZE], at: usize) -> u32 {
+    bytes.iter().skip(at).take(4).rev().fold(0, |value, byte| value << 8 | u32::from(*byte))
+}
+
+/// Reason why bytes are not a `perf_event_attr`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum AttrError {
+    /// The size that the attributes give is below the first version's or above a page. Linux writes the size that it
+    /// knows, [`PerfEventAttr::SIZE`], to the caller's `size`.
+    Size(u32),
+    /// A field beyond the latest version is not 0. Linux writes the size that it knows to the caller's `size`.
+    Unknown {
+        /// Place of the first such byte.
+        at: usize,
+    },
+    /// There are fewer bytes than the attributes say.
+    Short {
+        /// The number of bytes that are needed.
+        needed: usize,
+    },
+    /// These flags are reserved.
+    Flags(u64),
+    /// A reserved field is not 0.
+    Reserved {
+        /// Place of the field, in bytes.
+        at: usize,
+    },
+    /// These bits of `sample_type` are reserved.
+    SampleType(u64),
+    /// These bits of `read_format` are reserved.
+    ReadFormat(u64),
+    /// The period has bit 63 set.
+    Period(u64),
+}
+
+impl AttrError {
+    /// Returns what Linux' system call returns for it, as a positive number: `E2BIG` (7), `EFAULT` (14), `EINVAL` (22).
+    pub const fn errno(self) -> i32 {
+        match self {
+            Self::Size(_) | Self::Unknown { .. } => 7,
+            Self::Short { .. } => 14,
+            _ => 22,
+        }
+    }
+}
+
+impl fmt::Display for AttrError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Size(size) => write!(f, "no perf_event_attr has {size} bytes"),
+            Self::Unknown { at } => write!(f, "a field at byte {at} is of a later version"),
+            Self::Short { needed } => write!(f, "{needed} bytes are needed"),
+            Self::Flags(flags) => write!(f, "flags {flags:#X} are reserved"),
+            Self::Reserved { at } => write!(f, "the field at byte {at} is reserved"),
+            Self::SampleType(bits) => write!(f, "bits {bits:#X} of sample_type are reserved"),
+            Self::ReadFormat(bits) => write!(f, "bits {bits:#X} of read_format are reserved"),
+            Self::Period(period) => write!(f, "the period {period} is too long"),
+        }
+    }
+}
+
+impl core::error::Error for AttrError {}

@@ -1,0 +1,118 @@
+//! The flags of `perf_event_attr` that do not select what is counted.
+
+use core::ops::BitOr;
+
+/// Flags of `perf_event_attr` other than those that exclude (they are in
+/// [`PerfAttributes`](crate::perf::PerfAttributes)) and `precise_ip`. They are the kernel's to act on.
+///
+/// Source: `include/uapi/linux/perf_event.h`, `struct perf_event_attr`, as the bits are in the word at offset 40.
+///
+/// ```
+/// use pmu::perf::AttrFlags;
+/// let flags = AttrFlags::PINNED | AttrFlags::DISABLED;
+/// assert!(flags.contains(AttrFlags::PINNED) && !flags.contains(AttrFlags::FREQ));
+/// assert_eq!(flags.bits(), 0b101);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct AttrFlags(u64);
+
+impl AttrFlags {
+    /// No flag.
+    pub const NONE: Self = Self(0);
+
+    /// `disabled`: starts stopped.
+    pub const DISABLED: Self = Self(1 << 0);
+    /// `inherit`: new threads of the thread get the event, too.
+    pub const INHERIT: Self = Self(1 << 1);
+    /// `pinned`: always on a counter, or in an error state.
+    pub const PINNED: Self = Self(1 << 2);
+    /// `exclusive`: no other group runs beside its group.
+    pub const EXCLUSIVE: Self = Self(1 << 3);
+    /// `exclude_hv`: a level above the kernel's, which x86 does not have; as in Linux, without effect.
+    pub const EXCLUDE_HV: Self = Self(1 << 6);
+    /// `exclude_idle`: for software events only; as in Linux, without effect.
+    pub const EXCLUDE_IDLE: Self = Self(1 << 7);
+    /// `mmap`: records of executable mappings.
+    pub const MMAP: Self = Self(1 << 8);
+    /// `comm`: records of names of threads.
+    pub const COMM: Self = Self(1 << 9);
+    /// `freq`: the period is a [frequency](crate::perf::Frequency): `sample_freq`.
+    pub const FREQ: Self = Self(1 << 10);
+    /// `inherit_stat`: counts per thread are kept apart.
+    pub const INHERIT_STAT: Self = Self(1 << 11);
+    /// `enable_on_exec`: starts at the next exec.
+    pub const ENABLE_ON_EXEC: Self = Self(1 << 12);
+    /// `task`: records of forks and exits.
+    pub const TASK: Self = Self(1 << 13);
+    /// `watermark`: [`wakeup`](crate::perf::PerfEventAttr::wakeup) is in bytes.
+    pub const WATERMARK: Self = Self(1 << 14);
+    /// `mmap_data`: records of other mappings.
+    pub const MMAP_DATA: Self = Self(1 << 17);
+    /// `sample_id_all`: each record names its event.
+    pub const SAMPLE_ID_ALL: Self = Self(1 << 18);
+    /// `exclude_callchain_kernel`: call chains without the kernel's part.
+    pub const EXCLUDE_CALLCHAIN_KERNEL: Self = Self(1 << 21);
+    /// `exclude_callchain_user`: call chains without user mode's part.
+    pub const EXCLUDE_CALLCHAIN_USER: Self = Self(1 << 22);
+    /// `mmap2`: records of mappings have the file's identity.
+    pub const MMAP2: Self = Self(1 << 23);
+    /// `comm_exec`: records of names tell those of an exec.
+    pub const COMM_EXEC: Self = Self(1 << 24);
+    /// `use_clockid`: times are of [`clockid`](crate::perf::PerfEventAttr::clockid).
+    pub const USE_CLOCKID: Self = Self(1 << 25);
+    /// `context_switch`: records of context switches.
+    pub const CONTEXT_SWITCH: Self = Self(1 << 26);
+    /// `write_backward`: the ring is written from its end.
+    pub const WRITE_BACKWARD: Self = Self(1 << 27);
+    /// `namespaces`: records of namespaces.
+    pub const NAMESPACES: Self = Self(1 << 28);
+    /// `ksymbol`: records of the kernel's symbols that come and go.
+    pub const KSYMBOL: Self = Self(1 << 29);
+    /// `bpf_event`: records of BPF programs.
+    pub const BPF_EVENT: Self = Self(1 << 30);
+    /// `aux_output`: writes to a processor trace, and no records.
+    pub const AUX_OUTPUT: Self = Self(1 << 31);
+    /// `cgroup`: records of control groups.
+    pub const CGROUP: Self = Self(1 << 32);
+    /// `text_poke`: records of changes of the kernel's code.
+    pub const TEXT_POKE: Self = Self(1 << 33);
+    /// `build_id`: records of mappings have the build ID.
+    pub const BUILD_ID: Self = Self(1 << 34);
+    /// `inherit_thread`: inherits to threads of the same process only.
+    pub const INHERIT_THREAD: Self = Self(1 << 35);
+    /// `remove_on_exec`: an exec removes it.
+    pub const REMOVE_ON_EXEC: Self = Self(1 << 36);
+    /// `sigtrap`: an overflow sends SIGTRAP at once.
+    pub const SIGTRAP: Self = Self(1 << 37);
+    /// `defer_callchain`: user mode's call chain follows in a record of its own.
+    pub const DEFER_CALLCHAIN: Self = Self(1 << 38);
+    /// `defer_output`: records of deferred call chains.
+    pub const DEFER_OUTPUT: Self = Self(1 << 39);
+
+    /// All of them: of the 40 flags, those that exclude and the two bits of `precise_ip` are missing.
+    pub const ALL: Self = Self(((1 << 40) - 1) & !(0b11 << 4 | 0b11 << 15 | 0b11 << 19));
+
+    /// Returns the flags among these bits of the word at offset 40.
+    pub const fn from_bits_truncate(bits: u64) -> Self {
+        Self(bits & Self::ALL.0)
+    }
+
+    /// Returns the bits of the flags in the word at offset 40.
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// Returns whether all of these flags are set.
+    pub const fn contains(self, flags: Self) -> bool {
+        self.0 & flags.0 == flags.0
+    }
+}
+
+impl BitOr for AttrFlags {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}

@@ -1,0 +1,129 @@
+//! `perf_event_attr` with all its fields, and the event that it stands for.
+
+use pmu_core::{CounterSet, Event, EventSelect};
+
+use crate::perf::attr_flags::AttrFlags;
+use crate::perf::attributes::PerfAttributes;
+use crate::perf::error::PerfError;
+use crate::perf::facility::Facility;
+use crate::perf::frequency::Frequency;
+
+/// All fields of Linux' `perf_event_attr`, of every published size, as `perf_event_open` takes them.
+///
+/// [`from_bytes`](Self::from_bytes) reads them as the system call does, and [`event`](Self::event) is what a counter
+/// counts. The fields of records are the kernel's to act on, and so are most flags.
+///
+/// Source: `include/uapi/linux/perf_event.h`; `perf_event_open(2)`.
+///
+/// ```
+/// use pmu::core::{Event, GenericEvent};
+/// use pmu::perf::{AttrFlags, PerfEventAttr};
+/// // As user mode wrote them: 64 bytes, instructions in user mode, one interrupt per 100,000.
+/// let mut bytes = [0; 64];
+/// bytes[4] = 64; // size
+/// bytes[8] = 1; // config: PERF_COUNT_HW_INSTRUCTIONS
+/// bytes[16..24].copy_from_slice(&100_000_u64.to_le_bytes());
+/// bytes[40] = 0b10_0001; // disabled, exclude_kernel
+///
+/// let attr = PerfEventAttr::from_bytes(&bytes)?;
+/// assert_eq!(attr.flags, AttrFlags::DISABLED);
+/// let event = attr.event(|_select| None)?;
+/// let expected = Event::generic(GenericEvent::Instructions).user_only().every(100_000);
+/// assert_eq!(event, expected.with_total().rotating());
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct PerfEventAttr {
+    /// The fields that select the event. With [`AttrFlags::FREQ`] its `sample_period` is `sample_freq`, in interrupts
+    /// per second.
+    pub select: PerfAttributes,
+    /// The flags, but those that exclude.
+    pub flags: AttrFlags,
+    /// `precise_ip`: 0 to 3, the skid that samples may have.
+    pub precise_ip: u8,
+    /// `sample_type`: what samples have.
+    pub sample_type: u64,
+    /// `read_format`: what reading the event returns.
+    pub read_format: u64,
+    /// `wakeup_events`, or `wakeup_watermark`.
+    pub wakeup: u32,
+    /// `bp_type`: of breakpoints.
+    pub bp_type: u32,
+    /// `config2`, or `bp_len`.
+    pub config2: u64,
+    /// `branch_sample_type`: which branches are recorded.
+    pub branch_sample_type: u64,
+    /// `sample_regs_user`: registers of user mode in samples.
+    pub sample_regs_user: u64,
+    /// `sample_stack_user`: bytes of user mode's stack in samples.
+    pub sample_stack_user: u32,
+    /// `clockid`: the clock of times.
+    pub clockid: i32,
+    /// `sample_regs_intr`: registers of the interrupted context in samples.
+    pub sample_regs_intr: u64,
+    /// `aux_watermark`: bytes of a trace before a wake-up.
+    pub aux_watermark: u32,
+    /// `sample_max_stack`: greatest number of frames in a call chain.
+    pub sample_max_stack: u16,
+    /// `aux_sample_size`: bytes of a trace in samples.
+    pub aux_sample_size: u32,
+    /// `aux_action`: starts paused, pauses or resumes a trace.
+    pub aux_action: u32,
+    /// `sig_data`: what SIGTRAP carries.
+    pub sig_data: u64,
+    /// `config3`.
+    pub config3: u64,
+    /// `config4`.
+    pub config4: u64,
+}
+
+impl PerfEventAttr {
+    /// Bit of `sample_type` for records of branches, `PERF_SAMPLE_BRANCH_STACK`.
+    pub const SAMPLE_BRANCH_STACK: u64 = 1 << 11;
+    /// Bit of `sample_type` for counts with each sample, `PERF_SAMPLE_READ`.
+    pub const SAMPLE_READ: u64 = 1 << 4;
+    /// Bit of `read_format` for the counts of a whole group, `PERF_FORMAT_GROUP`.
+    pub const FORMAT_GROUP: u64 = 1 << 3;
+
+    /// Converts the attributes into an event that behaves as Linux' does: it keeps its total while it interrupts, and
+    /// takes turns unless it is pinned. `constraints` is as for [`PerfAttributes::event`].
+    ///
+    /// An event of a frequency starts with [`Frequency::INITIAL_PERIOD`]. The kernel acts on the other flags: it starts
+    /// the event unless it is `DISABLED`, and so on.
+    ///
+    /// # Errors
+    /// Those of [`PerfAttributes::event`]; [`Facility`](PerfError::Facility) and [`Extension`](PerfError::Extension).
+    pub fn event(
+        &self,
+        constraints: impl FnOnce(EventSelect) -> Option<CounterSet>,
+    ) -> Result<Event, PerfError> {
+        if let Some(missing) = self.missing() {
+            return Err(PerfError::Facility(missing));
+        }
+        for (number, value) in [(3, self.config3), (4, self.config4)] {
+            if value != 0 {
+                return Err(PerfError::Extension(number));
+            }
+        }
+        let mut select = self.select;
+        if self.flags.contains(AttrFlags::FREQ) && select.sample_period != 0 {
+            select.sample_period = Frequency::INITIAL_PERIOD;
+        }
+        let event = select.event(constraints)?.with_total();
+        Ok(if self.flags.contains(AttrFlags::PINNED) { event } else { event.rotating() })
+    }
+
+    /// Returns the facility that the event needs beside a counter.
+    fn missing(&self) -> Option<Facility> {
+        let trace = self.flags.contains(AttrFlags::AUX_OUTPUT) || self.aux_action != 0;
+        [
+            (self.precise_ip != 0, Facility::PreciseSampling),
+            (self.sample_type & Self::SAMPLE_BRANCH_STACK != 0, Facility::BranchRecords),
+            (trace || self.aux_sample_size != 0, Facility::ProcessorTrace),
+            (self.config2 != 0, Facility::AutoCounterReload),
+        ]
+        .into_iter()
+        .find_map(|(needed, facility)| needed.then_some(facility))
+    }
+}

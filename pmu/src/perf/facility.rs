@@ -1,0 +1,44 @@
+//! Facilities that perf's events may ask for and that the counters do not have.
+
+use core::fmt;
+
+/// Hardware or software beside the counters that an event of perf's asks for, and that these crates do not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum Facility {
+    /// Samples without skid: Intel's PEBS, AMD's IBS (`:p`, `precise_ip`).
+    PreciseSampling,
+    /// Records of taken branches: LBR (`branch_type`, `PERF_SAMPLE_BRANCH_STACK`).
+    BranchRecords,
+    /// Processor traces: Intel PT (`aux_output`).
+    ProcessorTrace,
+    /// Counters that reload others (`acr_mask`, `config2`).
+    AutoCounterReload,
+    /// BPF programs that count (`:b`).
+    Bpf,
+    /// Events of the kernel's software.
+    SoftwareEvents,
+    /// Hardware breakpoints (`mem:`).
+    Breakpoints,
+    /// Trace points of the kernel.
+    TracePoints,
+    /// Counters outside the cores: `uncore_…`, `amd_l3`, `power` and the like.
+    OtherUnits,
+}
+
+impl fmt::Display for Facility {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::PreciseSampling => "precise sampling",
+            Self::BranchRecords => "branch records",
+            Self::ProcessorTrace => "processor traces",
+            Self::AutoCounterReload => "auto counter reload",
+            Self::Bpf => "BPF",
+            Self::SoftwareEvents => "software events",
+            Self::Breakpoints => "breakpoints",
+            Self::TracePoints => "trace points",
+            Self::OtherUnits => "units outside the cores",
+        })
+    }
+}

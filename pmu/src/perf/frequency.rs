@@ -1,0 +1,107 @@
+//! Sampling by frequency: the period that follows from how often an event happens.
+
+use pmu_core::EventTable;
+
+/// A number of interrupts per second to be kept, by changes of the event's period.
+///
+/// As Linux does it: each interrupt and each tick estimates the period at which the event would interrupt this often,
+/// and the period goes an eighth of the way there. Times are nanoseconds of one clock.
+///
+/// ```
+/// use pmu::perf::Frequency;
+/// const TICK: u64 = 4_000_000; // nanoseconds: 250 ticks per second
+/// let mut frequency = Frequency::new(4_000, Frequency::INITIAL_PERIOD, TICK);
+/// // In the handler: the time, and what comes back is the event's next period.
+/// assert_eq!(frequency.interrupted(1_000_000), 4096); // the first interrupt tells nothing
+/// // 4096 events in 100 µs are 10,240 per 1/4,000 second: (10,240 - 4096) / 8 more.
+/// assert_eq!(frequency.interrupted(1_100_000), 4864);
+/// // At the tick: the event's count.
+/// assert_eq!(frequency.ticked(8_960), 4326); // 8960 per tick are 560 per 1/4,000 second
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Frequency {
+    hertz: u64,
+    period: u64,
+    tick: u64,
+    time: Option<u64>,
+    count: u64,
+}
+
+impl Frequency {
+    /// Period with which an event of a frequency starts: the shortest that a new
+    /// [`EventTable`] takes.
+    pub const INITIAL_PERIOD: u64 = EventTable::DEFAULT_MIN_PERIOD;
+
+    /// Creates the state of an event that is to interrupt `hertz` times per second, has this period now, and is looked
+    /// at once per `tick` nanoseconds.
+    pub const fn new(hertz: u64, period: u64, tick: u64) -> Self {
+        Self { hertz, period, tick, time: None, count: 0 }
+    }
+
+    /// Returns the period of the event.
+    pub const fn period(&self) -> u64 {
+        self.period
+    }
+
+    /// Takes note of an interrupt of the event at this time, and returns the next period.
+    ///
+    /// Two interrupts that are two ticks or more apart tell nothing: the event may have stood still between them.
+    ///
+    /// A period below the table's [shortest](EventTable::set_min_period) is not taken: the kernel takes the
+    /// greater of both.
+    ///
+    /// # Context
+    /// Interrupt or task, on the processor of the event.
+    pub const fn interrupted(&mut self, now: u64) -> u64 {
+        if let Some(before) = self.time
+            && let Some(elapsed) = now.checked_sub(before)
+            && elapsed < self.tick.saturating_mul(2)
+        {
+            self.period = Self::next_period(self.hertz, self.period, elapsed, self.period);
+        }
+        self.time = Some(now);
+        self.period
+    }
+
+    /// Takes note of a tick with this count of the event, and returns the next period. Without it an event whose period
+    /// is too long for the present rate would keep the period until the next interrupt.
+    ///
+    /// Where the event's remaining period is more than eight times what this returns, Linux loads the counter anew.
+    pub const fn ticked(&mut self, count: u64) -> u64 {
+        let happened = count.wrapping_sub(self.count);
+        self.count = count;
+        if happened != 0 && happened <= i64::MAX as u64 {
+            self.period = Self::next_period(self.hertz, self.period, self.tick, happened);
+        }
+        self.period
+    }
+
+    /// Returns the period that follows on `period` for an event that happened `count` times in so many nanoseconds and
+    /// is to interrupt `hertz` times per second.
+    ///
+    /// It goes an eighth of the way, rounded away from the present period, to `count` · 10⁹ / (`nanoseconds` ·
+    /// `hertz`). It is at least 1 and below 2⁶³. A frequency or a time of 0 keeps the period.
+    ///
+    /// ```
+    /// use pmu::perf::Frequency;
+    /// // 3 · 10⁹ cycles per second, 1,000 interrupts per second: towards 3,000,000.
+    /// assert_eq!(Frequency::next_period(1_000, 2_000_000, 1_000_000, 3_000_000), 2_125_000);
+    /// assert_eq!(Frequency::next_period(1_000, 3_000_000, 1_000_000, 3_000_000), 3_000_000);
+    /// ```
+    pub const fn next_period(hertz: u64, period: u64, nanoseconds: u64, count: u64) -> u64 {
+        const LONGEST: u128 = i64::MAX as u128;
+        let divisor = nanoseconds as u128 * hertz as u128;
+        let wanted = match (count as u128 * 1_000_000_000).checked_div(divisor) {
+            None => return period,
+            Some(wanted) if wanted > LONGEST => LONGEST as u64,
+            Some(wanted) => wanted as u64,
+        };
+        let next = if wanted >= period {
+            period + (wanted - period).div_ceil(8)
+        } else {
+            period - (period - wanted).div_ceil(8)
+        };
+        if next == 0 { 1 } else { next }
+    }
+}

@@ -1,0 +1,74 @@
+//! Throttling: at most so many interrupts of an event per tick.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// A limit on the interrupts of one event between two timer ticks.
+///
+/// At the last interrupt that the limit allows, the handler stops the event; the next tick lets it be started again.
+///
+/// ```
+/// use pmu::perf::Throttle;
+/// // One per event. At most 100,000 interrupts per second, and 250 ticks per second: 400 per tick.
+/// static THROTTLE: Throttle = Throttle::new(Throttle::per_tick(100_000, 250));
+///
+/// fn overflowed() -> bool {
+///     THROTTLE.interrupted() // true: the handler disables the event
+/// }
+/// fn timer_tick() -> bool {
+///     THROTTLE.ticked() // true: the event was disabled by the throttle, and is started again
+/// }
+/// assert!((1..400).all(|_| !overflowed()));
+/// assert!(overflowed());
+/// assert!(timer_tick());
+/// assert!(!overflowed() && !timer_tick());
+/// ```
+#[derive(Debug)]
+pub struct Throttle {
+    limit: u32,
+    /// Interrupts since the last tick, or `THROTTLED`.
+    interrupts: AtomicU32,
+}
+
+impl Throttle {
+    const THROTTLED: u32 = u32::MAX;
+
+    /// Creates a throttle of at most `limit` interrupts per tick; 0 means 1.
+    pub const fn new(limit: u32) -> Self {
+        Self { limit, interrupts: AtomicU32::new(0) }
+    }
+
+    /// Returns the limit per tick for so many interrupts per second, rounded up: Linux' `perf_event_max_sample_rate`
+    /// divided by `HZ`. Where there are no ticks, there is no limit.
+    pub const fn per_tick(per_second: u32, ticks_per_second: u32) -> u32 {
+        match ticks_per_second {
+            0 => u32::MAX,
+            ticks => per_second.div_ceil(ticks),
+        }
+    }
+
+    /// Counts an interrupt of the event, and returns whether the event is to be stopped until the next tick.
+    ///
+    /// # Context
+    /// Interrupt, NMI, or task, on the processor of the event.
+    pub fn interrupted(&self) -> bool {
+        // Nothing else is read on account of this word, and its writers are on one processor.
+        let interrupts = self.interrupts.load(Ordering::Relaxed).saturating_add(1);
+        let throttled = interrupts >= self.limit;
+        let interrupts = if throttled { Self::THROTTLED } else { interrupts };
+        self.interrupts.store(interrupts, Ordering::Relaxed);
+        throttled
+    }
+
+    /// Begins a new tick, and returns whether the event was stopped by the throttle in the last one.
+    ///
+    /// # Context
+    /// The timer tick, on the processor of the event; an NMI may come in between.
+    pub fn ticked(&self) -> bool {
+        self.interrupts.swap(0, Ordering::Relaxed) == Self::THROTTLED
+    }
+
+    /// Returns whether the event is stopped until the next tick.
+    pub fn is_throttled(&self) -> bool {
+        self.interrupts.load(Ordering::Relaxed) == Self::THROTTLED
+    }
+}
