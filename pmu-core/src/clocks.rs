@@ -1,7 +1,9 @@
 //! The frequencies of a processor: MPERF and APERF, and the TSC's.
 
-use crate::msr::MsrAccess;
-use crate::msr::{MsrBackend, MsrFault, MsrUpdate};
+use crate::msr::access::MsrAccess;
+use crate::msr::backend::MsrBackend;
+use crate::msr::fault::MsrFault;
+use crate::msr::update::MsrUpdate;
 use crate::snapshot::Snapshot;
 
 /// `IA32_MPERF`, AMD's `MPERF` (SDM vol. 4, table 2-2; APM vol. 2, "Effective Frequency").

@@ -60,14 +60,15 @@ pub use detection::NoInterface;
 pub use dump::{CpuidDump, DumpError};
 pub use frame::{InterruptFrame, ProcessId, ProcessorNumber};
 pub use interval::{Interval, IntervalError, IntervalLimits, IntervalUnit};
+pub use msr::access::MsrAccess;
+pub use msr::address::{MsrAddress, PmcIndex};
+pub use msr::backend::MsrBackend;
+pub use msr::fault::{MsrError, MsrErrorKind, MsrFault, MsrOperation};
 #[cfg(all(feature = "native", any(target_arch = "x86", target_arch = "x86_64")))]
 pub use msr::native::NativeMsr;
 #[cfg(all(feature = "native", target_arch = "x86_64"))]
 pub use msr::native::{FaultFixup, FixupMsr};
-pub use msr::{
-    MsrAccess, MsrAddress, MsrBackend, MsrError, MsrErrorKind, MsrFault, MsrOperation, MsrUpdate,
-    PmcIndex,
-};
+pub use msr::update::MsrUpdate;
 pub use platform::{Platform, TimerUnavailable};
 pub use profile::added::{AddSourceError, AddedSlot, AddedSource, AddedSources};
 pub use profile::classes;

@@ -7,7 +7,7 @@ use crate::counters::names::event_id::EventId;
 use crate::counters::names::generic_event::GenericEvent;
 use crate::counters::names::group_id::GroupId;
 use crate::detection::NoInterface;
-use crate::msr::MsrFault;
+use crate::msr::fault::MsrFault;
 
 /// Error of an operation on a processor's counters.
 ///

@@ -5,9 +5,11 @@ use core::arch::asm;
 use core::arch::naked_asm;
 use core::convert::Infallible;
 
+use crate::msr::address::{MsrAddress, PmcIndex};
+use crate::msr::backend::MsrBackend;
 #[cfg(target_arch = "x86_64")]
-use super::MsrErrorKind;
-use super::{MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
+use crate::msr::fault::MsrErrorKind;
+use crate::msr::update::MsrUpdate;
 
 /// RDMSR, WRMSR and RDPMC on this processor, with nothing in between.
 ///

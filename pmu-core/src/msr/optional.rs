@@ -3,7 +3,7 @@
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::msr::MsrAddress;
+use crate::msr::address::MsrAddress;
 
 /// An `Option<MsrAddress>` in four bytes. Zeros, as in new memory, stand for `None`. An address is inverted: so only
 /// `FFFF_FFFFh`, which is no register's, cannot be told from `None`.

@@ -8,7 +8,7 @@ use crate::counters::names::counter_id::CounterSet;
 use crate::counters::names::event_id::EventId;
 use crate::counters::shared::memory::CounterMemory;
 use crate::interval::Interval;
-use crate::msr::MsrBackend;
+use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 use crate::profile::declared::{declared_information, declared_interval};
 use crate::profile::error::InterfaceError;

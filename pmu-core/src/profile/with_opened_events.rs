@@ -9,7 +9,7 @@ use crate::counters::names::counter_id::CounterSet;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::memory::CounterMemory;
 use crate::counters::shared::table::EventTable;
-use crate::msr::MsrBackend;
+use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 use crate::profile::added::AddedSources;
 use crate::profile::counter_answer::CounterAnswer;

@@ -8,7 +8,10 @@ use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::registers::counter::{Counter, CounterControl};
 use crate::counters::registers::global::GlobalRegisters;
-use crate::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
+use crate::msr::access::MsrAccess;
+use crate::msr::address::MsrAddress;
+use crate::msr::backend::MsrBackend;
+use crate::msr::fault::MsrFault;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {

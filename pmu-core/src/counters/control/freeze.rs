@@ -5,7 +5,9 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_source::EventSource;
-use crate::msr::{MsrAccess, MsrBackend, MsrFault};
+use crate::msr::access::MsrAccess;
+use crate::msr::backend::MsrBackend;
+use crate::msr::fault::MsrFault;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {

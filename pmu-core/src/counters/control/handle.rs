@@ -20,7 +20,9 @@ use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::memory::CounterMemory;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::counters::shared::table::EventTable;
-use crate::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrFault, MsrOperation};
+use crate::msr::address::MsrAddress;
+use crate::msr::backend::MsrBackend;
+use crate::msr::fault::{MsrErrorKind, MsrFault, MsrOperation};
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {

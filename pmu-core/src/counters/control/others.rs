@@ -8,7 +8,7 @@ use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::registers::counter::CounterControl;
 use crate::counters::registers::select::EventSelect;
-use crate::msr::MsrBackend;
+use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {

@@ -7,7 +7,8 @@ use crate::counters::names::counter_id::CounterId;
 use crate::counters::names::event_id::EventId;
 use crate::counters::registers::counter::Counter;
 use crate::counters::shared::entry::EventEntry;
-use crate::msr::{MsrBackend, MsrFault};
+use crate::msr::backend::MsrBackend;
+use crate::msr::fault::MsrFault;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {

@@ -11,7 +11,8 @@ use crate::counters::names::counter_id::CounterSet;
 use crate::counters::registers::counter::Counter;
 use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
-use crate::msr::{MsrAccess, MsrBackend};
+use crate::msr::access::MsrAccess;
+use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {

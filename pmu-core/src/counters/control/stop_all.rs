@@ -3,7 +3,9 @@
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::registers::counter::CounterControl;
 use crate::counters::registers::unit::CounterUnit;
-use crate::msr::{MsrAccess, MsrBackend, MsrFault};
+use crate::msr::access::MsrAccess;
+use crate::msr::backend::MsrBackend;
+use crate::msr::fault::MsrFault;
 
 /// Stops every counter of the processor that executes the call, regardless of its owner, and cancels pending
 /// interrupts.

@@ -4,7 +4,7 @@ use crate::counters::events::extra::Extra;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::names::generic_event::GenericEvent;
 use crate::counters::registers::select::EventSelect;
-use crate::msr::MsrAddress;
+use crate::msr::address::MsrAddress;
 
 /// An event to be counted, with its privilege levels, its period, and the counters that it may have.
 ///

@@ -1,6 +1,6 @@
 //! The extra register that refines an event beyond its select.
 
-use crate::msr::MsrAddress;
+use crate::msr::address::MsrAddress;
 use crate::msr::optional::OptionalAddress;
 
 /// Greatest number of encodings of an event: Nova Lake's off-module response has four registers.

@@ -7,7 +7,8 @@ use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::interrupt::pass::{GENERAL, Pass, Running};
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::registers::global::GlobalRegisters;
-use crate::msr::{MsrAccess, MsrBackend};
+use crate::msr::access::MsrAccess;
+use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 /// Access that remains once the overflows are served.

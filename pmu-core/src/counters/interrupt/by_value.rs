@@ -4,7 +4,7 @@ use crate::counters::hooks::event_source::EventSource;
 use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::interrupt::pass::{GENERAL, Pass};
 use crate::counters::names::counter_id::CounterSet;
-use crate::msr::MsrBackend;
+use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<'a, S, M, P, F> Pass<'a, S, M, P, F>

@@ -7,7 +7,10 @@ use crate::counters::names::event_id::EventId;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::memory::CounterMemory;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
-use crate::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
+use crate::msr::access::MsrAccess;
+use crate::msr::address::MsrAddress;
+use crate::msr::backend::MsrBackend;
+use crate::msr::fault::MsrFault;
 use crate::platform::Platform;
 
 /// One pass of the interrupt path over the counters.

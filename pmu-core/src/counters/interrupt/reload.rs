@@ -10,7 +10,9 @@ use crate::counters::names::event_id::EventId;
 use crate::counters::registers::counter::Counter;
 use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
-use crate::msr::{MsrAccess, MsrAddress, MsrBackend};
+use crate::msr::access::MsrAccess;
+use crate::msr::address::MsrAddress;
+use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<'a, S, M, P, F> Pass<'a, S, M, P, F>

@@ -7,7 +7,7 @@ use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::interrupt::pass::Pass;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::shared::memory::CounterMemory;
-use crate::msr::MsrBackend;
+use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 /// Services the performance interrupt of the processor that executes the call: finds the overflowed counters, re-arms

@@ -1,7 +1,10 @@
 //! One hardware counter: its registers, and its arithmetic.
 
 use crate::counters::registers::select::EventSelect;
-use crate::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault, PmcIndex};
+use crate::msr::access::MsrAccess;
+use crate::msr::address::{MsrAddress, PmcIndex};
+use crate::msr::backend::MsrBackend;
+use crate::msr::fault::MsrFault;
 
 /// The longest period of a counter whose writes take 32 bits and extend their sign (SDM vol. 3B, "Full-Width Writes to
 /// Performance Counter Registers").

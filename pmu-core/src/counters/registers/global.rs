@@ -1,7 +1,7 @@
 //! The registers that control all counters of a processor together.
 
 use crate::counters::registers::register_bits::RegisterBits;
-use crate::msr::MsrAddress;
+use crate::msr::address::MsrAddress;
 
 /// The registers that control all counters of a processor together.
 ///

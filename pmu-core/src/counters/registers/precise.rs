@@ -1,7 +1,9 @@
 //! The register that enables precise sampling, as a predecessor may have left it.
 
 use crate::counters::names::counter_id::CounterSet;
-use crate::msr::{MsrAccess, MsrBackend, MsrUpdate};
+use crate::msr::access::MsrAccess;
+use crate::msr::backend::MsrBackend;
+use crate::msr::update::MsrUpdate;
 
 /// The register whose bits make an overflow write a record to memory instead of interrupting, one bit per
 /// counter: `IA32_PEBS_ENABLE`. A predecessor may have left bits of it set.

@@ -1,6 +1,6 @@
 //! One owner's bits of a register that has several owners.
 
-use crate::msr::MsrUpdate;
+use crate::msr::update::MsrUpdate;
 
 /// One owner's bits of a register that has several owners, such as `IA32_DEBUGCTL`.
 ///

@@ -8,7 +8,10 @@ use crate::counters::registers::global::GlobalRegisters;
 use crate::counters::registers::precise::PreciseSampling;
 use crate::counters::registers::select::EventSelect;
 use crate::detection::NoInterface;
-use crate::msr::{MsrAccess, MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
+use crate::msr::access::MsrAccess;
+use crate::msr::address::{MsrAddress, PmcIndex};
+use crate::msr::backend::MsrBackend;
+use crate::msr::update::MsrUpdate;
 
 impl EventSelect {
     /// Returns the select that denies user mode's RDPMC of the counter, if the processor can.

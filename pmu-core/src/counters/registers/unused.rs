@@ -2,7 +2,9 @@
 
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::registers::unit::CounterUnit;
-use crate::msr::{MsrAccess, MsrAddress, MsrBackend};
+use crate::msr::access::MsrAccess;
+use crate::msr::address::MsrAddress;
+use crate::msr::backend::MsrBackend;
 
 /// Registers that some counters have beside their control, and that no driver here uses. If firmware, or the kernel
 /// before a kexec, left values in them, a counter is reloaded or writes records behind the driver's back.

@@ -12,7 +12,7 @@ use crate::counters::names::counter_id::CounterSet;
 use crate::counters::names::group_id::GroupId;
 use crate::counters::registers::select::EventSelect;
 use crate::counters::shared::period::SharedPeriod;
-use crate::msr::MsrAddress;
+use crate::msr::address::MsrAddress;
 use crate::msr::optional::SharedAddress;
 
 /// State of an opened event.

@@ -4,8 +4,11 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU64};
 
 use crate::counters::error::CounterError;
+use crate::msr::access::MsrAccess;
+use crate::msr::address::MsrAddress;
+use crate::msr::backend::MsrBackend;
+use crate::msr::fault::MsrFault;
 use crate::msr::optional::{OptionalAddress, SharedAddress};
-use crate::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
 
 /// Greatest number of extra registers that one processor's events use.
 pub(crate) const MAX_REGISTERS: usize = 8;

@@ -10,7 +10,7 @@ use crate::counters::names::counter_id::{CounterId, CounterSet};
 use crate::counters::names::event_id::EventId;
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::slot::{CounterSlot, SlotState};
-use crate::msr::MsrBackend;
+use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 /// A step of a change.

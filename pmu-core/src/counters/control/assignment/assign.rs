@@ -4,7 +4,7 @@ use crate::counters::control::assignment::plan::PlacementError;
 use crate::counters::control::handle::CounterSession;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::event_id::EventId;
-use crate::msr::MsrBackend;
+use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {

@@ -7,7 +7,7 @@ use crate::counters::names::counter_id::CounterId;
 use crate::counters::names::event_id::EventId;
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::slot::SlotState;
-use crate::msr::MsrBackend;
+use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 /// Remainder of an event's period when the event was detached.

@@ -7,7 +7,7 @@ use crate::counters::names::counter_id::{CounterId, CounterSet, MAX_COUNTERS};
 use crate::counters::names::event_id::EventId;
 use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::extra_registers::MAX_REGISTERS;
-use crate::msr::MsrAddress;
+use crate::msr::address::MsrAddress;
 
 /// The counters whose events have extra registers, in the order of the search: those of events that run come first.
 #[derive(Clone, Copy)]

@@ -6,7 +6,7 @@ use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::counter_id::{CounterId, CounterSet, MAX_COUNTERS};
 use crate::counters::names::event_id::EventId;
 use crate::counters::shared::entry::EventEntry;
-use crate::msr::MsrBackend;
+use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 /// An event on a counter, counted by one of its encodings.

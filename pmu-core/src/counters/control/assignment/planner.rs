@@ -12,7 +12,7 @@ use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::memory::CounterMemory;
 use crate::counters::shared::slot::CounterSlot;
 use crate::counters::shared::table::EventTable;
-use crate::msr::MsrBackend;
+use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {

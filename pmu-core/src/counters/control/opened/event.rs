@@ -9,7 +9,7 @@ use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::event_id::EventId;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::entry::{EventEntry, EventState};
-use crate::msr::MsrBackend;
+use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {

@@ -10,7 +10,7 @@ use crate::counters::names::counter_id::{CounterSet, MAX_COUNTERS};
 use crate::counters::names::group_id::GroupId;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::entry::{EventEntry, EventState};
-use crate::msr::MsrBackend;
+use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {

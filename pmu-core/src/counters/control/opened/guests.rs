@@ -6,7 +6,7 @@ use crate::counters::events::event::GuestMode;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::slot::SlotState;
-use crate::msr::MsrBackend;
+use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {

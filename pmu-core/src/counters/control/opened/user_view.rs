@@ -8,7 +8,8 @@ use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::event_id::EventId;
 use crate::counters::registers::select::EventSelect;
 use crate::counters::shared::entry::EventEntry;
-use crate::msr::{MsrBackend, PmcIndex};
+use crate::msr::address::PmcIndex;
+use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 /// View of an event for user mode's RDPMC: plain data, for a kernel to share.

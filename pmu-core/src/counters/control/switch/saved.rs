@@ -10,7 +10,8 @@ use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::names::event_id::EventId;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
-use crate::msr::{MsrAccess, MsrBackend};
+use crate::msr::access::MsrAccess;
+use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 /// One counter's state while it is not on a processor.

@@ -5,7 +5,7 @@ use core::fmt;
 use crate::counters::error::CounterError;
 use crate::counters::names::counter_id::{CounterId, CounterSet};
 use crate::counters::shared::slot::{CounterSlot, SlotState};
-use crate::msr::MsrFault;
+use crate::msr::fault::MsrFault;
 
 /// Error of the end of a [window](crate::CounterWindow): some counters could not be restored.
 ///

@@ -12,7 +12,7 @@ use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::interrupt::service::service;
 use crate::counters::names::counter_id::{CounterSet, MAX_COUNTERS};
 use crate::counters::shared::slot::SlotState;
-use crate::msr::MsrBackend;
+use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 /// The time in which a session's counters are [lent](CounterSession::lend). It borrows the session, so that no event

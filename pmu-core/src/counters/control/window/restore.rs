@@ -8,7 +8,8 @@ use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::counter_id::{CounterId, CounterSet, MAX_COUNTERS};
 use crate::counters::registers::counter::CounterControl;
 use crate::counters::shared::slot::SlotState;
-use crate::msr::{MsrBackend, MsrFault};
+use crate::msr::backend::MsrBackend;
+use crate::msr::fault::MsrFault;
 use crate::platform::Platform;
 
 impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {

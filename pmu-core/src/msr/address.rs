@@ -1,0 +1,80 @@
+//! Names of registers that a caller vouches for.
+
+use core::fmt;
+
+/// The number of a model-specific register that a caller vouches for.
+///
+/// A WRMSR can redirect SYSCALL, turn off paging protection or make the processor write to memory.
+/// [`MsrBackend`](crate::MsrBackend) is nevertheless safe to call, because the code that *names* a register makes the
+/// promise of [`MsrAddress::new`] for every value that safe code could write to it.
+///
+/// ```
+/// use pmu_core::MsrAddress;
+/// // SAFETY: `IA32_PERFEVTSEL0` selects an event; no value of it makes the processor write to memory.
+/// let select = unsafe { MsrAddress::new(0x186) };
+/// assert_eq!(select.get(), 0x186);
+/// ```
+///
+/// Wrong: a register that holds a pointer, which safe code could then aim at any memory.
+///
+/// ```
+/// # use pmu_core::MsrAddress;
+/// // SAFETY: not given. The processor writes its records to the area that `IA32_DS_AREA` names.
+/// let ds_area = unsafe { MsrAddress::new(0x600) };
+/// # let _ = ds_area;
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct MsrAddress(u32);
+
+impl MsrAddress {
+    /// Names the register `address`.
+    ///
+    /// # Safety
+    /// - No value written to this register may break memory safety: it holds no pointer that the
+    ///   processor follows, and starts nothing that writes to memory. Event selects, counters and
+    ///   their global control are such registers; `IA32_DS_AREA`, `IA32_PEBS_ENABLE` and
+    ///   `IA32_DEBUGCTL` are not: wrap those in an unsafe operation that states its duties, and
+    ///   keep their `MsrAddress` private.
+    #[inline]
+    pub const unsafe fn new(address: u32) -> Self {
+        Self(address)
+    }
+
+    /// Returns the register's number, as RDMSR and WRMSR take it in ECX.
+    #[inline]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Debug for MsrAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MsrAddress({:#X})", self.0)
+    }
+}
+
+/// RDPMC's operand in ECX. Any value is allowed, because reading a counter is harmless.
+///
+/// ```
+/// use pmu_core::PmcIndex;
+/// // The first fixed counter of an Intel processor: bit 30 of ECX.
+/// assert_eq!(PmcIndex::new(1 << 30).get(), 0x4000_0000);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct PmcIndex(u32);
+
+impl PmcIndex {
+    /// Creates an index from the value for ECX.
+    #[inline]
+    pub const fn new(ecx: u32) -> Self {
+        Self(ecx)
+    }
+
+    /// Returns the value for ECX.
+    #[inline]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}

@@ -1,0 +1,103 @@
+//! Access to the model-specific registers of the processor that executes the call.
+
+use crate::msr::address::{MsrAddress, PmcIndex};
+use crate::msr::fault::MsrError;
+use crate::msr::update::MsrUpdate;
+
+/// Access to the model-specific registers of the logical processor that executes the call.
+///
+/// The caller stays on the processor during a sequence of accesses. Every method may be called in task, interrupt and
+/// NMI context. An implementation takes no lock that an interrupt could find held, does not allocate and does not
+/// panic.
+///
+/// # For authors of a backend
+/// - `read` and `write` reach exactly the register that is named, once, in program order.
+/// - A #GP is an `Err` whose [kind](MsrError::kind) is
+///   [`MsrErrorKind::GeneralProtection`](crate::MsrErrorKind::GeneralProtection) and has no other effect. A backend
+///   that cannot catch one says so in its documentation.
+/// - `read_pmc` is RDPMC: `index` goes to ECX unchanged.
+/// - `update` is RDMSR, then WRMSR of the value that [`MsrUpdate::apply`] returns. It must not be made of `read` and
+///   `write`, because these registers have no [`MsrAddress`].
+///
+/// # Examples
+/// A kernel with instructions of its own, where a #GP ends the kernel:
+///
+/// ```
+/// use core::convert::Infallible;
+/// use pmu_core::{MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
+/// # unsafe fn rdmsr(_: u32) -> u64 { 0 }
+/// # unsafe fn wrmsr(_: u32, _: u64) {}
+/// # unsafe fn rdpmc(_: u32) -> u64 { 0 }
+///
+/// struct Msr;
+///
+/// impl MsrBackend for Msr {
+///     type Error = Infallible;
+///
+///     fn read(&self, address: MsrAddress) -> Result<u64, Infallible> {
+///         // SAFETY: the kernel runs at privilege level 0; reading changes nothing.
+///         Ok(unsafe { rdmsr(address.get()) })
+///     }
+///
+///     fn write(&self, address: MsrAddress, value: u64) -> Result<(), Infallible> {
+///         // SAFETY: no value of this register breaks memory safety, by the promise of `MsrAddress::new`.
+///         Ok(unsafe { wrmsr(address.get(), value) })
+///     }
+///
+///     fn read_pmc(&self, index: PmcIndex) -> Result<u64, Infallible> {
+///         // SAFETY: the kernel runs at privilege level 0; reading changes nothing.
+///         Ok(unsafe { rdpmc(index.get()) })
+///     }
+///
+///     fn update(&self, update: MsrUpdate) -> Result<u64, Infallible> {
+///         // SAFETY: the kernel runs at privilege level 0; reading changes nothing.
+///         let found = unsafe { rdmsr(update.register()) };
+///         if let Some(value) = update.apply(found) {
+///             // SAFETY: the change does not break memory safety, by the promise of `MsrUpdate::new`.
+///             unsafe { wrmsr(update.register(), value) };
+///         }
+///         Ok(found)
+///     }
+/// }
+/// # assert_eq!(Msr.update(MsrUpdate::read(0x1D9)), Ok(0));
+/// ```
+pub trait MsrBackend {
+    /// Error of an access to a register.
+    type Error: MsrError;
+
+    /// Executes RDMSR.
+    fn read(&self, address: MsrAddress) -> Result<u64, Self::Error>;
+
+    /// Executes WRMSR.
+    fn write(&self, address: MsrAddress, value: u64) -> Result<(), Self::Error>;
+
+    /// Executes RDPMC.
+    fn read_pmc(&self, index: PmcIndex) -> Result<u64, Self::Error>;
+
+    /// Changes bits of a register, and returns the register's value before.
+    fn update(&self, update: MsrUpdate) -> Result<u64, Self::Error>;
+}
+
+impl<B: MsrBackend + ?Sized> MsrBackend for &B {
+    type Error = B::Error;
+
+    #[inline]
+    fn read(&self, address: MsrAddress) -> Result<u64, Self::Error> {
+        (**self).read(address)
+    }
+
+    #[inline]
+    fn write(&self, address: MsrAddress, value: u64) -> Result<(), Self::Error> {
+        (**self).write(address, value)
+    }
+
+    #[inline]
+    fn read_pmc(&self, index: PmcIndex) -> Result<u64, Self::Error> {
+        (**self).read_pmc(index)
+    }
+
+    #[inline]
+    fn update(&self, update: MsrUpdate) -> Result<u64, Self::Error> {
+        (**self).update(update)
+    }
+}

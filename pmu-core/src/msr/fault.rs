@@ -1,0 +1,113 @@
+//! Errors of accesses to registers.
+
+use core::fmt;
+
+/// An error of a [backend](crate::MsrBackend). Generic code asks for its kind.
+///
+/// ```
+/// use pmu_core::{MsrError, MsrErrorKind};
+///
+/// /// The answer of a hypervisor that reaches its guest's registers by a call.
+/// #[derive(Debug)]
+/// enum CallError {
+///     NoSuchProcessor,
+///     Fault,
+/// }
+///
+/// impl MsrError for CallError {
+///     fn kind(&self) -> MsrErrorKind {
+///         match self {
+///             Self::NoSuchProcessor => MsrErrorKind::Unreachable,
+///             Self::Fault => MsrErrorKind::GeneralProtection,
+///         }
+///     }
+/// }
+/// # assert_eq!(CallError::Fault.kind(), MsrErrorKind::GeneralProtection);
+/// # assert_eq!(CallError::NoSuchProcessor.kind(), MsrErrorKind::Unreachable);
+/// ```
+pub trait MsrError: fmt::Debug {
+    /// Returns the kind of failure.
+    fn kind(&self) -> MsrErrorKind;
+}
+
+impl MsrError for core::convert::Infallible {
+    fn kind(&self) -> MsrErrorKind {
+        match *self {}
+    }
+}
+
+/// Kinds of failure of an MSR access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum MsrErrorKind {
+    /// The processor raised #GP(0): no such register, a reserved bit, or too little privilege.
+    GeneralProtection,
+    /// The backend cannot reach the register at all (no such processor, no permission).
+    Unreachable,
+    /// Another failure, particular to the backend.
+    Other,
+}
+
+impl MsrError for MsrErrorKind {
+    fn kind(&self) -> MsrErrorKind {
+        *self
+    }
+}
+
+impl fmt::Display for MsrErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::GeneralProtection => "general protection fault",
+            Self::Unreachable => "register unreachable",
+            Self::Other => "backend failure",
+        })
+    }
+}
+
+/// The instruction that failed, or was recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum MsrOperation {
+    /// RDMSR.
+    Read,
+    /// WRMSR.
+    Write,
+    /// RDPMC; the register number of the fault is then the index in ECX.
+    ReadPmc,
+    /// RDMSR or WRMSR of an [`MsrUpdate`](crate::MsrUpdate).
+    Update,
+}
+
+/// An access that failed: what was tried, on which register, and why it failed.
+///
+/// ```
+/// use pmu_core::{MsrErrorKind, MsrFault, MsrOperation};
+/// let (operation, kind) = (MsrOperation::Write, MsrErrorKind::GeneralProtection);
+/// let fault = MsrFault { operation, register: 0x38F, kind };
+/// assert_eq!(fault.to_string(), "WRMSR 0x38F: general protection fault");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct MsrFault {
+    /// The instruction.
+    pub operation: MsrOperation,
+    /// The register's number (ECX).
+    pub register: u32,
+    /// The kind of failure.
+    pub kind: MsrErrorKind,
+}
+
+impl fmt::Display for MsrFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let instruction = match self.operation {
+            MsrOperation::Read => "RDMSR",
+            MsrOperation::Write => "WRMSR",
+            MsrOperation::ReadPmc => "RDPMC",
+            MsrOperation::Update => "RDMSR or WRMSR",
+        };
+        write!(f, "{instruction} {:#X}: {}", self.register, self.kind)
+    }
+}
+
+impl core::error::Error for MsrFault {}

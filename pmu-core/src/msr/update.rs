@@ -1,0 +1,71 @@
+//! A change of some bits of a register that has other owners.
+
+use core::fmt;
+
+/// A change of some bits of one register that safe code must not write as a whole.
+///
+/// `IA32_DEBUGCTL` and `IA32_PEBS_ENABLE` have bits that make the processor write to memory. A value of this type
+/// changes only other bits of these registers, and safe code cannot write them in any other way.
+///
+/// ```
+/// use pmu_core::MsrUpdate;
+/// // SAFETY: bit 12 of IA32_DEBUGCTL freezes the counters, and no more.
+/// let freeze = unsafe { MsrUpdate::new(0x1D9, 0, 1 << 12) };
+/// assert_eq!(freeze.apply(0x3), Some(0x1003));
+/// assert_eq!(freeze.apply(0x1003), None);
+/// ```
+///
+/// Wrong: a bit that makes the processor write to memory.
+///
+/// ```
+/// # use pmu_core::MsrUpdate;
+/// // SAFETY: not given. Bit 7 of IA32_DEBUGCTL, BTS, stores branches into the Debug Store's buffer.
+/// let trace = unsafe { MsrUpdate::new(0x1D9, 0, 1 << 7) };
+/// # let _ = trace;
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct MsrUpdate {
+    register: u32,
+    pub(crate) clear: u64,
+    pub(crate) set: u64,
+}
+
+impl MsrUpdate {
+    /// Describes a change that clears the bits of `clear` and sets those of `set` in the register `register`.
+    ///
+    /// # Safety
+    /// - The change does not break memory safety, whatever the register holds, at any time and any number of times.
+    ///   The change is a read and a write. If an interrupt changes other bits in between, writing these back as they
+    ///   were read does not break memory safety, either.
+    #[inline]
+    pub const unsafe fn new(register: u32, clear: u64, set: u64) -> Self {
+        Self { register, clear, set }
+    }
+
+    /// Describes an access that reads the register and changes nothing.
+    #[inline]
+    pub const fn read(register: u32) -> Self {
+        Self { register, clear: 0, set: 0 }
+    }
+
+    /// Returns the register's number, as RDMSR and WRMSR take it in ECX.
+    #[inline]
+    pub const fn register(self) -> u32 {
+        self.register
+    }
+
+    /// Returns the value to write where the register holds `found`, or `None` where it has that value already.
+    #[inline]
+    pub const fn apply(self, found: u64) -> Option<u64> {
+        let value = found & !self.clear | self.set;
+        if value == found { None } else { Some(value) }
+    }
+}
+
+impl fmt::Debug for MsrUpdate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { register, clear, set } = self;
+        write!(f, "MsrUpdate({register:#X}, clear {clear:#X}, set {set:#X})")
+    }
+}
