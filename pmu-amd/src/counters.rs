@@ -83,7 +83,7 @@ fn best(processor: &Snapshot) -> CounterUnit {
         unit.set_merge_event(SSE_AVX_FLOPS, MERGE);
     }
     // Delivery leaves the LVT entry of AMD's local APIC unmasked (APM vol. 2, §16.4.4, has no such side effect). A
-    // hypervisor's APIC may mask the entry.
+    // hypervisor's APIC may mask it.
     unit.set_masked_on_delivery(processor.has_hypervisor());
     // APM vol. 3, appendix E: leaf 0x80000001, ECX bit 2, SVM.
     if processor.leaf(0x8000_0001, 0).ecx >> 2 & 1 != 0 {
@@ -92,14 +92,14 @@ fn best(processor: &Snapshot) -> CounterUnit {
     unit
 }
 
-/// The events that have a name, in the order of [`GenericEvent`], before Zen; caches are those of the second level.
+/// The generic events before Zen, in the order of [`GenericEvent`]; caches are those of the second level.
 /// Sources: BKDG of families 10h to 16h.
 static BEFORE_ZEN: [u64; GenericEvent::COUNT] = [0x76, 0xC0, 0, 0x077D, 0x077E, 0xC2, 0xC3];
 
-/// The named events of Zen 1 to 4. PPR of families 17h and 19h: PMCx120 (from Zen 4 on), PMCx060, PMCx064.
+/// The generic events of Zen 1 to 4. PPR of families 17h and 19h: PMCx120 (from Zen 4 on), PMCx060, PMCx064.
 static ZEN: [u64; GenericEvent::COUNT] = [0x76, 0xC0, 0x1_0000_0120, 0xFF60, 0x0964, 0xC2, 0xC3];
 
-/// The named events of Zen 5 on. PPR of family 1Ah.
+/// The generic events of Zen 5 on. PPR of family 1Ah.
 static ZEN_5: [u64; GenericEvent::COUNT] = [0x76, 0xC0, 0x1_0000_0120, 0xF760, 0x0964, 0xC2, 0xC3];
 
 /// Returns the counters of a family.

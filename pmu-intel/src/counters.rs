@@ -128,7 +128,7 @@ pub(crate) const fn of_perfmon(
     // sampling needs IA32_PEBS_ENABLE as well, which is behind an unsafe operation.)
     let mut unit =
         unsafe { CounterUnit::new(general, registers.general, perfmon.width(), event_bits) };
-    // SDM vol. 3A, "Local Vector Table": delivery of the interrupt sets the entry's mask bit.
+    // SDM vol. 3A, "Local Vector Table": delivery of the interrupt sets the LVT entry's mask bit.
     unit.set_masked_on_delivery(true);
     // From version 2 (SDM vol. 3B, §20.2.2).
     if version >= 2 {

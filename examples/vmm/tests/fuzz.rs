@@ -42,7 +42,7 @@ fn fuzz(a: &mut CodeAssembler, turns: u32) -> Result<(), IcedError> {
         }
         a.xor(r8, rax)?;
     }
-    // The performance entry, unmasked: an NMI, or vector 0x41.
+    // LVTPC, unmasked: an NMI, or vector 0x41.
     a.mov(rdi, LVTPC)?;
     a.mov(eax, r8d)?;
     a.and(eax, NMI)?;

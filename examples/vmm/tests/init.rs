@@ -89,7 +89,7 @@ fn started_twice(between: Code) -> Output {
 }
 
 /// SDM vol. 3A, table "Processor States Following Power-up, Reset, or INIT": the PMU's registers are unchanged;
-/// "Local APIC State After It Has Been Software Disabled", and after INIT: the entry is masked.
+/// "Local APIC State After It Has Been Software Disabled", and after INIT: LVTPC is masked.
 #[test]
 fn init_of_a_processor_leaves_its_counters_and_masks_its_entry() {
     if !kvm() {

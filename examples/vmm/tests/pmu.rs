@@ -132,7 +132,7 @@ fn wait_for_overflow(
     a.jmp(here)
 }
 
-/// Prints the entry's mask bit, in the handler.
+/// Prints LVTPC's mask bit, in the handler.
 fn print_mask(a: &mut CodeAssembler) -> Result<(), IcedError> {
     a.mov(rax, LVTPC)?;
     a.mov(eax, dword_ptr(rax))?;
@@ -303,7 +303,7 @@ fn no_interrupt_of_another_processor_is_lost_when_the_entry_is_masked() {
         a.mov(rax, 0xFEE0_00B0_u64)?;
         a.mov(dword_ptr(rax), 0)
     }
-    // An overflow each 100,000 cycles, whose handler unmasks the entry.
+    // An overflow each 100,000 cycles, whose handler unmasks LVTPC.
     let main: Code = |a| {
         let mut sender = CodeAssembler::new(16)?;
         send_interrupts(&mut sender)?;

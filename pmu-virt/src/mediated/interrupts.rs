@@ -38,7 +38,7 @@ use crate::policy::event_policy::EventPolicy;
 ///     // Within the window whatever the session claimed; outside, what is left over.
 ///     let last = &INTERRUPTS[LAST[processor].load(Ordering::Relaxed)];
 ///     let is_guests = (is_lent || claimed == 0) && host.interrupted(last, msr);
-///     // Within the window the entry stays masked, where delivery masked it: the task unmasks it before it enters.
+///     // Within the window the LVT entry stays masked, where delivery masked it: the task unmasks it before VM entry.
 ///     claimed + u32::from(is_guests)
 /// }
 /// ```
@@ -53,8 +53,8 @@ pub struct GuestInterrupts {
 /// Bits of the global status that are counters'.
 const COUNTERS: u64 = CounterSet::ALL.bits();
 /// The other bits of the status that raise an interrupt (SDM vol. 4, table 2-2, IA32_PERF_GLOBAL_STATUS): a trace's
-/// table (55), the uncore (61), the Debug Store's buffer (62). A guest can set them; then unmasking the entry raises
-/// one.
+/// table (55), the uncore (61), the Debug Store's buffer (62). A guest can set them; then unmasking the LVT entry
+/// raises one.
 const OTHERS: u64 = 1 << 55 | 1 << 61 | 1 << 62;
 /// The guest is on the counters. The flags lie between the bits of the general counters and of the fixed ones.
 const LOADED: u64 = 1 << 16;

@@ -229,7 +229,7 @@ impl<const N: usize> Chip<N> {
         self.pending.store(true, SeqCst);
     }
 
-    /// Delivers the interrupt that was raised, if there is one. One that finds the entry masked is lost.
+    /// Delivers the interrupt that was raised, if there is one. One that finds the LVT entry masked is lost.
     pub fn deliver(&self) -> bool {
         let raised = self.pending.swap(false, SeqCst);
         let delivered = raised && !self.masked.load(SeqCst);

@@ -296,7 +296,7 @@ mod switch {
         let acknowledged = u32::from(machine.status.is_some());
         // With a global control register, the select is read: an overflow, or registers lost?
         assert_eq!(take(&msr, &platform), cost(acknowledged, 1 + acknowledged, 1, 0));
-        // The interrupt comes after all: it finds nothing.
+        // The interrupt comes after all, and is spurious.
         let serviced = interface.service(&msr, &platform, &memory, |o| panic!("{o:?}")).unwrap();
         assert_eq!(serviced.overflows, 0);
         session.restore(&area).unwrap();

@@ -125,7 +125,7 @@ fn a_total_is_exact_after_a_groups_stop_that_an_overflow_crosses() {
                 window.end(2).unwrap();
             }
         }
-        // The interrupt that was pending finds nothing.
+        // The interrupt that was pending is spurious.
         mock.deliver();
         happen(&mock, 2, 7);
         happen(&mock, 3, 7);

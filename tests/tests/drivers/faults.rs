@@ -189,7 +189,7 @@ fn a_fault_at_any_access_of_initialization_leaves_no_counter_running() {
                             Err(InterfaceError::Counters(CounterError::Unresponsive)),
                             Fault::From(_),
                         ) => {}
-                        // Once proven, a counter that cannot be written is still a counter.
+                        // Once verified, a counter that cannot be written is still a counter.
                         (Ok(found), Fault::From(_)) => {
                             assert!(bench.interface.unit().global().is_none(), "{context}");
                             assert!(found.usable.without(usable).is_empty(), "{context}");

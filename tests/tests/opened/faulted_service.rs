@@ -1,5 +1,5 @@
-//! An interrupt whose registers do not answer: it does not come again for ever, and its handler learns which counters
-//! fell out.
+//! An interrupt whose registers do not answer: it does not come again forever, and its handler learns which counters
+//! faulted.
 
 use core::cell::RefCell;
 
@@ -14,7 +14,7 @@ const PERIOD: u64 = 0x1000;
 /// The mask bit of the LVT entry (SDM vol. 3A, "Local Vector Table").
 const MASKED: u32 = 1 << 16;
 
-/// Processors with an overflow status, on platforms that mask the entry on delivery, or do not, and on those where an
+/// Processors with an overflow status, on platforms that mask the LVT entry on delivery, or do not, and on those where
 /// unmasking raises an interrupt.
 fn processors_with_status() -> Vec<Processor> {
     use Deviation::{MasksOnDelivery, RaisesOnUnmask};
@@ -162,7 +162,7 @@ fn no_register_that_stays_faulted_gives_interrupts_without_end() {
             happen(&mock, 3, PERIOD);
             let context = format!("{processor:?}, {register:#X}");
             assert!(world.outcomes.borrow().len() <= 4, "{context}");
-            // The errors name the counters that fell out.
+            // The errors name the counters that faulted.
             let outcomes = world.outcomes.take().into_iter();
             let named = outcomes
                 .filter_map(Result::err)

@@ -114,7 +114,7 @@ fn what_has_no_owner_is_acknowledged_on_request() {
     assert_eq!(counters.acknowledge_others(1 << 62), closed);
 }
 
-/// A trace's interrupt (bit 55) is its owner's; unmasking the entry may raise one more, which finds nothing.
+/// A trace's interrupt (bit 55) is its owner's; unmasking the LVT entry may raise a spurious one.
 #[test]
 fn an_interrupt_of_a_buffer_is_claimed_ahead_and_told() {
     let unit = pmu_intel::counters(&pmu_tests::intel_processor(4, 4)).unwrap();

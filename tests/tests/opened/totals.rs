@@ -200,7 +200,7 @@ fn a_total_of_lost_registers_is_an_error_until_they_are_programmed_again() {
             id
         });
         happen(&mock, 2, 55);
-        // Stopped and started: this much is booked.
+        // Stopped and started: this much is accumulated.
         counters.stop_event(events[1], 0).unwrap();
         counters.start_event(events[1], 0).unwrap();
         mock.lose_registers();

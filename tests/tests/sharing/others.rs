@@ -122,6 +122,6 @@ fn a_watchdogs_counter_goes_on_counting_through_interrupts_of_the_session() {
     session.shut_down().unwrap();
     mock.advance(&mut happened());
     assert_eq!((own.get(), watchdog.get()), (8, 9), "it counts on");
-    // From here on its owner unmasks the entry itself.
+    // From here on the watchdog unmasks the LVT entry itself.
     assert_eq!(mock.performance_entry(), 0x1_0400);
 }

@@ -12,7 +12,7 @@ use pmu_core::{
 use pmu_intel::Emon;
 use pmu_tests::{FakePlatform, Fault, RegisterFile, amd_processor, intel_processor};
 
-/// Every declared select is loaded with zero first; then each counter is proven.
+/// Every declared select is loaded with zero first; then each counter is verified.
 #[test]
 fn initialize_zeroes_the_selects_and_proves_the_counters() {
     let interface = emon(1, 2);

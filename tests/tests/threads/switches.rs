@@ -142,7 +142,7 @@ fn an_overflow_that_is_pending_at_a_switch_is_reported_once() {
                 })
                 .unwrap();
             assert_eq!(*reports.borrow(), [id], "{context}");
-            // The interrupt comes after all: it finds nothing, and is claimed.
+            // The interrupt comes after all: it is spurious, and is claimed.
             mock.deliver();
             assert_eq!(*reports.borrow(), [id], "{context}");
             assert_eq!(claims.borrow().len(), 1);

@@ -101,7 +101,7 @@ fn the_entry_says_how_the_interrupt_is_delivered() {
     }
 }
 
-/// INIT masks the entry; a pending interrupt does not outlive it.
+/// INIT masks the LVT entry; a pending interrupt does not outlive it.
 #[test]
 fn init_drops_a_pending_interrupt_and_no_register() {
     let mut pmu = armed(intel(2), 1);

@@ -56,8 +56,9 @@ fn get(pmu: &VirtualPmu, register: u32) -> u64 {
     value
 }
 
-/// Host's events, then a guest whose counter overflows in the window, then the host's again, three times. The entry is
-/// unmasked when the guest has acknowledged its overflow: where unmasking raises, a handler that unmasks does not end.
+/// Host's events, then a guest whose counter overflows in the window, then the host's again, three times. The LVT entry
+/// is unmasked when the guest has acknowledged its overflow: where unmasking raises, a handler that unmasks does not
+/// end.
 #[test]
 fn a_guests_interrupt_in_the_window_is_the_guests_and_the_hosts_events_go_on() {
     let platforms = [Deviations::NONE, Deviations::of(&[Deviation::RaisesOnUnmask])];
@@ -203,7 +204,7 @@ fn a_guest_that_was_not_put_back_leaves_nothing_behind_the_window() {
 }
 
 /// Intel from version 3 on: unmasking raises an interrupt while a bit of the status is set. A handler that unmasked the
-/// entry in the window met its guest's overflow again, for ever. Where the hypervisor unmasks as the guest unmasks its
+/// entry in the window met its guest's overflow again, forever. Where the hypervisor unmasks as the guest unmasks its
 /// own, each costs one interrupt at most, also with status bits that are no counter's, which a guest can set and which
 /// stayed after a guest that was forgotten.
 #[test]
@@ -242,7 +243,7 @@ fn an_entry_that_raises_on_unmask_does_not_storm_for_what_a_guest_leaves_in_the_
         real(control, loaded.global_control());
         happen(&mock, 1, 100);
         assert_eq!(of_guest.take(), 1, "{host:?}");
-        // The guest unmasks its entry before it acknowledges, and again afterwards.
+        // The guest unmasks its LVT entry before it acknowledges, and again afterwards.
         mock.unmask_performance_interrupt();
         assert_eq!(of_guest.take(), 1, "{host:?}");
         real(clear, 1);

@@ -309,7 +309,7 @@ fn a_guest_does_not_find_the_overflows_of_others() {
     }
 }
 
-/// A second counter overflows while the entry is masked, until the guest unmasks its own: the put announces an
+/// A second counter overflows while the LVT entry is masked, until the guest unmasks its own: the put announces an
 /// interrupt that never comes. The guest's next one was taken for it.
 #[test]
 fn an_announced_interrupt_that_never_comes_does_not_take_the_guests_next_one_away() {

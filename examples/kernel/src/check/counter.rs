@@ -36,7 +36,7 @@ pub fn full_width(bench: &Bench) -> Outcome {
     Outcome::of(found == value).with("written", value).with("found", found)
 }
 
-/// The counter layer takes, proves and gives back every declared counter.
+/// The counter layer takes, verifies and gives back every declared counter.
 pub fn take(bench: &Bench) -> Outcome {
     handler::leave();
     let declared = bench.unit.counters();

@@ -73,8 +73,8 @@ pub fn second(bench: &Bench) -> Outcome {
         .with("overflows", overflowed.count_ones().into())
 }
 
-/// Lets a counter overflow while the entry is masked, and then unmasks the entry, with the overflow acknowledged or
-/// not. Returns the interrupts before and after; `None`: it did not overflow.
+/// Lets a counter overflow while LVTPC is masked, and then unmasks LVTPC, with the overflow acknowledged or not.
+/// Returns the interrupts before and after; `None`: it did not overflow.
 fn masked_overflow(bench: &Bench, acknowledged: bool) -> Option<(u64, u64)> {
     handler::expect(bench, BY_NMI | MASKED, Plan::Stop);
     bench.start([(0, SHORT, true)]);

@@ -1,6 +1,6 @@
 //! Register access. What is asked of a register for the first time, in task context, may turn out not to exist:
 //! `FixupMsr` makes its #GP an error, with [`resume`] in the handler of exceptions. The interrupt path touches only
-//! registers that are proven, and a #GP there would let the next NMI in too early: it uses the instructions as they
+//! registers that are verified, and a #GP there would let the next NMI in too early: it uses the instructions as they
 //! are.
 
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! The local APIC's performance-counter entry, in KVM's interrupt controller.
+//! The local APIC's LVTPC, in KVM's interrupt controller.
 
 use kvm_bindings::{kvm_lapic_state, kvm_msi};
 use kvm_ioctls::VcpuFd;

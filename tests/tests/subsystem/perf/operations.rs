@@ -78,7 +78,7 @@ impl Subsystem<'_, '_> {
         mock.inject(Fault::At(1 + access / 2));
         counters.reprogram(report).unwrap();
         mock.inject(Fault::None);
-        // Events whose counters fell out are to be started again.
+        // Events whose counters faulted are to be started again.
         let of_task = task.map(|task| &tasks[task]);
         let of_task = of_task.into_iter().flat_map(|task| task.numbers.iter().zip(&task.events));
         let own = own.iter().map(|placed| (placed.number, ThreadEvent::Opened(placed.id)));
