@@ -1,6 +1,7 @@
 //! A sampling profiler for Linux: whatever interrupts, a timer's signal or a record of a perf event,
 //! goes through the interrupt dispatch of `pmu-kprofile` into buckets.
 
+pub mod ahead;
 mod arguments;
 pub mod attach;
 pub mod builtin;

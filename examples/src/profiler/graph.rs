@@ -145,14 +145,15 @@ impl Graph {
         (sorted(callers), sorted(callees))
     }
 
-    /// Returns the file that the process with the most interrupts executes: the kernel tells 15 bytes of its name.
+    /// Returns the file that the process with the most interrupts executes: the kernel tells 15 bytes of its name, or
+    /// of the name of a link to it, as `python3`.
     pub fn program(&self) -> Option<&str> {
         let (thread, _) = *self.by_thread().first()?;
-        let modules = self.frames.iter().map(|frame| &*frame.module);
-        modules.filter(|module| !module.is_empty()).find(|module| {
-            let begin = module.as_bytes().get(..15).unwrap_or(module.as_bytes());
-            begin == thread.process_name.as_bytes()
-        })
+        let name = thread.process_name.as_bytes();
+        let mut modules: Vec<_> = self.frames.iter().map(|frame| &*frame.module).collect();
+        modules.retain(|module| !name.is_empty() && module.as_bytes().starts_with(name));
+        // The shortest: a program's library may begin as the program does.
+        modules.into_iter().min_by_key(|module| module.len())
     }
 
     /// Returns how many interrupts have a stack of one frame, and how many there are.
@@ -234,6 +235,18 @@ pub(super) mod tests {
             });
         }
         graph
+    }
+
+    #[test]
+    fn the_program_has_its_process_name_or_begins_so() {
+        let mut graph = graph("a;b 3\nc 2");
+        assert_eq!(graph.program(), Some("tool"));
+        graph.threads.iter_mut().for_each(|thread| thread.process_name = "python3".into());
+        assert_eq!(graph.program(), None);
+        for (place, module) in ["env", "python3.11", "python3-helper.so"].into_iter().enumerate() {
+            graph.frames[place].module = module.into();
+        }
+        assert_eq!(graph.program(), Some("python3.11"));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
+use super::ahead::Ahead;
 use super::maps::Mapping;
 use super::{owner, perf_map, vdso};
 use crate::elf::identity::Identity;
@@ -24,6 +25,8 @@ pub struct Kept {
     pub build_ids: HashMap<PathBuf, Vec<u8>>,
     /// Files that have other build IDs now, and are not read.
     pub changed: BTreeSet<PathBuf>,
+    /// The reader of the files' symbols, once there is a file.
+    pub ahead: Option<Ahead>,
 }
 
 impl Kept {
@@ -42,7 +45,11 @@ impl Kept {
                 true => image(process, mapping),
                 false => (mapping.path == Path::new(vdso::PATH)).then(vdso::image).flatten(),
             };
-            self.images.extend(file.map(|file| (mapping.path.clone(), file)));
+            let Some(file) = file else { return };
+            if !self.is_replayed {
+                self.ahead.get_or_insert_with(Ahead::start).want(&mapping.path, &file);
+            }
+            self.images.insert(mapping.path.clone(), file);
         }
     }
 

@@ -4,6 +4,7 @@ use core::ops::Range;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use super::ahead::{Ahead, Read};
 use super::kallsyms::{KERNEL, Kallsyms};
 use super::kept::Kept;
 use super::perf_map::{self, PerfMap};
@@ -16,7 +17,7 @@ use crate::untrusted::{self, Owner};
 /// The symbols of files, read when first needed.
 #[derive(Default)]
 pub struct Symbols {
-    files: HashMap<PathBuf, Option<File>>,
+    files: Read,
     maps: HashMap<PathBuf, Option<PerfMap>>,
     kept: Kept,
 }
@@ -44,7 +45,8 @@ pub struct Location {
 impl Symbols {
     /// The symbols of files, of which some were kept.
     pub fn with(kept: Kept) -> Self {
-        Self { kept, ..Self::default() }
+        let files = kept.ahead.as_ref().map(Ahead::take).unwrap_or_default();
+        Self { files, kept, ..Self::default() }
     }
 
     /// The frames at an offset in a file: first those of functions that are inlined there.
