@@ -7,6 +7,7 @@ extern crate std;
 
 mod local_apic;
 mod machine;
+mod native_apic;
 mod per_processor;
 pub mod perf;
 pub mod user;
@@ -14,6 +15,7 @@ mod watchdog;
 
 pub use local_apic::{ApicRegisters, Delivery, InvalidVector, LocalApic, NoTimer, ProfileTimer};
 pub use machine::Machine;
+pub use native_apic::{NativeApic, NoApic};
 pub use per_processor::{Busy, OnProcessor, PerProcessor, ProcessorLocal, Processors};
 pub use pmu_amd as amd;
 pub use pmu_core as core;

@@ -1,0 +1,170 @@
+//! The LVT entry for performance counters, written as the mode of the local APIC asks: by MSR, or in memory.
+//!
+//! Read first: Intel SDM vol. 3A, "Advanced Programmable Interrupt Controller (APIC)", sections "Local APIC Status and
+//! Location" and "x2APIC Register Address Space"; AMD APM vol. 2, "Advanced Programmable Interrupt Controller (APIC)".
+
+use core::fmt;
+
+use pmu_core::{MsrAccess, MsrAddress, MsrBackend, MsrFault, MsrUpdate};
+
+use crate::local_apic::{ApicRegisters, LocalApic};
+
+/// `IA32_APIC_BASE`, and its bits: x2APIC mode, and the local APIC is enabled.
+const APIC_BASE: MsrUpdate = MsrUpdate::read(0x1B);
+const X2APIC_MODE: u64 = 1 << 10;
+const ENABLED: u64 = 1 << 11;
+
+/// The local APIC of the processor that executes the call, in the mode that `IA32_APIC_BASE` tells: [`ApicRegisters`]
+/// for a kernel that has no code of its own for it.
+///
+/// ```no_run
+/// use pmu::core::NativeMsr;
+/// use pmu::{Delivery, LocalApic, NativeApic, NoTimer};
+///
+/// # let mapping_of_0xfee0_0000 = 0xFFFF_8000_FEE0_0000_u64 as usize;
+/// // SAFETY: this kernel runs at privilege level 0.
+/// let msr = unsafe { NativeMsr::new() };
+/// // SAFETY: the page is mapped there, uncached, in every address space, and every processor is in this one's mode.
+/// let apic = unsafe { NativeApic::detect(msr, Some(mapping_of_0xfee0_0000)) }?;
+/// let platform = LocalApic::new(apic, Delivery::NON_MASKABLE, NoTimer);
+/// # let _ = platform;
+/// # Ok::<(), pmu::NoApic>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct NativeApic<M> {
+    msr: M,
+    /// Address of the registers; `None`: x2APIC mode.
+    page: Option<usize>,
+}
+
+/// Reason why [`NativeApic::detect`] finds no local APIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum NoApic {
+    /// `IA32_APIC_BASE` says that the local APIC is disabled.
+    Disabled,
+    /// The local APIC is in xAPIC mode, and no mapping of its page was given.
+    NotMapped,
+    /// `IA32_APIC_BASE` did not answer.
+    Access(MsrFault),
+}
+
+impl fmt::Display for NoApic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Disabled => f.write_str("the local APIC is disabled"),
+            Self::NotMapped => f.write_str("the local APIC's page is not mapped"),
+            Self::Access(fault) => fault.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for NoApic {}
+
+impl<M: MsrBackend> NativeApic<M> {
+    /// Detects the mode of the local APIC of the processor that executes the call. `page` is the address at which the
+    /// registers of xAPIC mode are mapped; x2APIC mode needs none.
+    ///
+    /// # Context
+    /// Task.
+    ///
+    /// # Errors
+    /// The local APIC is disabled; or in xAPIC mode, and there is no `page`; or its mode could not be read.
+    ///
+    /// # Safety
+    /// - At `page`, if given, are the 4 KiB of the local APIC's registers, mapped uncached and writable, wherever and as
+    ///   long as the value is used.
+    /// - Each processor on which the value is used is in the mode of this one for as long.
+    ///
+    /// Wrong: detected by a boot processor in xAPIC mode, before the kernel unmaps the page and changes to x2APIC mode.
+    ///
+    /// ```
+    /// # use pmu::{NativeApic, core::MsrBackend};
+    /// # fn boot(msr: impl MsrBackend, page: usize) {
+    /// // SAFETY: not given. The page is another one's by the time of the first interrupt.
+    /// let apic = unsafe { NativeApic::detect(msr, Some(page)) };
+    /// # let _ = apic;
+    /// # }
+    /// ```
+    pub unsafe fn detect(msr: M, page: Option<usize>) -> Result<Self, NoApic> {
+        let base = msr.update_retrying(APIC_BASE).map_err(NoApic::Access)?;
+        match (base & ENABLED != 0, base & X2APIC_MODE != 0) {
+            (false, _) => Err(NoApic::Disabled),
+            (true, true) => Ok(Self { msr, page: None }),
+            (true, false) if page.is_none() => Err(NoApic::NotMapped),
+            (true, false) => Ok(Self { msr, page }),
+        }
+    }
+}
+
+impl<M: MsrBackend> ApicRegisters for NativeApic<M> {
+    /// Writes the LVT entry. In x2APIC mode a write that faults twice leaves it as it was.
+    fn write_performance_entry(&self, entry: u32) {
+        let Some(page) = self.page else {
+            // SAFETY: an LVT entry names an interrupt of this processor; no value of it writes to memory.
+            let register = unsafe { MsrAddress::new(LocalApic::<Self>::X2APIC_MSR) };
+            let _ = self.msr.wrmsr_retrying(register, entry.into());
+            return;
+        };
+        let register = (page + LocalApic::<Self>::XAPIC_OFFSET) as *mut u32;
+        // SAFETY: the local APIC's page is mapped there, by the promise of `detect`; its registers are 32 bits wide.
+        unsafe { register.write_volatile(entry) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::boxed::Box;
+
+    use pmu_core::testing::{Access, ScriptedMsr};
+    use pmu_core::{MsrErrorKind, MsrOperation};
+
+    use super::*;
+
+    /// SDM vol. 3A, table "x2APIC Operating Mode Configurations": EN is bit 11, EXTD bit 10.
+    const XAPIC: u64 = 0xFEE0_0800;
+    const X2APIC: u64 = 0xFEE0_0C00;
+    const APIC_BASE: u32 = 0x1B;
+
+    #[test]
+    fn in_x2apic_mode_the_entry_is_an_msr() {
+        let script = [Access::read(APIC_BASE, X2APIC), Access::write(0x834, 0x400)];
+        let msr = ScriptedMsr::new(&script);
+        // SAFETY: there is no processor, and no page.
+        let apic = unsafe { NativeApic::detect(&msr, None) }.unwrap();
+        apic.write_performance_entry(0x400);
+        msr.finish();
+    }
+
+    #[test]
+    fn in_xapic_mode_the_entry_is_in_the_page_and_no_msr_is_written() {
+        let script = [Access::read(APIC_BASE, XAPIC)];
+        let msr = ScriptedMsr::new(&script);
+        let mut page = Box::new([0_u32; 1024]);
+        // SAFETY: the memory is the test's.
+        let apic = unsafe { NativeApic::detect(&msr, Some(page.as_mut_ptr().expose_provenance())) };
+        apic.unwrap().write_performance_entry(0x1_0400);
+        msr.finish();
+        let written = page.iter().enumerate().filter(|(_, value)| **value != 0);
+        assert_eq!(written.collect::<std::vec::Vec<_>>(), [(0x340 / 4, &0x1_0400)]);
+    }
+
+    #[test]
+    fn without_a_local_apic_or_its_page_the_reason_is_told() {
+        let (operation, kind) = (MsrOperation::Read, MsrErrorKind::GeneralProtection);
+        let fault = MsrFault { operation, register: APIC_BASE, kind };
+        let absent = [
+            (Access::read(APIC_BASE, 0xFEE0_0000), 1, NoApic::Disabled),
+            (Access::read(APIC_BASE, XAPIC), 1, NoApic::NotMapped),
+            (Access::read(APIC_BASE, 0).faulting(), 2, NoApic::Access(fault)),
+        ];
+        for (access, times, reason) in absent {
+            let script = std::vec![access; times];
+            let msr = ScriptedMsr::new(&script);
+            // SAFETY: there is no processor, and no page.
+            let found = unsafe { NativeApic::detect(&msr, None) };
+            assert_eq!(found.err(), Some(reason));
+            msr.finish();
+        }
+    }
+}
