@@ -72,8 +72,8 @@ impl<M: MsrBackend> NativeApic<M> {
     /// The local APIC is disabled; or in xAPIC mode, and there is no `page`; or its mode could not be read.
     ///
     /// # Safety
-    /// - At `page`, if given, are the 4 KiB of the local APIC's registers, mapped uncached and writable, wherever and as
-    ///   long as the value is used.
+    /// - At `page`, if given, are the 4 KiB of the local APIC's registers, mapped uncached and writable, wherever the
+    ///   value is used and for as long.
     /// - Each processor on which the value is used is in the mode of this one for as long.
     ///
     /// Wrong: detected by a boot processor in xAPIC mode, before the kernel unmaps the page and changes to x2APIC mode.
