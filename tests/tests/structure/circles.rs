@@ -165,7 +165,7 @@ const FLOORS: &[Floors] = &[
     },
     Floors {
         of: "pmu",
-        floors: &["lib", "local_apic, machine, per_processor, perf, user, watchdog"],
+        floors: &["lib", "native_apic", "local_apic, machine, per_processor, perf, user, watchdog"],
     },
     Floors {
         of: "pmu: perf",
