@@ -213,7 +213,7 @@ fn every_published_size_is_read_with_the_fields_it_has() {
     }
 }
 
-/// The rules of `copy_struct_from_user` and `perf_copy_attr` of Linux' `kernel/events/core.c`, by the numbers of errno(3).
+/// The rules of `copy_struct_from_user` and `perf_copy_attr` of Linux' `kernel/events/core.c`, by errno(3).
 #[test]
 fn sizes_and_reserved_fields_are_judged_as_linux_does() {
     let of_size = |size: u32, length: usize| {
