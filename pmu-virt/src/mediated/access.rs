@@ -149,9 +149,9 @@ impl HostCounters {
                     WriteAs::Cleared => {
                         // A bit that is the host's alone is not the guest's to acknowledge.
                         let value = value & (self.counter_bits() | *guests);
-                        *guests &= !others;
                         loaded.interrupts.acknowledged(value);
                         msr.write(status_clear, value)?;
+                        *guests &= !others;
                     }
                     _ => {}
                 }

@@ -81,6 +81,25 @@ fn a_fault_that_stays_is_left_to_the_end_of_the_window() {
     }
 }
 
+/// The guest set a status bit that is no counter's. Its acknowledgement faults: the bit is still the guest's.
+#[test]
+fn a_status_bit_whose_acknowledgement_faults_does_not_stay_behind_the_guest() {
+    for (host, given) in pairs().into_iter().filter(|(host, _)| host.vendor() == Vendor::Intel) {
+        let mut machine = busy(host, given);
+        machine.enter();
+        let Write::Done = machine.guest_writes(0x391, 1 << 62) else { continue };
+        machine.mock.inject(Fault::Register(0x390));
+        let loaded = machine.loaded.as_mut().unwrap();
+        let guest = &mut machine.guest;
+        let written = machine.counters.write(loaded, guest, 0x390, 1 << 62, &machine.mock);
+        assert!(written.is_err(), "{host:?}");
+        machine.mock.inject(Fault::None);
+        machine.leave();
+        let status = machine.mock.with_pmu(|pmu| pmu.read(0x38E));
+        assert_eq!(status, pmu_virt::Read::Value(0), "{host:?}");
+    }
+}
+
 /// A put fails at any access, and before it is tried again the hypervisor writes registers for the guest: on AMD they
 /// ran on after the put.
 #[test]

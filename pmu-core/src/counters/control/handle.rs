@@ -50,7 +50,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// it.
     pub fn is_started(&self, event: EventId) -> bool {
         match self.entry(event).map(EventEntry::state) {
-            Ok(EventState::Counting) => self.find(event).is_some(),
+            // While the counters are lent, the event keeps its counter.
+            Ok(EventState::Counting) => self.memory.is_lent() || self.find(event).is_some(),
             Ok(EventState::Waiting | EventState::Uncountable) => true,
             Ok(EventState::Stopped | EventState::Closed | EventState::Refused) | Err(_) => false,
         }

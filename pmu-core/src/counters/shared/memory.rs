@@ -218,7 +218,8 @@ impl CounterMemory {
     /// Takes the counters from the interrupt path while they are lent. Until they are [taken back](Self::take_back),
     /// an interrupt touches no register.
     pub(crate) fn lend(&self) {
-        self.owner.store(LENT, Ordering::Relaxed);
+        // An interrupt that came in a window that did not end stays noted.
+        self.owner.fetch_max(LENT, Ordering::Relaxed);
         self.set_verified(CounterSet::NONE);
     }
 

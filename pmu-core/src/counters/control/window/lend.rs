@@ -11,6 +11,7 @@ use crate::counters::hooks::event_source::EventSource;
 use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::interrupt::service::service;
 use crate::counters::names::counter_id::{CounterSet, MAX_COUNTERS};
+use crate::counters::shared::entry::EventState;
 use crate::counters::shared::slot::SlotState;
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
@@ -173,27 +174,28 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         Ok((values, wrapped))
     }
 
-    /// Returns the values at which the events' periods begin, after a window that did not end.
+    /// Returns the values at which the events' periods begin, after a window that did not end. Frees the counters of
+    /// events that were stopped, closed, or left to wait for a turn meanwhile.
     fn begin_anew(&self, own: CounterSet) -> Values {
         let mut values = [0; MAX_COUNTERS];
         for (place, (counter, slot)) in values.iter_mut().zip(self.slots_of(own)) {
-            let SlotState::Running { event, .. } = slot.load() else {
-                if let SlotState::Parked { .. } = slot.load() {
-                    slot.store(SlotState::Free);
-                }
-                continue;
+            let counts = match slot.load() {
+                SlotState::Free | SlotState::Faulted => continue,
+                SlotState::Parked { .. } => None,
+                SlotState::Running { event, .. } => match self.table().entry(event) {
+                    Some(entry) => (entry.state() == EventState::Counting).then_some(event),
+                    None => Some(event),
+                },
             };
-            match self.first_load(&self.registers(counter), event) {
-                Some((value, period)) => {
-                    *place = value;
-                    slot.store(SlotState::Running { event, period });
-                    if let Some(entry) = self.table().entry(event) {
-                        entry.loaded(value);
-                    }
+            let load = counts.and_then(|event| {
+                let (value, period) = self.first_load(&self.registers(counter), event)?;
+                if let Some(entry) = self.table().entry(event) {
+                    entry.loaded(value);
                 }
-                // The event was closed meanwhile.
-                None => slot.store(SlotState::Free),
-            }
+                *place = value;
+                Some(SlotState::Running { event, period })
+            });
+            slot.store(load.unwrap_or(SlotState::Free));
         }
         values
     }
