@@ -9,6 +9,7 @@ pub mod hwcheck_report;
 pub mod input;
 pub mod kprofile_layout;
 pub mod kprofile_walk;
+pub mod perf_event;
 pub mod perf_names;
 pub mod profile_kallsyms;
 pub mod profile_maps;
@@ -48,13 +49,14 @@ use vmm::{boot, error, guest, guest_pmu, instruction};
 pub type Target = fn(&[u8]);
 
 /// The targets by name.
-pub const TARGETS: [(&str, Target); 23] = [
+pub const TARGETS: [(&str, Target); 24] = [
     ("control_area", control_area::run),
     ("cpuid_claim", cpuid_claim::run),
     ("cpuid_dump", cpuid_dump::run),
     ("hwcheck_report", hwcheck_report::run),
     ("kprofile_layout", kprofile_layout::run),
     ("kprofile_walk", kprofile_walk::run),
+    ("perf_event", perf_event::run),
     ("perf_names", perf_names::run),
     ("profile_kallsyms", profile_kallsyms::run),
     ("profile_maps", profile_maps::run),

@@ -6,18 +6,24 @@
 mod attr_bytes;
 mod attr_flags;
 mod attributes;
+mod cache_event;
 mod error;
 mod event_attr;
+mod event_text;
 mod facility;
 mod frequency;
+mod hardware_names;
+mod modifiers;
 mod raw_config;
 mod throttle;
 
 pub use attr_bytes::AttrError;
 pub use attr_flags::AttrFlags;
 pub use attributes::{HARDWARE_EVENTS, PERF_TYPE_HARDWARE, PERF_TYPE_RAW, PerfAttributes};
+pub use cache_event::{Cache, CacheEvent, CacheOperation, PERF_TYPE_HW_CACHE};
 pub use error::PerfError;
 pub use event_attr::PerfEventAttr;
+pub use event_text::{CoreKind, PerfEvent};
 pub use facility::Facility;
 pub use frequency::Frequency;
 pub use raw_config::{RawConfig, RawTerms};

@@ -103,6 +103,11 @@ impl AttrFlags {
         self.0
     }
 
+    /// Returns the flags without these.
+    pub const fn without(self, flags: Self) -> Self {
+        Self(self.0 & !flags.0)
+    }
+
     /// Returns whether all of these flags are set.
     pub const fn contains(self, flags: Self) -> bool {
         self.0 & flags.0 == flags.0

@@ -30,7 +30,20 @@ pub enum PerfError {
         /// Place in the text, in bytes.
         at: usize,
     },
-    /// The text has an unknown term, or no closing slash.
+    /// The processor has no such event: of this type, with this configuration.
+    NotOnProcessor {
+        /// `type`: [`PERF_TYPE_HARDWARE`](crate::perf::PERF_TYPE_HARDWARE) or
+        /// [`PERF_TYPE_HW_CACHE`](crate::perf::PERF_TYPE_HW_CACHE).
+        type_: u32,
+        /// `config`.
+        config: u64,
+    },
+    /// The text has an unknown modifier, one that is there already, or none after the colon.
+    Modifier {
+        /// Place in the text, in bytes.
+        at: usize,
+    },
+    /// The text has an unknown name or term, one that does not go with those before it, or no closing slash.
     Term {
         /// Place in the text, in bytes.
         at: usize,
@@ -57,6 +70,10 @@ impl fmt::Display for PerfError {
             Self::Needs { facility, at } => {
                 write!(f, "there is no support for {facility}, which byte {at} asks for")
             }
+            Self::NotOnProcessor { type_, config } => {
+                write!(f, "this processor has no event {config:#X} of type {type_}")
+            }
+            Self::Modifier { at } => write!(f, "no modifier of an event at byte {at}"),
             Self::Term { at } => write!(f, "no term of an event at byte {at}"),
             Self::Value { at } => write!(f, "no value, or none that fits, at byte {at}"),
         }

@@ -127,29 +127,31 @@ impl RawConfig {
     fn of_terms(text: &str, start: usize) -> Result<Self, PerfError> {
         let (mut config, mut at) = (0, start);
         for part in text.split(',') {
-            let (name, value) = part.split_once('=').map_or((part, None), |(n, v)| (n, Some(v)));
-            let term = TERMS.iter().find(|term| term.name == name);
-            config |= match (term, value) {
-                (Some(term), Some(value)) => {
-                    let value = number(value).and_then(|value| term.of(value));
-                    value.ok_or(PerfError::Value { at: at + name.len() + 1 })?
-                }
-                (Some(term), None) if term.is_flag() => term.mask(),
-                (Some(_), None) => return Err(PerfError::Value { at: at + name.len() }),
-                (None, Some(value)) if name == "config" => {
-                    let bits = number(value).ok_or(PerfError::Value { at: at + name.len() + 1 })?;
-                    Self::new(bits)?.0
-                }
-                (None, None) if name.starts_with('r') => Self::of_raw(name, at)?.0,
-                _ => return Err(PerfError::Term { at }),
-            };
+            config |= Self::term(part, at).ok_or(PerfError::Term { at })??.0;
             at += part.len() + 1;
         }
         Ok(Self(config))
     }
 
+    /// Parses one term; `None` if there is none of its name.
+    pub(crate) fn term(part: &str, at: usize) -> Option<Result<Self, PerfError>> {
+        let (name, value) = part.split_once('=').map_or((part, None), |(n, v)| (n, Some(v)));
+        let invalid = PerfError::Value { at: at + name.len() + usize::from(value.is_some()) };
+        let value = value.map(number);
+        Some(match (TERMS.iter().find(|term| term.name == name), value) {
+            (Some(term), Some(value)) => {
+                value.and_then(|value| term.of(value)).map(Self).ok_or(invalid)
+            }
+            (Some(term), None) if term.is_flag() => Ok(Self(term.mask())),
+            (Some(_), None) => Err(invalid),
+            (None, Some(value)) if name == "config" => value.ok_or(invalid).and_then(Self::new),
+            (None, None) if name.starts_with('r') => Self::of_raw(name, at),
+            _ => return None,
+        })
+    }
+
     /// Parses hexadecimal digits, with or without a leading `0x`.
-    fn of_raw(text: &str, at: usize) -> Result<Self, PerfError> {
+    pub(crate) fn of_raw(text: &str, at: usize) -> Result<Self, PerfError> {
         let digits = text.strip_prefix('r').ok_or(PerfError::Term { at })?;
         let digits = digits.strip_prefix("0x").unwrap_or(digits);
         Self::new(hexadecimal(digits).ok_or(PerfError::Value { at: at + 1 })?)

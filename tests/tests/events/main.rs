@@ -8,3 +8,4 @@ mod names;
 mod perf_attr;
 mod perf_names;
 mod perf_rates;
+mod perf_text;

@@ -170,9 +170,10 @@ const FLOORS: &[Floors] = &[
     Floors {
         of: "pmu: perf",
         floors: &[
-            "attr_bytes",
+            "event_text",
+            "attr_bytes, hardware_names, modifiers",
             "event_attr",
-            "attributes, attr_flags, frequency, throttle",
+            "attributes, attr_flags, cache_event, frequency, throttle",
             "raw_config",
             "error",
             "facility",

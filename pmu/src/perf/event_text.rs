@@ -1,0 +1,311 @@
+//! An event as perf's command line has it: `cpu/event=0xd1,umask=0x20,period=100003/u`.
+
+use pmu_core::Snapshot;
+
+use crate::perf::attr_flags::AttrFlags;
+use crate::perf::attributes::{PERF_TYPE_HARDWARE, PERF_TYPE_RAW};
+use crate::perf::cache_event::{CacheEvent, PERF_TYPE_HW_CACHE};
+use crate::perf::error::PerfError;
+use crate::perf::event_attr::PerfEventAttr;
+use crate::perf::facility::Facility;
+use crate::perf::hardware_names;
+use crate::perf::modifiers;
+use crate::perf::raw_config::{RawConfig, number};
+
+/// The cores of a hybrid processor to which `cpu_core/…/` and `cpu_atom/…/` confine an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum CoreKind {
+    /// `cpu_core`: performance cores.
+    Core,
+    /// `cpu_atom`: efficient cores.
+    Atom,
+}
+
+impl CoreKind {
+    /// Returns whether a processor is of this kind, by the snapshot that it took of itself. Cores of a processor that
+    /// is not hybrid are of neither.
+    ///
+    /// Source: SDM vol. 2A, CPUID, leaf 1AH: core type.
+    pub fn is_of(self, processor: &Snapshot) -> bool {
+        let kind = processor.leaf(0x1A, 0).eax >> 24;
+        match self {
+            Self::Core => kind == 0x40,
+            Self::Atom => kind == 0x20,
+        }
+    }
+}
+
+/// An event as perf's command line has it.
+///
+/// - A name: a generic event (`cycles`, `stalled-cycles-frontend`), a cache event (`L1-dcache-load-misses`), a name of
+///   the processor's events, for which the kernel is asked, or a raw configuration (`r1a8`).
+/// - Terms between slashes: `cpu/event=0xd1,umask=0x20/`, as of [`RawConfig`], or one of the names above; `config1` to
+///   `config4`; `offcore_rsp`, `ldlat` and `frontend`, for the event's extra register; `period`, `freq`, `name`,
+///   `inherit` and `no-inherit`. `cpu_core` and `cpu_atom` name the cores. A name before the slashes takes terms, too:
+///   `cycles/period=1000/`.
+/// - Modifiers behind a colon or the last slash: `u`, `k`, `h` (levels); `G`, `H` (guest, host); `I`; `D` (pinned), `e`
+///   (exclusive), `W` (weak group), `S` (the group's counts with each sample). Without `u` and `k` an event counts at
+///   each level, and without `G` and `H` in guests and outside.
+///
+/// What needs more than a counter is a typed error that names it: [`PerfError::Needs`].
+///
+/// ```
+/// use pmu::core::{Event, Snapshot};
+/// use pmu::perf::PerfEvent;
+/// use pmu_events::Processor;
+///
+/// /// Returns the event of a text, for the processor with this CPUID.
+/// fn event(text: &str, this: &Snapshot) -> Result<Event, Box<dyn core::error::Error>> {
+///     let core_type = Processor::detect(this)?.core_type();
+///     let named = |name: &str| core_type.event(name).ok().map(|event| event.perf_config());
+///     let PerfEvent { attr, .. } = PerfEvent::parse(text, named)?;
+///     Ok(attr.event(|select| core_type.constraints(select))?)
+/// }
+/// # let dump = pmu::core::CpuidDump::parse(
+/// #     "   0x00000000 0x00: eax=0x00000020 ebx=0x756e6547 ecx=0x6c65746e edx=0x49656e69
+/// #         0x00000001 0x00: eax=0x000806f8 ebx=0x00000000 ecx=0x00000000 edx=0x00000000",
+/// # )?;
+/// # let this = Snapshot::capture(&dump);
+/// let misses = event("cpu/mem_load_retired.l3_miss,period=10007/u", &this)?;
+/// assert_eq!(misses, event("cpu/event=0xd1,umask=0x20,period=10007/u", &this)?);
+/// assert_eq!(misses.period(), Some(10_007));
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+///
+/// Source: perf-list(1), "Event modifiers", "Raw Hardware Event Descriptor", "Parameterized Events"; perf-record(1),
+/// "Event Selection".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PerfEvent<'a> {
+    /// The event, as `perf_event_open` takes it.
+    pub attr: PerfEventAttr,
+    /// `name=`: what the user calls the event.
+    pub name: Option<&'a str>,
+    /// The cores that the text names; `None`: all.
+    pub core: Option<CoreKind>,
+    /// `:W`: if its group does not fit, its members are counted one by one.
+    pub weak_group: bool,
+}
+
+impl<'a> PerfEvent<'a> {
+    /// Parses an event. `names` returns `config` and `config1` of a processor's event, such as
+    /// `pmu_events::PmuEvent::perf_config` has; `None` for an unknown name.
+    ///
+    /// # Errors
+    /// [`Term`](PerfError::Term), [`Value`](PerfError::Value), [`Modifier`](PerfError::Modifier),
+    /// [`Needs`](PerfError::Needs), each with its place; [`Bits`](PerfError::Bits).
+    pub fn parse(
+        text: &'a str,
+        mut names: impl FnMut(&str) -> Option<(u64, u64)>,
+    ) -> Result<Self, PerfError> {
+        let mut parser = Parser {
+            event: PerfEvent {
+                attr: PerfEventAttr::default(),
+                name: None,
+                core: None,
+                weak_group: false,
+            },
+            selected: Selected::Nothing,
+        };
+        let (modifiers, at) = match text.split_once('/') {
+            Some((unit, rest)) => {
+                let start = unit.len() + 1;
+                let unclosed = PerfError::Term { at: text.len() };
+                let (terms, modifiers) = rest.split_once('/').ok_or(unclosed)?;
+                parser.unit(unit, &mut names)?;
+                parser.terms(terms, start, &mut names)?;
+                let at = start + terms.len() + 1;
+                match modifiers.strip_prefix(':') {
+                    Some(modifiers) => (Some(modifiers), at + 1),
+                    None => ((!modifiers.is_empty()).then_some(modifiers), at),
+                }
+            }
+            None => {
+                let (name, modifiers) =
+                    text.split_once(':').map_or((text, None), |(name, rest)| (name, Some(rest)));
+                if !parser.named(name, 0, &mut names)? {
+                    let config = if name.starts_with('r') && !name.contains('-') {
+                        RawConfig::of_raw(name, 0)?
+                    } else {
+                        return Err(unknown(name, modifiers.is_some()));
+                    };
+                    parser.raw(config, 0)?;
+                }
+                (modifiers, name.len() + 1)
+            }
+        };
+        if let Some(modifiers) = modifiers {
+            parser.event.weak_group = modifiers::apply(modifiers, at, &mut parser.event.attr)?;
+        }
+        Ok(parser.event)
+    }
+}
+
+/// Returns the error of a name that is no counter's event. A colon is in the names of trace points.
+fn unknown(name: &str, colon: bool) -> PerfError {
+    let trace_point = (colon && !name.is_empty()).then_some(Facility::TracePoints);
+    match hardware_names::facility(name).or(trace_point) {
+        Some(facility) => PerfError::Needs { facility, at: 0 },
+        None => PerfError::Term { at: 0 },
+    }
+}
+
+/// The part of an event that the text has selected so far.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Selected {
+    Nothing,
+    Raw,
+    /// A generic event: no term adds to it.
+    Generic,
+}
+
+struct Parser<'a> {
+    event: PerfEvent<'a>,
+    selected: Selected,
+}
+
+impl<'a> Parser<'a> {
+    /// Parses what is before the first slash: a unit, or an event's name.
+    fn unit(
+        &mut self,
+        unit: &str,
+        names: &mut impl FnMut(&str) -> Option<(u64, u64)>,
+    ) -> Result<(), PerfError> {
+        match unit {
+            "" => return Err(PerfError::Term { at: 0 }),
+            "cpu" => {}
+            "cpu_core" => self.event.core = Some(CoreKind::Core),
+            "cpu_atom" => self.event.core = Some(CoreKind::Atom),
+            _ if self.named(unit, 0, names)? => {}
+            _ => {
+                let facility = hardware_names::facility(unit).unwrap_or(Facility::OtherUnits);
+                return Err(PerfError::Needs { facility, at: 0 });
+            }
+        }
+        Ok(())
+    }
+
+    /// Selects the event of this name; `false` if it is none.
+    fn named(
+        &mut self,
+        name: &str,
+        at: usize,
+        names: &mut impl FnMut(&str) -> Option<(u64, u64)>,
+    ) -> Result<bool, PerfError> {
+        if let Some(number) = hardware_names::hardware_event(name) {
+            self.generic(PERF_TYPE_HARDWARE, number, at)?;
+        } else if let Ok(event) = name.parse::<CacheEvent>() {
+            self.generic(PERF_TYPE_HW_CACHE, event.config(), at)?;
+        } else if let Some((config, config1)) = names(name) {
+            self.raw(RawConfig::new(config)?, at)?;
+            self.event.attr.select.config1 |= config1;
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    fn generic(&mut self, type_: u32, config: u64, at: usize) -> Result<(), PerfError> {
+        if self.selected != Selected::Nothing {
+            return Err(PerfError::Term { at });
+        }
+        self.selected = Selected::Generic;
+        let select = &mut self.event.attr.select;
+        (select.type_, select.config) = (type_, config);
+        Ok(())
+    }
+
+    fn raw(&mut self, config: RawConfig, at: usize) -> Result<(), PerfError> {
+        if self.selected == Selected::Generic {
+            return Err(PerfError::Term { at });
+        }
+        self.selected = Selected::Raw;
+        let select = &mut self.event.attr.select;
+        select.type_ = PERF_TYPE_RAW;
+        select.config |= config.bits();
+        Ok(())
+    }
+
+    /// Parses the terms between the slashes.
+    fn terms(
+        &mut self,
+        terms: &'a str,
+        start: usize,
+        names: &mut impl FnMut(&str) -> Option<(u64, u64)>,
+    ) -> Result<(), PerfError> {
+        let mut at = start;
+        for term in terms.split(',') {
+            // A name alone, as in `cycles//u`, has no terms.
+            if !(terms.is_empty() && self.selected != Selected::Nothing) {
+                let known = match term.split_once('=') {
+                    Some((name, value)) => self.setting(name, value, at)?,
+                    None => self.flag(term, at)? || self.named(term, at, names)?,
+                };
+                if !known {
+                    let config = RawConfig::term(term, at).ok_or(PerfError::Term { at })??;
+                    self.raw(config, at)?;
+                }
+            }
+            at += term.len() + 1;
+        }
+        match self.selected {
+            Selected::Nothing => Err(PerfError::Term { at: start }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Parses a term with a value; `false` if it is not one of those that are beside the configuration.
+    fn setting(&mut self, name: &str, text: &'a str, at: usize) -> Result<bool, PerfError> {
+        let invalid = PerfError::Value { at: at + name.len() + 1 };
+        let attr = &mut self.event.attr;
+        let value = number(text).ok_or(invalid);
+        let at_most =
+            |bits: u32| value.and_then(|v| if v >> bits == 0 { Ok(v) } else { Err(invalid) });
+        match name {
+            "period" => {
+                attr.flags = attr.flags.without(AttrFlags::FREQ);
+                attr.select.sample_period = at_most(63)?;
+            }
+            "freq" => {
+                attr.flags = attr.flags | AttrFlags::FREQ;
+                attr.select.sample_period = value?;
+            }
+            "config1" | "offcore_rsp" => attr.select.config1 |= value?,
+            "ldlat" => attr.select.config1 |= at_most(16)?,
+            "frontend" => attr.select.config1 |= at_most(24)?,
+            "config2" => attr.config2 = value?,
+            "config3" => attr.config3 = value?,
+            "config4" => attr.config4 = value?,
+            "name" if text.is_empty() => return Err(invalid),
+            "name" => self.event.name = Some(text),
+            _ => return needs(name, at).map(|()| false),
+        }
+        Ok(true)
+    }
+
+    /// Parses a term without a value, as [`setting`](Self::setting) does.
+    fn flag(&mut self, name: &str, at: usize) -> Result<bool, PerfError> {
+        let attr = &mut self.event.attr;
+        match name {
+            "inherit" => attr.flags = attr.flags | AttrFlags::INHERIT,
+            "no-inherit" => attr.flags = attr.flags.without(AttrFlags::INHERIT),
+            "period" | "freq" | "config1" | "config2" | "config3" | "config4" | "offcore_rsp"
+            | "ldlat" | "frontend" | "name" => {
+                return Err(PerfError::Value { at: at + name.len() });
+            }
+            _ => return needs(name, at).map(|()| false),
+        }
+        Ok(true)
+    }
+}
+
+/// Refuses a term that asks for more than a counter.
+fn needs(name: &str, at: usize) -> Result<(), PerfError> {
+    let facility = match name {
+        "branch_type" => Facility::BranchRecords,
+        "aux-output" | "aux-sample-size" | "aux-action" => Facility::ProcessorTrace,
+        "acr_mask" => Facility::AutoCounterReload,
+        _ => return Ok(()),
+    };
+    Err(PerfError::Needs { facility, at })
+}

@@ -1,0 +1,57 @@
+//! The letters behind an event's text: levels, guests, and how the event is scheduled.
+
+use crate::perf::attr_flags::AttrFlags;
+use crate::perf::error::PerfError;
+use crate::perf::event_attr::PerfEventAttr;
+use crate::perf::facility::Facility;
+
+/// Sets the fields of these modifiers, whose first one is at `at` in the text. Returns whether the group is weak.
+///
+/// Source: perf-list(1), "Event modifiers".
+pub(crate) fn apply(
+    modifiers: &str,
+    at: usize,
+    attr: &mut PerfEventAttr,
+) -> Result<bool, PerfError> {
+    if modifiers.is_empty() {
+        return Err(PerfError::Modifier { at });
+    }
+    let has = |letter| modifiers.contains(letter);
+    for (place, letter) in modifiers.char_indices() {
+        let at = at + place;
+        let before = modifiers.get(..place).unwrap_or_default();
+        match letter {
+            'p' | 'P' | 'R' => {
+                return Err(PerfError::Needs { facility: Facility::PreciseSampling, at });
+            }
+            'b' => return Err(PerfError::Needs { facility: Facility::Bpf, at }),
+            'u' | 'k' | 'h' | 'G' | 'H' | 'I' | 'D' | 'e' | 'S' | 'W'
+                if !before.contains(letter) => {}
+            _ => return Err(PerfError::Modifier { at }),
+        }
+    }
+    // Of levels, and of guest and host, those that are not named are excluded as soon as one is.
+    if has('u') || has('k') || has('h') {
+        attr.select.exclude_user = !has('u');
+        attr.select.exclude_kernel = !has('k');
+    }
+    if has('G') || has('H') {
+        attr.select.exclude_guest = !has('G');
+        attr.select.exclude_host = !has('H');
+    }
+    for (set, flag) in [
+        ((has('u') || has('k')) && !has('h'), AttrFlags::EXCLUDE_HV),
+        (has('I'), AttrFlags::EXCLUDE_IDLE),
+        (has('D'), AttrFlags::PINNED),
+        (has('e'), AttrFlags::EXCLUSIVE),
+    ] {
+        if set {
+            attr.flags = attr.flags | flag;
+        }
+    }
+    if has('S') {
+        attr.sample_type |= PerfEventAttr::SAMPLE_READ;
+        attr.read_format |= PerfEventAttr::FORMAT_GROUP;
+    }
+    Ok(has('W'))
+}
