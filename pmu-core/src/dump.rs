@@ -32,6 +32,14 @@ pub struct CpuidDump<'t> {
 impl<'t> CpuidDump<'t> {
     /// Checks that `text` is a dump with at least leaf 0.
     ///
+    /// ```
+    /// # use pmu_core::{CpuidDump, DumpError};
+    /// match CpuidDump::parse("CPUID 00000000: 0000000A-756E6547-6C65746E-49656E69\nCPUID 00000001: ?") {
+    ///     Err(DumpError::MalformedLine(line)) => assert_eq!(line, 2),
+    ///     other => panic!("{other:?}"),
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// The first line that begins like a leaf and is not one, or the lack of leaf 0.
     pub fn parse(text: &'t str) -> Result<Self, DumpError> {

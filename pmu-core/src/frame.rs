@@ -54,6 +54,12 @@ pub struct ProcessorNumber {
 
 impl ProcessorNumber {
     /// Returns the processor with this system-wide index, in full groups of 64.
+    ///
+    /// ```
+    /// # use pmu_core::ProcessorNumber;
+    /// let processor = ProcessorNumber::from_index(70);
+    /// assert_eq!((processor.group, processor.number, processor.index()), (1, 6, 70));
+    /// ```
     pub const fn from_index(index: u16) -> Self {
         Self { group: index / 64, number: (index % 64) as u8 }
     }

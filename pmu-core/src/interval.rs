@@ -86,6 +86,13 @@ impl IntervalLimits {
 
     /// Checks `units` against the limits.
     ///
+    /// ```
+    /// # use pmu_core::IntervalLimits;
+    /// // An interval of a user's: refused with the limits, to be told.
+    /// let error = IntervalLimits::EVENTS.check(100).unwrap_err();
+    /// assert_eq!((error.requested, error.limits.min), (100, 4096));
+    /// ```
+    ///
     /// # Errors
     /// [`IntervalError`]: `units` is outside the limits.
     pub const fn check(self, units: u64) -> Result<Interval, IntervalError> {
@@ -97,6 +104,12 @@ impl IntervalLimits {
     }
 
     /// Returns the interval within the limits that is nearest to `units`.
+    ///
+    /// ```
+    /// # use pmu_core::IntervalLimits;
+    /// let shortest = IntervalLimits::EVENTS.clamp(1);
+    /// assert_eq!(shortest.get(), IntervalLimits::EVENTS.min);
+    /// ```
     pub const fn clamp(self, units: u64) -> Interval {
         if units < self.min as u64 {
             Interval(self.min)

@@ -120,6 +120,17 @@ impl Snapshot {
     }
 
     /// Returns the family as manuals print it: base plus extended (leaf 1, EAX).
+    ///
+    /// ```
+    /// # use pmu_core::{CpuidDump, DumpError, Snapshot};
+    /// let dump = CpuidDump::parse(
+    ///     "CPUID 00000000: 00000001-756E6547-6C65746E-49656E69\nCPUID 00000001: 000906EA-00000000-00000000-00000000",
+    /// )?;
+    /// let processor = Snapshot::capture(&dump);
+    /// assert_eq!(&processor.vendor(), b"GenuineIntel");
+    /// assert_eq!((processor.family(), processor.model(), processor.stepping()), (6, 0x9E, 0xA));
+    /// # Ok::<(), pmu_core::DumpError>(())
+    /// ```
     pub fn family(&self) -> u16 {
         let signature = self.leaf(1, 0).eax;
         let base = (signature >> 8 & 0xF) as u16;
@@ -161,6 +172,15 @@ impl Snapshot {
 
     /// Returns whether a Microsoft-compatible hypervisor keeps the counters from this machine (leaf
     /// 0x40000003, EDX bit 2, "performance monitors available", clear).
+    ///
+    /// ```
+    /// # use pmu_core::{NoInterface, Snapshot};
+    /// /// Returns the reason not to try the counters of a virtual machine, if there is one.
+    /// fn reason(processor: &Snapshot) -> Option<NoInterface> {
+    ///     processor.hypervisor_hides_counters().then_some(NoInterface::HiddenByHypervisor)
+    /// }
+    /// # let _ = reason;
+    /// ```
     pub fn hypervisor_hides_counters(&self) -> bool {
         self.has_microsoft_hypervisor() && self.leaf(0x4000_0003, 0).edx >> 2 & 1 == 0
     }

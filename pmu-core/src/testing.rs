@@ -38,6 +38,18 @@ impl Access {
     }
 
     /// Returns the access as one that fails with #GP.
+    ///
+    /// ```
+    /// # use pmu_core::{MsrAccess, MsrAddress};
+    /// # use pmu_core::testing::{Access, ScriptedMsr};
+    /// // A driver that retries once gets over a transient fault.
+    /// let accesses = [Access::read(0xC1, 0).faulting(), Access::read(0xC1, 42)];
+    /// let script = ScriptedMsr::new(&accesses);
+    /// // SAFETY: a counter.
+    /// let counter = unsafe { MsrAddress::new(0xC1) };
+    /// assert_eq!(script.rdmsr_retrying(counter).unwrap(), 42);
+    /// script.finish();
+    /// ```
     pub const fn faulting(mut self) -> Self {
         self.outcome = Err(MsrErrorKind::GeneralProtection);
         self
@@ -130,6 +142,20 @@ impl MsrBackend for ScriptedMsr<'_> {
 }
 
 /// A backend that passes every access on to another one, and keeps the first `N` accesses.
+///
+/// ```
+/// # use pmu_core::{MsrAddress, MsrBackend};
+/// # use pmu_core::testing::{Access, RecordingMsr, ScriptedMsr};
+/// let script = [Access::write(0x186, 0), Access::write(0x187, 0)];
+/// let recorder = RecordingMsr::<_, 8>::new(ScriptedMsr::new(&script));
+/// for select in [0x186, 0x187] {
+///     // SAFETY: event selects.
+///     recorder.write(unsafe { MsrAddress::new(select) }, 0).unwrap();
+/// }
+/// assert_eq!(recorder.take().as_slice(), script);
+/// assert_eq!(recorder.dropped(), 0);
+/// recorder.inner().finish();
+/// ```
 #[derive(Debug)]
 pub struct RecordingMsr<B, const N: usize> {
     inner: B,

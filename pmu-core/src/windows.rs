@@ -193,6 +193,16 @@ impl WindowsVersion {
     }
 
     /// Returns whether an interrupt at the very end of the range counts as inside.
+    ///
+    /// ```
+    /// # use pmu_core::WindowsVersion;
+    /// /// Returns the end of a range for the rules of a version: the first address that is outside.
+    /// fn end(version: WindowsVersion, end: u64) -> u64 {
+    ///     end + u64::from(version.end_is_inclusive())
+    /// }
+    /// assert_eq!(end(WindowsVersion::Windows8, 0x2000), 0x2001);
+    /// assert_eq!(end(WindowsVersion::LATEST, 0x2000), 0x2000);
+    /// ```
     pub const fn end_is_inclusive(self) -> bool {
         self as u8 >= Self::Windows8 as u8 && (self as u8) < Self::Windows10v1809 as u8
     }
@@ -229,6 +239,13 @@ impl WindowsVersion {
     }
 
     /// Returns whether this version's HAL has an interface's counter sources, in a kernel of that width.
+    ///
+    /// ```
+    /// # use pmu_core::{HalInterface, PointerWidth, WindowsVersion};
+    /// // Vista's HAL has Intel's counters in its 64-bit version alone.
+    /// let has = |width| WindowsVersion::Vista.has_counters(HalInterface::Emon, width);
+    /// assert!(has(PointerWidth::Bits64) && !has(PointerWidth::Bits32));
+    /// ```
     pub const fn has_counters(self, interface: HalInterface, width: PointerWidth) -> bool {
         let since = match (interface, width) {
             (HalInterface::Default, _) => return false,

@@ -182,6 +182,14 @@ impl AddedSources {
     /// Removes a source that was stopped on every processor, and returns it; `None` if it is not in the table. A
     /// source that still runs somewhere is reported as an opened event from then on.
     ///
+    /// ```
+    /// # use pmu_core::{AddedSources, KProfileSource};
+    /// /// Removes the sources of a driver that is unloaded, which it has stopped on all processors.
+    /// fn unload(added: &AddedSources, sources: &[KProfileSource]) -> usize {
+    ///     sources.iter().filter(|source| added.remove(**source).is_some()).count()
+    /// }
+    /// ```
+    ///
     /// # Context
     /// Task. One caller at a time adds and removes.
     pub fn remove(&self, source: KProfileSource) -> Option<&'static AddedSource> {

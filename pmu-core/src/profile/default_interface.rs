@@ -25,6 +25,12 @@ impl DefaultInterface {
     }
 
     /// Creates the interface of a machine that has no counters for this reason.
+    ///
+    /// ```
+    /// # use pmu_core::{DefaultInterface, NoInterface, ProfileInterface};
+    /// let interface = DefaultInterface::instead_of(NoInterface::NoLongMode);
+    /// assert_eq!(interface.sources().len(), 1); // `ProfileTime`; a session's counters tell the reason.
+    /// ```
     pub const fn instead_of(reason: NoInterface) -> Self {
         let time = AtomicU32::new(IntervalLimits::TIME.default);
         Self { time, unit: CounterUnit::absent(reason) }

@@ -38,6 +38,18 @@ pub enum InterfaceError {
 
 impl InterfaceError {
     /// Returns the status with which Windows reports this error; `None` if it has none.
+    ///
+    /// ```
+    /// # use pmu_core::{InterfaceError, NtStatus};
+    /// /// The result of a system service.
+    /// fn result(outcome: Result<(), InterfaceError>) -> NtStatus {
+    ///     match outcome {
+    ///         Ok(()) => NtStatus::SUCCESS,
+    ///         Err(error) => error.status().unwrap_or(NtStatus::NOT_SUPPORTED),
+    ///     }
+    /// }
+    /// # let _ = result;
+    /// ```
     pub const fn status(&self) -> Option<NtStatus> {
         match self {
             Self::UnsupportedSource(_) => Some(NtStatus::NOT_SUPPORTED),

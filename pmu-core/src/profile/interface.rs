@@ -39,6 +39,13 @@ pub trait ProfileInterface: SourceInterface {
     }
 
     /// Returns the index of the source with this name, in the documented spelling or Windows' own; case matters.
+    ///
+    /// ```
+    /// # use pmu_core::{DefaultInterface, KProfileSource, ProfileInterface};
+    /// let interface = DefaultInterface::new();
+    /// let row = interface.row_named("ProfileTime").expect("each interface has it");
+    /// assert_eq!(interface.sources()[row].source(), KProfileSource::TIME);
+    /// ```
     fn row_named(&self, name: &str) -> Option<usize> {
         self.table().row_named(name)
     }
@@ -46,6 +53,20 @@ pub trait ProfileInterface: SourceInterface {
     /// Returns the information on a source without accessing a register: at best
     /// [`Declared`](crate::Availability::Declared). If no counter [answered](crate::CounterError::Unresponsive) to an
     /// [`initialize`](Self::initialize) on any processor so far, only time is supported.
+    ///
+    /// ```
+    /// # use pmu_core::{DefaultInterface, ProfileInterface};
+    /// /// Lists the sources that a machine declares, with their intervals.
+    /// fn list(interface: &impl ProfileInterface, mut line: impl FnMut(&str, u32)) {
+    ///     for row in interface.sources() {
+    ///         let information = interface.query(row.source());
+    ///         if information.is_supported() {
+    ///             line(row.name(), information.interval);
+    ///         }
+    ///     }
+    /// }
+    /// # list(&pmu_core::DefaultInterface::new(), |name, interval| assert_eq!((name, interval), ("ProfileTime", 10_000)));
+    /// ```
     ///
     /// # Context
     /// Any.
@@ -57,6 +78,15 @@ pub trait ProfileInterface: SourceInterface {
     ///
     /// A running counter takes up the interval at its next overflow, a running timer at [`Session::apply_interval`].
     /// The interval stays in force until the next call.
+    ///
+    /// ```
+    /// # use pmu_core::{DefaultInterface, InterfaceError, KProfileSource, ProfileInterface};
+    /// let interface = DefaultInterface::new();
+    /// // `ProfileTime` in units of 100 ns: each 2 ms.
+    /// let interval = interface.set_interval(KProfileSource::TIME, 20_000)?;
+    /// assert_eq!(interval.get(), interface.query(KProfileSource::TIME).interval);
+    /// # Ok::<(), pmu_core::InterfaceError>(())
+    /// ```
     ///
     /// # Context
     /// Task.
@@ -73,6 +103,15 @@ pub trait ProfileInterface: SourceInterface {
 
     /// Sets the interval nearest to `units` within the limits, like [`set_interval`](Self::set_interval), and returns
     /// it.
+    ///
+    /// ```
+    /// # use pmu_core::{DefaultInterface, InterfaceError, KProfileSource, ProfileInterface};
+    /// let interface = DefaultInterface::new();
+    /// // As Windows does with an interval that is too short.
+    /// let interval = interface.set_interval_clamped(KProfileSource::TIME, 1)?;
+    /// assert_eq!(interval.get(), 1_221);
+    /// # Ok::<(), pmu_core::InterfaceError>(())
+    /// ```
     fn set_interval_clamped(
         &self,
         source: KProfileSource,
@@ -86,6 +125,26 @@ pub trait ProfileInterface: SourceInterface {
 
     /// Takes the general counters of the processor that executes the call, and returns the session that starts sources
     /// on them. `processor` describes this processor, as for [`CounterSession::take`](crate::CounterSession::take).
+    ///
+    /// ```
+    /// # use pmu_core::{
+    /// #     CounterError, CounterMemory, CounterSlot, InterfaceError, MAX_COUNTERS, MsrBackend, Platform,
+    /// #     ProfileInterface, Session, Snapshot, SourceInterface,
+    /// # };
+    /// static COUNTERS: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new(); // one per processor
+    ///
+    /// /// Each processor, as it comes up. Without counters, profiling by time remains.
+    /// fn processor_up<I: SourceInterface, M: MsrBackend, P: Platform>(
+    ///     interface: &'static I,
+    ///     this_processor: &Snapshot,
+    ///     (msr, platform): (M, P),
+    /// ) -> Result<Option<Session<'static, &'static I, M, P>>, InterfaceError> {
+    ///     match interface.initialize(this_processor, msr, platform, &COUNTERS) {
+    ///         Err(InterfaceError::Counters(CounterError::Unresponsive)) => Ok(None),
+    ///         session => session.map(Some),
+    ///     }
+    /// }
+    /// ```
     ///
     /// # Context
     /// Task, on the processor on which the session then lives. An interrupt may come at any time.
@@ -112,6 +171,23 @@ pub trait ProfileInterface: SourceInterface {
     /// Takes those of the processor's counters that are in `only`, fixed ones included, like
     /// [`initialize`](Self::initialize). The other counters are left to their owners.
     ///
+    /// ```
+    /// # use pmu_core::{
+    /// #     CounterMemory, CounterSet, InterfaceError, MsrBackend, Platform, ProfileInterface, Session,
+    /// #     Snapshot, SourceInterface,
+    /// # };
+    /// /// Takes all counters but fixed counter 1, which is a watchdog's.
+    /// fn processor_up<'a, I: SourceInterface, M: MsrBackend, P: Platform>(
+    ///     interface: &'a I,
+    ///     this_processor: &Snapshot,
+    ///     (msr, platform): (M, P),
+    ///     memory: &'a CounterMemory,
+    /// ) -> Result<Session<'a, &'a I, M, P>, InterfaceError> {
+    ///     let own = CounterSet::ALL.without(CounterSet::fixed(1 << 1));
+    ///     interface.initialize_only(this_processor, own, msr, platform, memory)
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// Those of [`initialize`](Self::initialize).
     fn initialize_only<'a, M: MsrBackend, P: Platform>(
@@ -130,6 +206,22 @@ pub trait ProfileInterface: SourceInterface {
 
     /// Services the performance interrupt of the processor that executes the call, and reports each source's overflow
     /// to `overflowed` once: [`pmu_core::service`](crate::service).
+    ///
+    /// ```
+    /// # use pmu_core::{CounterMemory, KProfileSource, MsrBackend, Platform, ProfileInterface, ServiceError};
+    /// # fn count(_: KProfileSource, _events: u64) {}
+    /// /// The performance interrupt's handler, which is not an NMI.
+    /// fn performance_interrupt(
+    ///     interface: &impl ProfileInterface,
+    ///     (msr, platform): (&impl MsrBackend, &impl Platform),
+    ///     memory: &CounterMemory, // this processor's
+    /// ) -> Result<(), ServiceError> {
+    ///     let serviced = interface.service(msr, platform, memory, |overflow| {
+    ///         count(overflow.source, overflow.events);
+    ///     });
+    ///     serviced.map(|_| ())
+    /// }
+    /// ```
     ///
     /// # Context
     /// Interrupt or NMI, and any other.

@@ -192,6 +192,23 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// which then interrupts each time the interval's events have passed. An [added](crate::AddedSources) source opens
     /// an event on one of its counters.
     ///
+    /// ```
+    /// # use pmu_core::{InterfaceError, KProfileSource, MsrBackend, Platform, Session, SourceInterface};
+    /// /// Starts the first of some sources that this processor has.
+    /// fn start_any<I: SourceInterface, M: MsrBackend, P: Platform>(
+    ///     session: &mut Session<'_, I, M, P>,
+    ///     sources: &[KProfileSource],
+    /// ) -> Result<Option<KProfileSource>, InterfaceError> {
+    ///     for source in sources {
+    ///         match session.start(*source) {
+    ///             Err(InterfaceError::UnsupportedSource(_)) => {}
+    ///             started => return started.map(|()| Some(*source)),
+    ///         }
+    ///     }
+    ///     Ok(None)
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// [`UnsupportedSource`](InterfaceError::UnsupportedSource): also where the boot processor has the event and this
     /// one lacks it. [`AlreadyStarted`](InterfaceError::AlreadyStarted),
@@ -290,6 +307,23 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// Applies the machine-wide interval to a running profile timer. A running counter takes the interval up by itself
     /// at its next overflow.
     ///
+    /// ```
+    /// # use pmu_core::{
+    /// #     InterfaceError, KProfileSource, MsrBackend, Platform, ProfileInterface, Session, SourceInterface,
+    /// # };
+    /// /// Sets the interval of time, and lets this processor's timer have it at once.
+    /// fn set_time<I: SourceInterface, M: MsrBackend, P: Platform>(
+    ///     session: &mut Session<'_, I, M, P>,
+    ///     units: u64,
+    /// ) -> Result<(), InterfaceError> {
+    ///     session.interface().set_interval(KProfileSource::TIME, units)?;
+    ///     if session.is_running(KProfileSource::TIME) {
+    ///         session.apply_interval(KProfileSource::TIME)?;
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// [`NotStarted`](InterfaceError::NotStarted), [`Timer`](InterfaceError::Timer).
     pub fn apply_interval(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
@@ -303,6 +337,20 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     }
 
     /// Returns the events that a running counter source has counted since it was last loaded (RDPMC).
+    ///
+    /// ```
+    /// # use pmu_core::{InterfaceError, KProfileSource, MsrBackend, Platform, Session, SourceInterface};
+    /// /// Returns the events of a running source in a function that is short against its interval.
+    /// fn events_in<I: SourceInterface, M: MsrBackend, P: Platform>(
+    ///     session: &Session<'_, I, M, P>,
+    ///     source: KProfileSource,
+    ///     function: impl FnOnce(),
+    /// ) -> Result<Option<u64>, InterfaceError> {
+    ///     let before = session.read(source)?;
+    ///     function();
+    ///     Ok(session.read(source)?.checked_sub(before)) // `None`: it was loaded again in between.
+    /// }
+    /// ```
     ///
     /// # Errors
     /// [`NotStarted`](InterfaceError::NotStarted): no counter runs for the source.

@@ -82,6 +82,13 @@ impl KProfileSource {
 
     /// Returns the name of a general source in WDM.H; `None` for a processor-specific one, whose name is in its
     /// interface's table.
+    ///
+    /// ```
+    /// # use pmu_core::KProfileSource;
+    /// assert_eq!(KProfileSource::TIME.general_name(), Some("ProfileTime"));
+    /// let specific = KProfileSource::new(0x19).unwrap();
+    /// assert_eq!(specific.general_name(), None); // Its name is in the table of the processor's interface.
+    /// ```
     pub fn general_name(self) -> Option<&'static str> {
         GENERAL_NAMES.get(self.0 as usize).copied()
     }

@@ -69,6 +69,12 @@ impl NtStatus {
 
     /// Returns whether the severity is success or informational: `NT_SUCCESS`. Warnings such as
     /// [`BUFFER_OVERFLOW`](Self::BUFFER_OVERFLOW) are not.
+    ///
+    /// ```
+    /// # use pmu_core::NtStatus;
+    /// assert!(NtStatus::SUCCESS.is_success());
+    /// assert!(!NtStatus::BUFFER_OVERFLOW.is_success()); // a warning
+    /// ```
     pub const fn is_success(self) -> bool {
         self.0 < 0x8000_0000
     }

@@ -14,6 +14,15 @@ impl Rules {
     /// Returns whether this Windows can have a source on the processors of an interface. These are: time; the table's
     /// sources, if its HAL has the interface's counters; and, from the versions that have them, Intel's 0x20 to 0x24
     /// and sources added at run time.
+    ///
+    /// ```
+    /// # use pmu_core::{HalInterface, KProfileSource, Rules, WindowsVersion};
+    /// // Intel's fixed counters are sources from version 1903 on.
+    /// let fixed = KProfileSource::new(0x20).unwrap();
+    /// assert!(Rules::LATEST.has_source(HalInterface::Emon, fixed));
+    /// let before = Rules { version: WindowsVersion::Windows8, ..Rules::LATEST };
+    /// assert!(!before.has_source(HalInterface::Emon, fixed));
+    /// ```
     pub const fn has_source(self, interface: HalInterface, source: KProfileSource) -> bool {
         let (version, value) = (self.version, source.value());
         let in_version = match (interface, value) {

@@ -128,6 +128,29 @@ impl<'a, I: SourceInterface> WithOpenedEvents<'a, I> {
     /// Services the performance interrupt, and reports each overflow, of a source or an opened event, to `overflowed`
     /// once: [`pmu_core::service`](crate::service).
     ///
+    /// ```
+    /// # use pmu_core::{
+    /// #     CounterMemory, Event, EventTable, KProfileSource, MsrBackend, Platform, Report, ServiceError,
+    /// #     SourceInterface, WithOpenedEvents,
+    /// # };
+    /// # fn source_hit(_: KProfileSource) {}
+    /// # fn sample(_tag: u64) {}
+    /// /// The handler of sources and opened events on the same counters.
+    /// fn performance_interrupt<I: SourceInterface>(
+    ///     interface: &I,
+    ///     events: &EventTable, // this processor's
+    ///     (msr, platform): (&impl MsrBackend, &impl Platform),
+    ///     memory: &CounterMemory, // this processor's
+    /// ) -> Result<(), ServiceError> {
+    ///     let both = WithOpenedEvents::new(interface, events);
+    ///     let serviced = both.service(msr, platform, memory, |report| match report {
+    ///         Report::Source(overflow) => source_hit(overflow.source),
+    ///         Report::Event(overflow) => sample(overflow.tag),
+    ///     });
+    ///     serviced.map(|_| ())
+    /// }
+    /// ```
+    ///
     /// # Context
     /// Interrupt or NMI, and any other.
     ///

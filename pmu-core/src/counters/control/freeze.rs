@@ -20,6 +20,19 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// Call it before the first event is started and before a performance interrupt can come.
     ///
+    /// ```
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};
+    /// /// Freezes the counters in interrupts where the processor can, and tells whether it does.
+    /// fn freeze<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// ) -> Result<bool, CounterError> {
+    ///     match counters.freeze_on_interrupt() {
+    ///         Err(CounterError::FreezeUnsupported) => Ok(false),
+    ///         frozen => frozen.map(|()| true),
+    ///     }
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// [`FreezeUnsupported`](CounterError::FreezeUnsupported): the processor cannot freeze its counters, or the
     /// processor or a hypervisor does not keep the freeze bit. [`Access`](CounterError::Access).

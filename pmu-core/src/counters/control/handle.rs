@@ -48,6 +48,23 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Returns whether an opened event is started: on a counter, waiting for its turn, or on a core that cannot count
     /// it.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
+    /// /// Starts the events again whose counters faulted in an interrupt.
+    /// fn restart<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     events: &[EventId],
+    ///     now: u64,
+    /// ) -> Result<(), CounterError> {
+    ///     for event in events {
+    ///         if !counters.is_started(*event) {
+    ///             counters.start_event(*event, now)?;
+    ///         }
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
     pub fn is_started(&self, event: EventId) -> bool {
         match self.entry(event).map(EventEntry::state) {
             // While the counters are lent, the event keeps its counter.
@@ -58,6 +75,18 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Returns the counter on which an event, opened or of a row, runs at present.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterSession, EventId, EventSource, MsrBackend, Platform};
+    /// /// Returns the events that wait for a turn, of those that are started.
+    /// fn waiting<'e, S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &'e CounterSession<'_, S, M, P>,
+    ///     events: &'e [EventId],
+    /// ) -> impl Iterator<Item = EventId> + 'e {
+    ///     let started = events.iter().copied().filter(|event| counters.is_started(*event));
+    ///     started.filter(|event| counters.counter_of(*event).is_none())
+    /// }
+    /// ```
     pub fn counter_of(&self, event: EventId) -> Option<CounterId> {
         self.find(event).map(|(counter, _)| counter)
     }
@@ -171,6 +200,17 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     }
 
     /// Returns the usable counters, and those that were left out.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterSession, CounterSet, EventSource, MsrBackend, Platform};
+    /// /// Returns the counters that CPUID declares and that do not answer: a hypervisor's, for instance.
+    /// fn missing<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &CounterSession<'_, S, M, P>,
+    /// ) -> Option<CounterSet> {
+    ///     let missing = counters.counters().unresponsive;
+    ///     (!missing.is_empty()).then_some(missing)
+    /// }
+    /// ```
     pub fn counters(&self) -> SessionCounters {
         let (usable, candidates) = (self.own(), self.candidates());
         SessionCounters {

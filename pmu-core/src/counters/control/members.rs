@@ -17,6 +17,18 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Returns the events of a group, in the order in which they were given to [`open_group`](Self::open_group), or to
     /// [`switch_in`](Self::switch_in).
+    ///
+    /// ```
+    /// # use pmu_core::{CounterSession, EventOverflow, EventSource, GroupId, MsrBackend, Platform};
+    /// /// Returns the place of an event that overflowed in its group, by which its count is in `read_group`'s.
+    /// fn place<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &CounterSession<'_, S, M, P>,
+    ///     group: GroupId,
+    ///     overflow: &EventOverflow,
+    /// ) -> Option<usize> {
+    ///     counters.group_events(group).position(|event| event == overflow.event)
+    /// }
+    /// ```
     pub fn group_events(&self, group: GroupId) -> impl Iterator<Item = EventId> {
         self.members(group).filter(|_| self.is_open()).map(|(event, _)| event)
     }

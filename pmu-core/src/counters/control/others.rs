@@ -18,6 +18,17 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// then looks for the others' overflows: an overflow before `service` unmasked the LVT entry has no interrupt of
     /// its own.
     ///
+    /// ```
+    /// # use pmu_core::{CounterError, CounterId, CounterSession, EventSource, MsrBackend, Platform};
+    /// /// Lets a watchdog's counter run, which the watchdog has programmed.
+    /// fn enable_watchdog<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     watchdog: CounterId,
+    /// ) -> Result<(), CounterError> {
+    ///     counters.set_others_control(watchdog.only().bits(), true)
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// [`OwnControlBits`](CounterError::OwnControlBits): some of `bits` belong to the session's counters, these
     /// counters are [lent](Self::lend), or the processor has no such register. [`Access`](CounterError::Access): the
@@ -40,6 +51,17 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Debug Store's buffer (62), or overflows of counters without an owner. On Intel's processors from version 3 on,
     /// each unmasking of the LVT entry raises an interrupt while one of these bits is set.
     ///
+    /// ```
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};
+    /// /// Acknowledges the full buffer of a Debug Store that a predecessor left, so that unmasking raises nothing.
+    /// fn forget_predecessor<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// ) -> Result<(), CounterError> {
+    ///     const DEBUG_STORE: u64 = 1 << 62;
+    ///     counters.acknowledge_others(DEBUG_STORE)
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// [`OwnControlBits`](CounterError::OwnControlBits): some of `bits` belong to the session's counters, these
     /// counters are [lent](Self::lend), or there is no such register. [`Access`](CounterError::Access).
@@ -52,6 +74,18 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Sets the bits of `mask` in the fixed counters' control register to those of `bits`, for other owners of fixed
     /// counters. Other owners do not write the register while the session lives.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterError, CounterSession, CounterSet, EventSource, MsrBackend, Platform};
+    /// /// Programs fixed counter 1 for a watchdog: at every privilege level, with an interrupt.
+    /// fn program_watchdog<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// ) -> Result<(), CounterError> {
+    ///     counters.set_others_fixed_control(0b1111 << 4, 0b1011 << 4)?;
+    ///     let watchdog = CounterSet::fixed(1 << 1);
+    ///     counters.set_others_control(watchdog.bits(), true)
+    /// }
+    /// ```
     ///
     /// # Errors
     /// [`OwnControlBits`](CounterError::OwnControlBits): some of `mask` belong to the session's counters, these

@@ -27,6 +27,25 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// [`counters`](Self::counters). So is every counter that is not in `only`. If the source has no table of events
     /// to open, so is every fixed counter, because only opened events use fixed counters.
     ///
+    /// ```
+    /// # use pmu_core::{
+    /// #     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, MAX_COUNTERS,
+    /// #     MsrBackend, OpenedEvents, Platform,
+    /// # };
+    /// static COUNTERS: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new(); // one per processor
+    ///
+    /// /// Takes the counters that another owner does not have.
+    /// fn take<'a, M: MsrBackend, P: Platform>(
+    ///     events: OpenedEvents<'a>,
+    ///     this_processor: &CounterUnit,
+    ///     others: CounterSet,
+    ///     (msr, platform): (M, P),
+    /// ) -> Result<CounterSession<'a, OpenedEvents<'a>, M, P>, CounterError> {
+    ///     let own = CounterSet::ALL.without(others);
+    ///     CounterSession::take(events, this_processor, own, msr, platform, &COUNTERS)
+    /// }
+    /// ```
+    ///
     /// # Context
     /// Task, on the processor on which the handle then lives. An interrupt may come at any time.
     ///
@@ -162,6 +181,21 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// Takes more counters, which another owner gave up, and returns those that answered. Counters that the session
     /// already has stay as they are. The other owner no longer enables the counters in the global control register.
     ///
+    /// ```
+    /// # use pmu_core::{CounterError, CounterId, CounterSession, CounterUnit, EventSource, MsrBackend, Platform};
+    /// /// Tries to take a counter over from a watchdog that was stopped.
+    /// fn take_over<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     this_processor: &CounterUnit,
+    ///     watchdog: CounterId,
+    /// ) -> Result<bool, CounterError> {
+    ///     match counters.take_more(this_processor, watchdog.only()) {
+    ///         Err(CounterError::Unresponsive) => Ok(false), // a hypervisor's or firmware's
+    ///         taken => Ok(!taken?.is_empty()),
+    ///     }
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// [`NotAvailable`](CounterError::NotAvailable): this processor lacks one of the counters, no slot was lent for
     /// one, or the session's counters are [lent](Self::lend). [`Unresponsive`](CounterError::Unresponsive): no counter
@@ -201,6 +235,25 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// Gives counters to another owner: stops them, clears their bits of the global control register, and does not
     /// access them again.
     ///
+    /// ```
+    /// # use pmu_core::{
+    /// #     CounterError, CounterId, CounterSession, EventId, EventSource, MAX_FIXED, MsrBackend, Platform,
+    /// # };
+    /// /// Gives fixed counter 1 to a watchdog, with the events that run there moved by their stop and start.
+    /// fn give_to_watchdog<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     events: &[EventId],
+    ///     now: u64,
+    /// ) -> Result<(), CounterError> {
+    ///     let wanted = CounterId::fixed(1).expect("below MAX_FIXED");
+    ///     let on_it = |event: &&EventId| counters.counter_of(**event) == Some(wanted);
+    ///     let moved = events.iter().find(on_it).copied();
+    ///     moved.map_or(Ok(()), |event| counters.stop_event(event, now).map(|_| ()))?;
+    ///     counters.give_back(wanted.only())?;
+    ///     moved.map_or(Ok(()), |event| counters.start_event(event, now))
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// [`NotAvailable`](CounterError::NotAvailable): one of the counters is not the session's, is in use, or is the
     /// session's last. [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): the global control
@@ -228,6 +281,16 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     ///
     /// An interrupt may still arrive and find no overflow. The first is claimed, so that the kernel does not report an
     /// unknown NMI.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};
+    /// /// Unloads a driver. A register that did not answer gets a second chance, since everything else is stopped.
+    /// fn unload<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     mut counters: CounterSession<'_, S, M, P>,
+    /// ) -> Result<(), CounterError> {
+    ///     counters.shut_down().or_else(|_| counters.shut_down())
+    /// }
+    /// ```
     ///
     /// # Errors
     /// [`Faulted`](CounterError::Faulted) with the first register that did not answer, after everything else was

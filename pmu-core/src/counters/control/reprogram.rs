@@ -30,6 +30,16 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// faulted are free again: events that [rotate](crate::Event::rotating) take their turns again, others and their
     /// groups are to be started again.
     ///
+    /// ```
+    /// # use pmu_core::{CounterError, CounterSession, CounterSet, EventSource, MsrBackend, Platform};
+    /// /// Resumes from suspend on one processor. Returns the counters whose sampling began anew, for the log.
+    /// fn resume<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// ) -> Result<CounterSet, CounterError> {
+    ///     counters.reprogram(|_overflow| { /* not a sample: the interrupted address is not known */ })
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// [`Faulted`](CounterError::Faulted) with the first register that did not answer, after everything else was
     /// programmed. An event whose counter cannot be programmed, or whose [extra register](crate::Event::with_extra)

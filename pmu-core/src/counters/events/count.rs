@@ -15,6 +15,14 @@ pub struct EventCount {
 impl EventCount {
     /// Returns the count extrapolated to all the time in which the event was started. `None` if the event was never on
     /// a counter, or if the result exceeds 64 bits.
+    ///
+    /// ```
+    /// # use pmu_core::EventCount;
+    /// // Started for 300 units of time, of which it had a counter for 100.
+    /// let count = EventCount { value: 5_000, enabled: 300, running: 100 };
+    /// assert_eq!(count.scaled(), Some(15_000));
+    /// assert_eq!(EventCount::default().scaled(), None); // It never had a counter.
+    /// ```
     pub fn scaled(&self) -> Option<u64> {
         let scaled = u128::from(self.value) * u128::from(self.enabled);
         scaled.checked_div(self.running.into())?.try_into().ok()

@@ -79,6 +79,14 @@ impl Event {
     ///
     /// Bits 20 and 22, by which a select interrupts and counts, are not the event's. They are refused when the event
     /// is opened.
+    ///
+    /// ```
+    /// # use pmu_core::{Event, EventSelect};
+    /// // Mispredicted branches retired, counted in user mode: the mode bit 16 says so.
+    /// let event = Event::raw(EventSelect::from_bits(0x1_00C5));
+    /// assert!(event.counts_user() && !event.counts_kernel());
+    /// assert_eq!(event.select(), Some(EventSelect::from_bits(0xC5)));
+    /// ```
     pub const fn raw(select: EventSelect) -> Self {
         let modes = select.select_bits() & EventSelect::MODES;
         let modes = if modes == 0 { EventSelect::MODES } else { modes };
@@ -87,6 +95,13 @@ impl Event {
     }
 
     /// Returns the generic event with this name, which both vendors have.
+    ///
+    /// ```
+    /// # use pmu_core::{Event, GenericEvent};
+    /// let event = Event::generic(GenericEvent::CacheMisses);
+    /// assert_eq!(event.name(), Some(GenericEvent::CacheMisses));
+    /// assert_eq!(event.select(), None); // Each processor has its own.
+    /// ```
     pub const fn generic(event: GenericEvent) -> Self {
         Self::new(EventKind::Generic(event))
     }
@@ -98,6 +113,12 @@ impl Event {
     }
 
     /// Counts the event at privilege level 0 only.
+    ///
+    /// ```
+    /// # use pmu_core::{Event, GenericEvent};
+    /// let event = Event::generic(GenericEvent::Cycles).kernel_only();
+    /// assert!(event.counts_kernel() && !event.counts_user());
+    /// ```
     pub const fn kernel_only(mut self) -> Self {
         self.modes = EventSelect::KERNEL;
         self
@@ -111,6 +132,14 @@ impl Event {
     }
 
     /// Counts the event only while no guest runs.
+    ///
+    /// ```
+    /// # use pmu_core::{Event, GenericEvent};
+    /// // Two events of one select tell the host's part from its guests'.
+    /// let cycles = Event::generic(GenericEvent::Cycles);
+    /// let (host, guests) = (cycles.outside_guests(), cycles.in_guests());
+    /// assert!(!host.counts_in_guests() && !guests.counts_outside_guests());
+    /// ```
     pub const fn outside_guests(mut self) -> Self {
         self.guest = GuestMode::HostOnly;
         self
@@ -122,6 +151,13 @@ impl Event {
     /// With a period of 0 the event does not interrupt, like a new one. A period longer than the counter can be loaded
     /// for is counted in chunks. A period below the table's [minimum](crate::EventTable::set_min_period) is refused
     /// when the event is opened.
+    ///
+    /// ```
+    /// # use pmu_core::{Event, GenericEvent};
+    /// let sampled = Event::generic(GenericEvent::Instructions).every(1_000_003);
+    /// assert_eq!(sampled.period(), Some(1_000_003));
+    /// assert_eq!(sampled.every(0).period(), None); // It is only counted.
+    /// ```
     pub const fn every(mut self, period: u64) -> Self {
         self.period = period;
         self.total = period == 0;
@@ -130,6 +166,13 @@ impl Event {
 
     /// Keeps a total of an event that interrupts, at one more RDPMC per interrupt. Where counters run while the
     /// interrupt is serviced, the events between that RDPMC and the reload are not in the total.
+    ///
+    /// ```
+    /// # use pmu_core::{Event, GenericEvent};
+    /// /// A profiler's event: a sample every million instructions, and how many they were in the end.
+    /// const PROFILED: Event = Event::generic(GenericEvent::Instructions).every(1_000_000).with_total();
+    /// # let _ = PROFILED;
+    /// ```
     pub const fn with_total(mut self) -> Self {
         self.total = true;
         self
@@ -137,6 +180,18 @@ impl Event {
 
     /// Sets the `tag` in the event's overflows: the caller's own identity of the event, such as an index or an
     /// address.
+    ///
+    /// ```
+    /// # use pmu_core::{Event, EventOverflow};
+    /// # fn sample(_sampler: usize) {}
+    /// /// Opens sampler `number`'s event such that the handler finds the sampler without a search.
+    /// fn event_of(number: usize, event: Event) -> Event {
+    ///     event.tagged(number as u64)
+    /// }
+    /// fn overflowed(overflow: EventOverflow) {
+    ///     sample(overflow.tag as usize);
+    /// }
+    /// ```
     pub const fn tagged(mut self, tag: u64) -> Self {
         self.tag = tag;
         self
@@ -148,6 +203,15 @@ impl Event {
     /// An event that does not rotate takes the counter of one that does, and keeps it until it is stopped or its
     /// thread is switched out. Rotating events, of the processor and of threads, share the remaining counters: each
     /// gets an equal part of the time in which it is started.
+    ///
+    /// ```
+    /// # use pmu_core::{Event, GenericEvent};
+    /// /// Makes the events that a profiler counts side by side: more of them than there are counters.
+    /// fn events() -> [Event; GenericEvent::COUNT] {
+    ///     GenericEvent::ALL.map(|name| Event::generic(name).rotating())
+    /// }
+    /// # let _ = events();
+    /// ```
     pub const fn rotating(mut self) -> Self {
         self.rotates = true;
         self
@@ -166,6 +230,13 @@ impl Event {
     /// Without this promise the event is [refused](crate::CounterError::NeedsCounterPair). If the promise is broken,
     /// the count is too low. For Zen 3 and 4 the manual vouches for no count without a pair. Source: AMD's processor
     /// programming references, "Large Increment per Cycle Events" and PMCx003.
+    ///
+    /// ```
+    /// # use pmu_core::{Event, EventSelect};
+    /// // FLOPs of code that is known to be scalar, on AMD's Zen.
+    /// let flops = Event::raw(EventSelect::from_bits(0xFF03)).at_most_15_per_cycle();
+    /// # let _ = flops;
+    /// ```
     pub const fn at_most_15_per_cycle(mut self) -> Self {
         self.narrow = true;
         self
@@ -174,6 +245,16 @@ impl Event {
     /// Promises that the event's select means the same on every type of core of a hybrid processor, as architectural
     /// events' do. Without this promise, an event opened by its select counts only on the type of core where it was
     /// opened, and is [not counted](crate::CounterSession::switch_in) while its thread is on another.
+    ///
+    /// ```
+    /// # use pmu_core::{Event, EventSelect};
+    /// /// Makes an event of a client's, on a hybrid processor: only architectural selects mean the same on all cores.
+    /// fn event(select: u64, is_architectural: bool) -> Event {
+    ///     let event = Event::raw(EventSelect::from_bits(select));
+    ///     if is_architectural { event.on_any_core_type() } else { event }
+    /// }
+    /// # let _ = event(0xC0, true);
+    /// ```
     pub const fn on_any_core_type(mut self) -> Self {
         self.any_core_type = true;
         self
@@ -182,6 +263,15 @@ impl Event {
     /// Confines the event to these counters, where the processor's manual says that only they count it.
     ///
     /// A single fixed counter counts its own event, whatever the select.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterSet, Event, EventSelect};
+    /// // The processor's manual confines this event to counters 0 to 3.
+    /// let event = Event::raw(EventSelect::from_bits(0x01D1)).on(CounterSet::from_bits(0b1111));
+    /// // Slots have no general event: only fixed counter 3 counts them.
+    /// let slots = Event::raw(EventSelect::from_bits(0)).on(CounterSet::fixed(1 << 3));
+    /// # let _ = (event, slots);
+    /// ```
     pub const fn on(mut self, counters: CounterSet) -> Self {
         self.counters = counters;
         self
@@ -216,6 +306,16 @@ impl Event {
     /// select), with the same value in another extra register. There are at most four encodings. Three kinds are
     /// ignored: a fifth encoding, one without [`with_extra`](Self::with_extra) before it, and one of an event that has
     /// no select of its own.
+    ///
+    /// ```
+    /// # use pmu_core::{Event, EventSelect, MsrAddress};
+    /// // SAFETY: the registers hold filters of the off-core response, and no address.
+    /// let registers = unsafe { [MsrAddress::new(0x1A6), MsrAddress::new(0x1A7)] };
+    /// let event = Event::raw(EventSelect::from_bits(0x01B7)).with_extra(registers[0], 0x1_0001);
+    /// // With this, two events of different values are counted at the same time.
+    /// let event = event.or_with_extra(0x01BB, registers[1]);
+    /// assert_eq!(event.extra(), Some((registers[0], 0x1_0001))); // the first encoding's
+    /// ```
     pub const fn or_with_extra(mut self, event: u16, register: MsrAddress) -> Self {
         if let (false, EventKind::Raw(select)) = (self.extra.is_none(), self.kind) {
             self.extra = self.extra.or(select.select_bits() as u16 ^ event, register);

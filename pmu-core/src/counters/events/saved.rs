@@ -72,6 +72,17 @@ impl SavedEvent {
     }
 
     /// Returns the count so far.
+    ///
+    /// ```
+    /// # use pmu_core::ThreadEvent;
+    /// /// Returns the instructions that a thread has executed, whose event is switched out.
+    /// fn instructions(event: &ThreadEvent) -> Option<u64> {
+    ///     match event {
+    ///         ThreadEvent::SwitchedOut(saved) => Some(saved.count().value),
+    ///         _ => None,
+    ///     }
+    /// }
+    /// ```
     pub const fn count(&self) -> EventCount {
         self.count
     }
@@ -88,6 +99,18 @@ impl SavedEvent {
     }
 
     /// Sets whether [`switch_in`](crate::CounterSession::switch_in) is to start the event.
+    ///
+    /// ```
+    /// # use pmu_core::ThreadEvent;
+    /// /// Enables the events of a thread that does not run, as `prctl` may: the next `switch_in` starts them.
+    /// fn enable(thread: &mut [ThreadEvent]) {
+    ///     for event in thread {
+    ///         if let ThreadEvent::SwitchedOut(saved) = event {
+    ///             *saved = saved.to_be_started(true);
+    ///         }
+    ///     }
+    /// }
+    /// ```
     pub const fn to_be_started(mut self, started: bool) -> Self {
         self.started = started;
         self

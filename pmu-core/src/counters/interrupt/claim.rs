@@ -59,6 +59,15 @@ pub enum Claim {
 
 impl Claim {
     /// Returns the number of interrupts that the claim stands for: 0, 1, or 2 if another may follow.
+    ///
+    /// ```
+    /// # use pmu_core::Claim;
+    /// /// The NMI handler adds up the claims of all who share it; beyond 1, the next unclaimed NMI is a counter's.
+    /// fn expected_nmis(claims: &[Claim]) -> u32 {
+    ///     claims.iter().map(|claim| claim.interrupts()).sum::<u32>().saturating_sub(1)
+    /// }
+    /// assert_eq!(expected_nmis(&[Claim::NotOurs, Claim::OursAndMore]), 1);
+    /// ```
     pub const fn interrupts(self) -> u32 {
         self as u32
     }

@@ -18,6 +18,20 @@ use crate::platform::Platform;
 /// be claimed, as a spurious one. A nested call, from an interrupt that interrupted this one, returns
 /// [`Ours`](Claim::Ours) at once, and the outer call makes another pass.
 ///
+/// ```
+/// # use pmu_core::{Claim, CounterMemory, EventSource, MsrBackend, Platform};
+/// # fn sample(_tag: u64) {}
+/// /// The NMI handler asks: was it a counter's, and may another follow?
+/// fn non_maskable_interrupt<S: EventSource, M: MsrBackend, P: Platform>(
+///     source: &S,
+///     (msr, platform): (&M, &P),
+///     memory: &CounterMemory, // this processor's
+/// ) -> Claim {
+///     let serviced = pmu_core::service(source, msr, platform, memory, |overflow| sample(overflow.tag));
+///     serviced.map_or(Claim::OursAndMore, |serviced| serviced.claim)
+/// }
+/// ```
+///
 /// # Context
 /// Interrupt or NMI, and any other. Bounded by the number of counters, once more for each nested interrupt; takes no
 /// lock, does not allocate, and does not panic unless `overflowed` does. If `overflowed` unwinds, later interrupts are

@@ -110,6 +110,14 @@ impl CounterSet {
     pub const ALL: Self = Self(Self::GENERAL.0 | Self::FIXED.0);
 
     /// Returns the set of the counters whose bits are set. Bits without a counter are left out.
+    ///
+    /// ```
+    /// # use pmu_core::CounterSet;
+    /// // Bits 0 to 3 and 32: four general counters and a fixed one. No counter has bit 63.
+    /// let counters = CounterSet::from_bits(1 << 63 | 1 << 32 | 0b1111);
+    /// assert_eq!(counters.len(), 5);
+    /// assert_eq!(counters.iter().filter(|counter| counter.is_fixed()).count(), 1);
+    /// ```
     #[inline]
     pub const fn from_bits(bits: u64) -> Self {
         Self::ALL.of_bits(bits)
@@ -181,6 +189,13 @@ impl CounterSet {
     }
 
     /// Returns these counters without those of `others`.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterId, CounterSet};
+    /// let watchdog = CounterSet::fixed(1 << 1);
+    /// let own = CounterSet::ALL.without(watchdog);
+    /// assert!(!own.contains(CounterId::fixed(1).unwrap()) && own.len() == CounterSet::ALL.len() - 1);
+    /// ```
     #[inline]
     pub const fn without(self, others: Self) -> Self {
         Self(self.0 & !others.0)

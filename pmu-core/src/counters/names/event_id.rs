@@ -42,6 +42,15 @@ impl EventId {
     }
 
     /// Returns the place in an [`EventTable`](crate::EventTable); `None` for the event of a row.
+    ///
+    /// ```
+    /// # use pmu_core::EventId;
+    /// /// Finds a kernel's own data of an opened event, which the event's place in the table indexes.
+    /// fn data_of<T>(all: &[T], event: EventId) -> Option<&T> {
+    ///     all.get(event.place()?)
+    /// }
+    /// assert_eq!(data_of(&["first", "second"], EventId::of_place(1)), Some(&"second"));
+    /// ```
     #[inline]
     pub const fn place(self) -> Option<usize> {
         match self.0.checked_sub(Self::FIRST_OPENED) {

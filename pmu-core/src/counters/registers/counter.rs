@@ -100,6 +100,14 @@ impl Counter {
     ///
     /// With `events` below 2³¹, the value is correct whether the processor takes it whole or sign-extends its low 32
     /// bits.
+    ///
+    /// ```
+    /// # use pmu_core::{Counter, MsrAccess, MsrBackend, MsrFault};
+    /// /// Arms a counter of a unit for a period, while the counter is stopped.
+    /// fn arm(msr: &impl MsrBackend, counter: &Counter, events: u64) -> Result<(), MsrFault> {
+    ///     msr.wrmsr_retrying(counter.value_register(), counter.preload(events))
+    /// }
+    /// ```
     #[inline]
     pub const fn preload(&self, events: u64) -> u64 {
         events.wrapping_neg() & self.mask
@@ -108,6 +116,18 @@ impl Counter {
     /// Returns whether a counter that was [preloaded](Self::preload) has wrapped, by its present `value`.
     ///
     /// Correct until the counter has counted another half of its range.
+    ///
+    /// ```
+    /// # use pmu_core::{Counter, MsrAccess, MsrBackend, MsrFault};
+    /// /// Returns whether a counter that was armed with `preload` is to be serviced, where no status tells.
+    /// fn is_overflowed(msr: &impl MsrBackend, counter: &Counter) -> Result<bool, MsrFault> {
+    ///     let value = match counter.rdpmc_index() {
+    ///         Some(index) => msr.rdpmc_retrying(index)?,
+    ///         None => msr.rdmsr_retrying(counter.value_register())?,
+    ///     };
+    ///     Ok(counter.has_overflowed(value))
+    /// }
+    /// ```
     #[inline]
     pub const fn has_overflowed(&self, value: u64) -> bool {
         value & (self.mask ^ self.mask >> 1) == 0

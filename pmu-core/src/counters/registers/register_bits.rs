@@ -50,6 +50,15 @@ impl RegisterBits {
     }
 
     /// Returns the change that sets the owner's bits to their values in `value`.
+    ///
+    /// ```
+    /// # use pmu_core::RegisterBits;
+    /// // SAFETY: FREEZE_PERFMON_ON_PMI alone: the processor writes no memory for it.
+    /// let freeze = unsafe { RegisterBits::new(0x1D9, 1 << 12) };
+    /// // Sets its bit, and leaves LBR (bit 0), which is another owner's.
+    /// assert_eq!(freeze.set_to(u64::MAX).apply(0b1), Some(1 << 12 | 0b1));
+    /// assert_eq!(freeze.set_to(0).apply(0b1), None); // Nothing is to be written.
+    /// ```
     pub const fn set_to(&self, value: u64) -> MsrUpdate {
         // SAFETY: by the promise of `new`.
         unsafe { MsrUpdate::new(self.register, self.bits & !value, self.bits & value) }

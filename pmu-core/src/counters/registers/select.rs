@@ -53,6 +53,13 @@ impl EventSelect {
     }
 
     /// Returns the event number: 8 bits on Intel, 12 bits on AMD.
+    ///
+    /// ```
+    /// # use pmu_core::EventSelect;
+    /// // AMD's L3 misses, whose event number has bits 35:32, too.
+    /// let select = EventSelect::from_bits(0x1_0000_0164);
+    /// assert_eq!((select.event_number(), select.event_unit_mask()), (0x164, 0x01));
+    /// ```
     pub const fn event_number(self) -> u16 {
         (self.0 & 0xFF | self.0 >> 24 & 0xF00) as u16
     }
@@ -63,6 +70,14 @@ impl EventSelect {
     }
 
     /// Returns the select with counting (bit 22) and interrupting (bit 20) enabled.
+    ///
+    /// ```
+    /// # use pmu_core::EventSelect;
+    /// let cycles = EventSelect::from_bits(0x3_003C);
+    /// assert!(!cycles.is_enabled());
+    /// // Enabled (bit 22), with an interrupt (bit 20).
+    /// assert_eq!(cycles.running().select_bits(), 0x53_003C);
+    /// ```
     pub const fn running(self) -> Self {
         Self(self.0 | Self::INTERRUPT | Self::ENABLE)
     }

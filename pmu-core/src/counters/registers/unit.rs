@@ -261,6 +261,19 @@ impl CounterUnit {
     }
 
     /// Returns the bits of an event's select that no select of these counters may have.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterUnit, Event, EventSelect};
+    /// /// Checks a select that a user asked for, before an event is opened for it.
+    /// fn check(unit: &CounterUnit, select: u64) -> Result<Event, u64> {
+    ///     let select = EventSelect::from_bits(select);
+    ///     match unit.illegal_bits(select) {
+    ///         0 => Ok(Event::raw(select)),
+    ///         bits => Err(bits), // to be named in the error
+    ///     }
+    /// }
+    /// # let _ = check;
+    /// ```
     pub const fn illegal_bits(&self, event: EventSelect) -> u64 {
         event.select_bits() & !self.event_bits
     }
@@ -272,6 +285,15 @@ impl CounterUnit {
     }
 
     /// Returns the select of a generic event, counting at every privilege level, if the processor has the event.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterUnit, GenericEvent};
+    /// /// Returns the generic events that a processor lacks: a tool lists the others.
+    /// fn lacking(unit: &CounterUnit) -> impl Iterator<Item = GenericEvent> + '_ {
+    ///     GenericEvent::ALL.into_iter().filter(|event| unit.generic(*event).is_none())
+    /// }
+    /// assert_eq!(lacking(&CounterUnit::NONE).count(), GenericEvent::COUNT);
+    /// ```
     pub fn generic(&self, event: GenericEvent) -> Option<EventSelect> {
         let bits = *self.named.get(event as usize)?;
         let available = self.has_generic >> event as u32 & 1 != 0;
@@ -283,6 +305,15 @@ impl CounterUnit {
     /// Every general counter can. A fixed counter can if the event is its own and nothing qualifies it. Where there
     /// are fixed counters, event 0 stands for one that only they have. For constraints of single events on single
     /// processors, see [`Event::on`](crate::Event::on).
+    ///
+    /// ```
+    /// # use pmu_core::{CounterUnit, GenericEvent};
+    /// /// Returns the number of a kind of event that can be counted at the same time.
+    /// fn at_once(unit: &CounterUnit, event: GenericEvent) -> usize {
+    ///     unit.generic(event).map_or(0, |select| unit.counters_for(select).len())
+    /// }
+    /// # let _ = at_once;
+    /// ```
     pub fn counters_for(&self, select: EventSelect) -> CounterSet {
         let bits = select.select_bits();
         if self.in_txcp(select) {
@@ -429,6 +460,16 @@ impl CounterUnit {
 
     /// Returns the counters that both units have, of kinds whose registers agree: the processors of a hybrid machine
     /// differ.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterSet, CounterUnit};
+    /// /// Returns the counters that all cores of a hybrid machine have: a thread's events can use these anywhere.
+    /// fn everywhere(cores: &[CounterUnit]) -> CounterSet {
+    ///     let [first, others @ ..] = cores else { return CounterSet::NONE };
+    ///     others.iter().fold(first.counters(), |counters, core| counters & first.shared_with(core))
+    /// }
+    /// # let _ = everywhere;
+    /// ```
     pub fn shared_with(&self, other: &Self) -> CounterSet {
         let global = |unit: &Self| unit.global.map(|global| (global.control, global.frozen));
         if self.bank.value != other.bank.value || global(self) != global(other) {

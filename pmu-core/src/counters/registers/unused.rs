@@ -57,6 +57,15 @@ impl UnusedRegisters {
     /// Call it on the processor that `unit` describes: before the counters are taken, after their registers may have
     /// lost their contents (suspend), and before another kernel is started. The old values are not restored.
     ///
+    /// ```
+    /// # use pmu_core::{CounterSet, CounterUnit, MsrBackend, UnusedRegisters};
+    /// /// Prepares the counters for a session, without those that a predecessor's registers still drive.
+    /// fn prepare(unused: &UnusedRegisters, unit: &CounterUnit, msr: &impl MsrBackend) -> CounterSet {
+    ///     let stays = unused.clear(unit, CounterSet::ALL, msr);
+    ///     unit.counters().without(stays) // what `CounterSession::take` may have
+    /// }
+    /// ```
+    ///
     /// # Context
     /// Any, while no other owner uses these counters.
     pub fn clear(

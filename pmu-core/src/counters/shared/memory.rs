@@ -140,6 +140,14 @@ impl CounterMemory {
 
     /// Returns the counter on which an event of the processor's session runs; `None` also if its counter has faulted.
     ///
+    /// ```
+    /// # use pmu_core::{CounterMemory, EventId};
+    /// /// The interrupt handler of a watchdog asks whether its event still runs.
+    /// fn is_blind(memory: &CounterMemory, watchdog: EventId) -> bool {
+    ///     memory.counter_of(watchdog).is_none()
+    /// }
+    /// ```
+    ///
     /// # Context
     /// Any, on the memory's processor. An interrupt handler asks here, because it has no
     /// [`CounterSession`](crate::CounterSession).

@@ -92,6 +92,15 @@ impl EventTable {
     /// If servicing one interrupt causes a full period of the event, the next interrupt follows at once, forever. So a
     /// kernel lowers this minimum only for events that its interrupt path does not cause, such as user mode's.
     ///
+    /// ```
+    /// # use pmu_core::{Event, EventEntry, EventTable, GenericEvent};
+    /// static EVENTS: EventTable<[EventEntry; 8]> = EventTable::new();
+    /// EVENTS.set_min_period(500);
+    /// // Accepted now, of user mode alone: an interrupt that takes 1,000 instructions does not cause the next one.
+    /// let event = Event::generic(GenericEvent::Instructions).user_only().every(500);
+    /// # let _ = event;
+    /// ```
+    ///
     /// # Context
     /// Any.
     pub fn set_min_period(&self, events: u64) {
@@ -101,6 +110,16 @@ impl EventTable {
     /// Sets the period of an opened event that interrupts. The new period is loaded at the event's next overflow, also
     /// if this is called from that overflow's handler. If the new period is below the remainder of the old one,
     /// stopping and starting the event loads it, too.
+    ///
+    /// ```
+    /// # use pmu_core::{EventOverflow, EventTable};
+    /// /// Samples about 1,000 times per second: the handler of each overflow, `elapsed` nanoseconds after the last.
+    /// fn adapt(events: &EventTable, overflow: &EventOverflow, elapsed: u64) {
+    ///     let per_millisecond = u128::from(overflow.period) * 1_000_000 / u128::from(elapsed.max(1));
+    ///     // A period that is too short is refused, and the present one stays.
+    ///     let _ = events.set_period(overflow.event, per_millisecond as u64);
+    /// }
+    /// ```
     ///
     /// # Context
     /// Any, also the event's own interrupt.

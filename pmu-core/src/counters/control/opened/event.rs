@@ -16,6 +16,22 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Opens an event, stopped. `processor` describes the processor that executes the call: its events, and their
     /// counters.
     ///
+    /// ```
+    /// # use pmu_core::{
+    /// #     CounterError, CounterSession, CounterUnit, Event, EventId, EventSource, GenericEvent, MsrBackend,
+    /// #     Platform,
+    /// # };
+    /// /// Opens a sampler of user mode's mispredicted branches. Its overflows carry the sampler's number.
+    /// fn sample<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     this_processor: &CounterUnit,
+    ///     sampler: u64,
+    /// ) -> Result<EventId, CounterError> {
+    ///     let event = Event::generic(GenericEvent::BranchMisses).user_only().every(100_003);
+    ///     counters.open_event(this_processor, &event.tagged(sampler))
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// [`OtherProcessor`](CounterError::OtherProcessor): `processor` describes a core of another type than the
     /// session's, with other generic events or other select bits. A difference in
@@ -48,6 +64,19 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Stops and closes an event, and returns its count. Another event may get its identity afterwards.
     ///
+    /// ```
+    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
+    /// /// Closes an event of a process that ends, and returns its count as if it had never waited for a counter.
+    /// fn end<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     event: EventId,
+    ///     now: u64,
+    /// ) -> Result<Option<u64>, CounterError> {
+    ///     let count = counters.close_event(event, now)?;
+    ///     Ok(count.scaled())
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// [`NoSuchEvent`](CounterError::NoSuchEvent); those of [`stop_event`](Self::stop_event), after which the event
     /// stays open.
@@ -70,6 +99,22 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// may add to other events' times, too. A time before the last one adds nothing. Where there is no clock, `now` is
     /// always 0.
     ///
+    /// ```
+    /// # use pmu_core::{CounterError, CounterSession, EventCount, EventId, EventSource, MsrBackend, Platform};
+    /// /// Counts an event while a function runs.
+    /// fn count<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     event: EventId,
+    ///     clock: impl Fn() -> u64,
+    ///     function: impl FnOnce(),
+    /// ) -> Result<EventCount, CounterError> {
+    ///     counters.start_event(event, clock())?;
+    ///     function();
+    ///     counters.stop_event(event, clock())?;
+    ///     counters.read_event(event, clock())
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// [`NoSuchEvent`](CounterError::NoSuchEvent), [`InGroup`](CounterError::InGroup),
     /// [`AlreadyStarted`](CounterError::AlreadyStarted), [`NoFreeCounter`](CounterError::NoFreeCounter),
@@ -88,6 +133,21 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Starts an opened event on a free counter that can count it. No other event moves or gives way, and an event
     /// that rotates does not wait. The code by which [`start_event`](Self::start_event) moves events is not linked.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
+    /// /// Starts an event where that disturbs no other, and tells whether it runs.
+    /// fn try_start<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     event: EventId,
+    ///     now: u64,
+    /// ) -> Result<bool, CounterError> {
+    ///     match counters.start_event_if_free(event, now) {
+    ///         Err(CounterError::NoFreeCounter) => Ok(false),
+    ///         started => started.map(|()| true),
+    ///     }
+    /// }
+    /// ```
     ///
     /// # Errors
     /// Those of [`start_event`](Self::start_event). After [`NoFreeCounter`](CounterError::NoFreeCounter) the event
@@ -158,6 +218,21 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Stops an opened event. A pending overflow is not reported; the total is complete.
     ///
+    /// ```
+    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
+    /// /// Runs a function whose events are not to be counted.
+    /// fn uncounted<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     event: EventId,
+    ///     clock: impl Fn() -> u64,
+    ///     function: impl FnOnce(),
+    /// ) -> Result<(), CounterError> {
+    ///     counters.stop_event(event, clock())?;
+    ///     function();
+    ///     counters.start_event(event, clock()) // The period and the total continue.
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// [`NoSuchEvent`](CounterError::NoSuchEvent), [`InGroup`](CounterError::InGroup),
     /// [`NotStarted`](CounterError::NotStarted). [`Faulted`](CounterError::Faulted): the counter's registers do not
@@ -171,6 +246,21 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Reads an opened event's count up to `now`: by one RDPMC if the event is on a counter.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
+    /// /// Returns the events that happen in a function, of an event that keeps running.
+    /// fn events_in<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &CounterSession<'_, S, M, P>,
+    ///     event: EventId,
+    ///     now: u64,
+    ///     function: impl FnOnce(),
+    /// ) -> Result<u64, CounterError> {
+    ///     let before = counters.read_event(event, now)?.value;
+    ///     function();
+    ///     Ok(counters.read_event(event, now)?.value - before)
+    /// }
+    /// ```
     ///
     /// # Errors
     /// [`NoSuchEvent`](CounterError::NoSuchEvent). [`NoTotal`](CounterError::NoTotal): the event was opened without a

@@ -113,6 +113,21 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// once per event, and at most through every order of the extra registers' values. No register is accessed before
     /// it ends.
     ///
+    /// ```
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, GroupError, GroupId, MsrBackend, Platform};
+    /// /// Starts a group, and returns the place of the event for which there was no room, if there was none.
+    /// fn start<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     group: GroupId,
+    ///     now: u64,
+    /// ) -> Result<Option<usize>, GroupError> {
+    ///     match counters.start_group(group, now) {
+    ///         Err(GroupError { reason: CounterError::NoFreeCounter, member }) => Ok(member),
+    ///         started => started.map(|()| None),
+    ///     }
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// [`NoSuchGroup`](CounterError::NoSuchGroup), [`AlreadyStarted`](CounterError::AlreadyStarted).
     /// [`NoFreeCounter`](CounterError::NoFreeCounter), [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse): for
@@ -130,6 +145,19 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Stops the events of a group together. Pending overflows are not reported; the totals are complete.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterSession, EventSource, GroupError, GroupId, MsrBackend, Platform};
+    /// /// Stops all groups, and returns the first failure once every group was tried.
+    /// fn stop_groups<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     groups: &[GroupId],
+    ///     now: u64,
+    /// ) -> Result<(), GroupError> {
+    ///     let stops = groups.iter().map(|group| counters.stop_group(*group, now));
+    ///     stops.fold(Ok(()), Result::and)
+    /// }
+    /// ```
     ///
     /// # Errors
     /// [`NoSuchGroup`](CounterError::NoSuchGroup). [`NotStarted`](CounterError::NotStarted): none of the group's
@@ -154,6 +182,20 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Stops a group and closes its events. If some of them are switched out, closes those that are on this processor.
     /// Other events may get their identities afterwards.
     ///
+    /// ```
+    /// # use pmu_core::{CounterSession, EventSource, GroupId, MsrBackend, Platform};
+    /// /// Closes the groups of a session's client. A group that does not close stays in `groups`.
+    /// fn close<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     groups: &mut [Option<GroupId>],
+    ///     now: u64,
+    /// ) {
+    ///     for group in groups {
+    ///         *group = group.filter(|group| counters.close_group(*group, now).is_err());
+    ///     }
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// [`NoSuchGroup`](CounterError::NoSuchGroup): none of the group's events is on this processor. Those of
     /// [`stop_group`](Self::stop_group), after which the group stays open.
@@ -173,6 +215,21 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// All counts have the same times, so that the ratio of two counts needs no [scaling](EventCount::scaled).
     ///
     /// An interrupt handler cannot read a group, because it has no handle to the counters.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterSession, EventCount, EventSource, GroupError, GroupId, MsrBackend, Platform};
+    /// /// Returns the share of cache references that missed, in percent: of a group of misses and references.
+    /// fn miss_rate<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &CounterSession<'_, S, M, P>,
+    ///     group: GroupId,
+    ///     now: u64,
+    /// ) -> Result<Option<u64>, GroupError> {
+    ///     let mut counts = [EventCount::default(); 2];
+    ///     counters.read_group(group, now, &mut counts)?;
+    ///     let [misses, references] = counts.map(|count| count.value);
+    ///     Ok((misses * 100).checked_div(references))
+    /// }
+    /// ```
     ///
     /// # Errors
     /// [`NoSuchGroup`](CounterError::NoSuchGroup); those of [`read_event`](Self::read_event), for the first event that

@@ -14,6 +14,19 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// guests or to the host may be set only while virtualization is on. Call this after switching it on, and before
     /// switching it off.
     ///
+    /// ```
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};
+    /// # fn set_svme(_: bool) {}
+    /// /// Ends the use of SVM on this processor, and with it the counting in guests.
+    /// fn disable_svm<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// ) -> Result<(), CounterError> {
+    ///     counters.set_virtualization(false)?;
+    ///     set_svme(false);
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// [`Faulted`](CounterError::Faulted): a counter's control register did not answer, and its event does not run.
     pub fn set_virtualization(&mut self, on: bool) -> Result<(), CounterError> {

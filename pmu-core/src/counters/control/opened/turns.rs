@@ -40,6 +40,17 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// If an event loses its counter while its overflow is pending, the overflow is reported at the event's next
     /// occurrence on a counter.
     ///
+    /// ```
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};
+    /// /// The timer tick: each tenth of a second, other events get the counters.
+    /// fn tick<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     milliseconds: u64,
+    /// ) -> Result<(), CounterError> {
+    ///     if milliseconds % 100 == 0 { counters.rotate(milliseconds) } else { Ok(()) }
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// The first register failure. The events that it did not concern took their turns.
     pub fn rotate(&mut self, now: u64) -> Result<(), CounterError> {

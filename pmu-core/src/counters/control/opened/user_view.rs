@@ -57,6 +57,20 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// interrupts. Every operation that starts, stops, moves or closes an event may take the event elsewhere:
     /// [`start_event`](Self::start_event) of *another* event too, and [`rotate`](Self::rotate).
     ///
+    /// ```
+    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform, UserView};
+    /// /// Returns the view for the page that user mode reads; without one, user mode asks by a system call.
+    /// fn view<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &CounterSession<'_, S, M, P>,
+    ///     event: EventId,
+    /// ) -> Result<Option<UserView>, CounterError> {
+    ///     match counters.user_view(event) {
+    ///         Err(CounterError::NotStarted(_) | CounterError::NotAvailable(_)) => Ok(None),
+    ///         view => view.map(Some),
+    ///     }
+    /// }
+    /// ```
+    ///
     /// # Context
     /// Task, on the processor whose counters these are.
     ///

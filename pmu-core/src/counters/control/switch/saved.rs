@@ -57,6 +57,12 @@ impl<const N: usize> Default for SavedCounters<[SavedCounter; N]> {
 
 impl<S: ?Sized + AsRef<[SavedCounter]>> SavedCounters<S> {
     /// Returns the number of saved counters.
+    ///
+    /// ```
+    /// # use pmu_core::{SavedCounter, SavedCounters};
+    /// const NEW: SavedCounters<[SavedCounter; 4]> = SavedCounters::new();
+    /// assert_eq!(NEW.len(), 0); // Restoring it starts nothing.
+    /// ```
     pub fn len(&self) -> usize {
         self.counters.as_ref().iter().filter(|counter| counter.in_use).count()
     }
@@ -73,6 +79,18 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// If the interrupt still comes, it is spurious, and is claimed.
     ///
     /// Usually called with preemption off.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform, SavedCounters};
+    /// /// The context switch of a kernel whose processes have the counters of a table's rows for themselves.
+    /// fn switch<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     (old, new): (&mut SavedCounters, &SavedCounters),
+    /// ) -> Result<(), CounterError> {
+    ///     counters.save(old, |_overflow| { /* a sample of the old process's */ })?;
+    ///     counters.restore(new)
+    /// }
+    /// ```
     ///
     /// # Errors
     /// [`InsufficientMemory`](CounterError::InsufficientMemory), [`Access`](CounterError::Access): nothing was
@@ -143,6 +161,20 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// The processor may be another than the one where the counters were saved. If it lacks one of their events, on a
     /// hybrid machine, none is restored.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform, SavedCounters};
+    /// /// Restores a process's counters; if there is no room beside the opened events, the process runs uncounted.
+    /// fn try_restore<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     area: &SavedCounters,
+    /// ) -> Result<bool, CounterError> {
+    ///     match counters.restore(area) {
+    ///         Err(CounterError::NotRestorable) => Ok(false),
+    ///         restored => restored.map(|()| true),
+    ///     }
+    /// }
+    /// ```
     ///
     /// # Errors
     /// [`NotRestorable`](CounterError::NotRestorable), [`Access`](CounterError::Access): no saved counter runs.

@@ -26,6 +26,23 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Costs one write and one RDPMC per event on a counter; one more write if an overflow was pending; two more
     /// writes if groups are among the events, because these stop together.
     ///
+    /// ```
+    /// # use pmu_core::{CounterSession, EventSource, MsrBackend, Platform, SwitchError, ThreadEvent};
+    /// /// A thread ends: returns the sum of what its events counted.
+    /// fn end<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     events: &mut [ThreadEvent],
+    ///     now: u64,
+    /// ) -> Result<u64, SwitchError> {
+    ///     counters.switch_out(events, now, |_overflow| { /* a last sample */ })?;
+    ///     let counts = events.iter().map(|event| match event {
+    ///         ThreadEvent::SwitchedOut(event) => event.count().value,
+    ///         _ => 0,
+    ///     });
+    ///     Ok(counts.sum())
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// The events that failed, and the reason of the first. Every other event was taken. If a counter does not answer
     /// ([`Faulted`](CounterError::Faulted)), or did not earlier ([`CounterLost`](CounterError::CounterLost)), its
@@ -118,6 +135,22 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// Costs two writes per event, and two per group. An interrupt may come before the identities are in `events`. Its
     /// handler identifies the event by its [tag](crate::Event::tagged).
+    ///
+    /// ```
+    /// # use pmu_core::{CounterSession, CounterUnit, EventSource, MsrBackend, Platform, ThreadEvent};
+    /// /// Gives a thread's events to the processor, and returns the places of those that it could not take.
+    /// fn give<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     this_processor: &CounterUnit,
+    ///     events: &mut [ThreadEvent],
+    ///     now: u64,
+    /// ) -> u64 {
+    ///     match counters.switch_in(this_processor, events, now) {
+    ///         Ok(()) => 0,
+    ///         Err(error) => error.events, // The others run.
+    ///     }
+    /// }
+    /// ```
     ///
     /// # Errors
     /// The events that failed, and the reason of the first. Every other event was given. An event for which the table

@@ -224,6 +224,23 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> 
     /// Before the call, the embedder restores what it changed of the LVT entry and of `IA32_DEBUGCTL`, which VM exits
     /// clear.
     ///
+    /// ```
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, LentCounters, MsrBackend, Platform};
+    /// /// Ends a window. Counters that could not be restored are programmed again, as after a suspend.
+    /// fn end<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     clock: impl Fn() -> u64,
+    ///     guest: impl FnOnce(&mut LentCounters),
+    /// ) -> Result<(), CounterError> {
+    ///     let mut window = counters.lend(clock(), |_| ())?;
+    ///     guest(window.lent());
+    ///     if window.end(clock()).is_err() {
+    ///         counters.reprogram(|_| ())?;
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
     /// # Context
     /// Task, on the processor on which the counters were lent. An interrupt may come at any time.
     ///

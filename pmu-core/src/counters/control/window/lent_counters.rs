@@ -37,6 +37,13 @@ impl LentCounters {
 
     /// Adds counters that have no owner. A session of a source table has general counters only, for instance, and a
     /// guest gets fixed counters, too.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterSet, LentCounters};
+    /// let mut lent = LentCounters::unowned(CounterSet::GENERAL, 0);
+    /// lent.add_unowned(CounterSet::fixed(0b111)); // The guest gets fixed counters 0 to 2, too.
+    /// assert_eq!(lent.counters().bits() >> 32, 0b111);
+    /// ```
     pub fn add_unowned(&mut self, counters: CounterSet) {
         self.counters = self.counters | counters;
     }
@@ -55,6 +62,19 @@ impl LentCounters {
     /// Notes whether the borrower has anything programmed: `true` before its first write, `false` when all of it is
     /// disarmed, cleared and acknowledged. If it is still `true` at the window's [end](crate::CounterWindow::end), the
     /// end does that.
+    ///
+    /// ```
+    /// # use pmu_core::LentCounters;
+    /// # fn program(_: &LentCounters) {}
+    /// # fn disarm(_: &LentCounters) -> bool { true }
+    /// /// Runs a borrower that may fail to disarm its counters: the window's end then does it.
+    /// fn borrow(lent: &mut LentCounters) {
+    ///     lent.set_programmed(true);
+    ///     program(lent);
+    ///     let disarmed = disarm(lent);
+    ///     lent.set_programmed(!disarmed);
+    /// }
+    /// ```
     pub const fn set_programmed(&mut self, programmed: bool) {
         self.programmed = programmed;
     }
@@ -62,6 +82,16 @@ impl LentCounters {
     /// Notes bits of the overflow status, beside the counters', that the borrower is about to set. If anything is
     /// programmed at the window's end, the end acknowledges these bits, too: otherwise each unmasking of the LVT entry
     /// would raise an interrupt.
+    ///
+    /// ```
+    /// # use pmu_core::LentCounters;
+    /// # fn write_status_set(_: u64) {}
+    /// /// Sets the status bits of a guest, among them one of its trace (55).
+    /// fn load_status(lent: &mut LentCounters, guest: u64) {
+    ///     lent.set_status(guest & 1 << 55);
+    ///     write_status_set(guest);
+    /// }
+    /// ```
     pub const fn set_status(&mut self, bits: u64) {
         self.status = bits;
     }
