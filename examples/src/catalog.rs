@@ -168,7 +168,26 @@ pub fn metrics(core_type: &'static CoreType) -> String {
             Err(_) => writeln!(text, "\n{metric}\n  not here: the events for it are missing"),
         };
     }
-    text
+    text + smt(core_type)
+}
+
+/// Tells the meaning of the top-down shares where two threads share a core.
+fn smt(core_type: &'static CoreType) -> &'static str {
+    let cycles = ["CPU_CLK_UNHALTED.THREAD", "ls_not_halted_cyc"];
+    let of_cycles = core_type.metric(Metric::Retiring).is_ok_and(|one| {
+        one.events().any(|event| cycles.iter().any(|name| event.name() == **name))
+    });
+    match of_cycles {
+        true if core_type.event("de_no_dispatch_per_slot.smt_contention").is_ok() => {
+            "\nSMT\n  slots are those of the thread's cycles: \
+             what is left of them went to the core's other thread, de_no_dispatch_per_slot.smt_contention\n"
+        }
+        true => {
+            "\nSMT\n  slots are those of the thread's cycles: \
+             the shares are right while the core's other thread is idle\n"
+        }
+        false => "",
+    }
 }
 
 /// A line on a core type and its source.
@@ -234,6 +253,16 @@ mod tests {
         let text = events(gracemont, &[], "CPU_CLK_UNHALTED.CORE", Form::Text).unwrap();
         let lines = block(&text, "CPU_CLK_UNHALTED.CORE");
         assert_eq!(lines[2..4], ["counters  fixed 1 only", "perf      cpu_atom/event=0x3c/"]);
+    }
+
+    #[test]
+    fn shares_of_slots_that_a_threads_cycles_tell_are_told_to_be_so() {
+        let told = |name: &str| {
+            metrics(named(name).unwrap()).split_once("SMT\n").map(|both| both.1.to_string())
+        };
+        assert!(told("skylake").unwrap().ends_with("while the core's other thread is idle\n"));
+        assert!(told("zen6").unwrap().ends_with("de_no_dispatch_per_slot.smt_contention\n"));
+        assert_eq!((told("icelake"), told("zen1")), (None, None));
     }
 
     #[test]

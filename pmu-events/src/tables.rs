@@ -214,7 +214,7 @@ pub static ZEN5: CoreType = CoreType { name: "zen5", version: "7.2", published: 
 
 const ZEN6_TABLE: Table = Table::new(include_bytes!("../tables/zen6.bin"), [424, 212, 472], &SHAPES, &AMD);
 /// The core type `zen6`: 424 events, from version 7.2 of their list.
-pub static ZEN6: CoreType = CoreType { name: "zen6", version: "7.2", published: None, source: "Linux tools/perf/pmu-events/arch/x86/amdzen6", width: 0, number: 0xF000000FF, perf_pmu: "cpu", table: ZEN6_TABLE };
+pub static ZEN6: CoreType = CoreType { name: "zen6", version: "7.2", published: None, source: "Linux tools/perf/pmu-events/arch/x86/amdzen6", width: 8, number: 0xF000000FF, perf_pmu: "cpu", table: ZEN6_TABLE };
 
 pub(crate) static CORE_TYPES: [&CoreType; 53] = [
     &ALDERLAKE_GOLDENCOVE,

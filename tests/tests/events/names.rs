@@ -337,8 +337,8 @@ fn metrics_are_ratios_of_events_that_the_core_type_has() {
         assert!(top_down == 0 || top_down == 4, "{core_type}: {top_down} of four");
         with_top_down += usize::from(top_down == 4);
     }
-    // Sandy Bridge to Cascade Lake 12, Ice Lake on 13, small cores from Tremont on 12, Zen 4 and 5.
-    assert_eq!(with_top_down, 39);
+    // Sandy Bridge to Cascade Lake 12, Ice Lake on 13, small cores from Tremont on 12, Zen 4 to 6.
+    assert_eq!(with_top_down, 40);
 }
 
 /// Yasin 2014, table 1, on a core of width 4.
@@ -396,6 +396,14 @@ fn the_four_shares_of_top_down_are_the_whole() {
         ("IDQ_UOPS_NOT_DELIVERED.CORE", 800),
         ("TOPDOWN.BACKEND_BOUND_SLOTS", 800),
     ];
+    // Eight operations are dispatched per cycle on Zen 6, of 500 cycles: AMD's metrics in Linux 7.2.
+    let zen6 = [
+        ("ls_not_halted_cyc", 500),
+        ("ex_ret_ops", 2_000),
+        ("de_src_op_disp.all", 2_400),
+        ("de_no_dispatch_per_slot.no_ops_from_frontend", 800),
+        ("de_no_dispatch_per_slot.backend_stalls", 800),
+    ];
     // Each of the four is an event.
     let gracemont = [
         ("TOPDOWN_RETIRING.ALL", 2_000),
@@ -413,6 +421,7 @@ fn the_four_shares_of_top_down_are_the_whole() {
     for (core_type, counted) in [
         ("skylake", &skylake[..]),
         ("icelake", &icelake),
+        ("zen6", &zen6),
         ("alderlake_gracemont", &gracemont),
         ("arrowlake_crestmont", &crestmont),
     ] {
