@@ -4,10 +4,10 @@
 
 use pmu_core::ProcessorNumber;
 
-/// Maximum number of processor groups in a set: that of `KAFFINITY_EX` in the largest Windows.
+/// Maximum number of processor groups in a set, as in `KAFFINITY_EX` of Windows 11.
 pub const MAX_GROUPS: usize = 32;
 
-/// A set of processors: `KAFFINITY_EX`, one 64-bit mask per group.
+/// A set of processors, as Windows' `KAFFINITY_EX`: one 64-bit mask per processor group.
 ///
 /// ```
 /// use pmu_core::ProcessorNumber;
@@ -27,14 +27,13 @@ impl Affinity {
     /// The empty set.
     pub const EMPTY: Self = Self { masks: [0; MAX_GROUPS] };
 
-    /// All processors, present and future.
+    /// All processors, including those that become active later.
     ///
     /// A [profile](crate::BasicProfile) of this set also runs on processors that become active while the profile is
     /// started.
     pub const ALL: Self = Self { masks: [u64::MAX; MAX_GROUPS] };
 
-    /// Returns the set of the processors in `mask` of one group; the empty set if the group is not below
-    /// [`MAX_GROUPS`].
+    /// Returns the set of the processors in `mask` of one group. The set is empty if `group` is [`MAX_GROUPS`] or more.
     #[inline(never)]
     pub const fn of_group(group: u16, mask: u64) -> Self {
         let mut masks = [0; MAX_GROUPS];
@@ -49,7 +48,7 @@ impl Affinity {
         Self::of_group(processor.group, mask_of(processor))
     }
 
-    /// Returns the set of the first `count` processors, in full groups of 64.
+    /// Returns the set of the first `count` processors, numbered through full groups of 64.
     #[inline(never)]
     pub const fn first(count: usize) -> Self {
         let mut masks = [0; MAX_GROUPS];

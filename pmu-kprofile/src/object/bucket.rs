@@ -11,7 +11,7 @@ use pmu_core::Rules;
 /// Size of a bucket's counter in bytes.
 pub const COUNTER_BYTES: u64 = 4;
 
-/// Size of a bucket: a power of two.
+/// Size of the buckets into which a profile divides its range: a power of two, from 4 bytes to 2 GiB.
 ///
 /// ```
 /// use pmu_kprofile::object::bucket::Bucket;
@@ -35,7 +35,7 @@ impl Bucket {
     /// Creates the bucket size of 2 to the power of `log2` bytes.
     ///
     /// # Errors
-    /// `log2` is not within 2–31.
+    /// [`BucketSizeError`]: `log2` is not within 2–31.
     pub const fn from_log2(log2: u32) -> Result<Self, BucketSizeError> {
         if log2 < 2 || log2 > 31 {
             Err(BucketSizeError { log2 })
@@ -59,27 +59,29 @@ impl Bucket {
         1 << self.log2()
     }
 
-    /// Returns the byte offset in the buffer of the counter for a distance from the range's base.
+    /// Returns the byte offset in the buffer of the counter that counts an address, from the address's distance to the
+    /// base of the range.
     #[inline]
     pub const fn offset(self, distance: u64) -> u64 {
         (distance >> self.shift()) & !3
     }
 
-    /// Returns the index of the counter for a distance from the range's base: [`offset`](Self::offset) in counters.
+    /// Returns the index in the buffer of the counter that counts an address, from the address's distance to the base
+    /// of the range.
     #[inline]
     pub const fn counter(self, distance: u64) -> u64 {
         distance >> self.log2
     }
 
-    /// Returns the number of buckets of a range of `size` bytes; the last one may be partial.
+    /// Returns the number of buckets in a range of `size` bytes, including a partial last bucket.
     pub const fn count(self, size: u64) -> u64 {
         size.div_ceil(self.bytes())
     }
 
-    /// Returns whether a buffer is large enough for a range, by the check of a Windows version.
+    /// Returns whether a buffer has a counter for each bucket of a range, by the check of a Windows version.
     ///
-    /// Before version 1703 the check compares bytes instead of counters: a partial last bucket, or a buffer whose size
-    /// is not a multiple of 4, passes although it does not fit.
+    /// Before version 1703, Windows compared bytes instead of counters. That check accepts some buffers that are too
+    /// small: if the last bucket is partial, or if the buffer's size is not a multiple of 4.
     ///
     /// # Examples
     /// ```
@@ -105,8 +107,8 @@ impl Bucket {
     /// Returns the smallest bucket size with which a range fits a buffer, as the kernel chooses it in the segment mode
     /// of 32-bit Windows.
     ///
-    /// Before version 1703 the formula rounds down on the way, so the bucket may be too small for the buffer (then
-    /// refused, or let through) or there may be none at all.
+    /// Before version 1703, the formula rounds down in an intermediate step. The bucket may then be too small for the
+    /// buffer, or be `None`. [`fits`](Self::fits) refuses some of the buckets that are too small, and accepts others.
     pub const fn for_buffer(rules: Rules, size: u64, buffer_bytes: u32) -> Option<Self> {
         let counters = buffer_bytes as u64 / COUNTER_BYTES;
         if counters == 0 {
@@ -134,7 +136,7 @@ const fn ceil_log2(n: u64) -> u32 {
     if n <= 1 { 0 } else { (n - 1).ilog2() + 1 }
 }
 
-/// A bucket size outside 2–31.
+/// Error of [`Bucket::from_log2`]: the base-2 logarithm of the bucket's size is not within 2–31.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct BucketSizeError {

@@ -2,7 +2,8 @@
 
 use pmu_core::{InterruptFrame, KProfileSource};
 
-/// The action of a callback object: called on each interrupt of its source. A closure implements the trait:
+/// The action of a callback object: a function that is called on each interrupt of a profile source. A closure
+/// implements the trait:
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,21 +20,22 @@ use pmu_core::{InterruptFrame, KProfileSource};
 /// # Ok::<(), pmu_kprofile::CreateError>(())
 /// ```
 ///
-/// The frame is the embedder's own, type-erased: [`InterruptFrame::embedder`] returns it with its registers, and
-/// [`InterruptFrame::call_chain`] visits the return addresses.
+/// The `frame` argument is the embedder's own interrupt frame, as a trait object. [`InterruptFrame::embedder`] returns
+/// the embedder's type with its registers, and [`InterruptFrame::call_chain`] visits the return addresses.
 ///
 /// # For implementers
-/// - The callback runs in interrupt or NMI context, possibly on several processors at a time, and nested in another
-///   call on the same processor: it must not lock, allocate or panic.
-/// - It cannot start or stop profiles: the registry answers [`WrongContext`](crate::ProfileError::WrongContext).
+/// - The callback runs in interrupt or NMI context: it must not lock, allocate or panic.
+/// - The callback may run on several processors at a time, and may interrupt a call of itself on the same processor.
+/// - The callback cannot start or stop profiles: the attempt returns
+///   [`WrongContext`](crate::ProfileError::WrongContext).
 pub trait ProfileCallback: Sync {
     /// Handles an interrupt of the object's source.
     fn profile_interrupt(&self, frame: &dyn InterruptFrame, source: KProfileSource);
 
     /// Returns the address of the callback routine, for a debugger.
     ///
-    /// [`to_kprofile`](crate::ProfileObject::to_kprofile) exports the address. The default is the address of
-    /// [`profile_interrupt`](Self::profile_interrupt).
+    /// [`ProfileObject::to_kprofile`](crate::ProfileObject::to_kprofile) exports the address. The default
+    /// implementation returns the address of [`profile_interrupt`](Self::profile_interrupt).
     ///
     /// ```
     /// # use pmu_core::{InterruptFrame, KProfileSource};

@@ -2,7 +2,7 @@
 
 use pmu_core::NtStatus;
 
-/// The caller of a service: the kernel itself, or user mode.
+/// The caller of a Windows service such as `NtCreateProfile`: the kernel itself, or user mode.
 ///
 /// ```
 /// use pmu_kprofile::{Caller, UserCaller};
@@ -25,7 +25,7 @@ pub trait Caller {
     fn user(&self) -> Option<&UserCaller>;
 }
 
-/// The kernel itself, which is trusted.
+/// The kernel itself as the caller of a service: no privilege or memory is checked.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct KernelCaller;
@@ -37,7 +37,7 @@ impl Caller for KernelCaller {
     }
 }
 
-/// Facts about a caller in user mode that only the kernel knows.
+/// Facts about a user-mode caller that only the kernel knows: memory probes, handles and privileges.
 ///
 /// # Examples
 /// ```
@@ -67,16 +67,16 @@ impl Caller for KernelCaller {
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct UserCaller {
-    /// Result of probing the handle's address, the buffer and the affinity's array: `STATUS_ACCESS_VIOLATION` or
-    /// `STATUS_DATATYPE_MISALIGNMENT` if a probe fails.
+    /// Result of probing the memory that the caller passed: the handle's address, the buffer, and the array of
+    /// affinities. If a probe fails: `STATUS_ACCESS_VIOLATION` or `STATUS_DATATYPE_MISALIGNMENT`.
     pub probes: Result<(), NtStatus>,
-    /// Set if the caller is restricted: of low integrity, or in a sandbox.
+    /// Set if the caller is restricted: a process of low integrity, or one in a sandbox.
     pub is_restricted: bool,
-    /// Result of looking up the process's handle; `Ok` if none was given.
+    /// Result of looking up the process that the caller's process handle names; `Ok` if the caller passed no handle.
     pub process: Result<(), NtStatus>,
     /// Set if the caller has `SeSystemProfilePrivilege`.
     pub has_profile_privilege: bool,
-    /// First address of the kernel's space.
+    /// Lowest address of the kernel's part of the address space.
     pub kernel_space: u64,
 }
 

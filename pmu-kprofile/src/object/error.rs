@@ -9,11 +9,11 @@ use pmu_core::{KProfileSource, NtStatus, Rules};
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum CreateError {
-    /// The buffer has no counter.
+    /// The buffer has no room for even one 4-byte counter.
     EmptyBuffer,
-    /// The bucket's size is outside 2–31, or the kernel could not choose one.
+    /// The base-2 logarithm of the bucket's size is outside 2–31, or no bucket size fits the buffer in segment mode.
     BucketSize {
-        /// Requested base-2 logarithm; 0 if the kernel was to choose.
+        /// Requested base-2 logarithm of the bucket's size; 0 if the kernel was to choose the size.
         log2: u32,
     },
     /// The range has more buckets than the buffer has counters.
@@ -27,17 +27,17 @@ pub enum CreateError {
     RangeWraps,
     /// The hardware does not support the source.
     UnsupportedSource(KProfileSource),
-    /// The number, `ProfileMaximum`, is not a source.
+    /// The source's number is `ProfileMaximum`, which counts the sources and names none.
     NotASource,
-    /// The affinity is empty, names an inactive processor, or has a reserved member that is not zero.
+    /// The affinity is not valid: it is empty, names an inactive processor, or has a reserved member that is not zero.
     Affinity,
-    /// A profile of a segment needs a process.
+    /// A profile of a segment of virtual-8086 execution was requested without a process.
     SegmentWithoutProcess,
     /// This version of Windows has no callback objects.
     NoCallbackObjects,
-    /// This version has no `NtCreateProfileEx`, which takes groups.
+    /// This version of Windows has no `NtCreateProfileEx`, the service that takes processor groups.
     NotInVersion(Rules),
-    /// The caller lacks a right, or passed memory that cannot be accessed: the status tells which.
+    /// The caller lacks a right, or passed memory that cannot be accessed; the status says which.
     Caller(NtStatus),
 }
 

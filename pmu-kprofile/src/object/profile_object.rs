@@ -17,8 +17,8 @@ use crate::object::state::State;
 
 /// A kernel profile object: counts the interrupts of one source in buckets, or calls a function on each.
 ///
-/// A basic object counts the interrupts whose address is in a range; a callback object calls. An object is created
-/// stopped, and acts while it is started on [lists](crate::Profiles).
+/// A basic object counts the interrupts whose address is in a range. A callback object calls a function of the
+/// embedder's. An object is created stopped, and acts while it is started on [`Profiles`](crate::Profiles).
 pub struct ProfileObject<'b> {
     process: Option<ProcessId>,
     source: AtomicU32,
@@ -32,11 +32,15 @@ pub struct ProfileObject<'b> {
 }
 
 impl<'b> ProfileObject<'b> {
-    /// Creates a callback object, which acts on each interrupt of its source, on all processors, present and future.
+    /// Creates a callback object, which acts on each interrupt of its source on every processor.
+    ///
+    /// The object also acts on processors that become active later.
     ///
     /// # Errors
-    /// [`NoCallbackObjects`](CreateError::NoCallbackObjects) before Windows 8. Starting the object reports a source
-    /// that the hardware does not support.
+    /// [`NoCallbackObjects`](CreateError::NoCallbackObjects): the Windows version is before Windows 8.
+    ///
+    /// Support of the source is not checked here: starting the object fails if the hardware does not support the
+    /// source.
     pub const fn callback(
         rules: Rules,
         source: KProfileSource,
@@ -73,7 +77,7 @@ impl<'b> ProfileObject<'b> {
         }
     }
 
-    /// Returns the process whose list the object goes on; `None` for the global list.
+    /// Returns the process that the object profiles; `None` if the object profiles all execution.
     #[inline]
     pub fn process(&self) -> Option<ProcessId> {
         self.process
@@ -91,22 +95,23 @@ impl<'b> ProfileObject<'b> {
         self.source.store(source.value(), Ordering::Relaxed);
     }
 
-    /// Returns the rules of the Windows version that the object follows.
+    /// Returns the object's rules: the Windows version and the pointer width that it follows.
     pub const fn rules(&self) -> Rules {
         self.rules
     }
 
     /// Returns the profiled addresses of a basic object; `None` for a callback object.
     ///
-    /// The end is exclusive, also in versions that count it.
+    /// The end of the returned range is exclusive, even if the object's Windows version counts interrupts at the end
+    /// address.
     pub fn range(&self) -> Option<Range<u64>> {
         self.as_basic().map(|basic| basic.base..basic.limit)
     }
 
     /// Returns the counters of a basic object, one per bucket; empty for a callback object.
     ///
-    /// Counters that the buffer has beyond the last bucket come after. Interrupts add to the counters while the object
-    /// is started.
+    /// A buffer that is larger than the range needs has unused counters after that of the last bucket. Interrupts add
+    /// to the counters while the object is started.
     ///
     /// # Examples
     /// ```
@@ -127,9 +132,9 @@ impl<'b> ProfileObject<'b> {
         self.as_basic().map(|basic| basic.bucket)
     }
 
-    /// Returns the address ranges of the buckets that were hit, with their counts.
+    /// Returns the address range and the count of each bucket whose count is not 0.
     ///
-    /// A count that an interrupt adds meanwhile may be missing.
+    /// If an interrupt adds to a count during the call, the returned count may lack that hit.
     ///
     /// # Context
     /// Any.
@@ -152,7 +157,7 @@ impl<'b> ProfileObject<'b> {
         })
     }
 
-    /// Returns whether the object is started, on any lists.
+    /// Returns whether the object is started on any [`Profiles`](crate::Profiles).
     ///
     /// # Context
     /// Any.
@@ -175,10 +180,11 @@ impl<'b> ProfileObject<'b> {
         self.state.store(state as u8, Ordering::Release);
     }
 
-    /// Returns whether the source runs on a processor for this object: it was started there, and neither stopped nor
-    /// lost since.
+    /// Returns whether the object's source runs on a processor for this object.
     ///
-    /// After an operation that failed on one processor, this tells what the operation achieved on the others.
+    /// The source runs for the object from the start on that processor until it is stopped there, or the processor is
+    /// found to have lost it. After an operation that failed on one processor, this function tells on which other
+    /// processors the operation succeeded.
     ///
     /// # Context
     /// Any.

@@ -44,26 +44,28 @@ use crate::object::service::{CreateRequest, RequestedAffinity, ValidRequest};
 pub struct BasicProfile<'b> {
     /// Profiled process; `None` profiles all execution.
     pub process: Option<ProcessId>,
-    /// First address of the range. A `bucket_log2` of 0 and a base below 64 KiB select the segment mode of a 32-bit
-    /// Windows: the base is then the segment of virtual-8086 execution.
+    /// First address of the range. In 32-bit Windows, a base below 64 KiB with a `bucket_log2` of 0 selects the segment
+    /// mode: the base is then the number of a segment of virtual-8086 execution.
     pub base: u64,
     /// Size of the range in bytes.
     pub size: u64,
-    /// Base-2 logarithm of a bucket's size in bytes, 2–31.
+    /// Base-2 logarithm of a bucket's size in bytes: 2–31, or 0 in segment mode, where the kernel chooses the size.
     pub bucket_log2: u32,
-    /// One counter per bucket. Interrupts add to them modulo 2³² and never clear them.
+    /// Buffer of the counters, one per bucket. An interrupt adds 1 to a counter, modulo 2³²; nothing clears the
+    /// counters.
     pub buffer: &'b [AtomicU32],
     /// Profile source.
     pub source: KProfileSource,
-    /// Profiled processors. `None` takes those that are active when the object is created, as Windows does.
-    /// [`Affinity::ALL`] takes all, present and future, which Windows does not have: those that become active later
-    /// join at the next [`try_update_processors`](crate::Profiles::try_update_processors).
+    /// Profiled processors. `None` selects the processors that are active when the object is created, as in Windows.
+    ///
+    /// [`Affinity::ALL`], an extension to Windows, selects all processors, including those that become active later. A
+    /// later processor joins at the next [`try_update_processors`](crate::Profiles::try_update_processors).
     pub affinity: Option<Affinity>,
 }
 
 #[cfg(feature = "defmt")]
 impl defmt::Format for BasicProfile<'_> {
-    /// Formats the number of counters in place of their values.
+    /// Formats the buffer as its number of counters, without their values.
     fn format(&self, f: defmt::Formatter<'_>) {
         defmt::write!(
             f,
@@ -83,10 +85,12 @@ impl defmt::Format for BasicProfile<'_> {
 impl<'b> ProfileObject<'b> {
     /// Creates a basic profile object, with Windows' checks in Windows' order.
     ///
-    /// The affinity is evaluated now: `None` becomes the processors that are active. So does, before Windows 7, an
-    /// affinity without active processors. [`Affinity::ALL`] is accepted under all rules and stays as it is.
+    /// The affinity is evaluated at the call: `None` becomes the set of active processors. Before Windows 7, an
+    /// affinity without any active processor also becomes that set. [`Affinity::ALL`] is accepted under all rules and
+    /// stays as it is.
     ///
-    /// The object fits lists of the same rules: take these from [`Profiles::rules`](crate::Profiles::rules).
+    /// The object can be started on [`Profiles`](crate::Profiles) with the same rules: pass
+    /// [`Profiles::rules`](crate::Profiles::rules).
     ///
     /// # Context
     /// Task.

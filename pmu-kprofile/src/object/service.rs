@@ -37,38 +37,41 @@ use crate::object::error::CreateError;
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct CreateRequest<'a> {
-    /// Process of the handle; `None` if no handle was given.
+    /// Process that the request's process handle names; `None` if the request has no handle.
     pub process: Option<ProcessId>,
     /// `ProfileBase`.
     pub base: u64,
     /// `ProfileSize`, in bytes.
     pub size: u64,
-    /// `BucketSize`, the base-2 logarithm of bytes.
+    /// `BucketSize`: the base-2 logarithm of the bucket's size in bytes.
     pub bucket_log2: u32,
     /// `BufferSize`, in bytes.
     pub buffer_bytes: u32,
-    /// `ProfileSource`, any number. Before version 6.2 Windows accepts `ProfileMaximum` too, of which no interrupt ever
-    /// comes; this crate refuses it in every version.
+    /// `ProfileSource`: the source, or [`NotASource`] for the number `ProfileMaximum`. Before version 6.2 Windows
+    /// accepts `ProfileMaximum`, although no interrupt has that source; this crate refuses the number in every version.
     pub source: Result<KProfileSource, NotASource>,
     /// Requested processors.
     pub affinity: RequestedAffinity<'a>,
 }
 
-/// The processors of a request, in the form of each service.
+/// The processors of a creation request, in the form that the called service takes.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum RequestedAffinity<'a> {
-    /// `NtCreateProfile`: processors of the caller's group. All ones in a kernel's pointer width mean the group's
-    /// active processors; all ones of a 32-bit caller of a 64-bit kernel mean 32 processors.
+    /// `NtCreateProfile`: a mask of processors of the caller's group.
+    ///
+    /// A mask of all ones, in the width of the kernel's pointers, means the active processors of the group. All ones in
+    /// 32 bits, from a 32-bit caller of a 64-bit kernel, mean 32 processors.
     Mask {
         /// `Affinity`, zero-extended.
         mask: u64,
-        /// Current group of the caller; 0 before version 6.1.
+        /// Processor group that the caller runs in; 0 before version 6.1.
         group: u16,
     },
-    /// `NtCreateProfileEx`: an empty array means all active processors.
+    /// `NtCreateProfileEx`: an array of processors by group. An empty array means all active processors.
     Groups(&'a [GroupAffinity]),
-    /// A request by the kernel: see [`BasicProfile::affinity`](crate::BasicProfile::affinity).
+    /// The kernel itself: a set of processors, or `None`. See
+    /// [`BasicProfile::affinity`](crate::BasicProfile::affinity).
     Processors(Option<&'a Affinity>),
 }
 
@@ -84,17 +87,17 @@ pub struct GroupAffinity {
     pub reserved: [u16; 3],
 }
 
-/// A creation request that passed all checks.
+/// A creation request that passed all checks; the input for creating the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ValidRequest {
     /// First profiled address; 0 in segment mode.
     pub base: u64,
-    /// Base plus size.
+    /// First address beyond the range: base plus size.
     pub limit: u64,
     /// Size of the bucket; chosen by the kernel in segment mode.
     pub bucket: Bucket,
-    /// Profiled segment in segment mode; otherwise 0.
+    /// Profiled segment of virtual-8086 execution in segment mode; otherwise 0.
     pub segment: u16,
     /// Profile source; `ProfileTime` before version 3.51.
     pub source: KProfileSource,
@@ -103,10 +106,10 @@ pub struct ValidRequest {
 }
 
 impl CreateRequest<'_> {
-    /// Checks a creation request, with Windows' checks in Windows' order.
+    /// Validates a creation request, with Windows' checks in Windows' order.
     ///
-    /// The creation of the object and of its handle, with the right
-    /// [`PROFILE_CONTROL`](pmu_core::classes::PROFILE_CONTROL), comes after and has statuses of its own.
+    /// On success the kernel goes on to create the object, and a handle to it with the right
+    /// [`PROFILE_CONTROL`](pmu_core::classes::PROFILE_CONTROL). The statuses of these two steps are the kernel's own.
     ///
     /// # Context
     /// Task.

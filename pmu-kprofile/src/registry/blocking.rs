@@ -13,7 +13,7 @@ use crate::registry::write_lock::WriteLock;
 use crate::sync::{exclusively, spin_loop};
 
 impl<const N: usize, const P: usize> Profiles<N, P> {
-    /// Starts a profile like [`try_start`](Self::try_start), but waits for other tasks that start or stop.
+    /// Starts a profile like [`try_start`](Self::try_start), but waits while another task starts or stops a profile.
     ///
     /// # Context
     /// Task. Waits.
@@ -31,7 +31,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
 
     /// Starts a profile object that does not live forever, as [`start`](Self::start) does.
     ///
-    /// [`scope`](Self::scope) and [`start_owned`](Self::start_owned) do so without a promise.
+    /// [`scope`](Self::scope) and [`start_owned`](Self::start_owned) start such an object without `unsafe`.
     ///
     /// # Context
     /// Task. Waits.
@@ -84,11 +84,12 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
 
     /// Stops a profile, and waits until no processor can be reading the object.
     ///
-    /// Takes the object off its list, stops the source on each processor on which no other object uses it, and waits
-    /// for a grace period. Afterwards the object and its buffer belong to the caller alone.
+    /// The call takes the object off its list, stops the source on each processor on which no other object uses the
+    /// source, and waits for a grace period. After the call, this crate holds no reference to the object or its buffer.
     ///
     /// # Context
-    /// Task. Waits, at most for the dispatches of interrupts that began earlier.
+    /// Task. Waits for interrupt dispatches that began before the object was taken off its list, and while another task
+    /// starts or stops.
     ///
     /// # Errors
     /// See [`ProfileError`]. The object is stopped even if the error is [`Hardware`](ProfileError::Hardware).
@@ -124,14 +125,14 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         outcome
     }
 
-    /// Stops every profile of a process that is about to end.
+    /// Stops every started profile of a process, such as one that is about to end.
     ///
     /// # Context
     /// Task. Waits, as [`stop`](Self::stop).
     ///
     /// # Errors
-    /// The first error of the hardware; every object was stopped nevertheless. With
-    /// [`WrongContext`](ProfileError::WrongContext) none was.
+    /// The first error of the hardware; every profile was stopped nevertheless.
+    /// [`WrongContext`](ProfileError::WrongContext): no profile was stopped.
     ///
     /// # Examples
     /// ```
@@ -159,8 +160,10 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         outcome
     }
 
-    /// Starts the sources of started profiles on processors that became active, like
-    /// [`try_update_processors`](Self::try_update_processors), but waits for other tasks that start or stop.
+    /// Starts the sources of started profiles on processors that became active, and waits while another task starts or
+    /// stops.
+    ///
+    /// The call otherwise does what [`try_update_processors`](Self::try_update_processors) does.
     ///
     /// # Context
     /// Task. Waits.
@@ -174,14 +177,16 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         self.write(hardware)?.update_processors(hardware)
     }
 
-    /// Starts the sources of started profiles again on a processor that lost its state, like
-    /// [`try_restart_processor`](Self::try_restart_processor), but waits for other tasks that start or stop.
+    /// Starts the sources of started profiles again on a processor that lost its state, and waits while another task
+    /// starts or stops.
+    ///
+    /// The call otherwise does what [`try_restart_processor`](Self::try_restart_processor) does.
     ///
     /// # Context
-    /// Task. Waits. The processor must not be running anything that a profile started.
+    /// Task. Waits. No source that a profile started may be running on the processor.
     ///
     /// # Errors
-    /// As [`update_processors`](Self::update_processors), for this processor.
+    /// As [`update_processors`](Self::update_processors), for the one processor.
     pub fn restart_processor<H: ProfileHardware>(
         &self,
         processor: ProcessorNumber,
@@ -214,9 +219,10 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Task. Waits, as [`stop`](Self::stop).
     ///
     /// # Errors
-    /// See [`ProfileError`]. After an error of a start, `act` did not run and nothing is started; after an error of a
-    /// stop, all objects are stopped and the value that `act` returned is lost. From an interrupt or a callback, the
-    /// error is [`WrongContext`](ProfileError::WrongContext), without waiting.
+    /// See [`ProfileError`].
+    /// - After an error of a start, `act` did not run and none of the objects is started.
+    /// - After an error of a stop, all the objects are stopped, and the value that `act` returned is lost.
+    /// - [`WrongContext`](ProfileError::WrongContext), from an interrupt or a callback, is returned without waiting.
     pub fn scope<H: ProfileHardware, R>(
         &self,
         objects: &[&ProfileObject<'_>],

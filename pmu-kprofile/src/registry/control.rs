@@ -16,19 +16,20 @@ use crate::registry::write_lock::WriteLock;
 const TRIES: usize = if cfg!(all(test, loom)) { 1 } else { 4 };
 
 impl<const N: usize, const P: usize> Profiles<N, P> {
-    /// Starts a profile on each of its active processors, without waiting.
+    /// Starts a profile on each active processor of its affinity, without waiting.
     ///
-    /// Starts the source on each of these processors on which it does not run yet, then appends the object to its list.
-    /// Other objects and other processors are not touched.
+    /// The call starts the source on each of these processors on which the source does not run yet, and then appends
+    /// the object to its list. Other objects, and sources on other processors, are not touched.
     ///
     /// # Context
     /// Task. Never waits.
     ///
     /// # Errors
-    /// See [`ProfileError`]. [`Busy`](ProfileError::Busy): another task is starting or stopping, or an interrupt that
-    /// began before the last change is still being dispatched. The object is started on all of its active processors or
-    /// on none: a failure changes nothing, except that a counter that [faulted](pmu_core::CounterError::Faulted) stays
-    /// faulted.
+    /// See [`ProfileError`].
+    /// - [`Busy`](ProfileError::Busy): another task is starting or stopping, or an interrupt that began before the last
+    ///   change is still being dispatched.
+    /// - After a failure, the object is started on no processor, and nothing else is changed. The exception is a
+    ///   counter that [faulted](pmu_core::CounterError::Faulted): it stays faulted.
     ///
     /// # Examples
     /// ```
@@ -90,7 +91,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// }
     /// ```
     ///
-    /// Wrong: an error of the workload's, or of the stop, leaves the object started, and its memory is used again.
+    /// Wrong: if the workload or the stop fails, the object stays started while its memory is used for something else.
     ///
     /// ```
     /// # use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Profiles};
@@ -109,13 +110,16 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// ```
     ///
     /// # Safety
-    /// If the start succeeds, then until the object has been stopped on these lists, even if the lists are moved:
+    /// If the start succeeds, the following holds until the object is stopped on this `Profiles`, even if the
+    /// `Profiles` itself is moved:
     /// - the object is neither moved nor dropped, not even by unwinding;
     /// - its buffer, or its callback, is not freed.
     ///
-    /// It has been stopped once [`Stopping::is_over`] of [`try_stop`](Self::try_stop) has returned `true`, `try_stop`
-    /// has returned [`NotStarted`](ProfileError::NotStarted), or `stop` has returned anything other than
-    /// [`WrongContext`](ProfileError::WrongContext) or [`OnAnotherList`](ProfileError::OnAnotherList).
+    /// The object is stopped after any of these:
+    /// - [`try_stop`](Self::try_stop) returned a [`Stopping`] whose [`is_over`](Stopping::is_over) returned `true`;
+    /// - `try_stop` returned [`NotStarted`](ProfileError::NotStarted);
+    /// - `stop` returned anything but [`WrongContext`](ProfileError::WrongContext) or
+    ///   [`OnAnotherList`](ProfileError::OnAnotherList).
     pub unsafe fn try_start_borrowed<H: ProfileHardware>(
         &self,
         object: &ProfileObject<'_>,
@@ -128,9 +132,9 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
 
     /// Stops a profile, and returns a token that tells when no processor can be reading the object any more.
     ///
-    /// Takes the object off its list, and stops the source on each processor on which no other object uses it. The
-    /// token tells when the grace period is over. Dropping the token leaves the object unlinked; the object cannot be
-    /// started until the grace period is over.
+    /// The call takes the object off its list, and stops the source on each processor on which no other object uses the
+    /// source. The token tells when the grace period is over. If the token is dropped, the object stays off its list,
+    /// and cannot be started until the grace period is over.
     ///
     /// ```
     /// # use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Profiles};
@@ -151,7 +155,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Task. Never waits.
     ///
     /// # Errors
-    /// See [`ProfileError`]; the object is then still on its list.
+    /// See [`ProfileError`]. If the call fails, a started object is still on its list.
     pub fn try_stop<'p, H: ProfileHardware>(
         &'p self,
         object: &'p ProfileObject<'_>,
@@ -170,20 +174,23 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         Stopping { profiles: self, change: guard.change(), outcome }
     }
 
-    /// Starts the sources of started profiles on processors that became active, and where a start failed earlier.
+    /// Starts the sources of started profiles on processors that became active, and retries the starts that failed
+    /// earlier.
     ///
-    /// Call it after a processor came up with its session initialized, and after a processor went down.
+    /// Call this function after the session of a processor that came up is initialized, and after a processor went
+    /// down.
     ///
-    /// A call that starts, stops or updates, and finds a processor inactive, takes note that nothing runs there. A
-    /// processor that went down and came back between two calls is assumed to be still running its sources: report it
-    /// with [`try_restart_processor`](Self::try_restart_processor).
+    /// A call that starts, stops or updates notes for each inactive processor that no source runs there. A processor
+    /// that went down and came back between two such calls is assumed to be still running its sources: report that
+    /// processor with [`try_restart_processor`](Self::try_restart_processor).
     ///
     /// # Context
     /// Task. Never waits.
     ///
     /// # Errors
-    /// See [`ProfileError`]: the first failure. Each source on each processor is independent: all others were started,
-    /// and the next call retries the failed ones. [`ProfileObject::runs_on`] tells where an object's source runs.
+    /// See [`ProfileError`]: the first failure. Each source on each processor is independent of the others: all others
+    /// were started, and the next call retries the failed starts. [`ProfileObject::runs_on`] tells where an object's
+    /// source runs.
     ///
     /// # Examples
     /// ```
@@ -210,14 +217,14 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
 
     /// Starts the sources of started profiles again on a processor that lost its state.
     ///
-    /// The processor went down and came back, or its session was shut down and replaced. For an inactive processor, the
-    /// call only takes note that nothing runs there.
+    /// The processor went down and came back, or its session was shut down and replaced. If the processor is inactive,
+    /// the call only notes that no source runs there.
     ///
     /// # Context
-    /// Task. Never waits. The processor must not be running anything that a profile started.
+    /// Task. Never waits. No source that a profile started may be running on the processor.
     ///
     /// # Errors
-    /// As [`try_update_processors`](Self::try_update_processors), for this processor.
+    /// As [`try_update_processors`](Self::try_update_processors), for the one processor.
     ///
     /// # Examples
     /// ```
@@ -271,9 +278,9 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     }
 }
 
-/// An object that was taken off its list: tells when no processor can be reading it any more.
+/// Token of a stop: tells when no processor can be reading the stopped object any more. See [`Profiles::try_stop`].
 ///
-/// Dropping it changes nothing: the object stays unlinked.
+/// Dropping the token changes nothing: the object stays off its list.
 #[derive(Debug)]
 #[must_use = "the object may still be read until the grace period is over"]
 pub struct Stopping<'p, const N: usize, const P: usize> {
@@ -284,21 +291,22 @@ pub struct Stopping<'p, const N: usize, const P: usize> {
 }
 
 impl<const N: usize, const P: usize> Stopping<'_, N, P> {
-    /// Returns whether the grace period is over: no processor reads the object any more, and the object and its buffer
-    /// belong to the caller alone.
+    /// Returns whether the grace period is over: no processor reads the object any more.
+    ///
+    /// After `true`, this crate holds no reference to the object or its buffer.
     ///
     /// # Context
-    /// Any. Never waits; returns `false` also while another task starts or stops.
+    /// Any. Never waits: while another task starts or stops, the function returns `false`.
     pub fn is_over(&self) -> bool {
         let Some(mut lock) = WriteLock::try_take(self.profiles) else { return false };
         // A later change waited for this one's grace period.
         lock.change() != self.change || lock.poll()
     }
 
-    /// Returns whether the source was stopped on every processor where it had to be.
+    /// Returns whether the stop of the source succeeded on every processor on which the source had to be stopped.
     ///
     /// # Errors
-    /// [`Hardware`](ProfileError::Hardware): the first processor on which the source may still be running.
+    /// [`Hardware`](ProfileError::Hardware) names the first processor on which the source may still be running.
     pub fn hardware(&self) -> Result<(), ProfileError> {
         self.outcome
     }

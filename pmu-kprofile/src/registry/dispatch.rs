@@ -8,24 +8,25 @@ use crate::object::basic::{Basic, Outcome};
 use crate::registry::guard::ReadGuard;
 use crate::registry::profiles::Profiles;
 
-/// The outcome of the dispatch of one profile interrupt.
+/// Number of objects that acted on one profile interrupt, as its dispatch returns it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct DispatchOutcome {
-    /// Objects that acted on the interrupt.
+    /// Number of objects that acted on the interrupt: basic objects that counted it, and callbacks that were called.
     pub hits: u32,
-    /// Objects for which Windows, at the version selected, would have counted outside the buffer.
+    /// Number of objects for which the selected version of Windows would have written outside the object's buffer.
     pub outside: u32,
 }
 
 impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Dispatches a profile interrupt to the started objects of its source: `KeProfileInterruptWithSource`.
     ///
-    /// The objects of the interrupted process come first, then the global ones. Of each list, callback objects are
-    /// called in the order in which they were started; basic objects come after, in any order.
+    /// The objects of the interrupted process come before the objects of all processes. In each of the two lists,
+    /// callback objects are called first, in the order in which they were started; basic objects follow in any order.
     ///
-    /// Wait-free: bounded by the number of started objects, no lock, no allocation, no panic but a callback's.
-    /// An interrupt of a processor beyond the `P`th finds nothing and is not counted.
+    /// The function is wait-free: it takes no lock, allocates nothing, and visits at most the started objects. It
+    /// panics only if a callback panics. An interrupt of a processor whose index is `P` or more reaches no object and
+    /// is not counted.
     ///
     /// # Context
     /// Interrupt or NMI, on the processor that the frame names.

@@ -4,7 +4,7 @@ use core::fmt;
 
 use pmu_core::{InterfaceError, NtStatus, ProcessorNumber, Rules};
 
-/// Reason that a profile was not started or stopped, or not on every processor.
+/// Reason that a profile was not started or stopped on some or all of its processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -13,34 +13,37 @@ pub enum ProfileError {
     AlreadyStarted,
     /// The object is not started.
     NotStarted,
-    /// The object is started on other lists than these.
+    /// The object is started on another [`Profiles`](crate::Profiles) than the one called.
     OnAnotherList,
-    /// The rules of the object differ from those of the lists.
+    /// The rules of the object (Windows version and pointer width) differ from the rules of the
+    /// [`Profiles`](crate::Profiles).
     OtherRules {
         /// The rules of the object.
         object: Rules,
-        /// The rules of the lists.
+        /// The rules of the [`Profiles`](crate::Profiles).
         lists: Rules,
     },
-    /// The lists are full, or the version allows no further profile on so many processors.
+    /// No further profile can be started: all `N` places are taken, or the Windows version's limit is reached.
     AtLimit,
-    /// The kernel could not do its part of a service, for the reason in the status: see
+    /// The kernel's own part of a service failed with this status: see
     /// [`Profiles::try_start_service`](crate::Profiles::try_start_service).
     Caller(NtStatus),
-    /// Another task is starting or stopping, or an interrupt that began before the last change is still being
-    /// dispatched: retry later. Nothing was changed.
+    /// Nothing was changed, because of another task or an earlier interrupt: retry later. Either another task is
+    /// starting or stopping a profile, or an interrupt that began before the last change is still being dispatched.
     Busy,
-    /// The call came from an interrupt or a callback; only task context is allowed.
+    /// The call came from an interrupt or a callback; only task context may start and stop profiles.
     WrongContext,
     /// None of the object's processors is active.
     NoProcessor,
-    /// An active processor that is to be profiled has an index that the lists do not cover: its interrupts would find
-    /// nothing, so nothing is started there.
+    /// The index of an active processor to be profiled is not below `P` of [`Profiles`](crate::Profiles). Nothing is
+    /// started on that processor, because its interrupts would not be dispatched.
     ProcessorBeyondLists(ProcessorNumber),
-    /// The hardware failed on a processor. A start was undone; if undoing failed too, this is that failure. All other
-    /// operations continued with the remaining sources and processors, and this is the first failure.
+    /// Starting or stopping a source failed on a processor.
+    ///
+    /// A failed start is undone. If the undoing fails as well, the error is that of the undoing. Any other operation
+    /// goes on with the remaining sources and processors, and returns its first failure.
     Hardware {
-        /// The processor on which it failed.
+        /// The processor on which the operation failed.
         processor: ProcessorNumber,
         /// The cause.
         error: InterfaceError,

@@ -11,11 +11,11 @@ use crate::registry::guard::Lists;
 use crate::registry::profiles::Profiles;
 use crate::registry::write_lock::WriteLock;
 
-/// A started object, as a [listing](Profiles::try_list) returns it.
+/// A started object by value, as [`Profiles::try_list`] returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ListedProfile {
-    /// Process whose list the object is on; `None` for the global list.
+    /// Process that the object profiles; `None` if the object profiles all execution.
     pub process: Option<ProcessId>,
     /// Profile source.
     pub source: KProfileSource,
@@ -28,7 +28,7 @@ pub struct ListedProfile {
 impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Returns the started objects by value, ordered by source and process: at most `M`, from index `from` on.
     ///
-    /// Fewer than `M` are the last ones.
+    /// A result of fewer than `M` objects has reached the end.
     ///
     /// ```
     /// # use pmu_kprofile::{ProfileError, Profiles};
@@ -60,7 +60,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         })
     }
 
-    /// Returns each source that runs on a processor for a started object, once.
+    /// Returns the sources that run on a processor for started objects, each source once.
     ///
     /// # Context
     /// Task. Never waits.

@@ -11,12 +11,12 @@ use crate::registry::control::Stopping;
 use crate::registry::error::ProfileError;
 use crate::registry::profiles::Profiles;
 
-/// A handle that keeps an object alive at a fixed address, such as an `Arc`.
+/// A handle that keeps a profile object alive at a fixed address, such as an `Arc`.
 ///
 /// # Safety
 /// For implementers:
 /// - [`deref`](Deref::deref) always returns the same object, at the same address, even after the handle is moved;
-/// - the object, and everything that it borrows, lives until the handle is dropped.
+/// - the object, and everything that the object borrows, lives until the handle is dropped.
 ///
 /// `&'static ProfileObject<'static>` is a handle; with the feature `alloc`, `Arc<ProfileObject<'static>>` is one.
 ///
@@ -38,7 +38,7 @@ use crate::registry::profiles::Profiles;
 /// unsafe impl Handle for TableRef {}
 /// ```
 ///
-/// Wrong: the object itself, which moves with the handle.
+/// Wrong: a handle that contains the object, whose address changes when the handle is moved.
 ///
 /// ```
 /// # use core::ops::Deref;
@@ -63,14 +63,14 @@ unsafe impl Handle for &'static ProfileObject<'static> {}
 #[cfg(feature = "alloc")]
 unsafe impl Handle for alloc::sync::Arc<ProfileObject<'static>> {}
 
-/// A started object, with the handle that keeps it alive. See [`Profiles::try_start_owned`].
+/// A started object together with the handle that keeps it alive. See [`Profiles::try_start_owned`].
 #[must_use = "dropped, the object stays started and its handle leaks"]
 pub struct Started<'p, O: Handle, const N: usize, const P: usize> {
     profiles: &'p Profiles<N, P>,
     object: ManuallyDrop<O>,
 }
 
-/// An object that was taken off its list, with the handle that keeps it alive until no processor reads it. See
+/// An object that is being stopped, together with its handle, which is returned after the grace period. See
 /// [`Started::try_stop`].
 #[must_use = "dropped, the handle leaks"]
 pub struct StoppingOwned<'p, O: Handle, const N: usize, const P: usize> {
@@ -81,8 +81,8 @@ pub struct StoppingOwned<'p, O: Handle, const N: usize, const P: usize> {
 impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Starts an object that a handle keeps alive, without waiting.
     ///
-    /// The returned value holds the handle until [`Started::try_stop`]. If the value is dropped instead, the object
-    /// stays started and the handle leaks.
+    /// The returned value holds the handle until [`Started::try_stop`]. If the returned value is dropped before that
+    /// call, the object stays started and the handle is leaked.
     ///
     /// ```
     /// use std::sync::Arc; // The handle needs the feature `alloc`.
@@ -111,7 +111,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Task. Never waits.
     ///
     /// # Errors
-    /// As [`try_start`](Self::try_start). The handle is returned with the error.
+    /// The errors of [`try_start`](Self::try_start), together with the handle.
     pub fn try_start_owned<O: Handle, H: ProfileHardware>(
         &self,
         object: O,
@@ -122,14 +122,14 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         self.started_if(outcome, object)
     }
 
-    /// Starts an owned object like [`try_start_owned`](Self::try_start_owned), but waits for other tasks that start or
-    /// stop.
+    /// Starts an object that a handle keeps alive, like [`try_start_owned`](Self::try_start_owned), but waits while
+    /// another task starts or stops.
     ///
     /// # Context
     /// Task. Waits.
     ///
     /// # Errors
-    /// As [`start`](Self::start). The handle is returned with the error.
+    /// The errors of [`start`](Self::start), together with the handle.
     ///
     /// # Examples
     /// ```
@@ -162,9 +162,11 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
 
     /// Starts an object for a caller of `NtStartProfile`, with Windows' checks in Windows' order.
     ///
-    /// The kernel does its part first and passes the results: `object` is the object that the caller's handle names,
-    /// and `resources` is the result of allocating, locking and mapping the buffer. If this fails, the kernel releases
-    /// the resources.
+    /// The kernel first does its own part, and passes the results:
+    /// - `object` is the object that the caller's handle names, or the status of the failed look-up;
+    /// - `resources` is the result of allocating, locking and mapping the buffer.
+    ///
+    /// If this function fails, the kernel releases these resources.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -194,8 +196,11 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Task. Never waits.
     ///
     /// # Errors
-    /// The status of the handle first, then the errors of [`try_start_owned`](Self::try_start_owned); the status of the
-    /// resources comes after the limit on started profiles.
+    /// In the order of the checks:
+    /// - the status in `object`;
+    /// - the errors of [`try_start_owned`](Self::try_start_owned), up to the limit on started profiles;
+    /// - the status in `resources`;
+    /// - the remaining errors of `try_start_owned`.
     pub fn try_start_service<O: Handle, H: ProfileHardware>(
         &self,
         object: Result<O, NtStatus>,
@@ -210,13 +215,13 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         self.started_if(outcome, object).map_err(|(error, object)| (error, Some(object)))
     }
 
-    /// Stops the object of a caller's handle: `NtStopProfile`.
+    /// Stops the object that a caller's handle names: `NtStopProfile`.
     ///
     /// # Context
     /// Task. Never waits.
     ///
     /// # Errors
-    /// The status of the handle first, then the errors of [`try_stop`](Self::try_stop).
+    /// First the status of the failed look-up of the handle, then the errors of [`try_stop`](Self::try_stop).
     ///
     /// # Examples
     /// ```
@@ -268,14 +273,14 @@ impl<'p, O: Handle, const N: usize, const P: usize> Started<'p, O, N, P> {
         &self.object
     }
 
-    /// Stops the object. The returned value gives the handle back once the grace period is over.
+    /// Stops the object, and returns a value that gives the handle back once the grace period is over.
     ///
     /// # Context
     /// Task. Never waits.
     ///
     /// # Errors
-    /// [`Busy`](ProfileError::Busy) and [`WrongContext`](ProfileError::WrongContext), with `self`: the object is still
-    /// started. [`StoppingOwned::try_finish`] reports the hardware's result.
+    /// [`Busy`](ProfileError::Busy) and [`WrongContext`](ProfileError::WrongContext), together with `self`: the object
+    /// is still started. A failure of the hardware is not an error here; [`StoppingOwned::try_finish`] returns it.
     pub fn try_stop<H: ProfileHardware>(
         self,
         hardware: &mut H,
@@ -301,8 +306,8 @@ impl<'p, O: Handle, const N: usize, const P: usize> Started<'p, O, N, P> {
     /// Task. Waits, as [`Profiles::stop`].
     ///
     /// # Errors
-    /// [`WrongContext`](ProfileError::WrongContext), with `self`: the object is still started. In all other cases the
-    /// object is stopped, and the hardware's result is returned with the handle.
+    /// [`WrongContext`](ProfileError::WrongContext), together with `self`: the object is still started. In all other
+    /// cases the object is stopped, and the handle is returned with the result of the hardware.
     #[cfg(feature = "critical-section")]
     pub fn stop<H: ProfileHardware>(
         self,
@@ -318,13 +323,13 @@ impl<'p, O: Handle, const N: usize, const P: usize> Started<'p, O, N, P> {
 }
 
 impl<O: Handle, const N: usize, const P: usize> StoppingOwned<'_, O, N, P> {
-    /// Returns the handle and the hardware's result, once no processor reads the object any more.
+    /// Returns the handle, and the result of the hardware, once the grace period is over.
     ///
     /// # Context
-    /// Any in which the handle may be dropped. Never waits.
+    /// Any context in which the handle may be dropped. Never waits.
     ///
     /// # Errors
-    /// `self`: the grace period is not over, or another task starts or stops.
+    /// `self`, if the grace period is not over, or while another task starts or stops.
     pub fn try_finish(self) -> Result<(O, Result<(), ProfileError>), Self> {
         if !self.stopping.is_over() {
             return Err(self);

@@ -12,15 +12,17 @@ use crate::sync::{AtomicUsize, UnsafeCell, array_of, const_fn};
 
 /// The lists of started profile objects: one list per process, and the global list.
 ///
-/// They have room for `N` objects, on processors whose [index](pmu_core::ProcessorNumber::index) is below `P`. Nothing
-/// is started on other processors.
+/// A value has room for `N` started objects, and serves processors whose [index](pmu_core::ProcessorNumber::index) is
+/// below `P`. Nothing is started on other processors.
 ///
-/// Starting and stopping are serialized. The functions that begin with `try_` never wait: they return
-/// [`Busy`](crate::ProfileError::Busy) instead. The others, of the feature `critical-section`, spin until they are
-/// done: on a processor with task priorities, keep the tasks that call them from preempting each other.
+/// At most one task at a time starts or stops. The functions whose names begin with `try_` never wait: while another
+/// task starts or stops, they return [`Busy`](crate::ProfileError::Busy). The other functions, which need the feature
+/// `critical-section`, spin until they are done. In a kernel with task priorities, keep the tasks that call them from
+/// preempting each other.
 ///
-/// The type contains all of its storage; a `static` is the usual place. New lists of [`Rules::LATEST`] are zeros, which
-/// take no room in an image. New lists of other rules take as much room in an image as in memory:
+/// The type contains all of its storage; a `static` is the usual place. With [`Rules::LATEST`] the initial value is all
+/// zeros, which takes no room in an image. With other rules the initial value takes as much room in an image as in
+/// memory:
 ///
 /// ```
 /// use pmu_kprofile::Profiles;
@@ -90,8 +92,10 @@ unsafe impl<const N: usize, const P: usize> Send for Profiles<N, P> {}
 
 impl<const N: usize, const P: usize> Profiles<N, P> {
     const_fn! {
-        /// Creates empty lists that follow [`Rules::LATEST`]: the latest Windows of which everything is certain,
-        /// without the defects of earlier ones.
+        /// Creates empty lists that follow [`Rules::LATEST`].
+        ///
+        /// These rules are those of the latest Windows whose behavior is known for certain, without the defects of
+        /// earlier versions.
         pub const fn new() -> Self {
             Self::with_rules(Rules::LATEST)
         }
@@ -100,8 +104,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     const_fn! {
         /// Creates empty lists that follow a given Windows version.
         ///
-        /// The lists take objects created with the same rules, and refuse others
-        /// ([`OtherRules`](crate::ProfileError::OtherRules)).
+        /// Only objects with the same rules can be started on these lists; for other objects the error is
+        /// [`OtherRules`](crate::ProfileError::OtherRules).
         ///
         /// # Examples
         /// ```
@@ -125,12 +129,12 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         }
     }
 
-    /// Returns the rules of the Windows version that the lists follow.
+    /// Returns the rules of the lists: the Windows version and the pointer width that they follow.
     pub fn rules(&self) -> Rules {
         self.rules.get()
     }
 
-    /// Returns the number of started objects.
+    /// Returns the number of objects that are started on these lists.
     ///
     /// # Context
     /// Any.
@@ -138,7 +142,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         self.started.load(Ordering::Relaxed)
     }
 
-    /// Returns the counts of dispatched interrupts by outcome, over all processors.
+    /// Returns the number of dispatched interrupts by outcome, summed over all processors.
     ///
     /// # Context
     /// Any.

@@ -33,17 +33,17 @@ struct EpochCounters {
     outside: AtomicU64,
 }
 
-/// Counts of the interrupts so far, by outcome.
+/// Numbers of the interrupts dispatched so far, by outcome. See [`Profiles::statistics`](crate::Profiles::statistics).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Statistics {
-    /// Interrupts dispatched.
+    /// Number of dispatched interrupts.
     pub seen: u64,
-    /// Interrupts that at least one object acted on.
+    /// Number of interrupts on which at least one object acted.
     pub hit: u64,
-    /// Interrupts that no object acted on.
+    /// Number of interrupts on which no object acted.
     pub missed: u64,
-    /// Counts that Windows, at the version selected, would have written outside a buffer.
+    /// Number of counts that the selected version of Windows would have written outside a buffer.
     pub outside: u64,
 }
 
