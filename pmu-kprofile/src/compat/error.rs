@@ -2,35 +2,36 @@
 
 use core::fmt;
 
-/// Reason that bytes are not a `KPROFILE`, or that a `KPROFILE` cannot be encoded.
+/// Reason that bytes could not be decoded as a `KPROFILE`, or that a `KPROFILE` could not be encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum LayoutError {
-    /// There are fewer bytes than the layout has.
+    /// There are fewer bytes than the structure has in the layout.
     TooShort {
-        /// Bytes needed.
+        /// Number of bytes that the structure has.
         needed: usize,
-        /// Bytes given.
+        /// Number of bytes that were given.
         given: usize,
     },
-    /// The type is no profile object's, or the layout's versions do not have it.
+    /// The object type is not that of a profile object, or does not exist in the Windows versions of the layout.
     ObjectType(u16),
-    /// The structure's size member disagrees with the layout.
+    /// The structure's size member differs from the size of the layout.
     SizeMember(u16),
-    /// The value is not a source, or does not fit the structure's signed 16 bits.
+    /// The value is not a profile source, or does not fit the signed 16 bits of the structure's member.
     Source(u32),
-    /// The value is not a segment.
+    /// The segment is above 0xFFFF, or is not 0 in a 64-bit layout.
     Segment(u32),
-    /// The bucket shift is above 29.
+    /// The bucket shift is above 29, the shift of the largest bucket.
     BucketShift(u32),
-    /// The affinity has more groups than the layout, or processors for which the layout has no room.
+    /// The affinity has more groups than the layout, or has processors beyond the width of a group's mask in the
+    /// layout.
     Affinity,
-    /// An address does not fit the layout's pointers.
+    /// An address does not fit the pointers of the layout.
     Address(u64),
-    /// The offsets given for a layout contradict each other.
+    /// The offsets given to [`Layout::from_offsets`](super::layout::Layout::from_offsets) do not describe a structure.
     Offsets,
-    /// The layout has no member for a source other than `ProfileTime`, or for an affinity.
+    /// The layout has no source member for a source other than `ProfileTime`, or no affinity member for an affinity.
     NoSourceOrAffinity,
 }
 

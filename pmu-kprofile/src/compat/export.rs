@@ -13,8 +13,8 @@ use crate::object::profile_object::ProfileObject;
 impl ProfileObject<'_> {
     /// Returns the object as the `KPROFILE` that Windows would have for it, for a debugger.
     ///
-    /// Its list entry is linked to nothing. A callback object has the address of its
-    /// [routine](crate::ProfileCallback::routine), and as its context that of the callback's own data.
+    /// The addresses in the list entry are 0. In a callback object, `callback` is the address of the
+    /// [routine](crate::ProfileCallback::routine), and `context` is the address of the callback's data.
     pub fn to_kprofile(&self) -> KProfile {
         let (object_type, role, affinity) = match self.action() {
             Action::Basic(basic) => (

@@ -7,47 +7,47 @@ pub use super::object_type::ObjectType;
 use crate::affinity::Affinity;
 use crate::compat::layout::{Layout, Offsets};
 
-/// `LIST_ENTRY`: addresses of the adjacent list entries (not of their structures).
+/// `LIST_ENTRY`: the addresses of the next and of the previous list entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ListEntry {
-    /// The next entry's address.
+    /// Address of the next list entry, not of the structure that contains it.
     pub flink: u64,
-    /// The previous entry's address.
+    /// Address of the previous list entry, not of the structure that contains it.
     pub blink: u64,
 }
 
-/// The members of a `KPROFILE` that a basic object and a callback object use differently.
+/// The members of a `KPROFILE` whose meaning depends on whether the object is a basic or a callback object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Role {
     /// A basic profile object.
     Basic {
-        /// The profiled range's first address.
+        /// First address of the profiled range.
         range_base: u64,
         /// Base plus size: the first address beyond the range.
         range_limit: u64,
-        /// The base-2 logarithm of the bucket's size in bytes, minus 2.
+        /// Base-2 logarithm of the bucket's size in bytes, minus 2.
         bucket_shift: u32,
-        /// The buffer's system address.
+        /// System address of the buffer.
         buffer: u64,
-        /// The segment of virtual-8086 execution; 0 for none.
+        /// Profiled segment of virtual-8086 execution; 0 if no segment is profiled.
         segment: u32,
     },
     /// A profile callback object.
     Callback {
-        /// The routine's address.
+        /// Address of the callback routine.
         callback: u64,
-        /// The context argument of the routine.
+        /// Context argument of the callback routine.
         context: u64,
     },
 }
 
-/// The members of a `KPROFILE`, in any layout.
+/// The members of a `KPROFILE`, independent of their layout in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct KProfile {
-    /// Object type; agrees with [`role`](Self::role).
+    /// Type of the object, basic or callback, which agrees with [`role`](Self::role).
     pub object_type: ObjectType,
     /// List entry of the object.
     pub link: ListEntry,
@@ -55,9 +55,9 @@ pub struct KProfile {
     pub process: u64,
     /// Members of a basic object, or of a callback object.
     pub role: Role,
-    /// The processors to be profiled; empty in a layout without an affinity.
+    /// The profiled processors; empty if the layout has no affinity.
     pub affinity: Affinity,
-    /// Profile source; `ProfileTime` in a layout without a source.
+    /// Profile source; `ProfileTime` if the layout has no source.
     pub source: KProfileSource,
     /// `Started`: set while the profile is started.
     pub started: bool,
@@ -66,7 +66,7 @@ pub struct KProfile {
 impl KProfile {
     /// Decodes a `KPROFILE` from bytes of a given layout.
     ///
-    /// Members that belong to the other role are ignored.
+    /// Members that the object's role does not use are ignored.
     ///
     /// # Errors
     /// See [`LayoutError`].
@@ -144,10 +144,10 @@ impl KProfile {
 
     /// Encodes a `KPROFILE` into the beginning of `bytes` in a given layout, and returns its size.
     ///
-    /// Every byte of the structure is written; members that the object does not use are zero.
+    /// Every byte of the structure is written. Members that the object's role does not use are written as zeros.
     ///
     /// # Errors
-    /// See [`LayoutError`]. `bytes` is then unchanged.
+    /// See [`LayoutError`]. After an error, `bytes` is unchanged.
     ///
     /// # Examples
     /// ```

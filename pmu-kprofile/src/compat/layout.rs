@@ -11,23 +11,24 @@ use crate::affinity::{Affinity, MAX_GROUPS};
 use crate::compat::error::LayoutError;
 use crate::compat::object_type::ObjectType;
 
-/// Member offsets of a `KPROFILE`, in bytes from its beginning; `None` for a member that it does not have.
+/// Offsets of the members of a `KPROFILE`, in bytes from the beginning of the structure; `None` for an absent member.
 ///
-/// The type and the size, a signed 16-bit number each, are at 0 and 2 in every layout.
+/// In every layout the object type is at offset 0, and the size of the structure at offset 2; both are signed 16-bit
+/// numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Offsets {
-    /// Width of the pointers.
+    /// Width of the structure's pointers.
     pub width: PointerWidth,
-    /// Size of the structure.
+    /// Size of the structure in bytes.
     pub size: u16,
     /// `ProfileListEntry`, two pointers.
     pub link: u16,
     /// `Process`, a pointer.
     pub process: u16,
-    /// `RangeBase`, or `Callback`, a pointer.
+    /// `RangeBase` of a basic object, `Callback` of a callback object: a pointer.
     pub range_base: u16,
-    /// `RangeLimit`, or `Context`, a pointer.
+    /// `RangeLimit` of a basic object, `Context` of a callback object: a pointer.
     pub range_limit: u16,
     /// `BucketShift`, 32 bits.
     pub bucket_shift: u16,
@@ -37,7 +38,7 @@ pub struct Offsets {
     pub segment: u16,
     /// `Affinity`: a mask, or a `KAFFINITY_EX`.
     pub affinity: Option<u16>,
-    /// Number of groups that the `KAFFINITY_EX` has room for; 0 if the affinity is a mask.
+    /// Number of processor groups that the `KAFFINITY_EX` has room for; 0 if the affinity is a mask.
     pub groups: u8,
     /// `Source`, a signed 16-bit number.
     pub source: Option<u16>,
@@ -80,11 +81,11 @@ impl Layout {
     pub const X64_WIN7: Self = Self::x64("X64Win7", WindowsVersion::Windows7, Tail { segment: 0x40, affinity: Some(0x48), groups: 4, source: Some(0x70), started: 0x72, callbacks: false, size: 0x78 });
     /// 64-bit, 6.2 to 10.0 version 2004: 0xF8 bytes, 20 processor groups.
     pub const X64_WIN8: Self = Self::x64("X64Win8", WindowsVersion::Windows8, Tail { segment: 0x40, affinity: Some(0x48), groups: 20, source: Some(0xF0), started: 0xF2, callbacks: true, size: 0xF8 });
-    /// 64-bit, Windows 11: 0x158 bytes, 32 processor groups. **Inferred**: the `KAFFINITY_EX` of 0x108 bytes is known.
-    /// It is assumed that source, started and the size follow it as in the layouts before.
+    /// 64-bit, Windows 11: 0x158 bytes, 32 processor groups. **Inferred**: only the size of `KAFFINITY_EX`, 0x108
+    /// bytes, is known. The members after it, `Source` and `Started`, are assumed to follow it as in earlier layouts.
     pub const X64_WIN11: Self = Self::x64("X64Win11", WindowsVersion::Windows11, Tail { segment: 0x40, affinity: Some(0x48), groups: 32, source: Some(0x150), started: 0x152, callbacks: true, size: 0x158 });
 
-    /// All known layouts, by width and then by version.
+    /// All known layouts: first those of 32-bit, then those of 64-bit Windows, each ascending by version.
     pub const ALL: [Self; 7] = [
         Self::X86_NT310, Self::X86_NT351, Self::X86_WIN7,
         Self::X64_SERVER2003, Self::X64_WIN7, Self::X64_WIN8, Self::X64_WIN11,
@@ -92,7 +93,7 @@ impl Layout {
 }
 
 impl Layout {
-    /// Size of the largest layout in bytes.
+    /// Size in bytes of the largest layout, for a buffer that takes any `KPROFILE`.
     pub const MAX_SIZE: usize = {
         let (mut largest, mut row) = (0, 0);
         while row < Self::ALL.len() {
@@ -139,7 +140,7 @@ impl Layout {
         Self { name, since, offsets }
     }
 
-    /// Returns the layout of a version; `None` for a 64-bit Windows that did not exist.
+    /// Returns the layout of a Windows version and pointer width; `None` if this version had no 64-bit edition.
     ///
     /// # Examples
     /// ```
@@ -167,8 +168,10 @@ impl Layout {
     /// Creates a layout from offsets that a tool read from a symbol file.
     ///
     /// # Errors
-    /// [`LayoutError::Offsets`]: a member is outside the size, the size is above [`MAX_SIZE`](Self::MAX_SIZE), or there
-    /// are more groups than an [`Affinity`] has.
+    /// [`LayoutError::Offsets`]:
+    /// - a member is outside the size of the structure;
+    /// - the size is above [`MAX_SIZE`](Self::MAX_SIZE);
+    /// - there are more groups than an [`Affinity`] has.
     ///
     /// # Examples
     /// ```
@@ -213,7 +216,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Returns the member offsets.
+    /// Returns the offsets of the members.
     pub const fn offsets(&self) -> &Offsets {
         &self.offsets
     }
@@ -230,12 +233,13 @@ impl Layout {
 
     /// Returns whether an object of this layout can be a callback object.
     ///
-    /// The 32-bit layout of 6.1 has callback objects only from version 6.2 on.
+    /// The 32-bit layout of Windows 6.1 is also that of later versions, and callback objects exist from version 6.2 on.
+    /// For this layout the function returns `true`.
     pub const fn has_callback_objects(self) -> bool {
         self.offsets.callbacks
     }
 
-    /// Returns the offset of the list entry in the structure.
+    /// Returns the offset of the list entry from the beginning of the structure.
     pub const fn link_offset(self) -> usize {
         self.offsets.link as usize
     }

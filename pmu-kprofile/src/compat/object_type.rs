@@ -2,7 +2,7 @@
 
 use pmu_core::WindowsVersion;
 
-/// The type of a profile object, which is its first member: a number of the `KOBJECTS` enumeration.
+/// The type of a profile object, the first member of a `KPROFILE`: a number of Windows' `KOBJECTS` enumeration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum ObjectType {
@@ -24,7 +24,8 @@ impl ObjectType {
         }
     }
 
-    /// Returns the type with a number of the `KOBJECTS` enumeration; `None` if it is no profile object's.
+    /// Returns the type with this number in the `KOBJECTS` enumeration; `None` if the number is not that of a profile
+    /// object.
     pub const fn new(value: u16) -> Option<Self> {
         match value {
             0x0F => Some(Self::BasicNt3),
@@ -34,7 +35,7 @@ impl ObjectType {
         }
     }
 
-    /// Returns the type that basic objects have in a Windows version.
+    /// Returns the type that basic objects have in the given Windows version.
     pub const fn basic_of(version: WindowsVersion) -> Self {
         if version as u8 <= WindowsVersion::Nt351 as u8 { Self::BasicNt3 } else { Self::Basic }
     }

@@ -7,7 +7,7 @@ use core::fmt;
 
 use pmu_core::{AddedSource, IntervalLimits, KProfileSource, NtStatus, ProfileInterface, classes};
 
-/// Class that a query for the source list begins with: `EventTraceProfileSourceListInformation`.
+/// Information class at the beginning of a query for the source list: `EventTraceProfileSourceListInformation`.
 pub const SOURCE_LIST_CLASS: u32 = classes::EVENT_TRACE_PROFILE_SOURCE_LIST;
 
 /// Bytes before the first entry: the class and a spare word.
@@ -16,20 +16,20 @@ const HEADER: usize = 8;
 /// Bytes of an entry before its name.
 const ENTRY: usize = 0x18;
 
-/// Reason that a source list was not written or read.
+/// Reason that a source list could not be written or read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum SourceListError {
     /// The buffer is too small; nothing was written.
     BufferTooSmall {
-        /// Bytes that the list needs.
+        /// Number of bytes that the list needs.
         needed: usize,
     },
-    /// The buffer's first word is not the class.
+    /// The first word of the buffer is this number, not [`SOURCE_LIST_CLASS`].
     WrongClass(u32),
-    /// An entry, its link or its name is outside the buffer or ill-formed.
+    /// An entry, its link to the next entry, or its name is ill-formed or partly outside the buffer.
     Malformed {
-        /// The entry's offset.
+        /// Offset of the entry in the buffer.
         offset: usize,
     },
 }
@@ -59,14 +59,16 @@ impl core::error::Error for SourceListError {}
 
 /// Writes the list of an interface's supported sources into `buffer`, and returns the number of bytes written.
 ///
-/// The sources of the interface's table come first, then those added to it. The first word of `buffer` names the class.
+/// The sources of the interface's own table come first, and sources that were added to the interface follow. Before the
+/// call, the first word of `buffer` must be [`SOURCE_LIST_CLASS`].
 ///
 /// # Context
 /// Task.
 ///
 /// # Errors
-/// - [`WrongClass`](SourceListError::WrongClass): the buffer's first word is another class, however long the buffer is.
-/// - [`BufferTooSmall`](SourceListError::BufferTooSmall): the list does not fit; the error has the size that it needs.
+/// - [`WrongClass`](SourceListError::WrongClass): the first word of `buffer` is another number. This check comes before
+///   that of the size.
+/// - [`BufferTooSmall`](SourceListError::BufferTooSmall): the list does not fit; the error has the needed size.
 ///
 /// # Examples
 /// ```
@@ -138,16 +140,16 @@ fn word(bytes: &[u8], offset: usize) -> Option<u32> {
 pub struct SourceListEntry<'b> {
     /// Profile source.
     pub source: KProfileSource,
-    /// Shortest interval of the source.
+    /// Shortest interval of the source, in the unit of the source.
     pub min_interval: u32,
-    /// Longest interval of the source.
+    /// Longest interval of the source, in the unit of the source.
     pub max_interval: u32,
     /// Name in UTF-16, little-endian, without the terminating zero.
     name: &'b [u8],
 }
 
 impl SourceListEntry<'_> {
-    /// Returns the characters of the source's name; invalid units are replaced.
+    /// Returns the characters of the source's name. Each invalid UTF-16 unit is replaced by U+FFFD.
     pub fn name(&self) -> impl Iterator<Item = char> {
         let units = self.name.chunks_exact(2).map(|unit| match unit {
             [low, high] => u16::from_le_bytes([*low, *high]),
@@ -159,7 +161,7 @@ impl SourceListEntry<'_> {
 
 /// Returns an iterator over a source list that this crate or Windows wrote.
 ///
-/// The first error ends the iteration, as its last item.
+/// If an entry cannot be read, the error is the last item of the iterator.
 pub fn read_source_list(
     buffer: &[u8],
 ) -> impl Iterator<Item = Result<SourceListEntry<'_>, SourceListError>> {

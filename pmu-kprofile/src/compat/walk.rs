@@ -6,7 +6,7 @@ use crate::compat::error::LayoutError;
 use crate::compat::kprofile::KProfile;
 use crate::compat::layout::Layout;
 
-/// Reads the memory of an image at the virtual addresses of its own kernel.
+/// Reads memory of an image, such as a crash dump or a guest, at virtual addresses of the image's own kernel.
 ///
 /// ```
 /// use pmu_kprofile::compat::walk::MemoryReader;
@@ -30,13 +30,13 @@ use crate::compat::layout::Layout;
 /// }
 /// ```
 pub trait MemoryReader {
-    /// Cause of a failed read.
+    /// Error type of a failed read.
     type Error;
 
-    /// Fills all of `buffer` from `address`.
+    /// Fills all of `buffer` with the memory from `address` on.
     ///
     /// # Errors
-    /// A part of it is unmapped or not in the image.
+    /// Part of this memory is unmapped, or is not in the image.
     fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), Self::Error>;
 }
 
@@ -47,12 +47,12 @@ impl<R: MemoryReader + ?Sized> MemoryReader for &R {
     }
 }
 
-/// Structure that a walk was reading when it failed.
+/// Structure that a walk was reading when a read of the image's memory failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum Reading {
-    /// A link of the list's head.
+    /// The list head.
     Head,
     /// A profile object.
     Object,
@@ -67,7 +67,7 @@ impl fmt::Display for Reading {
     }
 }
 
-/// Reason that a walk ended before its list did.
+/// Reason that a walk ended before it reached the end of its list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -76,29 +76,29 @@ pub enum WalkError<E> {
     Unreadable {
         /// Address that could not be read.
         address: u64,
-        /// Structure expected there.
+        /// Structure that was expected at the address.
         reading: Reading,
-        /// Cause reported by the reader.
+        /// Error of the [`MemoryReader`].
         error: E,
     },
-    /// A link leads to an address too near to 0 for a profile object to begin before it.
+    /// A link leads to this address, which is too near to 0: a profile object would begin below address 0.
     Link(u64),
-    /// A link leads to something that is not a profile object.
+    /// A link leads to bytes that are not a profile object.
     Object {
         /// Address of the supposed object.
         address: u64,
-        /// Reason that it was rejected.
+        /// Reason that the bytes were rejected.
         error: LayoutError,
     },
-    /// The backward link of an entry does not lead to the entry that the walk came from: the list is damaged, was being
-    /// changed, or is a cycle without its head.
+    /// The backward link of an entry does not lead to the entry before it. The list is damaged, was being changed, or
+    /// is a cycle that does not contain its head.
     BrokenLink {
-        /// The entry.
+        /// Address of the entry.
         entry: u64,
-        /// Its backward link.
+        /// Backward link of the entry.
         blink: u64,
     },
-    /// The list has more objects than the limit.
+    /// The list has more objects than the limit that was passed to [`walk`].
     TooLong,
 }
 
@@ -128,13 +128,13 @@ impl<E: core::error::Error + 'static> core::error::Error for WalkError<E> {
     }
 }
 
-/// Walks the profile objects of a list in a memory image, from the address of the list's head.
+/// Walks the profile objects of a list in a memory image, starting at the address of the list head.
 ///
-/// The head is a `LIST_ENTRY`: `KPROCESS.ProfileListHead`, or the kernel's global list head.
+/// The list head is a `LIST_ENTRY`: `KPROCESS.ProfileListHead`, or the kernel's global list head.
 ///
-/// Each item is the address of a structure and its contents. The first error ends the walk, as its last item; earlier
-/// items remain valid. The walk ends whatever the image holds: after at most `limit` objects, and immediately at a
-/// cycle, because no entry has two predecessors.
+/// Each item is the address of a `KPROFILE` and its decoded members. An error is the last item; the items before it
+/// remain valid. The walk ends whatever the image contains: after at most `limit` objects, or where a cycle closes,
+/// because the backward link is wrong there.
 ///
 /// # Examples
 /// ```

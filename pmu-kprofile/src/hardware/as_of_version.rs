@@ -7,8 +7,8 @@ use crate::hardware::profile_hardware::ProfileHardware;
 
 /// Profile hardware restricted to the sources that a given Windows version has: see [`Rules::has_source`].
 ///
-/// This is for lists of a Windows version other than that for which the interface was detected
-/// ([`detect_as_of`](https://docs.rs/pmu-intel/latest/pmu_intel/struct.Emon.html#method.detect_as_of)).
+/// Use this type if [`Profiles`](crate::Profiles) follows another Windows version than the one for which the interface
+/// was detected ([`detect_as_of`](https://docs.rs/pmu-intel/latest/pmu_intel/struct.Emon.html#method.detect_as_of)).
 ///
 /// # Examples
 /// ```
@@ -31,8 +31,8 @@ pub struct AsOfVersion<'h, H> {
 }
 
 impl<'h, H: ProfileHardware> AsOfVersion<'h, H> {
-    /// Restricts `hardware` to the sources that the Windows version of `rules` has for `interface`, the hardware's
-    /// interface.
+    /// Restricts `hardware`, whose interface is `interface`, to the sources that this interface has in the Windows
+    /// version of `rules`.
     pub const fn new(hardware: &'h mut H, interface: HalInterface, rules: Rules) -> Self {
         Self { hardware, interface, rules }
     }

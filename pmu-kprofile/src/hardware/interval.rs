@@ -4,10 +4,11 @@ use pmu_core::{InterfaceError, Interval, KProfileSource, ProfileInterface};
 
 /// Holds the interval of a source, and restores the previous interval on drop.
 ///
-/// An interval is machine-wide and persistent: without this guard it stays as it was set.
+/// An interval is machine-wide and persistent: an interval that is set without this guard stays in force until it is
+/// set again.
 ///
-/// Drop the guards of one source in reverse order of creation. Otherwise the interval left in force is not the original
-/// interval.
+/// Drop the guards of one source in reverse order of creation. In any other order, the interval that is left in force
+/// is not the original one.
 ///
 /// ```
 /// use pmu_core::{DefaultInterface, KProfileSource, ProfileInterface};
@@ -39,7 +40,8 @@ impl<'i, I: ProfileInterface> IntervalGuard<'i, I> {
     /// Task.
     ///
     /// # Errors
-    /// [`UnsupportedSource`](InterfaceError::UnsupportedSource); nothing was changed.
+    /// [`UnsupportedSource`](InterfaceError::UnsupportedSource): the interface does not support the source; nothing was
+    /// changed.
     pub fn hold(
         interface: &'i I,
         source: KProfileSource,
@@ -50,12 +52,12 @@ impl<'i, I: ProfileInterface> IntervalGuard<'i, I> {
         Ok(Self { interface, source, interval, before })
     }
 
-    /// Returns the interval in force.
+    /// Returns the interval that this guard set, after clamping.
     pub fn interval(&self) -> Interval {
         self.interval
     }
 
-    /// Returns the interval that is restored on drop, in the source's unit.
+    /// Returns the interval that is restored on drop, in the unit of the source.
     pub fn before(&self) -> u32 {
         self.before
     }

@@ -13,7 +13,7 @@ use crate::hardware::request::SourceRequest;
 use crate::hardware::slot::Slot;
 use crate::sync::{array_of, const_fn, spin_loop};
 
-/// Requests to start and stop sources on other processors: one slot for each processor whose index is below `P`.
+/// Requests to other processors to start and stop sources: one slot for each processor whose index is below `P`.
 ///
 /// A `static` is the usual place.
 pub struct Mailbox<const P: usize> {
@@ -28,35 +28,38 @@ impl<const P: usize> Mailbox<P> {
         }
     }
 
-    /// Performs what other processors asked of this one: the stops that were left, then the posted request.
+    /// Performs what other processors requested of this one: first the stops that were not done in time, then the
+    /// posted request.
     ///
-    /// A call that interrupts another call returns at once, and the interrupted call looks once more. Where
-    /// [`serve`](Processors::serve) unwinds, the requester is told [`NoAnswer`](InterfaceError::NoAnswer), the source
-    /// is left to be stopped, and the slot is as usable as before. Where a call ends without returning or unwinding,
-    /// see [`reclaim`](Self::reclaim).
+    /// A call that interrupts another call returns at once; the interrupted call then looks for requests once more. If
+    /// [`serve`](Processors::serve) unwinds, the requester's error is [`NoAnswer`](InterfaceError::NoAnswer), the
+    /// source is left to be stopped by the next call, and the slot stays usable. If a call ends without returning or
+    /// unwinding, see [`reclaim`](Self::reclaim).
     ///
     /// # In a task
-    /// A kernel whose handler cannot use the session lets the handler wake a task, bound to the processor, which calls
-    /// this. Then the following holds:
+    /// If the handler of the inter-processor interrupt cannot use the session, it can wake a task, bound to the
+    /// processor, which calls this function. The following then holds:
     ///
-    /// - A start or a stop on another processor waits until that task has run, for as long as
-    ///   [`keep_waiting`](Processors::keep_waiting) says. Other tasks' attempts are
-    ///   [`Busy`](crate::ProfileError::Busy) meanwhile, or wait too. So the task has a priority above the tasks that
-    ///   start and stop, and takes no lock that they hold.
-    /// - An idle task, of the lowest priority, answers when its processor has nothing else to do. There use
-    ///   [`try_start`](crate::Profiles::try_start) and [`try_stop`](crate::Profiles::try_stop), with a `keep_waiting`
-    ///   of little time, and sleep between tries: a task that spins for its turn keeps the idle task of its own
-    ///   processor from answering.
-    /// - A start without an answer in time is withdrawn, or undone when the task comes to it, and its caller is told
-    ///   [`NoAnswer`](InterfaceError::NoAnswer): the caller tries again. What
-    ///   [`update_processors`](crate::Profiles::try_update_processors) could not start, its next call tries again.
-    /// - A stop without an answer in time is left to the task, which does it before any later request. Its caller is
-    ///   told `NoAnswer` too, and need not try again. Until then the source's interrupts hit nothing.
-    /// - Preemption is off within `drain`: no task that starts or stops runs on the same processor meanwhile.
+    /// - A start or a stop on another processor waits until the task has run, for as long as
+    ///   [`keep_waiting`](Processors::keep_waiting) says. Meanwhile, other tasks that start or stop wait too, or their
+    ///   error is [`Busy`](crate::ProfileError::Busy). Give the task a higher priority than the tasks that start and
+    ///   stop, and let it take no lock that they hold.
+    /// - An idle task, of the lowest priority, answers only when its processor has nothing else to do. With such a
+    ///   task, use [`try_start`](crate::Profiles::try_start) and [`try_stop`](crate::Profiles::try_stop), let
+    ///   `keep_waiting` end soon, and sleep between tries: a task that spins keeps the idle task of its own processor
+    ///   from answering.
+    /// - A start that is not answered in time is withdrawn, or undone when the task runs. The error is
+    ///   [`NoAnswer`](InterfaceError::NoAnswer): the caller tries again. A start by
+    ///   [`try_update_processors`](crate::Profiles::try_update_processors) is tried again by the next call of that
+    ///   function.
+    /// - A stop that is not answered in time is left to the task, which does it before any later request. The error is
+    ///   `NoAnswer` too, but the caller need not try again. Until the stop is done, interrupts of the source hit no
+    ///   object.
+    /// - Preemption is off within `drain`: meanwhile no task that starts or stops runs on the same processor.
     ///
     /// # Context
-    /// The handler of the interrupt that [`Processors::interrupt`] sends, or any other context of its processor in
-    /// which the session may be used.
+    /// The handler of the interrupt that [`Processors::interrupt`] sends, or any other context of that processor in
+    /// which the processor's session may be used.
     ///
     /// # Examples
     /// ```
@@ -90,14 +93,15 @@ impl<const P: usize> Mailbox<P> {
     /// Makes the slot of a processor usable again after a call of [`drain`](Self::drain) there ended without returning
     /// or unwinding.
     ///
-    /// The task of the call was killed, or the processor was reset. A source whose start or stop was being served is
-    /// left to be stopped.
+    /// A call ends in this way if its task was killed, or the processor was reset. If the call was serving a request,
+    /// the source of the request is left to be stopped by the next call of `drain`.
     ///
     /// # Context
     /// Any.
     ///
     /// # Safety
-    /// - No call of [`drain`](Self::drain) is under way on the processor, nor will one be resumed.
+    /// - No call of [`drain`](Self::drain) is running on the processor, and no interrupted or preempted call of `drain`
+    ///   will be resumed there.
     ///
     /// ```
     /// # use pmu_core::ProcessorNumber;
@@ -107,7 +111,7 @@ impl<const P: usize> Mailbox<P> {
     /// unsafe { MAILBOX.reclaim(ProcessorNumber::from_index(3)) };
     /// ```
     ///
-    /// Wrong: a processor whose task is preempted within `drain`. The task writes its answer when it is resumed, while
+    /// Wrong: a processor whose task is preempted within `drain`. When the task is resumed, it writes its answer while
     /// another call on that processor writes another answer.
     pub unsafe fn reclaim(&self, processor: ProcessorNumber) {
         if let Some(slot) = self.slots.get(processor.index()) {

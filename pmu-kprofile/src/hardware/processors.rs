@@ -5,14 +5,15 @@ use pmu_core::{InterfaceError, KProfileSource, ProcessorNumber};
 use crate::affinity::Affinity;
 use crate::hardware::request::SourceRequest;
 
-/// Lets a [`Mailbox`](crate::Mailbox) interrupt a kernel's processors, and serve requests with their sessions.
+/// Interrupts a kernel's processors for a [`Mailbox`](crate::Mailbox), and serves its requests with their sessions.
 ///
 /// # For implementers
-/// - [`interrupt`](Self::interrupt) makes the processor call [`Mailbox::drain`](crate::Mailbox::drain) soon, from the
-///   handler of an inter-processor interrupt or from a task that the handler wakes, and does not wait for it.
-/// - [`serve`](Self::serve) is called in task context and in that handler. Mask that interrupt while using the session;
-///   otherwise the handler finds the session in use.
-/// - [`keep_waiting`](Self::keep_waiting) bounds how long a start or a stop waits for another processor.
+/// - [`interrupt`](Self::interrupt) makes the other processor call [`Mailbox::drain`](crate::Mailbox::drain) soon, from
+///   the handler of an inter-processor interrupt or from a task that the handler wakes. `interrupt` does not wait for
+///   that call.
+/// - [`serve`](Self::serve) is called in task context and in that handler. Mask the inter-processor interrupt while any
+///   code uses the session; otherwise the handler may find the session in use.
+/// - [`keep_waiting`](Self::keep_waiting) limits how long a start or a stop waits for another processor.
 ///
 /// # Examples
 ///
@@ -58,32 +59,35 @@ use crate::hardware::request::SourceRequest;
 /// # let _ = &mut hardware;
 /// ```
 pub trait Processors {
-    /// Returns the processor that executes the call, as
+    /// Returns the processor that executes the call: see
     /// [`ProfileHardware::this_processor`](crate::ProfileHardware::this_processor).
     fn this_processor(&self) -> ProcessorNumber;
 
-    /// Returns whether this processor is handling an interrupt, as
+    /// Returns whether this processor is handling an interrupt: see
     /// [`ProfileHardware::in_interrupt`](crate::ProfileHardware::in_interrupt).
     fn in_interrupt(&self) -> bool;
 
-    /// Returns the active processors whose sessions are initialized, as
+    /// Returns the active processors whose sessions are initialized: see
     /// [`ProfileHardware::active_processors`](crate::ProfileHardware::active_processors).
     fn active_processors(&self) -> Affinity;
 
-    /// Returns whether the interface supports a source, as
+    /// Returns whether the profile interface supports a source: see
     /// [`ProfileHardware::supports`](crate::ProfileHardware::supports).
     fn supports(&self, source: KProfileSource) -> bool;
 
-    /// Performs a request with this processor's session.
+    /// Performs a request with the session of the processor that executes the call.
     ///
     /// # Errors
-    /// The error of the session. [`NoAnswer`](InterfaceError::NoAnswer): the session is in use; a stop is then left to
+    /// - The error of the session.
+    /// - [`NoAnswer`](InterfaceError::NoAnswer): the session is in use. If the request is a stop, it stays in the slot
+    ///   to be done later.
+    /// - [`NoSession`](InterfaceError::NoSession): the processor has no session, so nothing has to be stopped.
     /// be done. [`NoSession`](InterfaceError::NoSession): there is no session, and so nothing to be stopped.
     fn serve(&self, request: SourceRequest) -> Result<(), InterfaceError>;
 
-    /// Interrupts another processor, whose handler drains the mailbox or wakes the task that does.
+    /// Interrupts another processor, so that its handler drains the mailbox, or wakes a task that drains it.
     fn interrupt(&self, processor: ProcessorNumber);
 
-    /// Returns whether to keep waiting for an answer, after `turns` iterations of the waiting loop.
+    /// Returns whether to keep waiting for another processor's answer, after `turns` iterations of the waiting loop.
     fn keep_waiting(&self, turns: u64) -> bool;
 }

@@ -4,12 +4,15 @@ use pmu_core::{InterfaceError, KProfileSource, ProcessorNumber};
 
 use crate::affinity::Affinity;
 
-/// Starts and stops profile sources on any processor: `HalStartProfileInterrupt` and `HalStopProfileInterrupt`, with a
-/// result.
+/// Starts and stops profile sources on any processor.
 ///
-/// [`ThisProcessor`](crate::ThisProcessor) serves a machine with one processor, and [`Remote`](crate::Remote) one with
-/// several, through a [`Mailbox`](crate::Mailbox). A kernel that can run a function on another processor may implement
-/// this trait itself and let that function use the other processor's [`Session`](pmu_core::Session).
+/// The methods [`start`](Self::start) and [`stop`](Self::stop) are Windows' `HalStartProfileInterrupt` and
+/// `HalStopProfileInterrupt`, with a result.
+///
+/// [`ThisProcessor`](crate::ThisProcessor) implements this trait for a machine with one processor.
+/// [`Remote`](crate::Remote) implements it for several processors, through a [`Mailbox`](crate::Mailbox). A kernel that
+/// can run a function on another processor may implement this trait itself: the function uses the
+/// [`Session`](pmu_core::Session) of the processor on which it runs.
 ///
 /// # Context
 /// Every method is called in task context, while this crate holds no lock that an interrupt needs.
@@ -57,28 +60,29 @@ use crate::affinity::Affinity;
 pub trait ProfileHardware {
     /// Returns the processor that executes the call.
     ///
-    /// The task that starts or stops a profile stays on this processor until the operation returns: the task is bound
-    /// to the processor, or preemption is off.
+    /// A task that starts or stops a profile stays on one processor until the operation returns: the task is bound to
+    /// the processor, or preemption is off.
     fn this_processor(&self) -> ProcessorNumber;
 
     /// Returns whether this processor is handling an interrupt, for instance an NMI.
     ///
-    /// Profiles are not started or stopped then. The interrupted code may be doing just that, and waiting for it would
-    /// deadlock.
+    /// If so, profiles are not started or stopped: the interrupted code may be starting or stopping one, and waiting
+    /// for that code would deadlock.
     fn in_interrupt(&self) -> bool;
 
     /// Returns the active processors whose sessions are initialized.
     ///
-    /// A processor missing here has lost the sources that were started on it.
+    /// A processor that is not in the returned set is taken to have lost the sources that were started on it.
     fn active_processors(&self) -> Affinity;
 
-    /// Returns whether the interface supports a source.
+    /// Returns whether the profile interface supports a source.
     fn supports(&self, source: KProfileSource) -> bool;
 
     /// Starts a source on an active processor on which it does not run.
     ///
     /// # Errors
-    /// The error that kept the source from running. The calling operation continues or is undone, and reports it.
+    /// The error that kept the source from running. The calling operation reports the error, and either goes on with
+    /// the other processors or is undone.
     fn start(
         &mut self,
         processor: ProcessorNumber,
@@ -88,7 +92,7 @@ pub trait ProfileHardware {
     /// Stops a source on an active processor on which it was started.
     ///
     /// # Errors
-    /// The error because of which the source may still be running. It is not stopped again.
+    /// The error because of which the source may still be running. The calling operation does not try the stop again.
     fn stop(
         &mut self,
         processor: ProcessorNumber,

@@ -2,12 +2,12 @@
 
 use pmu_core::KProfileSource;
 
-/// Operation that a processor is asked to perform with its session: start or stop a source.
+/// Request to a processor to start or stop a source with its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum SourceRequest {
-    /// Start a source.
+    /// Start this source.
     Start(KProfileSource),
-    /// Stop a source.
+    /// Stop this source.
     Stop(KProfileSource),
 }

@@ -6,7 +6,7 @@ use pmu_core::{ProfileInterface, Session};
 use crate::affinity::Affinity;
 use crate::hardware::profile_hardware::ProfileHardware;
 
-/// The profile hardware of a machine with one processor: its session.
+/// The profile hardware of a machine with one processor, made from the processor's [`Session`].
 ///
 /// # Examples
 /// ```
@@ -29,7 +29,7 @@ pub struct ThisProcessor<'s, 'a, I, M, P> {
 }
 
 impl<'s, 'a, I, M, P> ThisProcessor<'s, 'a, I, M, P> {
-    /// Creates the hardware of the processor `number` from its session.
+    /// Creates the profile hardware from the session of the only processor, whose number is `number`.
     pub fn new(session: &'s mut Session<'a, I, M, P>, number: ProcessorNumber) -> Self {
         Self { session, number }
     }
