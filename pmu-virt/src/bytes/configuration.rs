@@ -90,11 +90,12 @@ impl Configuration {
         bytes
     }
 
-    /// Decodes a configuration from the bytes of this release, or of an earlier one from 0.2.0 on.
+    /// Decodes a configuration from bytes that this release wrote, or an earlier release from 0.2.0 on.
     ///
     /// # Errors
-    /// The bytes are not a configuration, or have the layout of a later release, or the configuration contradicts
-    /// itself.
+    /// - [`Length`](BytesError::Length), [`Version`](BytesError::Version) or [`Malformed`](BytesError::Malformed): the
+    ///   bytes are not a configuration, or a later release wrote them.
+    /// - [`Configuration`](BytesError::Configuration): the configuration contradicts itself.
     ///
     /// ```
     /// use pmu_virt::{BytesError, Configuration, Vendor};

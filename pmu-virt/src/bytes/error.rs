@@ -10,20 +10,20 @@ use crate::pmu::state_error::StateError;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum BytesError {
-    /// Length of the bytes, which are too few or too many.
+    /// Number of the bytes that were given: too few, or too many.
     Length(usize),
-    /// Version of the layout: a later release's, or none that ever was.
+    /// Version of the layout, which is a later release's or of no release.
     Version(u16),
-    /// A byte at this place, or after it, has an impossible value.
+    /// A byte at or after the place `at` has an impossible value.
     Malformed {
-        /// Place of the byte, from 0.
+        /// Index of the byte, from 0.
         at: usize,
     },
     /// The configuration contradicts itself.
     Configuration(ConfigurationError),
     /// No guest could have reached this state.
     State(StateError),
-    /// The value of the register with this address is missing.
+    /// The bytes lack the value of the register with this address.
     Missing(u32),
 }
 

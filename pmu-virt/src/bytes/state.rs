@@ -19,7 +19,7 @@ impl PmuState {
     /// Version of the layout that [`to_bytes`](Self::to_bytes) writes.
     pub const BYTES_VERSION: u16 = 1;
 
-    /// Encodes the state as bytes, with zeros at the end. Every later release reads them.
+    /// Encodes the state as bytes, padded with zeros at the end. Every later release reads these bytes.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let [low, high] = Self::BYTES_VERSION.to_le_bytes();
         let [a, b, c, d] = MAGIC;
@@ -43,13 +43,14 @@ impl PmuState {
         bytes
     }
 
-    /// Decodes a state from the bytes of this release, or of an earlier one from 0.2.0 on.
+    /// Decodes a state from bytes that this release wrote, or an earlier release from 0.2.0 on.
     ///
-    /// The bytes need not be trusted, and may have more or fewer zeros at their end.
+    /// Untrusted bytes are safe to decode. The number of zeros at the end of the bytes does not matter.
     ///
     /// # Errors
-    /// The bytes are not a state, or have the layout of a later release, or hold a state that no guest could have
-    /// reached.
+    /// - The bytes are not a state.
+    /// - A later release wrote the bytes, in a layout that this release does not know.
+    /// - The bytes hold a state that no guest could have reached.
     ///
     /// ```
     /// use pmu_virt::{BytesError, Configuration, IntelConfiguration, PmuState, StateError};

@@ -18,9 +18,11 @@ use crate::configuration::bitmap::first;
 pub struct AmdConfiguration {
     /// Generation of the counters, which decides their number and addresses.
     pub counters: AmdCounters,
-    /// Event selects have `GuestOnly` and `HostOnly` (bits 40 and 41), and CPUID shows SVM (leaf 0x80000001, ECX bit 2)
-    /// as the embedder gives it. The two bits are part of the [event's key](crate::EventKey). Without this feature
-    /// CPUID hides SVM, and the two bits are dropped.
+    /// Event selects have the bits `GuestOnly` (40) and `HostOnly` (41), which are part of the [event's
+    /// key](crate::EventKey).
+    ///
+    /// If this is set, the guest sees the embedder's answer about SVM (CPUID leaf 0x80000001, ECX bit 2). If not, CPUID
+    /// hides SVM, and a write drops the two bits.
     pub guest_host: bool,
 }
 
@@ -30,7 +32,7 @@ pub struct AmdConfiguration {
 pub enum AmdCounters {
     /// Four counters at C001_0000 and C001_0004.
     Legacy,
-    /// Six counters at C001_0200. The first four are at the legacy addresses, too (leaf 0x80000001, ECX bit 23).
+    /// Six counters at C001_0200 (leaf 0x80000001, ECX bit 23). The first four also have the legacy addresses.
     CoreExtension,
     /// Like the core extension, with 4–8 counters and with global registers at C000_0300 (leaf 0x80000022, EAX bit 0).
     PerfMonV2 {

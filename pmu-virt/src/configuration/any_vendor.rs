@@ -28,12 +28,12 @@ pub enum Configuration {
     Intel(IntelConfiguration),
     /// AMD's core counters.
     Amd(AmdConfiguration),
-    /// No PMU, as CPUID says.
+    /// No PMU: CPUID declares none.
     Hidden(HiddenConfiguration),
 }
 
 impl Configuration {
-    /// Creates the configuration of a processor without a PMU: [every access faults](HiddenConfiguration::new).
+    /// Creates the configuration of a processor without a PMU, on which [PMU accesses fault](HiddenConfiguration::new).
     pub const fn hidden(vendor: Vendor) -> Self {
         Self::Hidden(HiddenConfiguration::new(vendor))
     }
@@ -41,7 +41,7 @@ impl Configuration {
     /// Checks that the numbers and features do not contradict each other. Every constructor of a PMU makes this check.
     ///
     /// # Errors
-    /// The first contradiction.
+    /// Returns the first contradiction.
     ///
     /// ```
     /// use pmu_virt::{Configuration, ConfigurationError, IntelConfiguration};

@@ -27,13 +27,13 @@ const EDX: usize = 3;
 pub struct CpuidLeaf {
     /// The leaf, in EAX.
     pub leaf: u32,
-    /// The sub-leaf, in ECX; `None` where the answer does not depend on ECX.
+    /// The sub-leaf, in ECX; `None` if the leaf has no sub-leaves.
     pub subleaf: Option<u32>,
     /// The PMU's bits of each register; the other bits are the embedder's.
     pub mask: CpuidRegisters,
     /// Values of the PMU's bits; 0 in the other bits.
     pub value: CpuidRegisters,
-    /// Lowest allowed value of EAX: the highest leaf or sub-leaf that the PMU needs, or 0.
+    /// Lowest value that the answer's EAX may have, because it names the highest leaf or sub-leaf; otherwise 0.
     pub at_least: u32,
 }
 
@@ -59,7 +59,7 @@ impl CpuidLeaf {
         self
     }
 
-    /// Returns the embedder's own answer `given` with the PMU's bits corrected.
+    /// Returns the embedder's answer `given`, with the PMU's bits replaced by the PMU's values.
     pub fn apply(&self, given: CpuidRegisters) -> CpuidRegisters {
         let mut answer = given;
         for ((answer, mask), value) in answer.iter_mut().zip(self.mask).zip(self.value) {
@@ -97,14 +97,16 @@ const LEAVES: [(u32, u32); 19] = [
 ];
 
 impl Configuration {
-    /// Returns the answer to CPUID with `leaf` in EAX and `subleaf` in ECX: the embedder's own answer `given`, with all
-    /// bits corrected that concern the PMU.
+    /// Returns the answer to CPUID with `leaf` in EAX and `subleaf` in ECX. It is the embedder's answer `given`, with
+    /// the bits that concern the PMU replaced.
     ///
     /// The embedder gives the vendor in leaf 0 (a driver looks for `GenuineIntel` or `AuthenticAMD`), and decides
-    /// whether leaves from 0x80000000 on are there.
+    /// whether the extended leaves (0x80000000 and above) exist.
     ///
-    /// Leaves 0, 7 and 0x80000000 tell the highest leaf: their answer is raised where the PMU needs a higher one. A
-    /// feature is hidden where event selects lack its bits: TSX without
+    /// Leaves 0, 7 and 0x80000000 return the highest leaf or sub-leaf in EAX. If the PMU needs a higher one, EAX is
+    /// raised.
+    ///
+    /// A feature is hidden if the guest's event selects lack the bits for it: TSX without
     /// [`transactional`](IntelConfiguration::transactional), SVM without
     /// [`guest_host`](crate::AmdConfiguration::guest_host).
     ///
@@ -118,8 +120,8 @@ impl Configuration {
         self.leaf(leaf, subleaf).map_or(given, |leaf| leaf.apply(given))
     }
 
-    /// Returns the leaves of CPUID that concern the PMU, for a table that is filled once. Every other sub-leaf of leaf
-    /// 0x23 is all 0.
+    /// Returns the CPUID leaves that concern the PMU, for a hypervisor that fills a table of leaves once. The
+    /// sub-leaves of leaf 0x23 that are not returned are all 0.
     ///
     /// ```
     /// use pmu_virt::{AmdConfiguration, Configuration};

@@ -7,45 +7,45 @@ use core::fmt;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum ConfigurationError {
-    /// A version other than 1–6.
+    /// The version is not 1–6.
     Version(u8),
-    /// No general counter.
+    /// There is no general counter.
     NoGeneralCounter,
     /// The general counters have gaps, and there is no leaf 0x23 to declare them.
     GeneralGaps {
         /// Bitmap of the general counters.
         general: u8,
     },
-    /// Leaf 0x23 in a version below 5.
+    /// There is leaf 0x23 in a version below 5.
     ExtendedLeaf {
         /// Version of architectural performance monitoring.
         version: u8,
     },
-    /// Version 6 without leaf 0x23.
+    /// Version 6 lacks leaf 0x23.
     NoExtendedLeaf {
         /// Version of architectural performance monitoring.
         version: u8,
     },
-    /// Unit mask 2, EQ or RDPMC user disable in a version below 6.
+    /// Unit mask 2, EQ or RDPMC user disable is set in a version below 6.
     SelectFeature {
         /// Version of architectural performance monitoring.
         version: u8,
     },
-    /// Fixed counters in version 1.
+    /// There are fixed counters in version 1, which has none.
     FixedInVersion1,
     /// The fixed counters have gaps in a version below 5, whose CPUID has no bitmap of fixed counters.
     FixedGaps {
         /// Bitmap of the fixed counters.
         fixed: u8,
     },
-    /// A width outside 32–64.
+    /// The width of this many bits is outside 32–64.
     Width(u8),
-    /// AnyThread in a version below 3.
+    /// AnyThread is set in a version below 3.
     AnyThread {
         /// Version of architectural performance monitoring.
         version: u8,
     },
-    /// PerfMonV2 with fewer counters than 4, or with more than 8.
+    /// PerfMonV2 has this number of counters, which is outside 4–8.
     AmdCounters(u8),
 }
 

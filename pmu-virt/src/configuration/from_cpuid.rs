@@ -8,17 +8,22 @@ use crate::configuration::host_error::HostError;
 use crate::configuration::intel::IntelConfiguration;
 
 impl Configuration {
-    /// Reads the configuration of a host from its CPUID: the largest PMU that a guest on this host can have.
+    /// Returns the configuration of the largest PMU that a guest on this host can have, as read from the host's CPUID.
     ///
-    /// `cpuid` answers by leaf and sub-leaf. `capabilities` is the value of `IA32_PERF_CAPABILITIES`; 0 on AMD, and
-    /// where the processor lacks the register (leaf 1, ECX bit 15).
+    /// `cpuid` is called with a leaf and a sub-leaf. `capabilities` is the value of `IA32_PERF_CAPABILITIES`. It is 0
+    /// on AMD, and on an Intel processor without the register (leaf 1, ECX bit 15).
     ///
-    /// Left out are the features that this crate's README names as missing (PEBS, LBR and others), AnyThread, which
-    /// counts another guest's thread, and architectural events from the ninth on. A host with counters that the model
-    /// cannot have is refused; no number is clamped.
+    /// The configuration leaves these features of the host out:
+    ///
+    /// - the features that this crate's README names as missing (PEBS, LBR and others);
+    /// - AnyThread, because another guest may run on the core's other thread;
+    /// - the architectural events from the ninth on.
+    ///
+    /// If the host has counters that a [`VirtualPmu`](crate::VirtualPmu) cannot have, this fails rather than reduce
+    /// their number.
     ///
     /// # Errors
-    /// The host has no PMU, or a PMU that the model does not have.
+    /// The host has no PMU, or a PMU that a [`VirtualPmu`](crate::VirtualPmu) cannot have.
     ///
     /// ```
     /// use pmu_virt::{AmdConfiguration, Configuration};

@@ -2,8 +2,8 @@
 
 use crate::configuration::vendor::Vendor;
 
-/// Configuration of a processor without a PMU. CPUID declares none; platforms differ in what they answer to a guest
-/// that accesses the registers nevertheless.
+/// Configuration of a processor without a PMU. CPUID declares no PMU. A guest may access the registers nevertheless,
+/// and platforms differ in the answer.
 ///
 /// ```
 /// use pmu_virt::{Configuration, FedEvents, HiddenConfiguration, HiddenRegisters, Read, Vendor};
@@ -24,35 +24,36 @@ pub struct HiddenConfiguration {
     pub vendor: Vendor,
     /// Answer to RDMSR and WRMSR of the absent registers.
     pub registers: HiddenRegisters,
-    /// Answer to RDPMC, where CPL and CR4.PCE allow the instruction.
+    /// Answer to RDPMC if CPL and CR4.PCE allow the instruction.
     pub rdpmc: HiddenRdpmc,
 }
 
 /// Answer to RDMSR and WRMSR of the registers of an absent PMU.
 ///
-/// AMD's four selects and counters at C001_0000–7 read 0 and ignore writes in either case: guests take them to be on
-/// every processor.
+/// On AMD, the four selects and counters at C001_0000–7 read 0 and ignore writes with either variant, because guests
+/// assume that every processor has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum HiddenRegisters {
-    /// #GP, as on hardware.
+    /// The access raises #GP, as on hardware.
     Fault,
-    /// As in KVM: 0xC1, 0xC2, 0x186 and 0x187 read 0 and ignore writes; any other register is #GP.
+    /// As in KVM: registers 0xC1, 0xC2, 0x186 and 0x187 read 0 and ignore writes; any other register raises #GP.
     Kvm,
 }
 
-/// Answer to RDPMC without a PMU, where CPL and CR4.PCE allow the instruction.
+/// Answer of a processor without a PMU to RDPMC, if CPL and CR4.PCE allow the instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum HiddenRdpmc {
-    /// #GP.
+    /// RDPMC raises #GP.
     Fault,
-    /// 0 with 0–3 in ECX, as some paravisors of SVM guests answer; #GP with any other ECX.
+    /// RDPMC returns 0 if ECX is 0–3, as some paravisors of SVM guests answer, and raises #GP with any other ECX.
     Zero,
 }
 
 impl HiddenConfiguration {
-    /// Creates a processor on which every access to a PMU register is #GP, except of AMD's legacy registers.
+    /// Creates the configuration of a processor on which an access to any PMU register raises #GP, except to AMD's
+    /// legacy registers.
     pub const fn new(vendor: Vendor) -> Self {
         Self { vendor, registers: HiddenRegisters::Fault, rdpmc: HiddenRdpmc::Fault }
     }

@@ -4,18 +4,18 @@ use core::fmt;
 
 use crate::configuration::error::ConfigurationError;
 
-/// Reason why a host, or a pair of hosts, gives no configuration.
+/// Reason why no configuration can be derived from one host, or from two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum HostError {
-    /// The vendor of leaf 0 is unknown.
+    /// The vendor in CPUID leaf 0 is unknown.
     Vendor,
     /// CPUID declares no PMU.
     NoPmu,
-    /// Bitmap of the counters of one kind, of which some are beyond the first eight.
+    /// The host has counters beyond the first eight of a kind: bitmap of the counters of that kind.
     Counters(u32),
-    /// The model does not have this PMU.
+    /// A [`VirtualPmu`](crate::VirtualPmu) cannot have the host's PMU.
     Configuration(ConfigurationError),
     /// The processors differ in their vendor, or in how they hide their PMUs.
     NothingInCommon,

@@ -22,49 +22,52 @@ use crate::configuration::error::ConfigurationError;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct IntelConfiguration {
-    /// Version, 1–6 (leaf 0x0A, EAX bits 7:0). Version 6 has each counter's registers at addresses from 0x1900 on,
-    /// beside the older addresses.
+    /// Version, 1–6 (leaf 0x0A, EAX bits 7:0). In version 6 the registers of each counter have addresses from 0x1900
+    /// on, in addition to the older addresses.
     pub version: u8,
-    /// The general counters: bit *n* for `IA32_PMCn`, at least one. Gaps need
+    /// The general counters: bit *n* for `IA32_PMCn`. At least one bit is set. A bitmap with gaps needs
     /// [`extended_leaf`](Self::extended_leaf).
     pub general: u8,
     /// Width of the general counters in bits, 32–64.
     pub general_width: u8,
-    /// The fixed counters: bit *n* for `IA32_FIXED_CTRn`. None in version 1; gaps from version 5 on.
+    /// The fixed counters: bit *n* for `IA32_FIXED_CTRn`. Version 1 has none. The bitmap may have gaps from version 5
+    /// on.
     pub fixed: u8,
-    /// Width of the fixed counters in bits, 32–64. Ignored without fixed counters.
+    /// Width of the fixed counters in bits, 32–64. Ignored if there are no fixed counters.
     pub fixed_width: u8,
-    /// `IA32_PERF_CAPABILITIES[13]`: the general counters can be written in full width at 0x4C1.
+    /// The general counters can be written in full width, at addresses from 0x4C1 on (`IA32_PERF_CAPABILITIES[13]`).
     pub full_width_writes: bool,
-    /// The architectural events that CPUID declares: bit *n* for bit *n* of leaf 0x0A's EBX, the first eight. A guest
-    /// may program any event, declared or not.
+    /// The first eight architectural events: bit *n* is set if CPUID declares event *n* (leaf 0x0A, EBX). A guest may
+    /// program any event, declared or not.
     pub events: u8,
-    /// The AnyThread bits exist (version 3 on), and leaf 0x0A, EDX bit 15 is clear. The bits are part of the [event's
-    /// key](crate::EventKey). On a real counter AnyThread counts what the core's other thread does, which may be
+    /// Event selects have the AnyThread bit (version 3 on), and leaf 0x0A, EDX bit 15 is clear. The bit is part of the
+    /// [event's key](crate::EventKey). On a real counter, AnyThread also counts the core's other thread, which may run
     /// another guest.
     pub any_thread: bool,
-    /// Leaf 0x23 gives the counters' bitmaps; leaf 7.1, EAX bit 8, announces the leaf. Version 5 may have leaf 0x23,
+    /// Leaf 0x23 gives the bitmaps of counters; leaf 7.1, EAX bit 8, announces leaf 0x23. Version 5 may have leaf 0x23,
     /// and version 6 must.
     pub extended_leaf: bool,
-    /// Event selects have `IN_TX` (bit 32), the select of counter 2 has `IN_TXCP` (33), too, and CPUID shows TSX (leaf
-    /// 7, EBX bits 4, HLE, and 11, RTM) as the embedder gives it. The two bits are part of the [event's
-    /// key](crate::EventKey). Without this feature CPUID hides TSX, and the two bits are reserved.
+    /// Event selects have `IN_TX` (bit 32), and the select of counter 2 also has `IN_TXCP` (bit 33). The two bits are
+    /// part of the [event's key](crate::EventKey).
+    ///
+    /// If this is set, the guest sees the embedder's answer about TSX (leaf 7, EBX bits 4, HLE, and 11, RTM). If not,
+    /// CPUID hides TSX, and the two bits are reserved.
     pub transactional: bool,
-    /// Event selects have a second unit mask, UMASK2 (47:40): leaf 0x23, EBX bit 0. Version 6 only.
+    /// Event selects have a second unit mask, UMASK2 (bits 47:40): leaf 0x23, EBX bit 0. Version 6 only.
     pub unit_mask_2: bool,
-    /// Event selects have the flag EQ (36), which compares with the counter mask for equality: leaf 0x23, EBX bit 1.
-    /// Version 6 only.
+    /// Event selects have the flag EQ (bit 36), which makes the comparison with the counter mask one for equality: leaf
+    /// 0x23, EBX bit 1. Version 6 only.
     pub equal: bool,
-    /// The guest's kernel can hide each counter from RDPMC above CPL 0: leaf 0x23, EBX bit 2. Bit 37 of an event select
-    /// hides a general counter, and bit 33 + 4*n* of `IA32_FIXED_CTR_CTRL` a fixed counter. Version 6 only.
+    /// The guest's kernel can hide each counter from RDPMC at CPL 1–3: leaf 0x23, EBX bit 2. Bit 37 of an event select
+    /// hides a general counter, and bit 33 + 4*n* of `IA32_FIXED_CTR_CTRL` hides fixed counter *n*. Version 6 only.
     pub rdpmc_user_disable: bool,
 }
 
 impl IntelConfiguration {
-    /// Creates a configuration of `general` and `fixed` counters of 48 bits, both numbered from 0.
+    /// Creates the configuration of a PMU with `general` general and `fixed` fixed counters, all 48 bits wide.
     ///
-    /// The counters have full-width writes, and CPUID declares the first seven architectural events. Version 6 has leaf
-    /// 0x23, and none of the optional features that leaf 0x23 declares.
+    /// The counters are numbered from 0 and have full-width writes. CPUID declares the first seven architectural
+    /// events. Version 6 has leaf 0x23, and none of the optional features that leaf 0x23 declares.
     pub const fn new(version: u8, general: u8, fixed: u8) -> Self {
         Self {
             version,

@@ -6,13 +6,14 @@ use crate::configuration::host_error::HostError;
 use crate::configuration::intel::IntelConfiguration;
 
 impl Configuration {
-    /// Returns the PMU that two processors have in common: a guest with this PMU can move between them. If one of the
-    /// two hides its PMU, the result is hidden.
+    /// Returns the PMU that two processors have in common, with which a guest can move between them. If one of the two
+    /// configurations is hidden, the result is hidden.
     ///
-    /// Counters of different widths get the smaller width.
+    /// If the widths of the counters differ, the result has the smaller width.
     ///
     /// # Errors
-    /// The processors differ in their [vendor](Self::vendor), or in how they hide their PMUs, or have no PMU in common.
+    /// The processors differ in their [vendor](Self::vendor), differ in how they hide their PMUs, or have no PMU in
+    /// common.
     ///
     /// ```
     /// use pmu_virt::{Configuration, IntelConfiguration};

@@ -4,8 +4,8 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Vendor {
-    /// Intel, and compatible processors: Zhaoxin, Centaur.
+    /// Intel and compatible processors (Zhaoxin, Centaur).
     Intel,
-    /// AMD, and Hygon, whose counters are the same.
+    /// AMD and Hygon, which have the same counters.
     Amd,
 }

@@ -10,9 +10,9 @@ use crate::events::slot::EVENTS;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum FedEventsError {
-    /// More than 16 events.
+    /// There are this many keys, more than 16.
     TooMany(usize),
-    /// An event is named twice.
+    /// Two of the keys are equal to this key.
     Twice(EventKey),
 }
 
@@ -50,7 +50,7 @@ impl core::error::Error for OtherEvents {}
 pub enum ExchangeError {
     /// The feed is of other events than the PMU's.
     OtherEvents,
-    /// The feed has a remainder of an event that the new events lack.
+    /// The feed has a count of an event that the new events lack.
     Remainder,
 }
 

@@ -4,7 +4,7 @@ use crate::events::error::FedEventsError;
 use crate::events::key::{EventKey, SelectKey};
 use crate::events::slot::{CELLS, EVENTS, FedEvent, FeedSlot};
 
-/// Set of the events that an embedder can count for a guest: at most 16.
+/// Set of at most 16 events that an embedder can count for a guest.
 ///
 /// ```
 /// use pmu_virt::{EventKey, FedEvents};
@@ -23,14 +23,14 @@ pub struct FedEvents {
 }
 
 impl FedEvents {
-    /// The empty set: no counter of the guest counts.
+    /// The empty set, with which no counter of the guest counts.
     pub const NONE: Self = Self { keys: [SelectKey::NONE; EVENTS], identity: 0x811C_9DC5 };
 
     /// Creates the set of the events with these keys.
     ///
     /// # Errors
-    /// There are more than 16 keys, or two keys are equal. A [fixed counter's key](EventKey::fixed) may equal a general
-    /// counter's: added to a feed under each name, the event would count twice.
+    /// There are more than 16 keys, or two keys are equal. The key that [`EventKey::fixed`] returns may equal a general
+    /// counter's key; if both were in the set, the event would count twice.
     pub fn new(keys: &[EventKey]) -> Result<Self, FedEventsError> {
         let mut events = Self::NONE;
         let too_many = FedEventsError::TooMany(keys.len());
@@ -49,7 +49,7 @@ impl FedEvents {
         Ok(events)
     }
 
-    /// Returns the event with this key, if it is fed.
+    /// Returns the event with this key, if the set has it.
     #[inline]
     pub fn find(&self, key: EventKey) -> Option<FedEvent> {
         self.place(key.in_select()).map(|place| FedEvent { place, of: self.identity })

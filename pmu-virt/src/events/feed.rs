@@ -5,7 +5,7 @@ use crate::events::fed::FedEvents;
 use crate::events::key::Privilege;
 use crate::events::slot::{BOTH, CELLS, EVENTS, FedEvent, FeedSlot, KERNEL, USER};
 
-/// Count of each event that happened over a span of time, by privilege, until a PMU consumes it.
+/// Counts of the events that happened over a span of time, by event and privilege, until a PMU consumes the counts.
 ///
 /// ```
 /// use pmu_virt::{EventKey, FedEvents, Feed, OtherEvents, Privilege};
@@ -30,18 +30,18 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Greatest count of one event in one privilege, which is 48 years of cycles at 3 GHz.
+    /// Greatest count of one event at one privilege: 48 years of cycles at 3 GHz.
     pub const MAXIMUM: u64 = (1 << 62) - 1;
 
-    /// Creates an empty feed of these events.
+    /// Creates a feed of these events in which every count is 0.
     pub const fn new(events: &FedEvents) -> Self {
         Self { cells: [0; EVENTS * CELLS], of: events.identity() }
     }
 
-    /// Adds `count` to an event's count, which saturates at [`MAXIMUM`](Self::MAXIMUM).
+    /// Adds `count` to the count of an event; the sum saturates at [`MAXIMUM`](Self::MAXIMUM).
     ///
     /// # Errors
-    /// The event is of other [`FedEvents`].
+    /// The event belongs to another [`FedEvents`] than this feed's.
     #[inline]
     pub fn add(
         &mut self,
@@ -63,7 +63,7 @@ impl Feed {
         Ok(())
     }
 
-    /// Returns the count of an event that no PMU has consumed yet; 0 for an event of other [`FedEvents`].
+    /// Returns the part of the event's count that no PMU has consumed; 0 for an event of another [`FedEvents`].
     #[inline]
     pub fn count(&self, event: FedEvent, privilege: Privilege) -> u64 {
         if event.of != self.of {
@@ -135,7 +135,8 @@ impl Feed {
         self.cells.iter().all(|cell| *cell == 0)
     }
 
-    /// Sets every count to 0: what no PMU has consumed did not happen, for instance because the guest was reset.
+    /// Sets every count to 0. The events that no PMU has consumed are dropped, for instance because the guest was
+    /// reset.
     pub fn clear(&mut self) {
         self.cells = [0; EVENTS * CELLS];
     }

@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::configuration::vendor::Vendor;
 
-/// Privilege in which an event happened: SDM's USR is CPL 1–3, OS is CPL 0.
+/// Privilege at which an event happened: CPL 1–3 or CPL 0 (USR and OS in the SDM).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Privilege {
@@ -14,16 +14,17 @@ pub enum Privilege {
     Kernel,
 }
 
-/// Quantity that a counter is programmed to count: its event select without the bits for privileges, enabling and
-/// reading.
+/// Key of what a counter is programmed to count: its event select without USR, OS, EN, INT, the pin control and RDPMC
+/// user disable.
 ///
-/// Edge, invert, counter mask and EQ are part of the key. Each of them makes the event another quantity, which cannot
-/// be derived from totals: a guest that uses them counts nothing unless the embedder feeds exactly that key. Unit mask
-/// 2 selects another event. Both vendors ignore invert without a comparison: such a key is equal to the plain event's.
+/// Edge, invert, counter mask and EQ are part of the key. Each of these fields makes the event another quantity, which
+/// cannot be derived from totals. So a counter of a guest that sets such a field counts only if the embedder feeds
+/// exactly that key. Both vendors ignore invert if the counter mask is 0 and EQ is clear: a key with only invert equals
+/// the plain event's. Unit mask 2 is part of the key because it selects another event.
 ///
-/// The qualifiers are part of the key, too: Intel's `IN_TX` and `IN_TXCP`, AMD's `GuestOnly` and `HostOnly`. In a
-/// select, one vendor has a qualifier where the other has a part of the event. So [`FedEvents`](crate::FedEvents) are
-/// of one vendor: two keys of different vendors may differ here, and be equal in a PMU.
+/// The qualifiers are part of the key, too: `IN_TX` and `IN_TXCP` on Intel, `GuestOnly` and `HostOnly` on AMD. One
+/// vendor's qualifiers are at the bits where the other vendor's select has a part of the event. So the keys of one
+/// [`FedEvents`](crate::FedEvents) are all of one vendor.
 ///
 /// ```
 /// use pmu_virt::EventKey;
@@ -91,18 +92,19 @@ impl EventKey {
     /// The bits of an event select that a key has.
     const OF_SELECT: u64 =
         Self::EVENT | Self::EDGE | Self::ANY_THREAD | Self::INVERT | Self::COMPARISON;
-    /// Returns the key of an event that a general counter counts. The low 8 bits of `event` count on Intel, 12 bits on
-    /// AMD; the rest is ignored.
+    /// Returns the key of an event that a general counter counts. The low 8 bits of `event` are used on Intel, 12 bits
+    /// on AMD; the other bits are ignored.
     pub const fn general(event: u16, unit_mask: u8) -> Self {
         let (low, high) = (event as u64 & 0xFF, event as u64 >> 8 & 0xF);
         Self(low | (unit_mask as u64) << 8 | high << 32)
     }
 
-    /// Returns the key of what the fixed counter with this number counts; `None` from 8 on.
+    /// Returns the key of the event that the fixed counter with this number counts; `None` if the number is 8 or above.
     ///
-    /// Three fixed counters count what a general counter can count, too, and have that event's key: retired
-    /// instructions (fixed counter 0; event 0xC0, unit mask 0), core cycles (1; 0x3C, 0) and top-down slots (3; 0xA4,
-    /// 1). Such an event is fed to both counters at once. SDM vol. 3B, "Fixed-function Performance Counters".
+    /// General counters can count the events of three fixed counters, too. The key of such an event is the general
+    /// counter's: retired instructions (fixed counter 0; event 0xC0, unit mask 0), core cycles (fixed counter 1; 0x3C,
+    /// 0) and top-down slots (fixed counter 3; 0xA4, 1). A feed of the key reaches both counters. SDM vol. 3B,
+    /// "Fixed-function Performance Counters".
     ///
     /// ```
     /// use pmu_virt::EventKey;
@@ -124,8 +126,8 @@ impl EventKey {
         }
     }
 
-    /// Returns the event's key with this unit mask 2 (bits 47:40 of a select of Intel's version 6). 0 gives the event
-    /// without one.
+    /// Returns the event's key with this unit mask 2 (bits 47:40 of a select of Intel's version 6). If `unit_mask_2` is
+    /// 0, the key has no unit mask 2.
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
@@ -137,7 +139,7 @@ impl EventKey {
         Self(self.0 & !Self::UNIT_MASK_2 | (unit_mask_2 as u64) << 40)
     }
 
-    /// Returns the key of the number of times that the event begins: edge detect, bit 18 of a select.
+    /// Returns the key that counts how often the event begins: edge detect, bit 18 of a select.
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
@@ -149,8 +151,8 @@ impl EventKey {
         Self(self.0 | Self::EDGE)
     }
 
-    /// Returns the key of the event on all threads of the core: AnyThread, bit 21 of Intel's selects. The guest has
-    /// [`any_thread`](crate::IntelConfiguration::any_thread).
+    /// Returns the key of the event on all threads of the core: AnyThread, bit 21 of Intel's selects. The guest's
+    /// configuration has [`any_thread`](crate::IntelConfiguration::any_thread).
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
@@ -161,8 +163,8 @@ impl EventKey {
         Self(self.0 | Self::ANY_THREAD)
     }
 
-    /// Returns the key of the event within transactions: `IN_TX`, bit 32 of Intel's selects. The guest has
-    /// [`transactional`](crate::IntelConfiguration::transactional).
+    /// Returns the key of the event within transactions: `IN_TX`, bit 32 of Intel's selects. The guest's configuration
+    /// has [`transactional`](crate::IntelConfiguration::transactional).
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
@@ -173,8 +175,8 @@ impl EventKey {
         Self(self.0 | Self::IN_TX)
     }
 
-    /// Returns the key of the event without what aborted transactions did: `IN_TXCP`, bit 33 of Intel's third select.
-    /// The guest has [`transactional`](crate::IntelConfiguration::transactional).
+    /// Returns the key that does not count the event in aborted transactions: `IN_TXCP`, bit 33 of the select of
+    /// Intel's counter 2. The guest's configuration has [`transactional`](crate::IntelConfiguration::transactional).
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
@@ -186,8 +188,9 @@ impl EventKey {
         Self(self.0 | Self::IN_TX_CHECKPOINTED)
     }
 
-    /// Returns the key of the event while a guest runs: `GuestOnly`, bit 40 of AMD's selects. The guest has
-    /// [`guest_host`](crate::AmdConfiguration::guest_host), and this event happens in guests of that guest.
+    /// Returns the key of the event while a guest runs: `GuestOnly`, bit 40 of AMD's selects. The configuration has
+    /// [`guest_host`](crate::AmdConfiguration::guest_host), and "a guest" is one that the virtual processor itself
+    /// runs.
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
@@ -199,14 +202,15 @@ impl EventKey {
         Self(self.0 | Self::GUEST_ONLY)
     }
 
-    /// Returns the key of the event while no guest runs: `HostOnly`, bit 41 of AMD's selects. A select with both bits
-    /// has a third key, of which [`guest_only`](Self::guest_only) is a part, too.
+    /// Returns the key of the event while no guest runs: `HostOnly`, bit 41 of AMD's selects. The key of a
+    /// select with both bits is `key.guest_only().host_only()`.
     pub const fn host_only(self) -> Self {
         Self(self.0 | Self::HOST_ONLY)
     }
 
-    /// Returns the key of the cycles in which the event happened at least `threshold` times; with `invert`, fewer
-    /// times. A threshold of 0 gives the plain event, whatever `invert` is.
+    /// Returns the key that counts the cycles in which the event happened at least `threshold` times. If `invert` is
+    /// set, it counts the cycles with fewer than `threshold` events. A `threshold` of 0 gives the plain event's key,
+    /// whatever `invert` is.
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
@@ -220,9 +224,9 @@ impl EventKey {
         self.compared(threshold, invert, 0)
     }
 
-    /// Returns the key of the cycles in which the event happened exactly `count` times; with `invert`, any other number
-    /// of times. This is the EQ flag of Intel's version 6, with `count` as the counter mask. A `count` of 0 is a
-    /// comparison like any other.
+    /// Returns the key that counts the cycles in which the event happened exactly `count` times. If `invert` is set, it
+    /// counts all other cycles. The key has the EQ flag of Intel's version 6 and the counter mask `count`, which may be
+    /// 0.
     pub const fn equal(self, count: u8, invert: bool) -> Self {
         self.compared(count, invert, Self::EQUAL)
     }
@@ -240,10 +244,10 @@ impl EventKey {
         if self.0 & Self::COMPARISON == 0 { Self(self.0 & !Self::INVERT) } else { self }
     }
 
-    /// Returns the key of what a counter counts with this event select: the select without the bits for privileges,
-    /// enabling and reading.
+    /// Returns the key of what a counter with this event select counts: the select without USR, OS, EN, INT, the pin
+    /// control and RDPMC user disable.
     ///
-    /// An event that only a fixed counter counts has no select: [`fixed`](Self::fixed) returns its key.
+    /// An event that no general counter counts has no select: [`fixed`](Self::fixed) returns the key of such an event.
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
@@ -272,7 +276,8 @@ impl EventKey {
         SelectKey(kept | transactional << 32 | guest_host << 40)
     }
 
-    /// Returns the event's number, 8 bits on Intel, 12 on AMD; 0 for a key that only a fixed counter has.
+    /// Returns the event's number: 8 bits on Intel, 12 bits on AMD. The number is 0 if only a fixed counter can count
+    /// the event.
     pub const fn event(self) -> u16 {
         if self.0 & Self::FIXED != 0 { 0 } else { (self.0 & 0xFF | self.0 >> 24 & 0xF00) as u16 }
     }
@@ -282,12 +287,13 @@ impl EventKey {
         (self.0 >> 8) as u8
     }
 
-    /// Returns the unit mask 2, which selects of Intel's version 6 have; otherwise 0.
+    /// Returns the unit mask 2 of a select of Intel's version 6; 0 if the key has none.
     pub const fn unit_mask_2(self) -> u8 {
         (self.0 >> 40) as u8
     }
 
-    /// Returns the number of the fixed counter that counts this; `None` where a general counter can count it, too.
+    /// Returns the number of the fixed counter if only that counter can count the event; `None` if a general counter
+    /// can.
     pub const fn fixed_counter(self) -> Option<u8> {
         if self.0 & Self::FIXED != 0 { Some(self.0 as u8 & 7) } else { None }
     }

@@ -28,9 +28,9 @@ pub enum Read {
         /// The PMU's bits.
         mask: u64,
     },
-    /// #GP(0) in the guest.
+    /// The guest gets #GP(0).
     GeneralProtection,
-    /// The register is not of this vendor's PMUs. The embedder answers.
+    /// The register is not one of this vendor's PMU registers: the embedder answers.
     Unhandled,
 }
 
@@ -60,9 +60,9 @@ pub enum Write {
         /// The PMU's bits.
         mask: u64,
     },
-    /// #GP(0) in the guest. Nothing was changed.
+    /// The guest gets #GP(0), and nothing was changed.
     GeneralProtection,
-    /// The register is not of this vendor's PMUs. The embedder answers.
+    /// The register is not one of this vendor's PMU registers: the embedder answers.
     Unhandled,
 }
 
@@ -81,10 +81,10 @@ pub enum Write {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[must_use]
 pub struct Written {
-    /// Answer of the hardware.
+    /// Answer that the guest gets from hardware.
     pub answer: Write,
-    /// Bits of the value that the manual does not allow in this register, even where hardware ignores them. All bits,
-    /// if the register cannot be written.
+    /// Bits of the value that the manual does not allow in this register, including those that hardware ignores. If the
+    /// register cannot be written, all bits are set.
     pub illegal: u64,
 }
 
@@ -96,7 +96,7 @@ impl Written {
     pub(crate) const IGNORED: Self = Self { answer: Write::Done, illegal: u64::MAX };
 }
 
-/// Privilege of a guest's RDPMC: the state of the virtual processor that decides whether the instruction faults.
+/// Privilege of a guest's RDPMC: the virtual processor's state on which a fault of the instruction depends.
 ///
 /// ```
 /// use pmu_virt::Mode;
@@ -116,7 +116,7 @@ pub struct Mode {
 }
 
 impl Mode {
-    /// Mode of a kernel: CPL 0.
+    /// Mode of a kernel: CPL 0, in protected mode.
     pub const KERNEL: Self = Self { cpl: 0, pce: false, protected: true };
 
     /// Returns whether the mode is CPL 0, or has no privilege levels.

@@ -8,17 +8,17 @@ use crate::policy::event_policy::EventPolicy;
 use crate::registers::counters::{Counters, MAX_PER_KIND};
 
 impl<P: EventPolicy> VirtualPmu<P> {
-    /// Counts the events of a feed, up to the first overflow that interrupts. The feed then holds the remainder: the
-    /// events after the overflow, which the guest's handler may want to count differently.
+    /// Counts the events of a feed up to the first overflow that interrupts. The feed keeps the later events as its
+    /// remainder, because the guest's interrupt handler may change what the counters count.
     ///
-    /// A remainder that no PMU consumes did not happen: no [`state`](Self::state) holds it.
+    /// No [`state`](Self::state) holds the remainder. If the embedder drops the remainder, no PMU counts its events.
     ///
-    /// All events of a feed happened evenly over the same span of time. So at the overflow the same share of every
-    /// event has passed, rounded down; of the event that overflowed, exactly the missing count has. A counter that does
-    /// not interrupt wraps on the way, as often as need be.
+    /// All events of a feed are taken to happen evenly over the same span of time. So the same share of every event's
+    /// count, rounded down, has passed at the overflow; of the event that overflowed, exactly the missing count has
+    /// passed. A counter that does not interrupt may wrap several times before.
     ///
-    /// The time is bounded by the number of counters. `while !feed.is_empty()` ends: each call that leaves a remainder
-    /// has made a counter overflow, and no counter overflows again before 2³² events.
+    /// The time is bounded by the number of counters. A loop `while !feed.is_empty()` ends: if a call leaves a
+    /// remainder, a counter overflowed, and the same counter cannot overflow again before 2³² events.
     ///
     /// ```
     /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege};
@@ -41,7 +41,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// ```
     ///
     /// # Errors
-    /// The feed is of other events than those of this PMU.
+    /// The feed belongs to other events than this PMU's.
     #[inline]
     pub fn advance(&mut self, feed: &mut Feed) -> Result<Advanced, OtherEvents> {
         let model = &mut self.model;
@@ -72,7 +72,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
         Ok(Advanced::NOTHING)
     }
 
-    /// Counts a whole feed, past overflows: for a span in which the guest could not be interrupted.
+    /// Counts a whole feed, also the events after an overflow, for a span in which the guest could not be interrupted.
     ///
     /// The guest gets one interrupt, and [`Advanced::wraps`] tells how often each counter wrapped. If the first
     /// overflow froze the counters, later events are not counted.
@@ -95,7 +95,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// ```
     ///
     /// # Errors
-    /// The feed is of other events than those of this PMU.
+    /// The feed belongs to other events than this PMU's.
     pub fn advance_through(&mut self, feed: &mut Feed) -> Result<Advanced, OtherEvents> {
         let first = self.advance(feed)?;
         if feed.is_empty() {

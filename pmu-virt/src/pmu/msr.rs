@@ -8,7 +8,7 @@ use crate::registers::row::{ReadAs, Row, WriteAs};
 use crate::registers::table::Located;
 
 impl<P: EventPolicy> VirtualPmu<P> {
-    /// Executes the guest's RDMSR of a register, which CPL 0 allows.
+    /// Answers the guest's RDMSR of a register. The caller has checked that the guest runs at CPL 0.
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu};
@@ -39,7 +39,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
         }
     }
 
-    /// Executes the guest's WRMSR of a register, which CPL 0 allows.
+    /// Answers the guest's WRMSR of a register. The caller has checked that the guest runs at CPL 0.
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu, Write};
@@ -59,8 +59,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
         self.write_as(&located, located.row.write, address, value)
     }
 
-    /// Returns the answer that [`write`](Self::write) would give, and writes nothing. For a register that the embedder
-    /// shares, this checks the PMU's bits before either owner's bits are changed.
+    /// Returns the answer that [`write`](Self::write) would give, and writes nothing. If the PMU and the embedder share
+    /// the register, the embedder can check the PMU's bits before it changes its own bits.
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu, Write};
@@ -83,14 +83,17 @@ impl<P: EventPolicy> VirtualPmu<P> {
 
     /// Writes a register as the host does, to restore a virtual processor from a list of its registers.
     ///
-    /// The guest's [`write`](Self::write) cannot restore every value that [`read`](Self::read) returned, so this one
-    /// differs: it stores the status as it is, it writes counters in full width at each of their addresses, and it
-    /// refuses any value of `IA32_PERF_CAPABILITIES` but the present one, which detects a different PMU.
+    /// The guest's [`write`](Self::write) cannot restore every value that [`read`](Self::read) returned. `host_write`
+    /// differs from `write` in this:
     ///
-    /// The registers to save are those of [`Configuration::registers`](crate::Configuration::registers) that are
-    /// [state](crate::RegisterInfo::is_state), and their order is one in which they can be restored. No register holds
-    /// an interrupt that is not delivered yet: see [`pmi_pending`](Self::pmi_pending) and
-    /// [`set_pmi_pending`](Self::set_pmi_pending).
+    /// - It stores the status as it is.
+    /// - It writes counters in full width at each of their addresses.
+    /// - It refuses any value of `IA32_PERF_CAPABILITIES` but the present value: another value is that of a different
+    ///   PMU.
+    ///
+    /// Save those [registers](crate::Configuration::registers) whose [`is_state`](crate::RegisterInfo::is_state) is
+    /// set, and restore them in the same order. No register holds a pending interrupt: save
+    /// [`pmi_pending`](Self::pmi_pending) as well, and restore it by [`set_pmi_pending`](Self::set_pmi_pending).
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu, Write};

@@ -46,12 +46,12 @@ pub trait PerformanceEntry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Delivery {
-    /// Mode 0: an interrupt with this vector. For a vector below 16 the local APIC reports an error in its error status
-    /// register.
+    /// Mode 0: an interrupt with this vector. If the vector is below 16, the local APIC reports an error in its error
+    /// status register.
     Fixed(u8),
     /// Mode 4: an NMI.
     NonMaskable,
-    /// Any other mode: SMI (2), INIT (5), ExtINT (7), or a reserved one.
+    /// Any other mode: SMI (2), INIT (5), ExtINT (7), or a reserved mode.
     Other(u8),
 }
 
@@ -75,14 +75,14 @@ impl<P: EventPolicy> VirtualPmu<P> {
         self.model.pmi_pending
     }
 
-    /// Sets whether an overflow's interrupt waits to be delivered. No register holds this part of a virtual processor's
-    /// state: an embedder that [restores registers one by one](Self::host_write) saves it beside them.
+    /// Sets whether an overflow's interrupt waits to be delivered. No register holds this state, so an embedder that
+    /// [restores registers one by one](Self::host_write) saves it beside the registers.
     pub fn set_pmi_pending(&mut self, pending: bool) {
         self.model.pmi_pending = pending && self.model.layout.counters() != 0;
     }
 
-    /// Delivers the pending interrupt, if there is one, through the LVT entry. On Intel a delivery masks the entry, so
-    /// that no other follows until the guest unmasks it; on AMD a delivery leaves the entry as it is.
+    /// Delivers a pending interrupt through the LVT entry. On Intel a delivery masks the entry, so no further interrupt
+    /// is delivered until the guest unmasks the entry. On AMD a delivery leaves the entry as it is.
     ///
     /// ```
     /// # use pmu_virt::{Delivery, PerformanceEntry};

@@ -18,14 +18,14 @@ pub(crate) enum Pmc {
 }
 
 impl<P: EventPolicy> VirtualPmu<P> {
-    /// Executes the guest's RDPMC with `ecx` in this mode: a value or #GP.
+    /// Answers the guest's RDPMC, executed with `ecx` in this mode: a value or #GP.
     ///
-    /// SDM vol. 2B: ECX 31:16 is the type, ECX 15:0 the index. As in KVM, there are types for general (0) and
-    /// fixed (0x4000) counters; the fast mode of bit 31 and `PERF_METRICS` fault. APM vol. 3: ECX is the
-    /// counter's number, without types.
+    /// On Intel (SDM vol. 2B), ECX bits 31:16 are the type, and bits 15:0 the index. The types are those of KVM:
+    /// general counters (0) and fixed counters (0x4000). The fast mode of bit 31 and the type `PERF_METRICS` raise #GP.
+    /// On AMD (APM vol. 3), ECX is the counter's number, without a type.
     ///
-    /// A counter that the guest's kernel hides reads 0 in user mode: Intel Architecture Instruction Set Extensions
-    /// Programming Reference, chapter "RDPMC User Disable"; the same in Linux's commit 59af95e028d4.
+    /// A counter that the guest's kernel hides reads 0 at CPL 1–3: Intel Architecture Instruction Set Extensions
+    /// Programming Reference, chapter "RDPMC User Disable"; Linux' commit 59af95e028d4 describes the same.
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Mode, Read, VirtualPmu};

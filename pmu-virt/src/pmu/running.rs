@@ -15,11 +15,11 @@ impl<P: EventPolicy> VirtualPmu<P> {
         &self.model.events
     }
 
-    /// Exchanges the events that the embedder feeds to this PMU, also while counters run: for a monitor that learns of
-    /// an event as the guest programs it ([`unfed`](Self::unfed)).
+    /// Replaces the events that the embedder feeds to this PMU, also while counters run. This is for an embedder that
+    /// feeds an event once the guest has programmed it ([`unfed`](Self::unfed)).
     ///
-    /// The guest notices nothing: registers and a pending interrupt stay as they are. `feed` keeps its remainder, and
-    /// is of the new events from now on. Counters whose event was not fed before count from now on.
+    /// The guest notices nothing: registers and a pending interrupt stay as they are. `feed` keeps its counts, and
+    /// belongs to the new events from now on. A counter whose event was not fed before counts from now on.
     ///
     /// ```
     /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu};
@@ -40,8 +40,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// ```
     ///
     /// # Errors
-    /// The feed is of other events than those of this PMU, or has a remainder of an event that `events` lack:
-    /// [advance](Self::advance) first. Nothing is changed.
+    /// The feed belongs to other events than this PMU's, or has a count of an event that `events` lack. In the second
+    /// case, [`advance`](Self::advance) first. Nothing is changed.
     pub fn set_events(&mut self, events: FedEvents, feed: &mut Feed) -> Result<(), ExchangeError> {
         if !feed.is_of(&self.model.events) {
             return Err(ExchangeError::OtherEvents);
@@ -71,7 +71,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
         places(running).map(|counter| self.running_event(counter))
     }
 
-    /// Returns the running counters whose events the embedder does not feed: these counters stand still.
+    /// Returns the running counters whose events the embedder does not feed. The values of these counters do not
+    /// change.
     ///
     /// ```
     /// use pmu_virt::{Configuration, EventKey, FedEvents, IntelConfiguration, VirtualPmu};
@@ -115,7 +116,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct RunningEvent {
-    /// Number of the counter's bit in the global registers: general from 0, fixed from 32.
+    /// Bit of the counter in the global registers: 0 and up for general counters, 32 and up for fixed counters.
     pub counter: u8,
     /// Key of the event that the counter is programmed to count.
     pub key: EventKey,
@@ -123,6 +124,6 @@ pub struct RunningEvent {
     pub user: bool,
     /// The counter counts at CPL 0.
     pub kernel: bool,
-    /// The embedder feeds the event. If not, the counter stands still.
+    /// The embedder feeds the event. If not, the counter's value does not change.
     pub fed: bool,
 }

@@ -15,10 +15,12 @@ use crate::registers::row::WriteAs;
 use crate::registers::table::Located;
 
 /// State of a virtual processor's PMU, to be saved or sent to another host: the registers, a pending interrupt, and the
-/// configuration. Not part of it are the embedder's policy, the fed events, and the remainder of a [feed](crate::Feed).
+/// configuration.
 ///
-/// The registers are those of [`Configuration::registers`] that are [state](crate::RegisterInfo::is_state). Only states
-/// that a guest could have reached can be built.
+/// The state does not have the embedder's policy, the fed events, and the remainder of a [feed](crate::Feed).
+///
+/// The registers are those [registers](Configuration::registers) whose [`is_state`](crate::RegisterInfo::is_state) is
+/// set. A state that no guest could have reached cannot be built.
 ///
 /// ```
 /// use pmu_virt::{Configuration, IntelConfiguration, PmuState};
@@ -68,7 +70,7 @@ impl PmuState {
         Ok(())
     }
 
-    /// Returns the address and value of each register that is state.
+    /// Returns the address and value of each register whose [`is_state`](crate::RegisterInfo::is_state) is set.
     ///
     /// ```
     /// use pmu_virt::{AmdConfiguration, Configuration, PmuState};
@@ -83,15 +85,16 @@ impl PmuState {
             .map(|(_, address, index)| (address, self.registers.get(index)))
     }
 
-    /// Returns the value of a register, by any of its addresses; `None` if the register is absent or holds no state.
+    /// Returns the value of the register with this address; `None` if the register is absent or holds no state. A
+    /// register may have several addresses.
     pub fn register(&self, address: u32) -> Option<u64> {
         self.find(address).map(|(index, _)| self.registers.get(index))
     }
 
-    /// Sets a register, by any of its addresses.
+    /// Sets the register with this address. A register may have several addresses.
     ///
     /// # Errors
-    /// The register is absent or holds no state, or lacks some of the value's bits.
+    /// The register is absent, holds no state, or lacks a bit that `value` has.
     pub fn set_register(&mut self, address: u32, value: u64) -> Result<(), StateError> {
         let (index, legal) = self.find(address).ok_or(StateError::NoRegister(address))?;
         match value & !legal {
@@ -137,8 +140,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
         }
     }
 
-    /// Creates a PMU in this state, under the embedder's policy. `configuration` is the one that this guest sees in
-    /// CPUID; a state of any other is refused.
+    /// Creates a PMU in this state, under the embedder's policy. `configuration` is the configuration that the guest
+    /// sees in CPUID, and must be the state's.
     ///
     /// ```
     /// use pmu_virt::{AllowAll, Configuration, FedEvents, IntelConfiguration, StateError, VirtualPmu};

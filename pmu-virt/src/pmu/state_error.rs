@@ -12,11 +12,11 @@ use crate::configuration::error::ConfigurationError;
 pub enum StateError {
     /// The configuration contradicts itself.
     Configuration(ConfigurationError),
-    /// The state is of this configuration, not of the guest's.
+    /// The state has this configuration, which is not the guest's.
     OtherConfiguration(Configuration),
     /// The PMU has no register at this address, or the register holds no state.
     NoRegister(u32),
-    /// The register would hold bits that it does not have.
+    /// The value of a register has bits that the register lacks.
     Impossible {
         /// The register's address.
         address: u32,

@@ -9,11 +9,12 @@ use crate::pmu::load_number::LoadNumber;
 use crate::policy::event_policy::{AllowAll, EventPolicy};
 use crate::registers::layout::Layout;
 
-/// Software PMU of one virtual processor: answers the guest's RDMSR, WRMSR and RDPMC, counts the events that it is fed,
-/// and raises the overflows' interrupts.
+/// Software PMU of one virtual processor. It answers the guest's RDMSR, WRMSR and RDPMC, counts the events that the
+/// embedder feeds to it, and raises an interrupt when a counter overflows.
 ///
-/// The embedder feeds the events ([`advance`](Self::advance)), and [delivers](Self::deliver_pmi) the interrupt. No
-/// method allocates or panics, and none loops more often than the number of counters, whatever the guest does.
+/// The embedder feeds events by [`advance`](Self::advance), and delivers the interrupt by
+/// [`deliver_pmi`](Self::deliver_pmi). No method allocates or panics. No loop is longer than the number of counters,
+/// whatever the guest does.
 ///
 /// ```
 /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu, Write};
@@ -38,8 +39,8 @@ pub struct VirtualPmu<P = AllowAll> {
 const _: () = assert!(size_of::<VirtualPmu>() < 1024);
 
 impl VirtualPmu {
-    /// Creates a PMU in its state after reset, under the policy that allows every event. The embedder can feed `events`
-    /// to it.
+    /// Creates a PMU in its state after reset. The policy allows every event. The embedder can feed `events` to the
+    /// PMU.
     ///
     /// # Errors
     /// The configuration contradicts itself.
@@ -90,15 +91,15 @@ impl<P: EventPolicy> VirtualPmu<P> {
         self.configuration.vendor()
     }
 
-    /// Performs RESET or power-up: clears every register except the global control, which then enables all general
-    /// counters (SDM vol. 3A, table "Processor States Following Power-up, Reset, or INIT"; for AMD as KVM does).
+    /// Performs RESET or power-up: clears every register except the global control, whose reset value enables all
+    /// general counters. SDM vol. 3A, table "Processor States Following Power-up, Reset, or INIT"; for AMD as KVM does.
     pub fn reset(&mut self) {
         self.model = Model::new(self.model.layout, self.model.events, &self.policy);
         self.load.reset();
     }
 
-    /// Performs INIT, which leaves the PMU's registers as they are (the same table of the SDM). INIT masks the LVT
-    /// entry, so a pending interrupt is lost.
+    /// Performs INIT, which leaves the PMU's registers as they are. A pending interrupt is lost, because INIT masks the
+    /// LVT entry. SDM vol. 3A, table "Processor States Following Power-up, Reset, or INIT".
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu};
@@ -116,7 +117,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
         self.model.pmi_pending = false;
     }
 
-    /// Replaces the policy, also for running counters. Registers stay as they are.
+    /// Replaces the policy. The new policy applies to running counters at once. Registers stay as they are.
     ///
     /// ```
     /// use pmu_virt::{Configuration, EventFilter, FedEvents, FilterAction, FilterEntry};
