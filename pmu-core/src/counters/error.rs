@@ -11,8 +11,8 @@ use crate::msr::fault::MsrFault;
 
 /// Error of an operation on a processor's counters.
 ///
-/// Nothing was changed, unless the error is [`Faulted`](Self::Faulted). After a failure to take counters, none of them
-/// runs.
+/// Unless the error is [`Faulted`](Self::Faulted), the failed operation changed nothing. After a failure to take
+/// counters, none of these counters runs.
 ///
 /// ```
 /// use pmu_core::CounterError;
@@ -25,82 +25,91 @@ use crate::msr::fault::MsrFault;
 pub enum CounterError {
     /// The machine has no counters, for this reason.
     NoCounters(NoInterface),
-    /// The processor has none of these counters: it is of another kind than the boot processor, none of the requested
-    /// counters exists, or the processor is not of the given type of core.
+    /// The operation does not fit this processor:
+    /// - The processor is of another kind than the boot processor.
+    /// - It has none of the requested counters.
+    /// - It is not of the given type of core.
     OtherProcessor,
-    /// The lent memory or table is in use: by another processor, or by a session that was not shut down.
+    /// The lent memory or event table is in use by another processor, or by a session that was not shut down.
     MemoryInUse,
-    /// The lent memory has too few places.
+    /// The lent memory or event table has too few places.
     InsufficientMemory {
         /// Places needed.
         needed: u16,
         /// Places lent.
         lent: u16,
     },
-    /// No counter reads back the value written to it: whatever CPUID declares, there are none.
+    /// No counter reads back the value written to it, so none exists, whatever CPUID declares.
     Unresponsive,
-    /// The processor cannot freeze its counters, or does not keep the freeze bit.
+    /// The processor cannot freeze its counters, or does not keep the freeze bit that was written.
     FreezeUnsupported,
-    /// These bits of a control register are the session's own, or there is no such register.
+    /// These bits of a control register belong to the session's own counters. The error is the same if the processor
+    /// lacks the register, or if the counters are [lent](crate::CounterSession::lend).
     OwnControlBits(u64),
-    /// Some of these counters are another owner's, are [lent](crate::CounterSession::lend), or run.
+    /// Some of these counters are running, are [lent](crate::CounterSession::lend), or belong to another owner.
     NotAvailable(CounterSet),
-    /// The event's select has these bits, which no select of this processor may have.
+    /// The event's select has these bits, which are illegal in the selects of this processor.
     IllegalBits(u64),
-    /// The processor lacks the event.
+    /// The processor lacks this generic event.
     Unsupported(GenericEvent),
     /// The processor cannot count guests and their host separately.
     GuestModeUnsupported,
-    /// The event needs a pair of counters, and no pairs are made: it may happen more than 15 times per cycle, or is
-    /// the event that makes a pair. See [`Event::at_most_15_per_cycle`](crate::Event::at_most_15_per_cycle).
+    /// The event needs a pair of counters, which these crates do not make. The event may happen more than 15 times per
+    /// cycle, or is the event that makes the pair. See
+    /// [`Event::at_most_15_per_cycle`](crate::Event::at_most_15_per_cycle).
     NeedsCounterPair,
     /// No counter of this session can count the event.
     NoCounterForEvent,
-    /// This period is out of range: below the table's [minimum](crate::EventTable::set_min_period), or beyond 63 bits.
+    /// This period is below the table's [minimum](crate::EventTable::set_min_period), or does not fit in 63 bits.
     Period(u64),
-    /// The event is not open.
+    /// No event with this identity is open.
     NoSuchEvent(EventId),
-    /// The event has no count to read: it interrupts, and keeps no [total](crate::Event::with_total).
+    /// The event has no count to read, because it interrupts and was opened without a
+    /// [total](crate::Event::with_total).
     NoTotal(EventId),
-    /// The event interrupts, which would make a view of its counter wrong.
+    /// The event interrupts, so a [view](crate::UserView) of its counter would become wrong.
     HasPeriod(EventId),
-    /// The event has no period: it does not interrupt.
+    /// The event has no period, because it does not interrupt.
     NoPeriod(EventId),
-    /// The event is running already.
+    /// The event is already started.
     AlreadyStarted(EventId),
-    /// The event does not run.
+    /// The event is not started.
     NotStarted(EventId),
-    /// The event's counter faulted, and the event has not run since. Its count since its last interrupt, or since it
-    /// got the counter, is lost. The event can be started again.
+    /// A register access of the event's counter failed, and the event has not run since. The events counted since its
+    /// last interrupt, or since it got the counter, are lost. The event can be started again.
     CounterLost(EventId),
-    /// No counter is free for the event: each that can count it is in use by an event that does not give way, or has
-    /// faulted. After a [`service`](crate::service) that [masked](ServiceError::masked) the interrupt, every counter
-    /// counts as faulted until [`reprogram`](crate::CounterSession::reprogram).
+    /// No counter is free for the event. Each counter that can count it has faulted, or is used by an event that does
+    /// not give way. After a [`service`](crate::service) that [masked](ServiceError::masked) the interrupt, every
+    /// counter is treated as faulted until [`reprogram`](crate::CounterSession::reprogram).
     NoFreeCounter,
-    /// The event's [extra register](crate::Event::with_extra), at this address, is in use with another value by
-    /// running events; or the processor's events use more extra registers than there is room for. If the event has
-    /// several, this is the first.
+    /// The [extra register](crate::Event::with_extra) at this address is not available to the event. Either running
+    /// events use the register with another value, or the processor's events use more extra registers than the session
+    /// has room for. If the event has several extra registers, this is the first.
     ExtraRegisterInUse(u32),
-    /// The event starts and stops only with its group.
+    /// The event belongs to this group, and starts and stops only with the group.
     InGroup(GroupId),
-    /// The group would have no events.
+    /// The group to be opened has no events.
     NoEvents,
-    /// The group is not open, or not all of its events are on this processor.
+    /// No such group is open, or some of its events are not on this processor.
     NoSuchGroup(GroupId),
-    /// A running counter's registers lost their contents: call [`reprogram`](crate::CounterSession::reprogram).
+    /// A running counter's registers lost their contents. [`reprogram`](crate::CounterSession::reprogram) loads them
+    /// again.
     RegistersLost,
-    /// The saved counters cannot be restored: they are of other rows, this processor lacks one of their events,
-    /// another source has a counter, or too few counters are free.
+    /// The saved counters cannot be restored:
+    /// - They were saved under another table of rows.
+    /// - This processor lacks the event of a saved counter.
+    /// - One of the counters or rows is in use already, or one of the counters has faulted.
+    /// - Too few counters are free.
     NotRestorable,
-    /// A register access failed; what had been programmed was undone.
+    /// A register access failed, and the operation was undone.
     Access(MsrFault),
-    /// A register access failed, and undoing the operation failed, too: this register does not answer. The counter is
-    /// presumed running until it is [programmed again](crate::CounterSession::reprogram) or shut down. Until then it
-    /// counts for no event and is not used.
+    /// A register access failed, and so did undoing the operation: this register does not answer. The counter is
+    /// presumed running until it is [programmed again](crate::CounterSession::reprogram) or shut down. Until then no
+    /// event uses the counter.
     Faulted(MsrFault),
 }
 
-/// Failure to service an interrupt: registers of a counter, or the global registers, do not answer.
+/// Failure to service an interrupt: a register of a counter, or a global register, does not answer.
 ///
 /// ```
 /// use pmu_core::{Claim, CounterSet, MsrErrorKind, MsrFault, MsrOperation, Serviced, ServiceError};
@@ -122,16 +131,17 @@ pub enum CounterError {
 pub struct ServiceError {
     /// The first access that failed after one retry.
     pub fault: MsrFault,
-    /// Counters that faulted. Their events, and the other events of these events' groups, do not run any more.
+    /// Counters that faulted, including those of the other events in the same groups. The events of these counters no
+    /// longer run.
     ///
-    /// A task finds the events that do not rotate by [`is_started`](crate::CounterSession::is_started), which is false
-    /// for them. It starts them again: at once on other counters, or on these after
+    /// A task starts the events again that do not rotate; [`is_started`](crate::CounterSession::is_started) returns
+    /// false for each. They can start at once on other counters, or on the same counters after
     /// [`reprogram`](crate::CounterSession::reprogram). Events that rotate take turns again at the next
     /// [`rotate`](crate::CounterSession::rotate).
     pub counters: CounterSet,
     /// The LVT entry is masked, because the overflow status could be neither read nor cleared, and the same interrupt
-    /// could come forever. No counter of the session is used, and no event starts, until
-    /// [`reprogram`](crate::CounterSession::reprogram). Other owners of the interrupt get none meanwhile.
+    /// could recur forever. Until [`reprogram`](crate::CounterSession::reprogram), the session uses no counter and
+    /// starts no event, and other owners of the interrupt receive no interrupts.
     pub masked: bool,
 }
 
@@ -237,9 +247,8 @@ impl core::error::Error for CounterError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct GroupError {
-    /// Number of the event that failed, from 0, in the order given to
-    /// [`open_group`](crate::CounterSession::open_group). `None` if no single event failed: a register failed while
-    /// the group was started, or the error is of the group as a whole.
+    /// Index of the failed event in the group, in the order given to [`open_group`](crate::CounterSession::open_group).
+    /// `None` if the error concerns the group as a whole, or if a register access failed while the group was started.
     pub member: Option<usize>,
     /// Reason of the failure.
     pub reason: CounterError,
@@ -260,8 +269,8 @@ impl core::error::Error for GroupError {
     }
 }
 
-/// Converts an error of the counters into a group's, of no single event, for a function that starts groups and other
-/// events.
+/// Converts a [`CounterError`] into a [`GroupError`] without a failed member, so that a function that starts groups and
+/// single events can return both.
 ///
 /// ```
 /// use pmu_core::{CounterError, GroupError};
@@ -289,7 +298,7 @@ pub(crate) fn no_such(group: GroupId) -> GroupError {
     GroupError::of_group(CounterError::NoSuchGroup(group))
 }
 
-/// Failure to switch some of a thread's events in or out. The other events were switched.
+/// Failure to switch some of a thread's events in or out. The thread's other events were switched.
 ///
 /// ```
 /// use pmu_core::{CounterError, SwitchError};
@@ -300,16 +309,17 @@ pub(crate) fn no_such(group: GroupId) -> GroupError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SwitchError {
-    /// Events that failed, one bit each, by their places in the slice; bit 63 stands for place 63 and all behind it.
-    /// No bit is set if groups could not be stopped or resumed together, or if another waiting event could not be
-    /// given a free counter.
+    /// Mask of the events that failed: bit *n* stands for the event at index *n* of the slice, and bit 63 for index 63
+    /// and all after it. No bit is set if groups could not be stopped or resumed together, or if another waiting event
+    /// could not be given a free counter.
     pub events: u64,
     /// Reason of the first failure.
     pub reason: CounterError,
 }
 
 impl SwitchError {
-    /// Returns whether the event at this place of the slice failed, or may have.
+    /// Returns whether the event at index `place` of the slice failed. From index 63 on, returns whether any of the
+    /// events from 63 on failed.
     pub const fn concerns(&self, place: usize) -> bool {
         self.events >> if place < 63 { place } else { 63 } & 1 != 0
     }

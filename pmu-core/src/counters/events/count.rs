@@ -1,20 +1,21 @@
 //! Counts of events.
 
-/// Count of an event, and the time for which it was counted.
+/// Count of an event, and the times for which the event was started and was counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct EventCount {
-    /// Events since the event was opened, while it was on a counter.
+    /// Number of events counted since the event was opened. Events that happened while it was on no counter are
+    /// missing.
     pub value: u64,
-    /// Time in which the event was started, in the units of the caller's clock.
+    /// Time for which the event was started, in the units of the caller's clock.
     pub enabled: u64,
-    /// Time in which the event was on a counter.
+    /// Time for which the event was on a counter, in the units of the caller's clock.
     pub running: u64,
 }
 
 impl EventCount {
-    /// Returns the count extrapolated to all the time in which the event was started. `None` if the event was never on
-    /// a counter, or if the result exceeds 64 bits.
+    /// Returns the count extrapolated to the whole time for which the event was started. `None` if the event was never
+    /// on a counter, or if the result exceeds 64 bits.
     ///
     /// ```
     /// # use pmu_core::EventCount;

@@ -6,12 +6,13 @@ use crate::counters::names::generic_event::GenericEvent;
 use crate::counters::registers::select::EventSelect;
 use crate::msr::address::MsrAddress;
 
-/// An event to be counted, with its privilege levels, its period, and the counters that it may have.
+/// An event to be counted, with its privilege levels, its period, and the counters that may count it.
 ///
-/// A new event is counted without being reported, at every privilege level, on any counter. Its total is exact: it
-/// includes everything that the counter counts. Only events that the interrupt handler itself causes may be missed: on
-/// Intel, the driver stops the counters while it services an interrupt; without an overflow status (AMD before
-/// PerfMonV2, Intel's version 1), it stops a wrapped counter while it re-arms it, once per 2^47 or 2^31 events.
+/// A new event is counted at every privilege level, on any counter, without interrupts. Its total is exact, except for
+/// events that the interrupt handler itself causes. The total may miss such events in two cases:
+/// - On Intel, the driver stops the counters while it services an interrupt.
+/// - Without an overflow status (AMD before PerfMonV2, Intel's version 1), the driver stops a wrapped counter while it
+///   re-arms the counter, once per 2^47 or 2^31 events.
 ///
 /// ```
 /// use pmu_core::{Event, EventSelect, GenericEvent};
@@ -74,11 +75,10 @@ impl Event {
         }
     }
 
-    /// Returns the event of an event select: its event number, unit mask and qualifiers. If neither mode bit (16, 17)
-    /// is set, the event counts at every privilege level.
+    /// Creates an event from an event select: its event number, unit mask and qualifiers. If the select has neither
+    /// mode bit (16, 17), the event counts at every privilege level.
     ///
-    /// Bits 20 and 22, by which a select interrupts and counts, are not the event's. They are refused when the event
-    /// is opened.
+    /// Opening the event fails if `select` has bit 20 (interrupt) or bit 22 (enable), which the session sets itself.
     ///
     /// ```
     /// # use pmu_core::{Event, EventSelect};
@@ -94,7 +94,7 @@ impl Event {
         Self { modes, ..Self::new(EventKind::Raw(plain)) }
     }
 
-    /// Returns the generic event with this name, which both vendors have.
+    /// Creates an event from the name of a generic event, which both vendors' processors have.
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};
@@ -106,13 +106,13 @@ impl Event {
         Self::new(EventKind::Generic(event))
     }
 
-    /// Counts the event at privilege levels above 0 only.
+    /// Restricts counting to privilege levels above 0.
     pub const fn user_only(mut self) -> Self {
         self.modes = EventSelect::USER;
         self
     }
 
-    /// Counts the event at privilege level 0 only.
+    /// Restricts counting to privilege level 0.
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};
@@ -124,14 +124,14 @@ impl Event {
         self
     }
 
-    /// Counts the event only while a guest runs. It counts nothing until
+    /// Restricts counting to the time in which a guest runs. The event counts nothing until
     /// [`set_virtualization`](crate::CounterSession::set_virtualization) declares that there may be guests.
     pub const fn in_guests(mut self) -> Self {
         self.guest = GuestMode::GuestOnly;
         self
     }
 
-    /// Counts the event only while no guest runs.
+    /// Restricts counting to the time in which no guest runs.
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};
@@ -145,12 +145,12 @@ impl Event {
         self
     }
 
-    /// Makes the event interrupt once per `period` events. Its count is readable only
-    /// [`with_total`](Self::with_total).
+    /// Makes the event interrupt once per `period` events. Its count is readable only if
+    /// [`with_total`](Self::with_total) is set, too.
     ///
-    /// With a period of 0 the event does not interrupt, like a new one. A period longer than the counter can be loaded
-    /// for is counted in chunks. A period below the table's [minimum](crate::EventTable::set_min_period) is refused
-    /// when the event is opened.
+    /// With a period of 0, the event does not interrupt. A period longer than the counter can be loaded for is split
+    /// into several loads of the counter. Opening the event fails if the period is below the table's
+    /// [minimum](crate::EventTable::set_min_period).
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};
@@ -164,8 +164,9 @@ impl Event {
         self
     }
 
-    /// Keeps a total of an event that interrupts, at one more RDPMC per interrupt. Where counters run while the
-    /// interrupt is serviced, the events between that RDPMC and the reload are not in the total.
+    /// Keeps a total for an event that interrupts, at the cost of one RDPMC per interrupt. On processors whose counters
+    /// run while the interrupt is serviced, the total lacks the events between that RDPMC and the reload of the
+    /// counter.
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};
@@ -178,8 +179,8 @@ impl Event {
         self
     }
 
-    /// Sets the `tag` in the event's overflows: the caller's own identity of the event, such as an index or an
-    /// address.
+    /// Sets the `tag` that each overflow of the event reports: the caller's own identity of the event, such as an index
+    /// or an address.
     ///
     /// ```
     /// # use pmu_core::{Event, EventOverflow};
@@ -197,12 +198,12 @@ impl Event {
         self
     }
 
-    /// Lets the event rotate: where counters are too few, it takes turns with other events at
+    /// Lets the event rotate: if there are too few counters, the event takes turns with other events at each
     /// [`rotate`](crate::CounterSession::rotate).
     ///
-    /// An event that does not rotate takes the counter of one that does, and keeps it until it is stopped or its
-    /// thread is switched out. Rotating events, of the processor and of threads, share the remaining counters: each
-    /// gets an equal part of the time in which it is started.
+    /// An event that does not rotate takes the counter of a rotating event, and keeps it until it is stopped or its
+    /// thread is switched out. All rotating events, the processor's and its threads', share the remaining counters:
+    /// each event gets an equal part of the time for which it is started.
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};
@@ -217,8 +218,8 @@ impl Event {
         self
     }
 
-    /// Lets user mode read the event's counter by RDPMC, which takes `CR4.PCE` as well. This matters only on
-    /// processors that [can deny it](crate::CounterUnit::has_user_rdpmc_control) for each counter.
+    /// Lets user mode read the event's counter by RDPMC, if the kernel has set `CR4.PCE`, too. Only processors that
+    /// [can deny RDPMC](crate::CounterUnit::has_user_rdpmc_control) for each counter need this permission.
     pub const fn with_user_rdpmc(mut self) -> Self {
         self.user_rdpmc = true;
         self
@@ -226,10 +227,10 @@ impl Event {
 
     /// Promises that the event happens at most 15 times per cycle, as scalar code's floating-point operations do.
     ///
-    /// AMD's Zen counts event 0x003 beyond 15 per cycle only on a pair of counters, which these crates do not make.
-    /// Without this promise the event is [refused](crate::CounterError::NeedsCounterPair). If the promise is broken,
-    /// the count is too low. For Zen 3 and 4 the manual vouches for no count without a pair. Source: AMD's processor
-    /// programming references, "Large Increment per Cycle Events" and PMCx003.
+    /// AMD's Zen counts event 0x003 beyond 15 per cycle only on a pair of counters, and these crates make no pairs.
+    /// Without this promise, opening the event [fails](crate::CounterError::NeedsCounterPair). If the promise is
+    /// broken, the count is too low. On Zen 3 and 4 the manual guarantees no count without a pair, even with the
+    /// promise kept. Source: AMD's processor programming references, "Large Increment per Cycle Events" and PMCx003.
     ///
     /// ```
     /// # use pmu_core::{Event, EventSelect};
@@ -242,9 +243,10 @@ impl Event {
         self
     }
 
-    /// Promises that the event's select means the same on every type of core of a hybrid processor, as architectural
-    /// events' do. Without this promise, an event opened by its select counts only on the type of core where it was
-    /// opened, and is [not counted](crate::CounterSession::switch_in) while its thread is on another.
+    /// Promises that the event's select means the same on every type of core of a hybrid processor, as an architectural
+    /// event's does. Without this promise, an event opened by its select counts only on the type of core on which it
+    /// was opened. While its thread is on another type of core, the event is [not
+    /// counted](crate::CounterSession::switch_in).
     ///
     /// ```
     /// # use pmu_core::{Event, EventSelect};
@@ -260,9 +262,9 @@ impl Event {
         self
     }
 
-    /// Confines the event to these counters, where the processor's manual says that only they count it.
+    /// Confines the event to these counters, for an event that only they count by the processor's manual.
     ///
-    /// A single fixed counter counts its own event, whatever the select.
+    /// If `counters` is a single fixed counter, it counts its own event, whatever the event's select.
     ///
     /// ```
     /// # use pmu_core::{CounterSet, Event, EventSelect};
@@ -277,15 +279,15 @@ impl Event {
         self
     }
 
-    /// Refines the event by an extra register: an MSR for what the select has no room for, such as Intel's off-core
-    /// response (`MSR_OFFCORE_RSP_0`), load latency, or front end.
+    /// Refines the event by an extra register: an MSR for conditions that do not fit in the select. Examples on Intel
+    /// are off-core response (`MSR_OFFCORE_RSP_0`), load latency and front end.
     ///
-    /// The session owns the register from the event's first start on, and restores it at its shutdown. Events that
-    /// need the same value share the register. Events that need different values cannot be counted at the same time:
-    /// the second is refused, or takes turns if it [rotates](Self::rotating).
+    /// The session owns the register from the event's first start on, and restores it at shutdown. Events with the same
+    /// value share the register. Events with different values cannot be counted at the same time: the second event
+    /// fails to start, or takes turns if it [rotates](Self::rotating).
     ///
-    /// On Intel's Nehalem and Westmere both logical processors of a core share each such register: the kernel lets
-    /// only one of them use it. Source: SDM vol. 4, scope of the registers.
+    /// On Intel's Nehalem and Westmere, the two logical processors of a core share each such register, so the kernel
+    /// lets only one of them use it. Source: SDM vol. 4, scope of the registers.
     ///
     /// ```
     /// use pmu_core::{Event, EventSelect, MsrAddress};
@@ -302,10 +304,11 @@ impl Event {
         self
     }
 
-    /// Adds another encoding by which the event may be counted: this event number and unit mask (bits 15:0 of a
-    /// select), with the same value in another extra register. There are at most four encodings. Three kinds are
-    /// ignored: a fifth encoding, one without [`with_extra`](Self::with_extra) before it, and one of an event that has
-    /// no select of its own.
+    /// Adds another encoding by which the event may be counted: `event`, the event number and unit mask (bits 15:0 of a
+    /// select), with the same value in another extra register. An event has at most four encodings.
+    ///
+    /// The call changes nothing if the event already has four encodings, has no [`with_extra`](Self::with_extra) yet,
+    /// or has no select of its own.
     ///
     /// ```
     /// # use pmu_core::{Event, EventSelect, MsrAddress};
@@ -323,12 +326,12 @@ impl Event {
         self
     }
 
-    /// Returns the number of events between two interrupts; `None` if the event does not interrupt.
+    /// Returns the number of events between two interrupts, or `None` if the event does not interrupt.
     pub const fn period(&self) -> Option<u64> {
         if self.period == 0 { None } else { Some(self.period) }
     }
 
-    /// Returns the select of an event that is not generic: event number, unit mask and qualifiers, without the mode
+    /// Returns the select of an event that is not generic, as event number, unit mask and qualifiers without the mode
     /// bits.
     pub const fn select(&self) -> Option<EventSelect> {
         match self.kind {
@@ -337,7 +340,8 @@ impl Event {
         }
     }
 
-    /// Returns the extra register that refines the event, and its value: of several encodings, the first one's.
+    /// Returns the address and value of the extra register that refines the event. If the event has several encodings,
+    /// the register is that of the first.
     pub const fn extra(&self) -> Option<(MsrAddress, u64)> {
         match self.extra.registers[0].get() {
             Some(register) => Some((register, self.extra.value)),
@@ -345,7 +349,7 @@ impl Event {
         }
     }
 
-    /// Returns the name of a generic event.
+    /// Returns the name of a generic event, or `None` for an event from a select.
     pub const fn name(&self) -> Option<GenericEvent> {
         match self.kind {
             EventKind::Raw(_) => None,

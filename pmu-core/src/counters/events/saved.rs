@@ -11,7 +11,7 @@ use crate::counters::names::group_id::GroupId;
 use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
 
-/// An event that was switched out: plain data, from which any processor's table takes it in.
+/// An event that was switched out: plain data, from which the event can be switched in on any processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SavedEvent {
@@ -71,7 +71,7 @@ impl SavedEvent {
         }
     }
 
-    /// Returns the count so far.
+    /// Returns the event's count up to the time at which it was switched out.
     ///
     /// ```
     /// # use pmu_core::ThreadEvent;
@@ -87,18 +87,19 @@ impl SavedEvent {
         self.count
     }
 
-    /// Returns the event's select on a counter, without the bits that make it run.
+    /// Returns the event's select, without the bits for counting (22) and interrupting (20).
     pub const fn select(&self) -> EventSelect {
         EventSelect::from_bits(self.select)
     }
 
-    /// Returns whether the event was started when it was switched out, so that
+    /// Returns whether the event was started when it was switched out. If so,
     /// [`switch_in`](crate::CounterSession::switch_in) starts it again.
     pub const fn is_started(&self) -> bool {
         self.started
     }
 
-    /// Sets whether [`switch_in`](crate::CounterSession::switch_in) is to start the event.
+    /// Returns this event changed so that [`switch_in`](crate::CounterSession::switch_in) starts it, or does not start
+    /// it.
     ///
     /// ```
     /// # use pmu_core::ThreadEvent;

@@ -3,9 +3,9 @@
 use crate::counters::events::saved::SavedEvent;
 use crate::counters::names::event_id::EventId;
 
-/// One event of a thread, on a processor or switched out.
+/// One event of a thread, either open on a processor or switched out.
 ///
-/// What a context switch of a perf-like subsystem calls, with a slice of events per thread:
+/// The context switch of a perf-like subsystem, with a slice of events per thread:
 ///
 /// ```
 /// use pmu_core::{
@@ -62,8 +62,8 @@ pub enum ThreadEvent {
     /// There is no event at this place.
     #[default]
     Unused,
-    /// Opened on the processor on which the thread runs.
+    /// The event is open on the processor on which the thread runs.
     Opened(EventId),
-    /// Switched out: the thread is on no processor.
+    /// The event is switched out, because the thread is on no processor.
     SwitchedOut(SavedEvent),
 }

@@ -4,16 +4,16 @@ use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::table::EventTable;
 
-/// The events of a processor's counters: rows of a table that is the same for all processors, and events that were
-/// opened on this processor.
+/// The events that a processor's counters count: the rows of a table that all processors share, and the events opened
+/// on this processor.
 ///
-/// The interrupt path calls it in any context: no method takes a lock, allocates or panics.
+/// The interrupt path calls these methods in any context, so no method takes a lock, allocates or panics.
 ///
 /// # Safety
-/// - [`unit`](Self::unit) and [`opened`](Self::opened) return the same on each call: the counters were taken on the
-///   unit's promise about its registers.
+/// - [`unit`](Self::unit) and [`opened`](Self::opened) return the same at each call. The session took its counters
+///   under the promise that this unit makes about its registers.
 ///
-/// A source that owns its unit, so that the function that detects the processor can return it:
+/// A source that owns its unit, so that the function that detects the processor can return the source:
 ///
 /// ```
 /// use pmu_core::{CounterUnit, EventSelect, EventSource, EventTable};
@@ -41,8 +41,8 @@ use crate::counters::shared::table::EventTable;
 /// }
 /// ```
 ///
-/// Wrong: the unit of the kind of core that executes the call. The counters were taken under the other core's unit,
-/// whose registers may be elsewhere.
+/// Wrong: returning the unit of the type of core that executes the call. The counters were taken under another core's
+/// unit, whose registers may have other addresses.
 ///
 /// ```
 /// # use pmu_core::{CounterUnit, EventSelect, EventSource, EventTable};

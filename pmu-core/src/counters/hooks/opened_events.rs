@@ -5,7 +5,7 @@ use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::table::EventTable;
 
-/// A source without rows: a processor's counters count opened events alone.
+/// A source without a table of rows, for a processor whose counters count only opened events.
 ///
 /// ```
 /// use pmu_core::{CounterUnit, EventEntry, EventTable, OpenedEvents};
@@ -21,7 +21,7 @@ pub struct OpenedEvents<'a> {
 }
 
 impl<'a> OpenedEvents<'a> {
-    /// Creates a source of the events of `events`, this processor's table, on the counters of `unit`.
+    /// Creates a source from the description of the processor's counters and the processor's table of opened events.
     pub const fn new(unit: &'a CounterUnit, events: &'a EventTable) -> Self {
         Self { unit, events }
     }

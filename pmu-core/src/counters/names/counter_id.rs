@@ -4,13 +4,14 @@ use core::fmt;
 use core::num::NonZero;
 use core::ops::{BitAnd, BitOr, Not};
 
-/// Greatest number of general counters of a unit.
+/// Greatest number of general counters in a [`CounterUnit`](crate::CounterUnit).
 pub const MAX_GENERAL: usize = 16;
 
-/// Greatest number of fixed counters of a unit: as many as their control has room for.
+/// Greatest number of fixed counters in a [`CounterUnit`](crate::CounterUnit): the shared control register has no room
+/// for more.
 pub const MAX_FIXED: usize = 8;
 
-/// Number of [`CounterSlot`](crate::CounterSlot)s that suffices for any processor.
+/// Number of [`CounterSlot`](crate::CounterSlot)s that suffices for the counters of any processor.
 pub const MAX_COUNTERS: usize = MAX_GENERAL + MAX_FIXED;
 
 /// One counter of a processor, identified by its bit in the global control register: general counters from bit 0,
@@ -28,12 +29,12 @@ pub struct CounterId(u8);
 impl CounterId {
     const FIRST_FIXED: u8 = 32;
 
-    /// Returns the general counter with this number; `None` from [`MAX_GENERAL`] on.
+    /// Returns the general counter with this number, or `None` if `number` is [`MAX_GENERAL`] or greater.
     pub const fn general(number: u8) -> Option<Self> {
         if number < MAX_GENERAL as u8 { Some(Self(number)) } else { None }
     }
 
-    /// Returns the fixed counter with this number; `None` from [`MAX_FIXED`] on.
+    /// Returns the fixed counter with this number, or `None` if `number` is [`MAX_FIXED`] or greater.
     pub const fn fixed(number: u8) -> Option<Self> {
         if number < MAX_FIXED as u8 { Some(Self(number + Self::FIRST_FIXED)) } else { None }
     }
@@ -44,13 +45,13 @@ impl CounterId {
         self.0
     }
 
-    /// Returns the counter's number among those of its kind, general or fixed.
+    /// Returns the counter's number, counted from 0 separately for general and for fixed counters.
     #[inline]
     pub const fn number(self) -> u8 {
         self.0 % Self::FIRST_FIXED
     }
 
-    /// Returns whether this is a fixed counter.
+    /// Returns whether the counter is a fixed counter.
     #[inline]
     pub const fn is_fixed(self) -> bool {
         self.0 >= Self::FIRST_FIXED
@@ -83,7 +84,8 @@ impl fmt::Display for CounterId {
     }
 }
 
-/// A set of a processor's counters, with the bits of the global control register. There may be gaps.
+/// A set of a processor's counters, as a mask with the bits of the global control register. The counters need not
+/// be adjacent.
 ///
 /// ```
 /// use pmu_core::{CounterId, CounterSet};
@@ -97,19 +99,19 @@ impl fmt::Display for CounterId {
 pub struct CounterSet(u64);
 
 impl CounterSet {
-    /// No counter.
+    /// The empty set.
     pub const NONE: Self = Self(0);
 
-    /// Every general counter that there can be.
+    /// The set of the general counters that a processor can have.
     pub const GENERAL: Self = Self((1 << MAX_GENERAL) - 1);
 
-    /// Every fixed counter that there can be.
+    /// The set of the fixed counters that a processor can have.
     pub const FIXED: Self = Self(((1 << MAX_FIXED) - 1) << CounterId::FIRST_FIXED);
 
-    /// Every counter that there can be.
+    /// The set of all counters that a processor can have.
     pub const ALL: Self = Self(Self::GENERAL.0 | Self::FIXED.0);
 
-    /// Returns the set of the counters whose bits are set. Bits without a counter are left out.
+    /// Returns the set of the counters whose bits are set in `bits`. Bits that stand for no counter are ignored.
     ///
     /// ```
     /// # use pmu_core::CounterSet;
@@ -123,13 +125,13 @@ impl CounterSet {
         Self::ALL.of_bits(bits)
     }
 
-    /// Returns the set of the fixed counters whose bits are set: bit *n* for number *n*. (For number 0 alone pass 1,
-    /// or use [`only`](CounterId::only) of [`CounterId::fixed`]; 0 is the empty set.)
+    /// Returns the set of the fixed counters whose bits are set in `numbers`: bit *n* stands for fixed counter *n*. For
+    /// fixed counter 0, `numbers` is 1; with 0 the set is empty.
     pub const fn fixed(numbers: u8) -> Self {
         Self::from_bits((numbers as u64) << CounterId::FIRST_FIXED)
     }
 
-    /// Returns one bit per counter, as in the global control register.
+    /// Returns the set as a mask, with one bit per counter as in the global control register.
     #[inline]
     pub const fn bits(self) -> u64 {
         self.0
@@ -141,7 +143,7 @@ impl CounterSet {
         self.0 == 0
     }
 
-    /// Returns the number of counters.
+    /// Returns the number of counters in the set.
     #[inline]
     pub const fn len(self) -> usize {
         self.0.count_ones() as usize
@@ -153,7 +155,7 @@ impl CounterSet {
         self.0 >> counter.0 & 1 != 0
     }
 
-    /// Returns the counters, ascending by bit.
+    /// Returns the counters of the set, in ascending order of their bits.
     #[inline]
     pub fn iter(self) -> impl Iterator<Item = CounterId> {
         let mut left = self.0;
@@ -188,7 +190,7 @@ impl CounterSet {
         Self(self.0 & bits)
     }
 
-    /// Returns these counters without those of `others`.
+    /// Returns the counters of this set that are not in `others`.
     ///
     /// ```
     /// # use pmu_core::{CounterId, CounterSet};

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// The identity of an event of a processor's counters: a row of a table of sources, or an opened event.
+/// The identity of an event on a processor's counters: a row of the source's table, or an opened event.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct EventId(u16);
@@ -30,7 +30,7 @@ impl EventId {
         Self(row as u16 & (Self::FIRST_OPENED - 1))
     }
 
-    /// Returns the row of a table of sources; `None` for an opened event.
+    /// Returns the index of the event's row in the source's table, or `None` for an opened event.
     #[inline]
     pub const fn row(self) -> Option<usize> {
         if self.0 < Self::FIRST_OPENED { Some(self.0 as usize) } else { None }
@@ -41,7 +41,7 @@ impl EventId {
         Self(Self::FIRST_OPENED | place as u16 & (Self::FIRST_OPENED - 1))
     }
 
-    /// Returns the place in an [`EventTable`](crate::EventTable); `None` for the event of a row.
+    /// Returns the opened event's place in its [`EventTable`](crate::EventTable), or `None` for the event of a row.
     ///
     /// ```
     /// # use pmu_core::EventId;

@@ -1,9 +1,9 @@
 //! The events that both vendors have under one name.
 
-/// The generic events: those that both vendors have under one name.
+/// An event that both vendors' processors have, under one name.
 ///
-/// Source: SDM vol. 3B, "Pre-defined Architectural Performance Events"; AMD's processor programming references, which
-/// encode these events otherwise.
+/// Source: SDM vol. 3B, "Pre-defined Architectural Performance Events"; AMD's processor programming references, whose
+/// encodings of these events differ from Intel's.
 ///
 /// ```
 /// use pmu_core::{CounterUnit, GenericEvent};
@@ -18,17 +18,17 @@ pub enum GenericEvent {
     Cycles,
     /// Instructions retired.
     Instructions,
-    /// Cycles of a clock of constant frequency, counted while the core is not halted: of the TSC on Intel's fixed
-    /// counter 2, and on AMD from Zen 4 on; on an Intel processor without that counter, of the clock that its manual
-    /// names.
+    /// Cycles of a clock of constant frequency, counted while the core is not halted. The clock is the TSC's on Intel's
+    /// fixed counter 2, and on AMD from Zen 4 on. On an Intel processor without fixed counter 2, it is the clock that
+    /// the processor's manual names.
     ReferenceCycles,
-    /// Accesses of the last-level cache, on Intel; of the second level, on AMD's Zen.
+    /// On Intel, accesses of the last-level cache. On AMD's Zen, accesses of the second-level cache.
     CacheReferences,
-    /// Those accesses of [`CacheReferences`](Self::CacheReferences) that missed.
+    /// Cache misses among the [`CacheReferences`](Self::CacheReferences).
     CacheMisses,
     /// Branch instructions retired.
     Branches,
-    /// Branch instructions retired that were mispredicted.
+    /// Mispredicted branch instructions retired.
     BranchMisses,
 }
 
@@ -36,7 +36,7 @@ impl GenericEvent {
     /// The number of generic events.
     pub const COUNT: usize = 7;
 
-    /// All generic events, in the order of their numbers.
+    /// All generic events, in ascending order of their numbers.
     pub const ALL: [Self; Self::COUNT] = [
         Self::Cycles,
         Self::Instructions,

@@ -2,48 +2,48 @@
 
 use crate::counters::names::counter_id::MAX_FIXED;
 
-/// Registers of general counters, which lie at regular distances.
+/// Registers of general counters, at regular distances from each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct CounterBank {
-    /// First counter's event select.
+    /// Address of the first counter's event select.
     pub select: u32,
-    /// First counter's value register.
+    /// Address of the first counter's value register.
     pub value: u32,
-    /// Distance from one counter's registers to the next one's.
+    /// Distance between the registers of adjacent counters.
     pub step: u32,
-    /// Number of the counters that RDPMC reads; ECX is then a counter's number.
+    /// Number of counters that RDPMC can read, with the counter's number in ECX.
     pub rdpmc: u8,
-    /// A write takes the low 32 bits of the value, and extends their sign.
+    /// A write to a value register takes only the low 32 bits, and sign-extends them.
     pub sign_extended: bool,
 }
 
-/// Second addresses of the general counters, at which a write takes the whole value.
+/// Second addresses of the general counters' value registers, at which a write takes all bits of the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FullWidth {
-    /// First counter's second address.
+    /// Second address of the first counter's value register.
     pub value: u32,
-    /// The read-only register that declares these addresses.
+    /// The read-only register that declares whether the second addresses exist.
     pub capabilities: u32,
-    /// The bit of `capabilities` that declares them.
+    /// The bit of `capabilities` that is set if the second addresses exist.
     pub declared: u64,
 }
 
-/// Registers of fixed counters, each of which counts one event. Instead of an event select, each has four bits of a
-/// shared register.
+/// Registers of fixed counters, each of which counts one event. A fixed counter has no event select, but four bits of a
+/// control register that all fixed counters share.
 ///
-/// The four bits are: counts at privilege level 0, counts above it, counts for all threads, interrupts. RDPMC
-/// reads them with bit 30 of ECX set.
+/// From the lowest bit, the four bits enable: counting at privilege level 0, counting above level 0, counting for all
+/// threads of the core, and interrupting. RDPMC reads a fixed counter with bit 30 of ECX set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FixedCounters {
     /// The control register that all fixed counters share.
     pub control: u32,
-    /// First counter's value register.
+    /// Address of the first counter's value register.
     pub value: u32,
-    /// Distance from one counter to the next.
+    /// Distance between the value registers of adjacent counters.
     pub step: u32,
-    /// Each counter's event, as bits 15:0 of an event select; 0: no event select names it.
+    /// Each counter's event, as bits 15:0 of an event select. 0 stands for an event that no event select names.
     pub events: [u16; MAX_FIXED],
 }

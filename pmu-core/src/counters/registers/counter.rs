@@ -10,7 +10,7 @@ use crate::msr::fault::MsrFault;
 /// Performance Counter Registers").
 const NARROW_MAX_LOAD: u64 = (1 << 31) - 1;
 
-/// The control register of a counter: its own event select, or its bits of a shared register.
+/// The register that controls one counter: an event select, or the register that all fixed counters share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum CounterControl {
@@ -18,7 +18,7 @@ pub enum CounterControl {
     Select(MsrAddress),
     /// A fixed counter's bits of the control register that all fixed counters share.
     Shared {
-        /// The register.
+        /// The shared control register.
         register: MsrAddress,
         /// The fixed counter's number.
         counter: u8,
@@ -26,7 +26,7 @@ pub enum CounterControl {
 }
 
 impl CounterControl {
-    /// Returns the register.
+    /// Returns the address of the control register.
     #[inline]
     pub const fn register(self) -> MsrAddress {
         match self {
@@ -58,7 +58,7 @@ impl CounterControl {
     }
 }
 
-/// The registers of one hardware counter: a row of a [`CounterUnit`](crate::CounterUnit).
+/// The registers of one hardware counter. [`CounterUnit::counter`](crate::CounterUnit::counter) returns them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Counter {
@@ -73,7 +73,7 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// Returns the control register that programs the counter.
+    /// Returns the register that controls the counter.
     #[inline]
     pub const fn control(&self) -> CounterControl {
         self.control
@@ -85,21 +85,21 @@ impl Counter {
         self.value
     }
 
-    /// Returns the counter's index for RDPMC; `None` if only RDMSR reads the counter.
+    /// Returns the counter's index for RDPMC, or `None` if only RDMSR reads the counter.
     #[inline]
     pub const fn rdpmc_index(&self) -> Option<PmcIndex> {
         self.rdpmc
     }
 
-    /// Returns the counter's width in bits, 32–64.
+    /// Returns the counter's width in bits, from 32 to 64.
     pub const fn width(&self) -> u32 {
         self.mask.count_ones()
     }
 
-    /// Returns the value from which the counter overflows after `events` events.
+    /// Returns the value to load so that the counter overflows after `events` events.
     ///
-    /// With `events` below 2³¹, the value is correct whether the processor takes it whole or sign-extends its low 32
-    /// bits.
+    /// If `events` is below 2³¹, the loaded value is the same on processors that sign-extend the low 32 bits of a
+    /// write.
     ///
     /// ```
     /// # use pmu_core::{Counter, MsrAccess, MsrBackend, MsrFault};
@@ -113,9 +113,9 @@ impl Counter {
         events.wrapping_neg() & self.mask
     }
 
-    /// Returns whether a counter that was [preloaded](Self::preload) has wrapped, by its present `value`.
+    /// Returns whether a counter that was [preloaded](Self::preload), and now reads `value`, has overflowed.
     ///
-    /// Correct until the counter has counted another half of its range.
+    /// The result is correct until the counter has counted half of its range after the overflow.
     ///
     /// ```
     /// # use pmu_core::{Counter, MsrAccess, MsrBackend, MsrFault};

@@ -5,26 +5,27 @@ use crate::msr::address::MsrAddress;
 
 /// The registers that control all counters of a processor together.
 ///
-/// A session owns the bits of its counters in these registers, and no others. While a session lives, other owners do
-/// not write the control register, but set their bits through the session
-/// ([`CounterSession::set_others_control`](crate::CounterSession::set_others_control)). In the status they acknowledge
-/// their own bits.
+/// A session owns the bits of its own counters in these registers. While the session lives, other owners do not write
+/// the control register. They set their bits by
+/// [`CounterSession::set_others_control`](crate::CounterSession::set_others_control). In the status register, other
+/// owners acknowledge their own bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct GlobalRegisters {
-    /// Control: one bit per counter, which counts only while its bit is set (and its event select says so).
+    /// The control register, with one bit per counter. A counter counts only while its bit here and the enable bits of
+    /// its own control are set.
     pub control: MsrAddress,
-    /// Overflow status: one bit per counter, set when the counter overflowed.
+    /// The overflow status register, with one bit per counter, set when the counter has overflowed.
     pub status: MsrAddress,
-    /// Acknowledgement: writing 1 clears the bit of the status.
+    /// The acknowledgement register: writing 1 to a bit clears the same bit of the status.
     pub acknowledge: MsrAddress,
-    /// The driver stops the counters while it services their interrupt: two more writes, and none of the
-    /// events of servicing itself are counted.
+    /// The driver stops the counters while it services their interrupt. This costs two more writes per interrupt, and
+    /// keeps the events of the interrupt path itself out of the counts.
     pub stop_while_serviced: bool,
-    /// Bit of the status that says that the processor froze the counters; acknowledging it releases them. 0: a
-    /// processor that freezes clears the control register instead.
+    /// Bit of the status that the processor sets when it freezes the counters; acknowledging this bit releases them. If
+    /// this field is 0, a processor that freezes its counters clears the control register instead.
     pub frozen: u64,
-    /// The freeze bit, if there is one: with it set, the processor stops all its counters when it raises the
-    /// performance interrupt.
+    /// The freeze bit, if the processor has one. While it is set, the processor stops all its counters when it raises
+    /// the performance interrupt.
     pub freeze: Option<RegisterBits>,
 }

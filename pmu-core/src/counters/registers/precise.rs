@@ -5,8 +5,8 @@ use crate::msr::access::MsrAccess;
 use crate::msr::backend::MsrBackend;
 use crate::msr::update::MsrUpdate;
 
-/// The register whose bits make an overflow write a record to memory instead of interrupting, one bit per
-/// counter: `IA32_PEBS_ENABLE`. A predecessor may have left bits of it set.
+/// The register that enables precise sampling, one bit per counter: `IA32_PEBS_ENABLE`. While a counter's bit is set,
+/// its overflow writes a record to memory instead of interrupting. A predecessor may have left bits set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct PreciseSampling {
@@ -17,8 +17,8 @@ pub struct PreciseSampling {
 }
 
 impl PreciseSampling {
-    /// Describes the register `enable`, which has one bit for each of these `counters`. The register is absent where
-    /// the bits `unavailable` of the register `capability` are set.
+    /// Describes the register `enable`, which has one bit for each of these `counters`. The processor lacks the
+    /// register if the bits `unavailable` of the register `capability` are set.
     ///
     /// # Safety
     /// - Clearing bits of `enable`, with its other bits as they are, does not break memory safety.
@@ -31,7 +31,7 @@ impl PreciseSampling {
     /// # let _ = precise;
     /// ```
     ///
-    /// Wrong: a register in which clearing a bit takes a protection away.
+    /// Wrong: a register in which clearing a bit removes a protection.
     ///
     /// ```
     /// # use pmu_core::{CounterSet, PreciseSampling};

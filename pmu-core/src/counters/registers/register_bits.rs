@@ -2,7 +2,7 @@
 
 use crate::msr::update::MsrUpdate;
 
-/// One owner's bits of a register that has several owners, such as `IA32_DEBUGCTL`.
+/// The bits that one owner has in a register with several owners, such as `IA32_DEBUGCTL`.
 ///
 /// ```
 /// use pmu_core::RegisterBits;
@@ -19,7 +19,7 @@ pub struct RegisterBits {
 }
 
 impl RegisterBits {
-    /// Describes `bits` of the register with this number (ECX).
+    /// Describes `bits` of the register with the number `register` (its number in ECX).
     ///
     /// # Safety
     /// - Setting and clearing any of the bits, with the register's other bits as they are, does not break memory
@@ -32,7 +32,7 @@ impl RegisterBits {
     /// # let _ = freeze;
     /// ```
     ///
-    /// Wrong: bits next to it, which make the processor store branches.
+    /// Wrong: the bits beside the freeze bit, which make the processor store branches.
     ///
     /// ```
     /// # use pmu_core::RegisterBits;
@@ -44,12 +44,12 @@ impl RegisterBits {
         Self { register, bits }
     }
 
-    /// Returns the owner's bits, as a mask.
+    /// Returns the mask of the owner's bits.
     pub const fn bits(&self) -> u64 {
         self.bits
     }
 
-    /// Returns the change that sets the owner's bits to their values in `value`.
+    /// Returns the register access that gives the owner's bits the values that they have in `value`.
     ///
     /// ```
     /// # use pmu_core::RegisterBits;
@@ -64,7 +64,7 @@ impl RegisterBits {
         unsafe { MsrUpdate::new(self.register, self.bits & !value, self.bits & value) }
     }
 
-    /// Returns an access that reads the register and changes nothing.
+    /// Returns the register access that reads the register and changes nothing.
     pub const fn read(&self) -> MsrUpdate {
         MsrUpdate::read(self.register)
     }

@@ -2,11 +2,11 @@
 
 use core::fmt;
 
-/// Value of an event-select register: a counter's event, and the conditions under which the event is counted.
+/// Value of an event-select register: the event that the counter counts, and the conditions under which it counts.
 ///
-/// Both vendors' layouts agree in bits 31:0, except for single reserved bits; AMD's event numbers continue in bits
-/// 35:32. The vendors' register types name each bit, and convert into this type. Source: SDM vol. 3B, "Layout of
-/// IA32_PERFEVTSELx MSRs"; APM vol. 2, "Core Performance Event-Select Register".
+/// The vendors' layouts agree in bits 31:0, except for single reserved bits. AMD's event numbers continue in bits
+/// 35:32. The register types of the vendor crates name each bit, and convert into this type. Source: SDM vol. 3B,
+/// "Layout of IA32_PERFEVTSELx MSRs"; APM vol. 2, "Core Performance Event-Select Register".
 ///
 /// ```
 /// use pmu_core::EventSelect;
@@ -52,7 +52,7 @@ impl EventSelect {
         self.0 & Self::ENABLE != 0
     }
 
-    /// Returns the event number: 8 bits on Intel, 12 bits on AMD.
+    /// Returns the event number, which has 8 bits on Intel and 12 bits on AMD.
     ///
     /// ```
     /// # use pmu_core::EventSelect;
@@ -69,7 +69,7 @@ impl EventSelect {
         (self.0 >> 8) as u8
     }
 
-    /// Returns the select with counting (bit 22) and interrupting (bit 20) enabled.
+    /// Returns this select with counting (bit 22) and interrupting (bit 20) enabled.
     ///
     /// ```
     /// # use pmu_core::EventSelect;

@@ -21,10 +21,10 @@ impl EventSelect {
     }
 }
 
-/// Description of a processor's counters, by its vendor: all that the operations need.
+/// Description of a processor's counters and their registers, made by a vendor crate.
 ///
-/// Statics hold what a vendor's processors have in common; the rest is from one processor's CPUID. A counter's
-/// [`CounterId`] is its bit in the global registers.
+/// What a vendor's processors have in common is in statics; the rest comes from the CPUID of one processor. A counter's
+/// [`CounterId`] is the number of its bit in the global registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct CounterUnit {
@@ -53,7 +53,7 @@ pub struct CounterUnit {
 }
 
 impl CounterUnit {
-    /// The unit of a processor that declares no counters.
+    /// The unit of a processor that declares no counters by CPUID.
     pub const NONE: Self = {
         const BANK: CounterBank =
             CounterBank { select: 0, value: 0, step: 0, rdpmc: 0, sign_extended: false };
@@ -79,8 +79,8 @@ impl CounterUnit {
         }
     };
 
-    /// Creates the unit of a processor without counters. [`CounterSession::take`](crate::CounterSession::take) returns
-    /// the reason.
+    /// Creates the unit of a processor without counters, with the `reason` that
+    /// [`CounterSession::take`](crate::CounterSession::take) returns as its error.
     pub const fn absent(reason: NoInterface) -> Self {
         Self { absent: reason, ..Self::NONE }
     }
@@ -90,13 +90,15 @@ impl CounterUnit {
         if self.counters.is_empty() { Some(self.absent) } else { None }
     }
 
-    /// Describes the general counters whose bits are set in `counters`, `width` bits wide (32–64). Counters from
-    /// [`MAX_GENERAL`](crate::MAX_GENERAL) on are left out. `event_bits` are the bits that an event may have in a
-    /// select: others fault, or mean something else.
+    /// Describes the general counters whose bits are set in `counters`. Bits from [`MAX_GENERAL`](crate::MAX_GENERAL)
+    /// on are ignored.
+    ///
+    /// `width` is the width of each counter in bits (32–64). `event_bits` is the mask of the select bits that an event
+    /// may set. Other bits fault, or have another meaning.
     ///
     /// # Safety
-    /// - The registers of `bank`, for each of these counters, are event selects and counters: no value of
-    ///   them makes the processor write to memory.
+    /// - For each of these counters, `bank` gives the addresses of an event select and of a counter's value. No value
+    ///   of these registers makes the processor write to memory.
     ///
     /// ```
     /// use pmu_core::{CounterBank, CounterUnit};
@@ -108,7 +110,7 @@ impl CounterUnit {
     /// assert_eq!(unit.counters().len(), 4);
     /// ```
     ///
-    /// Wrong: more counters than the bank has registers for.
+    /// Wrong: describing more counters than the bank has registers.
     ///
     /// ```
     /// # use pmu_core::{CounterBank, CounterUnit};
@@ -129,11 +131,11 @@ impl CounterUnit {
         Self { counters, bank, masks: [mask_of(width), u64::MAX], event_bits, ..Self::NONE }
     }
 
-    /// Returns the unit with other addresses, those of `bank`, and with only the general counters whose bits are set
-    /// in `counters`.
+    /// Returns this unit with the addresses of `bank`, and without the general counters whose bits are clear in
+    /// `counters`.
     ///
     /// # Safety
-    /// - The registers of `bank`, for each of these counters, are the same counters' event selects and values.
+    /// - For each remaining general counter, `bank` gives other addresses of the same event select and value.
     ///
     /// ```
     /// # use pmu_core::{CounterBank, CounterUnit};
@@ -147,18 +149,18 @@ impl CounterUnit {
     /// # let _ = legacy;
     /// ```
     ///
-    /// Wrong: `core.with_bank(&LEGACY, 0b11_1111)`. The legacy registers are of four counters.
+    /// Wrong: `core.with_bank(&LEGACY, 0b11_1111)`. Only four counters have legacy registers.
     pub const unsafe fn with_bank(&self, bank: &'static CounterBank, counters: u64) -> Self {
         let kept = self.counters.bits() & (counters | !CounterSet::GENERAL.bits());
         Self { counters: CounterSet::from_bits(kept), bank, ..*self }
     }
 
-    /// Adds the fixed counters whose bits are set in `counters`, `width` bits wide (32–64). They need
-    /// [global registers](Self::set_global).
+    /// Adds the fixed counters whose bits are set in `counters`, each of which is `width` bits wide (32–64). Fixed
+    /// counters need [global registers](Self::set_global).
     ///
     /// # Safety
-    /// - The registers of `fixed`, for each of these counters, are the shared control and counters: no value
-    ///   of them makes the processor write to memory.
+    /// - For each of these counters, `fixed` gives the addresses of the shared control register and of the counter's
+    ///   value. No value of these registers makes the processor write to memory.
     ///
     /// ```
     /// use pmu_core::{CounterUnit, FixedCounters};
@@ -170,7 +172,7 @@ impl CounterUnit {
     /// assert_eq!(unit.counters().len(), 3);
     /// ```
     ///
-    /// Wrong: fixed counters of a processor that declares none, below version 2. The registers are not defined there.
+    /// Wrong: adding fixed counters for a processor below version 2, which defines no such registers.
     pub const unsafe fn set_fixed(
         &mut self,
         counters: u8,
@@ -183,10 +185,10 @@ impl CounterUnit {
         self.masks[1] = mask_of(width);
     }
 
-    /// Gives the general counters second addresses, which are valid if a register declares them.
+    /// Gives the general counters second addresses, which exist if a bit of a capability register is set.
     ///
     /// # Safety
-    /// - The registers are these counters' second addresses, if `declared` is set in `capabilities`.
+    /// - If the bit `declared` is set in `capabilities`, the addresses are second addresses of the same counters.
     ///
     /// ```
     /// # use pmu_core::{CounterUnit, FullWidth};
@@ -197,59 +199,59 @@ impl CounterUnit {
     /// unsafe { unit.set_full_width(&FULL_WIDTH) };
     /// ```
     ///
-    /// Wrong: another bit of the register, such as the one for PEBS' baseline. Nothing may then be at the addresses.
+    /// Wrong: another bit of the register, such as the one for PEBS' baseline, which says nothing of the addresses.
     pub const unsafe fn set_full_width(&mut self, full_width: &'static FullWidth) {
         self.full_width = Some(full_width);
     }
 
-    /// Sets the event number and unit mask of each [`GenericEvent`], by its number. An event is absent if its bit is
-    /// clear in `available`, or if its value is 0.
+    /// Sets the event number and unit mask of each [`GenericEvent`], in the order of the events' numbers. The processor
+    /// lacks an event whose bit is clear in `available`, or whose value is 0.
     pub const fn set_generic(&mut self, named: &'static [u64; GenericEvent::COUNT], available: u8) {
         self.named = named;
         self.has_generic = available;
     }
 
-    /// Declares that each counter's control has a bit that denies RDPMC above privilege level 0: bit 37 of an event
-    /// select, and bit 33 + 4*n* of the control register of fixed counter *n*.
+    /// Declares whether each counter's control has a bit that denies RDPMC above privilege level 0. It is bit 37 of an
+    /// event select, and bit 33 + 4*n* of the control register for fixed counter *n*.
     pub const fn set_user_rdpmc_control(&mut self, declared: bool) {
         self.user_rdpmc_control = declared;
     }
 
-    /// Declares the select bits by which an event counts in guests only, and outside guests only. They may be set only
-    /// while virtualization is on.
+    /// Declares the select bits that make an event count only in guests (`guest_only`), and only outside guests
+    /// (`host_only`). They may be set in a select only while virtualization is on.
     pub const fn set_guest_bits(&mut self, guest_only: u64, host_only: u64) {
         self.guest_bits = [guest_only, host_only];
     }
 
-    /// Sets the type of core of a hybrid processor: a number that differs between types. An event opened by its select
-    /// counts only on cores of this type. 0, as in a new unit: every core counts the same events.
+    /// Sets a number that identifies the type of core on a hybrid processor. An event opened by its select counts only
+    /// on cores of this type. 0, the value in a new unit, means that all cores count the same events.
     pub const fn set_core_type(&mut self, core_type: u32) {
         self.core_type = core_type;
     }
 
-    /// Declares the event number `wide`, which may happen more than 15 times per cycle: one counter counts it right
-    /// only while the next one counts the event number `merge`. Such pairs are not made: both events are refused,
-    /// except `wide` with the promise [at most 15 per cycle](crate::Event::at_most_15_per_cycle).
+    /// Declares the event number `wide`, whose event may happen more than 15 times per cycle. A counter counts that
+    /// event correctly only while the next counter counts the event number `merge`. These crates make no such pairs, so
+    /// opening either event fails, except `wide` [at most 15 per cycle](crate::Event::at_most_15_per_cycle).
     pub const fn set_merge_event(&mut self, wide: u16, merge: u16) {
         self.merged = [wide, merge];
     }
 
-    /// Adds the registers that control all counters together.
+    /// Adds the global registers, which control all counters together.
     pub const fn set_global(&mut self, global: &'static GlobalRegisters) {
         self.global = Some(global);
     }
 
-    /// Declares the register of precise sampling, which a predecessor may have left enabled. Taking the counters
-    /// disables it.
+    /// Declares the register that enables precise sampling (PEBS). Taking the counters disables precise sampling that a
+    /// predecessor left enabled.
     ///
-    /// This is one register for all counters. For features with one register per counter, such as auto counter reload
+    /// This register has one bit per counter. For features with one register per counter, such as auto counter reload
     /// and architectural PEBS of Intel's version 6, see [`UnusedRegisters`](crate::UnusedRegisters).
     pub const fn set_precise_sampling(&mut self, precise: &'static PreciseSampling) {
         self.precise = Some(precise);
     }
 
-    /// Declares that the local APIC may mask the LVT entry when it delivers the interrupt, so that each interrupt must
-    /// unmask it.
+    /// Declares whether the local APIC may mask the LVT entry when it delivers the interrupt. If it may, each service
+    /// of the interrupt unmasks the entry.
     pub const fn set_masked_on_delivery(&mut self, masked: bool) {
         self.masked_on_delivery = masked;
     }
@@ -260,7 +262,7 @@ impl CounterUnit {
         self.counters
     }
 
-    /// Returns the bits of an event's select that no select of these counters may have.
+    /// Returns the bits of `event` that are illegal in a select of these counters.
     ///
     /// ```
     /// # use pmu_core::{CounterUnit, Event, EventSelect};
@@ -284,7 +286,7 @@ impl CounterUnit {
         self.event_bits | self.guest_bits[0] | self.guest_bits[1] | no_user_rdpmc
     }
 
-    /// Returns the select of a generic event, counting at every privilege level, if the processor has the event.
+    /// Returns the select that counts a generic event at every privilege level, if the processor has the event.
     ///
     /// ```
     /// # use pmu_core::{CounterUnit, GenericEvent};
@@ -302,9 +304,11 @@ impl CounterUnit {
 
     /// Returns the counters that can count `select`.
     ///
-    /// Every general counter can. A fixed counter can if the event is its own and nothing qualifies it. Where there
-    /// are fixed counters, event 0 stands for one that only they have. For constraints of single events on single
-    /// processors, see [`Event::on`](crate::Event::on).
+    /// - A general counter counts any event, with two exceptions. If there are fixed counters, event number 0 belongs
+    ///   to them. On Intel, bit 33 (IN_TXCP) needs counter 2.
+    /// - A fixed counter counts only its own event, without qualifiers.
+    ///
+    /// For restrictions of single events on single processors, see [`Event::on`](crate::Event::on).
     ///
     /// ```
     /// # use pmu_core::{CounterUnit, GenericEvent};
@@ -341,8 +345,8 @@ impl CounterUnit {
         !(0xFFFF | EventSelect::MODES | self.guest_bits[0] | self.guest_bits[1])
     }
 
-    /// Returns the type of core on a hybrid processor; 0: all cores are alike. On Intel it is EAX of CPUID leaf 0x1A:
-    /// the type in bits 31:24, and the native model.
+    /// Returns the type of core on a hybrid processor, or 0 if all cores are alike. On Intel the value is EAX of CPUID
+    /// leaf 0x1A: the type in bits 31:24, the native model in bits 23:0.
     pub const fn core_type(&self) -> u32 {
         self.core_type
     }
@@ -359,17 +363,17 @@ impl CounterUnit {
         self.guest_bits
     }
 
-    /// Returns whether the processor can deny RDPMC above privilege level 0 for each counter.
+    /// Returns whether the processor can deny RDPMC above privilege level 0 for each counter separately.
     pub const fn has_user_rdpmc_control(&self) -> bool {
         self.user_rdpmc_control
     }
 
-    /// Returns each counter with its registers, ascending by bit.
+    /// Returns each counter of the unit with its registers, in ascending order of the counters' bits.
     pub fn iter(&self) -> impl Iterator<Item = (CounterId, Counter)> + '_ {
         self.counters.iter().map(|counter| (counter, self.registers(counter)))
     }
 
-    /// Returns the registers of a counter, if it is in this unit.
+    /// Returns the registers of `counter`, or `None` if the unit lacks this counter.
     #[inline]
     pub fn counter(&self, counter: CounterId) -> Option<Counter> {
         self.counters.contains(counter).then(|| self.registers(counter))
@@ -441,7 +445,7 @@ impl CounterUnit {
         unsafe { MsrAddress::new(self.fixed.control) }
     }
 
-    /// Returns the registers that control all counters together, where the processor has them.
+    /// Returns the global registers, which control all counters together, if the processor has them.
     #[inline]
     pub const fn global(&self) -> Option<&'static GlobalRegisters> {
         self.global
@@ -452,14 +456,14 @@ impl CounterUnit {
         self.precise
     }
 
-    /// Returns whether delivery may mask the LVT entry, so that each interrupt must unmask it.
+    /// Returns whether delivery of the interrupt may mask the LVT entry, so that each service has to unmask it.
     #[inline]
     pub const fn is_masked_on_delivery(&self) -> bool {
         self.masked_on_delivery
     }
 
-    /// Returns the counters that both units have, of kinds whose registers agree: the processors of a hybrid machine
-    /// differ.
+    /// Returns the counters that both units have, with the same registers and width in both. On a hybrid machine, the
+    /// units of different types of core differ.
     ///
     /// ```
     /// # use pmu_core::{CounterSet, CounterUnit};

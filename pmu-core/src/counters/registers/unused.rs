@@ -6,11 +6,12 @@ use crate::msr::access::MsrAccess;
 use crate::msr::address::MsrAddress;
 use crate::msr::backend::MsrBackend;
 
-/// Registers that some counters have beside their control, and that no driver here uses. If firmware, or the kernel
-/// before a kexec, left values in them, a counter is reloaded or writes records behind the driver's back.
+/// Registers of single counters that no driver of these crates uses, beside the counters' own controls. If firmware or
+/// the kernel before a kexec left values in such registers, the processor reloads a counter, or writes records, without
+/// the driver's knowledge.
 ///
-/// [`CounterSession::take`](crate::CounterSession::take) does not clear them, so that a kernel that never finds
-/// such values does not pay for it.
+/// [`CounterSession::take`](crate::CounterSession::take) does not clear these registers, so that kernels without such a
+/// predecessor do not pay for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct UnusedRegisters {
@@ -19,13 +20,13 @@ pub struct UnusedRegisters {
 }
 
 impl UnusedRegisters {
-    /// No counter has such a register.
+    /// The value for a processor whose counters have no such registers.
     pub const NONE: Self = Self { distance: 0, counters: CounterSet::NONE };
 
-    /// Describes one register for each of these `counters`, at `distance` from the counter's value register.
+    /// Describes one such register for each of these `counters`, at `distance` from the counter's value register.
     ///
     /// # Safety
-    /// - Writing 0 to them does not break memory safety.
+    /// - Writing 0 to these registers does not break memory safety.
     ///
     /// ```
     /// use pmu_core::{CounterSet, UnusedRegisters};
@@ -34,7 +35,7 @@ impl UnusedRegisters {
     /// assert_eq!(reloads.counters().len(), 8);
     /// ```
     ///
-    /// Wrong: a distance that leads to another unit's registers.
+    /// Wrong: a distance that leads to registers of another kind.
     ///
     /// ```
     /// # use pmu_core::{CounterSet, UnusedRegisters};
@@ -51,11 +52,15 @@ impl UnusedRegisters {
         self.counters
     }
 
-    /// Clears these registers of those of `counters` that `unit` has, by one write each. Returns the counters whose
-    /// register faulted twice: do not take these.
+    /// Clears these registers of the given `counters`, as far as `unit` has the counters, by one write per counter.
+    /// Returns the counters whose write failed twice; do not take these counters.
     ///
-    /// Call it on the processor that `unit` describes: before the counters are taken, after their registers may have
-    /// lost their contents (suspend), and before another kernel is started. The old values are not restored.
+    /// Call this on the processor that `unit` describes:
+    /// - before the counters are taken;
+    /// - after a suspend in which their registers may have lost their contents;
+    /// - before another kernel is started.
+    ///
+    /// The cleared values are not restored.
     ///
     /// ```
     /// # use pmu_core::{CounterSet, CounterUnit, MsrBackend, UnusedRegisters};
@@ -67,7 +72,7 @@ impl UnusedRegisters {
     /// ```
     ///
     /// # Context
-    /// Any, while no other owner uses these counters.
+    /// Any context, while no other owner uses these counters.
     pub fn clear(
         &self,
         unit: &CounterUnit,
