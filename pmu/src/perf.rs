@@ -7,6 +7,7 @@ mod attr_bytes;
 mod attr_flags;
 mod attributes;
 mod cache_event;
+mod encodings;
 mod error;
 mod event_attr;
 mod event_text;

@@ -13,7 +13,7 @@ pub const PERF_TYPE_RAW: u32 = 4;
 
 /// Hardware events of perf that have a name here, with their numbers: `PERF_COUNT_HW_CPU_CYCLES`,
 /// `PERF_COUNT_HW_INSTRUCTIONS` and others. Without a name are bus cycles (6), and cycles in which the front end (7) or
-/// the back end (8) is stalled.
+/// the back end (8) is stalled: [`PerfAttributes::resolved`] has a processor's.
 pub const HARDWARE_EVENTS: [(u64, GenericEvent); GenericEvent::COUNT] = [
     (0, GenericEvent::Cycles),
     (1, GenericEvent::Instructions),
@@ -77,7 +77,7 @@ fn extra_register(config: u64) -> Option<MsrAddress> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct PerfAttributes {
-    /// `type`: [`PERF_TYPE_HARDWARE`] or [`PERF_TYPE_RAW`].
+    /// `type`: [`PERF_TYPE_HARDWARE`] or [`PERF_TYPE_RAW`]; others only until they are [resolved](Self::resolved).
     pub type_: u32,
     /// `config`: the event, as the type says.
     pub config: u64,

@@ -59,7 +59,8 @@ impl CoreKind {
 /// fn event(text: &str, this: &Snapshot) -> Result<Event, Box<dyn core::error::Error>> {
 ///     let core_type = Processor::detect(this)?.core_type();
 ///     let named = |name: &str| core_type.event(name).ok().map(|event| event.perf_config());
-///     let PerfEvent { attr, .. } = PerfEvent::parse(text, named)?;
+///     let PerfEvent { mut attr, .. } = PerfEvent::parse(text, named)?;
+///     attr.select = attr.select.resolved(named)?; // of caches, and stalled cycles
 ///     Ok(attr.event(|select| core_type.constraints(select))?)
 /// }
 /// # let dump = pmu::core::CpuidDump::parse(
@@ -70,6 +71,7 @@ impl CoreKind {
 /// let misses = event("cpu/mem_load_retired.l3_miss,period=10007/u", &this)?;
 /// assert_eq!(misses, event("cpu/event=0xd1,umask=0x20,period=10007/u", &this)?);
 /// assert_eq!(misses.period(), Some(10_007));
+/// assert_eq!(event("LLC-load-misses", &this)?.extra().unwrap().1, 0x3F_BFC0_0001);
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 ///

@@ -172,7 +172,7 @@ const FLOORS: &[Floors] = &[
         floors: &[
             "event_text",
             "attr_bytes, hardware_names, modifiers",
-            "event_attr",
+            "event_attr, encodings",
             "attributes, attr_flags, cache_event, frequency, throttle",
             "raw_config",
             "error",
