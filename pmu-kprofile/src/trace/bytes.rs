@@ -107,7 +107,7 @@ impl<'b> Writer<'b> {
     }
 }
 
-/// A string in UTF-16, little-endian, without the terminating zero.
+/// A string of a trace record in UTF-16, little-endian, without the terminating zero.
 ///
 /// # Examples
 /// ```
@@ -132,7 +132,8 @@ pub struct Utf16<'b>(&'b [u8]);
 impl<'b> Utf16<'b> {
     /// Converts `text` to UTF-16 in `buffer`.
     ///
-    /// The buffer needs two bytes per unit and two for the end. A zero ends the text.
+    /// The buffer needs two bytes for each UTF-16 unit of the text, and two for the terminating zero. A zero in the
+    /// text ends the string.
     ///
     /// # Errors
     /// [`NoRoom`](RecordError::NoRoom): the buffer is too small.
@@ -152,7 +153,7 @@ impl<'b> Utf16<'b> {
         })
     }
 
-    /// Returns the characters of the string; invalid units are replaced.
+    /// Returns the characters of the string. Each invalid UTF-16 unit is replaced by U+FFFD.
     pub fn chars(&self) -> impl Iterator<Item = char> {
         char::decode_utf16(self.units()).map(|unit| unit.unwrap_or(char::REPLACEMENT_CHARACTER))
     }

@@ -6,10 +6,10 @@ use pmu_core::{InterruptFrame, Interval, KProfileSource};
 
 use crate::object::callback::ProfileCallback;
 
-/// Bookkeeping for a workaround of cache errata: counts time interrupts, and limits their interval.
+/// Profile callback that counts timer interrupts, and limits the timer's interval, for a workaround of cache errata.
 ///
-/// While the workaround is active, the interval of `ProfileTime` must not be longer than required: pass a requested
-/// interval through [`limit`](Self::limit) before it is set.
+/// While the workaround is active, the interval of `ProfileTime` must not be longer than the workaround requires: pass
+/// each requested interval through [`limit`](Self::limit) before setting it.
 ///
 /// # Examples
 /// ```
@@ -35,17 +35,18 @@ pub struct CacheErrata {
 }
 
 impl CacheErrata {
-    /// Creates the bookkeeping, with any interval of `ProfileTime` permitted.
+    /// Creates the callback; until [`require`](Self::require) is called, every interval of `ProfileTime` is permitted.
     pub const fn new() -> Self {
         Self { interrupts: AtomicU64::new(0), longest: AtomicU32::new(u32::MAX) }
     }
 
-    /// Requires a time interrupt at least every `interval`.
+    /// Requires that the interval of `ProfileTime` is at most `interval`.
     pub fn require(&self, interval: Interval) {
         self.longest.store(interval.get(), Ordering::Relaxed);
     }
 
-    /// Returns the interval of `ProfileTime` to set for a request of `units` of 100 ns.
+    /// Returns the interval of `ProfileTime` to set if `units` of 100 ns are requested: the request, or the limit if
+    /// that is shorter.
     pub fn limit(&self, units: u64) -> u64 {
         match self.longest.load(Ordering::Relaxed) {
             u32::MAX => units,
@@ -53,7 +54,7 @@ impl CacheErrata {
         }
     }
 
-    /// Returns the number of time interrupts so far.
+    /// Returns the number of interrupts of `ProfileTime` so far.
     pub fn interrupts(&self) -> u64 {
         self.interrupts.load(Ordering::Relaxed)
     }

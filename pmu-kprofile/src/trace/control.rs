@@ -53,12 +53,12 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
         Self { profiles, objects, mask: GroupMask::EMPTY, configured: 0 }
     }
 
-    /// Returns the group mask in force.
+    /// Returns the group mask that was set last.
     pub const fn group_mask(&self) -> GroupMask {
         self.mask
     }
 
-    /// Returns the configured sources of PMC interrupts, which are traced while the group mask has
+    /// Returns the configured sources of PMC interrupts. Their interrupts are traced while the group mask contains
     /// [`PERF_PMC_PROFILE`].
     pub fn pmc_sources(&self) -> impl Iterator<Item = KProfileSource> + '_ {
         self.configured().map(ProfileObject::source)
@@ -70,7 +70,7 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
         self.objects.pmc.iter().take(self.configured)
     }
 
-    /// Configures the sources of PMC interrupts, replacing the previous ones.
+    /// Sets the sources whose interrupts are traced as PMC interrupts, in place of the previous sources.
     ///
     /// # Context
     /// Task.
@@ -107,13 +107,14 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
         Ok(())
     }
 
-    /// Selects the events whose records have the PEBS index: none, the initial setting, or the context switch.
+    /// Selects the events whose records have the PEBS index, by hook ids: none, or [`CONTEXT_SWITCH_HOOK`]. Initially
+    /// there are none.
     ///
     /// # Context
     /// Task.
     ///
     /// # Errors
-    /// [`NoPebsIndex`](TraceError::NoPebsIndex), [`PebsHook`](TraceError::PebsHook); nothing is changed.
+    /// [`NoPebsIndex`](TraceError::NoPebsIndex), [`PebsHook`](TraceError::PebsHook). After an error nothing is changed.
     pub fn set_pebs_hooks(&mut self, hooks: &[u16]) -> Result<(), TraceError> {
         if !self.profiles.rules().version.has_control_area() {
             return Err(TraceError::NoPebsIndex);
@@ -137,16 +138,16 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
         if traces { Ok(()) } else { Err(TraceError::NotTraced(flag)) }
     }
 
-    /// Sets the group mask: starts what the mask newly enables, and stops what it no longer enables.
+    /// Sets the group mask, and starts and stops tracing accordingly.
     ///
-    /// The objects of flags that change are started and stopped, and the tracing of context switches is turned on or
-    /// off. Other flags are only stored.
+    /// Three flags have an effect: [`PERF_PROFILE`] and [`PERF_PMC_PROFILE`] start and stop profile objects, and
+    /// [`PERF_CONTEXT_SWITCH`] turns the tracing of context switches on and off. Other flags are only stored.
     ///
     /// # Context
     /// Task.
     ///
     /// # Errors
-    /// See [`TraceError`]. If a start fails, everything that this call started is stopped again.
+    /// See [`TraceError`]. If a start fails, the objects that this call started are stopped again.
     pub fn set_group_mask<H: ProfileHardware>(
         &mut self,
         mask: GroupMask,

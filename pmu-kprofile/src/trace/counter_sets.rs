@@ -4,7 +4,8 @@ use pmu_core::{KProfileSource, NtStatus, ProcessorNumber};
 
 use crate::affinity::Affinity;
 
-/// Allocates a kernel's counters for traced PMC: `HalAllocatePmcCounterSet` and `HalFreePmcCounterSet`.
+/// Allocates and frees the counters whose values are in trace records: `HalAllocatePmcCounterSet` and
+/// `HalFreePmcCounterSet`.
 ///
 /// ```
 /// use pmu_core::{KProfileSource, NtStatus, ProcessorNumber};
@@ -35,14 +36,15 @@ pub trait CounterSets {
     /// Returns the active processors.
     fn active_processors(&self) -> Affinity;
 
-    /// Returns the number of a processor's counters: `HalQueryProfileNumberOfCounters`. From version 1903 on, it limits
-    /// the number of sources.
+    /// Returns the number of counters that a processor has: `HalQueryProfileNumberOfCounters`. From version 1903 on, at
+    /// most this many sources can be traced.
     fn counters(&self) -> usize;
 
     /// Allocates counters for the sources on a processor, and starts them.
     ///
     /// # Errors
-    /// The status that the service is to return, for instance `STATUS_NOT_SUPPORTED`. Nothing is allocated there.
+    /// The status that the service is to return, for instance `STATUS_NOT_SUPPORTED`. After an error, nothing is
+    /// allocated on the processor.
     fn allocate(&mut self, on: ProcessorNumber, sources: &[KProfileSource])
     -> Result<(), NtStatus>;
 

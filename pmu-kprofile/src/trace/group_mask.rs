@@ -1,36 +1,36 @@
 //! Group masks: the kernel events that a logger records. The flags have the names of Windows' `ntwmi.h`.
 
-/// `PERF_PROFILE`: sampled profiles.
+/// `PERF_PROFILE`, a flag of a group mask: sampled profiles.
 pub const PERF_PROFILE: u32 = 0x2000_0002;
 
-/// `PERF_PMC_PROFILE`: PMC interrupts.
+/// `PERF_PMC_PROFILE`, a flag of a group mask: PMC interrupts.
 pub const PERF_PMC_PROFILE: u32 = 0x2000_0400;
 
-/// `PERF_PROFILING`: sampled profiles and PMC interrupts.
+/// `PERF_PROFILING`, two flags of a group mask: sampled profiles and PMC interrupts.
 pub const PERF_PROFILING: u32 = PERF_PROFILE | PERF_PMC_PROFILE;
 
-/// `PERF_CONTEXT_SWITCH`: switches from one thread to another.
+/// `PERF_CONTEXT_SWITCH`, a flag of a group mask: switches from one thread to another.
 pub const PERF_CONTEXT_SWITCH: u32 = 0x2000_0004;
 
-/// `PERF_COMPACT_CSWITCH`: context switches, in records of a form that is not documented.
+/// `PERF_COMPACT_CSWITCH`, a flag of a group mask: context switches, in records whose form is not documented.
 pub const PERF_COMPACT_CSWITCH: u32 = 0x2000_0100;
 
-/// `PERF_HV_PROFILE`: sampled profiles of the hypervisor.
+/// `PERF_HV_PROFILE`, a flag of a group mask: sampled profiles of the hypervisor.
 pub const PERF_HV_PROFILE: u32 = 0x8080_0000;
 
 /// `EVENT_TRACE_FLAG_PROFILE` of `EVENT_TRACE_PROPERTIES.EnableFlags`: the documented name of
 /// [`PERF_PROFILE`].
 pub const EVENT_TRACE_FLAG_PROFILE: u32 = 0x0100_0000;
 
-/// `PERF_MASK_INDEX`: the bits of a flag that select its word of a mask.
+/// `PERF_MASK_INDEX`: the bits of a flag that are the index of the flag's word in a group mask.
 pub const PERF_MASK_INDEX: u32 = 0xE000_0000;
 
-/// `PERF_NUM_MASKS`: number of words in a mask.
+/// `PERF_NUM_MASKS`: number of 32-bit words in a group mask.
 pub const PERF_NUM_MASKS: usize = 8;
 
-/// A set of kernel events that a logger records: `PERFINFO_GROUPMASK`, eight words of flags.
+/// A set of kernel events that a logger records: `PERFINFO_GROUPMASK`, eight 32-bit words of flags.
 ///
-/// The top three bits of a flag select its word.
+/// The top three bits of a flag are the index of its word; the other bits are set in that word.
 ///
 /// ```
 /// use pmu_kprofile::trace::{EVENT_TRACE_FLAG_PROFILE, GroupMask, PERF_PMC_PROFILE, PERF_PROFILE};
@@ -41,7 +41,7 @@ pub const PERF_NUM_MASKS: usize = 8;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct GroupMask {
-    /// `Masks`.
+    /// `Masks`: the words of the mask.
     pub masks: [u32; PERF_NUM_MASKS],
 }
 
@@ -51,8 +51,8 @@ impl GroupMask {
 
     /// Converts the `EnableFlags` of a logger to a mask.
     ///
-    /// The flags are the first word of the mask, except for flags that stand for a flag of another word. No flag stands
-    /// for [`PERF_PMC_PROFILE`].
+    /// The first word of the mask is `flags`, except that [`EVENT_TRACE_FLAG_PROFILE`] becomes [`PERF_PROFILE`], which
+    /// is in another word. No flag of `EnableFlags` becomes [`PERF_PMC_PROFILE`].
     pub const fn from_enable_flags(flags: u32) -> Self {
         let mut mask = Self::EMPTY;
         mask.masks[0] = flags & !EVENT_TRACE_FLAG_PROFILE;

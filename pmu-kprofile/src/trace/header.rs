@@ -10,13 +10,13 @@ pub(super) const MARKER_32: u16 = 0xC010;
 
 pub(super) const MARKER_64: u16 = 0xC011;
 
-/// Version of the records that this crate writes.
+/// Version in the header of the records that this crate writes.
 pub const RECORD_VERSION: u16 = 2;
 
-/// Flag of `PERFINFO_TRACE_HEADER`: a PEBS index follows.
+/// Flag in a record's header: a PEBS index follows the header.
 pub const PEBS_INDEX_FLAG: u16 = 0x8000;
 
-/// Bits of `PERFINFO_TRACE_HEADER`: the number of PMC values that follow.
+/// Bits of a record's header with the number of PMC values that follow the header.
 pub const PMC_COUNT_MASK: u16 = 0x0700;
 
 /// Returns the high half of a marker.

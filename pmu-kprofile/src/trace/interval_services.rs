@@ -8,11 +8,11 @@ use crate::object::caller::Caller;
 use crate::trace::cache_errata::CacheErrata;
 use crate::trace::event::source_interval::{IntervalHook, SourceInterval};
 
-/// The services that query and set intervals, `NtQueryIntervalProfile` and `NtSetIntervalProfile`, with their own
-/// state.
+/// The services that query and set the intervals of profile sources: `NtQueryIntervalProfile` and
+/// `NtSetIntervalProfile`.
 ///
-/// Intervals are machine-wide, and the interface has them. The services' own state is the interval of
-/// `ProfileAlignmentFixup`, which has no effect, and whether changes are traced.
+/// Intervals are machine-wide, and the profile interface stores them. This type stores the rest: the interval of
+/// `ProfileAlignmentFixup`, which has no effect, and whether changes of intervals are traced.
 ///
 /// ```
 /// use pmu_core::{DefaultInterface, KProfileSource, NtStatus};
@@ -92,8 +92,9 @@ impl IntervalServices {
 
     /// Returns the interval of a source, in the unit of the source: `NtQueryIntervalProfile`.
     ///
-    /// The interval of a source that is not supported is 0. That of `ProfileAlignmentFixup` is what was set, at first
-    /// 0. The service succeeds, even if the caller's memory faults as the kernel writes the interval there.
+    /// The result is 0 for a source that is not supported. For `ProfileAlignmentFixup` it is the interval that was set
+    /// last, initially 0. As in Windows, the service succeeds even if the caller's memory faults when the kernel writes
+    /// the result there.
     ///
     /// # Context
     /// Task.
@@ -114,22 +115,24 @@ impl IntervalServices {
         })
     }
 
-    /// Sets the interval of a source, clamped to the source's limits, and returns it: `NtSetIntervalProfile`.
+    /// Sets the interval of a source, clamped to the source's limits, and returns the clamped interval:
+    /// `NtSetIntervalProfile`.
     ///
-    /// `None` is a success as well: the source is not supported, or is `ProfileAlignmentFixup`, whose interval is
-    /// remembered and has no effect.
+    /// `Ok(None)` means that the service succeeds without an effect: the source is not supported, or is
+    /// `ProfileAlignmentFixup`, whose interval is only stored.
     ///
-    /// While tracing is [on](Self::begin_trace), `record` is called with the event of a record 0x0F48 if an interval
-    /// was set. The old interval of the event is 0 if it was set while tracing was off. A running counter takes up the
-    /// interval at its next overflow, a running timer at
-    /// [`Session::apply_interval`](pmu_core::Session::apply_interval).
+    /// If [tracing is on](Self::begin_trace) and an interval was set, `record` is called with the event of a record
+    /// 0x0F48. The old interval in this event is 0 if the old interval was set while tracing was off.
+    ///
+    /// A running counter is loaded with the new interval at its next overflow. A running timer takes the new interval
+    /// at [`Session::apply_interval`](pmu_core::Session::apply_interval).
     ///
     /// # Context
     /// Task.
     ///
     /// # Errors
-    /// `STATUS_PRIVILEGE_NOT_HELD`, from version 6.2 on, for a caller in user mode without `SeSystemProfilePrivilege`.
-    /// Nothing is changed then.
+    /// `STATUS_PRIVILEGE_NOT_HELD`: from version 6.2 on, the caller is in user mode and lacks
+    /// `SeSystemProfilePrivilege`. Nothing is changed.
     pub fn set(
         &self,
         interface: &impl ProfileInterface,
@@ -164,12 +167,12 @@ impl IntervalServices {
 
     /// Begins to trace changes of intervals, and records the present interval of each of `sources`.
     ///
-    /// Calls `record` with the event of a record 0x0F49 for each source that is supported. `sources` are those whose
-    /// samples are traced, so that a reader can weigh the samples. The old interval of the event is the new one. Before
-    /// version 6.0 the call does nothing.
+    /// `sources` are the sources whose samples will be traced: a reader of the trace weighs samples by these intervals.
+    /// For each supported source, `record` is called with the event of a record 0x0F49, whose old and new intervals are
+    /// equal. Before version 6.0 the call does nothing.
     ///
     /// # Context
-    /// Task; before `TraceControl::set_group_mask` switches the samples on.
+    /// Task. Call this function before `TraceControl::set_group_mask` turns the tracing of samples on.
     ///
     /// # Examples
     /// ```
@@ -205,11 +208,11 @@ impl IntervalServices {
 
     /// Ends the tracing of intervals, and records the present interval of each of `sources`.
     ///
-    /// Calls `record` with the event of a record 0x0F4A for each source that is supported, if
-    /// [`begin_trace`](Self::begin_trace) began to trace.
+    /// For each supported source, `record` is called with the event of a record 0x0F4A. If
+    /// [`begin_trace`](Self::begin_trace) did not turn tracing on, nothing is recorded.
     ///
     /// # Context
-    /// Task; after the samples were switched off.
+    /// Task. Call this function after the tracing of samples was turned off.
     pub fn end_trace(
         &self,
         interface: &impl ProfileInterface,

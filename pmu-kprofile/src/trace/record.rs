@@ -10,7 +10,7 @@ use crate::trace::header::{
 };
 use crate::trace::record_error::RecordError;
 
-/// A trace record: a header, extended data, and an event.
+/// A trace record of Windows' kernel logger: a header, extended data, and an event.
 ///
 /// Encoding a decoded record gives the same bytes again.
 ///
@@ -34,13 +34,13 @@ use crate::trace::record_error::RecordError;
 pub struct Record<'b> {
     /// Width of the traced kernel's pointers.
     pub width: PointerWidth,
-    /// Version from the header, with those adjacent flags of the header that do not concern extended data.
+    /// Version from the header, together with the flags of the same word that do not concern extended data.
     pub version: u16,
-    /// Time stamp in the trace's units.
+    /// Time stamp, in the unit of the trace's clock.
     pub timestamp: u64,
     /// The PEBS index and the counters' values, which a record of any event may have.
     pub extended: Extended,
-    /// Event of the record.
+    /// The event that the record describes.
     pub event: Event<'b>,
     /// Bytes after the known members of the event.
     pub rest: &'b [u8],
@@ -59,7 +59,7 @@ impl<'b> Record<'b> {
     /// Any.
     ///
     /// # Errors
-    /// [`NoRoom`](RecordError::NoRoom): the buffer is too small. Nothing is written.
+    /// [`NoRoom`](RecordError::NoRoom): the buffer is too small. Nothing is written to it.
     pub fn encode(&self, bytes: &mut [u8]) -> Result<usize, RecordError> {
         let mut length = Writer::new(&mut []);
         self.write(0, &mut length);
@@ -89,7 +89,8 @@ impl<'b> Record<'b> {
 
     /// Decodes the record at the beginning of `bytes`, and returns it with its length.
     ///
-    /// Unknown data is kept: events as [`Event::Other`], flags in `version`, members in `rest`.
+    /// Unknown parts of a record are kept: an unknown event as [`Event::Other`], unknown flags in `version`, unknown
+    /// members in `rest`.
     ///
     /// # Context
     /// Any.

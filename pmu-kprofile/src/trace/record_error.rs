@@ -7,17 +7,17 @@ use core::fmt;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum RecordError {
-    /// There are fewer bytes than the record says or needs.
+    /// There are fewer bytes than the length in the record's header, or the record is shorter than its event.
     TooShort,
-    /// The marker is not that of a performance record.
+    /// The marker in the header, this number, is not that of a performance record.
     Marker(u32),
-    /// The hook id is that of another event.
+    /// The hook id, this number, belongs to another event than the expected one.
     Hook(u16),
-    /// There are more elements than a record can have.
+    /// There are this many elements, more than a record can have.
     TooMany(usize),
     /// The buffer is too small.
     NoRoom {
-        /// Number of bytes needed; from 0x10000 on, a record cannot have them.
+        /// Number of bytes needed. A record has at most 0xFFFF bytes, so it cannot be written if this is more.
         needed: usize,
     },
 }

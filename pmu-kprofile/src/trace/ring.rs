@@ -22,15 +22,16 @@ const TRIES: usize = 8;
 /// Number of words of a context switch with all extended data: header, time stamp, index, values, and 24 bytes.
 const SWITCH_WORDS: usize = 2 + 1 + MAX_PMC_VALUES + 3;
 
-/// A ring of call chains, for `N` events of one processor.
+/// A ring of `N` call chains of one processor, for [`TraceRing::push_call_chain`].
 pub type StackRing<const N: usize> = TraceRing<N, STACK_WORDS>;
 
-/// A ring of context switches, for `N` switches of one processor, with extended data.
+/// A ring of `N` context switches of one processor, each with room for all extended data.
 pub type SwitchRing<const N: usize> = TraceRing<N, SWITCH_WORDS>;
 
 /// A ring of the trace records of one processor: interrupts push records, and a task drains them.
 ///
-/// The ring has room for `N` records of at most `W` words of 8 bytes each; by default these are profile interrupts.
+/// The ring has room for `N` records of at most `W` words of 8 bytes each. The default `W` is the length of a profile
+/// interrupt's record.
 ///
 /// ```
 /// use pmu_kprofile::PointerWidth;
@@ -74,7 +75,7 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
 
     /// Pushes the record of a profile interrupt; returns `false` if the ring is full.
     ///
-    /// A record without room is counted as [dropped](Self::dropped).
+    /// A record that finds the ring full is counted as [dropped](Self::dropped).
     ///
     /// # Context
     /// Any, NMI included, on the ring's processor. Wait-free.
@@ -83,13 +84,14 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
         self.push_by(|slot| slot.fill(sample.words(width, timestamp)))
     }
 
-    /// Pushes the call chain of an interrupt, as far as it fits; returns `false` if the ring is full.
+    /// Pushes the call chain of an interrupt; returns `false` if the ring is full.
     ///
-    /// A call chain without room is counted as [dropped](Self::dropped).
+    /// A call chain longer than a record is cut off at its outer end. A call chain that finds the ring full is counted
+    /// as [dropped](Self::dropped).
     ///
     /// # Context
-    /// Any, NMI included, on the ring's processor. Wait-free if the frame's [`call_chain`](InterruptFrame::call_chain)
-    /// is.
+    /// Any, NMI included, on the ring's processor. The function is wait-free if the frame's
+    /// [`call_chain`](InterruptFrame::call_chain) is wait-free.
     ///
     /// # Examples
     /// ```
@@ -112,10 +114,11 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
 
     /// Pushes any record; returns `false` if the ring is full, or the record is longer than a slot.
     ///
-    /// A record without room is counted as [dropped](Self::dropped).
+    /// A record that is not pushed is counted as [dropped](Self::dropped).
     ///
     /// # Context
-    /// Any, NMI included, on the ring's processor. Wait-free. The bytes are on the stack meanwhile.
+    /// Any, NMI included, on the ring's processor. Wait-free. During the call, the bytes of the record are on the
+    /// stack.
     ///
     /// # Examples
     /// ```
@@ -167,7 +170,7 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
         false
     }
 
-    /// Returns the number of records dropped so far, because there was no room for them.
+    /// Returns the number of records dropped so far, because the ring was full or they were longer than a slot.
     ///
     /// # Context
     /// Any.

@@ -9,9 +9,9 @@ use crate::trace::extended::Extended;
 use crate::trace::record::Record;
 use crate::trace::ring::SwitchRing;
 
-/// Writes a trace record of each context switch into the processor's ring.
+/// Writes a trace record of each context switch into the ring of the processor that switches.
 ///
-/// It does so while the group mask of [`TraceControl`](crate::trace::TraceControl) has
+/// Records are written while the group mask of [`TraceControl`](crate::trace::TraceControl) contains
 /// [`PERF_CONTEXT_SWITCH`](crate::trace::PERF_CONTEXT_SWITCH).
 ///
 /// ```
@@ -56,7 +56,7 @@ impl Gate {
 }
 
 impl<const N: usize> SwitchTrace<N> {
-    /// Creates a trace, still off, that writes into `rings`: one ring per processor, by index.
+    /// Creates a trace that writes into `rings`: one ring per processor, by index. The trace is off.
     pub const fn new(width: PointerWidth, rings: &'static [SwitchRing<N>]) -> Self {
         let gate = Gate { traced: AtomicBool::new(false), stamped: AtomicBool::new(false) };
         Self { width, rings, gate, ringless: AtomicU64::new(0) }
@@ -75,13 +75,13 @@ impl<const N: usize> SwitchTrace<N> {
         self.gate.traced.load(Ordering::Relaxed)
     }
 
-    /// Records a context switch, while context switches are traced.
+    /// Records a context switch if context switches are traced.
     ///
-    /// The PEBS index is recorded only after
+    /// The record has the PEBS index only if
     /// [`TraceControl::set_pebs_hooks`](crate::trace::TraceControl::set_pebs_hooks) requested it.
     ///
     /// # Context
-    /// Any, on the processor `on`, which switches. Wait-free.
+    /// Any, on the processor that switches, which is `on`. Wait-free.
     pub fn record(
         &self,
         on: ProcessorNumber,
@@ -102,8 +102,7 @@ impl<const N: usize> SwitchTrace<N> {
         ring.push(&Record { extended, ..Record::new(self.width, timestamp, switch) });
     }
 
-    /// Returns the number of switches lost so far: those that found a ring full, and those of processors without a
-    /// ring.
+    /// Returns the number of context switches lost so far, because a ring was full or the processor has no ring.
     ///
     /// # Context
     /// Any.

@@ -28,14 +28,14 @@ pub struct TraceCallback<const N: usize> {
 }
 
 impl<const N: usize> TraceCallback<N> {
-    /// Creates a callback that writes `hook`'s records into `rings`, one ring per processor, by index.
+    /// Creates a callback that writes records of the kind `hook` into `rings`: one ring per processor, by index.
     pub const fn new(hook: Hook, width: PointerWidth, rings: &'static [TraceRing<N>]) -> Self {
         Self { hook, width, rings, stacks: &[], ringless: AtomicU64::new(0) }
     }
 
-    /// Also writes the call chain of each interrupt, as a [`StackWalk`](crate::trace::StackWalk) record, into `stacks`.
+    /// Also writes the call chain of each interrupt into `stacks`, as a [`StackWalk`](crate::trace::StackWalk) record.
     ///
-    /// There is one ring per processor, by index. A processor beyond them records no call chains.
+    /// `stacks` has one ring per processor, by index. A processor without a ring in `stacks` records no call chains.
     ///
     /// # Examples
     /// ```
@@ -62,9 +62,10 @@ impl<const N: usize> TraceCallback<N> {
         self
     }
 
-    /// Returns the number of records lost so far: those that found a ring full, and those of processors without a ring.
+    /// Returns the number of records lost so far, because a ring was full or the processor has no ring.
     ///
-    /// A ring that other callbacks share counts the records that they lost, too.
+    /// If other callbacks write to the same rings, the records that these callbacks lost in full rings are counted as
+    /// well.
     pub fn dropped(&self) -> u64 {
         let full: u64 = self.rings.iter().map(TraceRing::dropped).sum();
         let stacks: u64 = self.stacks.iter().map(StackRing::dropped).sum();

@@ -10,31 +10,32 @@ use crate::trace::trace_objects::MAX_PMC_SOURCES;
 
 /// Reason that tracing was not configured.
 ///
-/// Nothing was changed, except after a profile error of an object that was to be stopped.
+/// If stopping an object fails with [`Hardware`](ProfileError::Hardware), the change is made nevertheless. After any
+/// other error nothing is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum TraceError {
-    /// This version of Windows does not trace the events of a flag:
-    /// [`PERF_PROFILE`](crate::trace::PERF_PROFILE) needs Windows XP,
-    /// [`PERF_PMC_PROFILE`](crate::trace::PERF_PMC_PROFILE) Windows 8.
+    /// This flag's events are not traced by this version of Windows: [`PERF_PROFILE`](crate::trace::PERF_PROFILE) needs
+    /// Windows XP or later, and [`PERF_PMC_PROFILE`](crate::trace::PERF_PMC_PROFILE) Windows 8 or later.
     NotTraced(u32),
     /// No source was given.
     NoSource,
-    /// More sources were given than [`MAX_PMC_SOURCES`].
+    /// This many sources were given, more than [`MAX_PMC_SOURCES`].
     TooManySources(usize),
-    /// A source was given twice.
+    /// This source was given twice.
     DuplicateSource(KProfileSource),
-    /// The source cannot be traced: the hardware does not support it, it is `ProfileTime`, or its number is above
+    /// This source cannot be traced: the hardware does not support it, it is `ProfileTime`, or its number is above
     /// 32,767.
     UnsupportedSource(KProfileSource),
-    /// PMC interrupts are being traced; their sources cannot be changed now.
+    /// The sources of PMC interrupts cannot be changed while PMC interrupts are traced.
     Busy,
-    /// PMC interrupts were to be traced, but no sources are configured.
+    /// The tracing of PMC interrupts was requested, but no sources are configured.
     NotConfigured,
-    /// This version of Windows has no PEBS index: it needs Windows 8.
+    /// This version of Windows, before Windows 8, has no PEBS index in its records.
     NoPebsIndex,
-    /// The PEBS index was requested for an event other than [`CONTEXT_SWITCH_HOOK`], for more than one, or without
+    /// The PEBS index cannot be recorded for the requested events. Either they are others than one
+    /// [`CONTEXT_SWITCH_HOOK`], or the objects were created without
     /// [`with_switches`](crate::trace::TraceObjects::with_switches).
     PebsHook,
     /// An object could not be started or stopped.

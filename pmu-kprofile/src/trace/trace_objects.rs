@@ -6,15 +6,15 @@ use crate::object::callback::ProfileCallback;
 use crate::object::profile_object::ProfileObject;
 use crate::trace::switches::{Gate, SwitchTrace};
 
-/// `ETW_MAX_PROFILING_SOURCES`: maximum number of sources whose PMC interrupts are traced.
+/// `ETW_MAX_PROFILING_SOURCES`: maximum number of sources whose PMC interrupts can be traced at a time.
 pub const MAX_PMC_SOURCES: usize = 4;
 
-/// The profile objects by which the kernel traces: one for the sampled profile, and four for PMC interrupts.
+/// The profile objects by which a kernel traces interrupts: one for the sampled profile, and four for PMC interrupts.
 ///
-/// Optionally, the tracing of context switches comes with them.
+/// [`with_switches`](Self::with_switches) adds the tracing of context switches.
 ///
-/// From Windows 8 on, these are callback objects. Earlier kernels traced sampled profiles without an object, with the
-/// same effect on each interrupt; here the same objects serve all versions.
+/// In Windows 8 and later, these are callback objects. Earlier kernels traced sampled profiles without an object. Here
+/// the same objects serve all versions, and trace the same interrupts.
 #[derive(Debug)]
 pub struct TraceObjects {
     pub(super) sampled: ProfileObject<'static>,
@@ -25,8 +25,8 @@ pub struct TraceObjects {
 impl TraceObjects {
     /// Creates the objects from two callbacks, usually [`TraceCallback`](crate::trace::TraceCallback)s.
     ///
-    /// Interrupts of `ProfileTime` call `sampled`, and interrupts of the configured sources call `pmc`. The objects are
-    /// for lists of the same rules.
+    /// Interrupts of `ProfileTime` call `sampled`, and interrupts of the configured sources call `pmc`. The objects can
+    /// be started on [`Profiles`](crate::Profiles) with the same rules.
     pub const fn new(
         rules: Rules,
         sampled: &'static dyn ProfileCallback,
@@ -45,7 +45,7 @@ impl TraceObjects {
         }
     }
 
-    /// Also lets the group mask switch the tracing of context switches on and off.
+    /// Also lets the group mask turn the tracing of context switches on and off.
     ///
     /// # Examples
     /// ```

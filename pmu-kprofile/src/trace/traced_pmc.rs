@@ -12,10 +12,10 @@ use crate::trace::counter_sets::CounterSets;
 use crate::trace::extended::MAX_PMC_VALUES;
 use crate::trace::once_list::OnceList;
 
-/// Maximum number of counters whose values a logger's records have, in any version.
+/// Maximum number of counters whose values can be selected for a logger's records, in any Windows version.
 pub const MAX_TRACED_COUNTERS: usize = 8;
 
-/// Maximum number of events whose records have counters' values: the length of `ETW_PMC_SUPPORT.HookId`.
+/// Maximum number of events whose records can have the values of counters: the length of `ETW_PMC_SUPPORT.HookId`.
 pub const MAX_TRACED_HOOKS: usize = 4;
 
 /// Facts about a logger and the caller of a request that only the kernel knows.
@@ -50,15 +50,16 @@ pub const MAX_TRACED_HOOKS: usize = 4;
 pub struct LoggerFacts {
     /// Set if the trace handle is that of an active logger.
     pub is_active: bool,
-    /// Set if the caller has `TRACELOG_GUID_ENABLE`.
+    /// Set if the caller has the access right `TRACELOG_GUID_ENABLE`.
     pub may_enable: bool,
     /// Set if the logger's buffers are paged memory.
     pub is_paged: bool,
-    /// Set if there is memory for what the logger is to remember.
+    /// Set if the memory for the logger's selection of counters and events was allocated.
     pub has_memory: bool,
 }
 
-/// Selects the counters whose values a logger's records have, and the events that have them: `ETW_PMC_SUPPORT`.
+/// Selects the counters whose values are in a logger's records, and the events whose records have the values:
+/// `ETW_PMC_SUPPORT`.
 ///
 /// ```
 /// use pmu_core::{KProfileSource, NtStatus};
@@ -89,7 +90,7 @@ pub struct TracedPmc {
 }
 
 impl TracedPmc {
-    /// Creates the selection of a logger: no counters and no events yet.
+    /// Creates the selection of a logger, with no counters and no events.
     pub const fn new(rules: Rules) -> Self {
         Self {
             rules,
@@ -99,24 +100,27 @@ impl TracedPmc {
         }
     }
 
-    /// Selects the sources that are counted, and allocates counters for them on each active processor: class 0x0F.
+    /// Selects the sources that are counted, and allocates counters for these sources on each active processor: class
+    /// 0x0F.
     ///
-    /// The checks are those of Windows, in the order of Windows. `array` is `ProfileSource`: the 32-bit numbers behind
-    /// the request's trace handle.
+    /// The checks are those of Windows, in the order of Windows. `array` is `ProfileSource`: the 32-bit numbers that
+    /// follow the trace handle in the request.
     ///
-    /// Eight sources, [`MAX_TRACED_COUNTERS`], are accepted at most; a record has the values of the first seven.
+    /// At most eight sources, [`MAX_TRACED_COUNTERS`], are accepted; a record has the values of the first seven.
     ///
     /// # Context
     /// Task.
     ///
     /// # Errors
-    /// Nothing is changed, nor left allocated.
-    /// - `STATUS_NOT_IMPLEMENTED`: before version 6.2.
-    /// - `STATUS_INVALID_PARAMETER`: the array is not whole; there is no source, or there are more than
-    ///   [the version](pmu_core::WindowsVersion::traced_counters_limit) takes; the logger's memory is paged.
+    /// After an error, no counters stay allocated and the selection is unchanged.
+    /// - `STATUS_NOT_IMPLEMENTED`: the Windows version is before 6.2.
+    /// - `STATUS_INVALID_PARAMETER`: the length of the array is not a multiple of 4; there is no source; there are more
+    ///   sources than [the version](pmu_core::WindowsVersion::traced_counters_limit) takes; or the logger's memory is
+    ///   paged.
     /// - `STATUS_WMI_INSTANCE_NOT_FOUND`, `STATUS_ACCESS_DENIED`, `STATUS_NO_MEMORY`: see [`LoggerFacts`].
-    /// - `STATUS_WMI_ALREADY_ENABLED`: the sources were set, and [`stop`](Self::stop) was not called since.
-    /// - `STATUS_NOT_SUPPORTED`: a number is no source; or the status of [`CounterSets::allocate`].
+    /// - `STATUS_WMI_ALREADY_ENABLED`: the sources were selected before, and [`stop`](Self::stop) was not called since.
+    /// - `STATUS_NOT_SUPPORTED`: a number is not that of a source.
+    /// - The status of [`CounterSets::allocate`].
     pub fn set_counters(
         &self,
         array: &[u8],
@@ -163,15 +167,16 @@ impl TracedPmc {
 
     /// Selects the events whose records have the values of the [counters](Self::set_counters), by hook ids: class 0x0E.
     ///
-    /// `array` is `HookId`: the 32-bit numbers behind the request's trace handle. That the checks are those of the
-    /// counters is inferred.
+    /// `array` is `HookId`: the 32-bit numbers that follow the trace handle in the request. **Inferred**: the checks
+    /// are the same as those for counters.
     ///
     /// # Context
     /// Task.
     ///
     /// # Errors
-    /// Those of [`set_counters`](Self::set_counters), with at most [`MAX_TRACED_HOOKS`] hooks, and without counters to
-    /// allocate. `STATUS_INVALID_PARAMETER` as well: a hook is wider than 16 bits.
+    /// The errors of [`set_counters`](Self::set_counters), except `STATUS_NOT_SUPPORTED` and those of allocating
+    /// counters. At most [`MAX_TRACED_HOOKS`] hook ids are accepted. A hook id wider than 16 bits is reported as
+    /// `STATUS_INVALID_PARAMETER`.
     pub fn set_hooks(&self, array: &[u8], logger: LoggerFacts) -> Result<(), NtStatus> {
         let words: Vec<u32, MAX_TRACED_HOOKS> = self.check(array, MAX_TRACED_HOOKS, logger)?;
         if words.iter().any(|hook| *hook > u16::MAX.into()) {
@@ -214,8 +219,9 @@ impl TracedPmc {
         Ok(numbers)
     }
 
-    /// Returns the sources that are counted, in the order of the values and of
-    /// [`CounterNames`](crate::trace::CounterNames).
+    /// Returns the sources that are counted, in the order of their values in a record.
+    ///
+    /// [`CounterNames`](crate::trace::CounterNames) have the same order.
     ///
     /// # Context
     /// Any.
@@ -223,7 +229,7 @@ impl TracedPmc {
         self.counters.items().filter_map(KProfileSource::new)
     }
 
-    /// Returns the hook ids of the events whose records have counters' values.
+    /// Returns the hook ids of the events whose records have the values of counters.
     ///
     /// # Context
     /// Any.
@@ -231,10 +237,11 @@ impl TracedPmc {
         self.hooks.items().map(|hook| hook as u16)
     }
 
-    /// Returns the counters' values for the record of an event, each read by `read` on this processor.
+    /// Returns the values of the counters for the record of an event, each read by `read` on the processor that
+    /// executes the call.
     ///
-    /// There are none if the event is not selected, or no source is. Where `read` has no value, because the processor's
-    /// counters were not allocated, the value is 0.
+    /// The result is empty if the event or the sources are not selected. If `read` returns `None`, because no counters
+    /// are allocated on the processor, the value is 0.
     ///
     /// # Context
     /// Any; wait-free if `read` is.
@@ -252,8 +259,10 @@ impl TracedPmc {
         values
     }
 
-    /// Ends traced PMC when its logger is stopped: frees the counters, and clears both selections, which may then be
-    /// set again.
+    /// Ends the traced PMC of a logger that is stopped: frees the counters, and clears the selected counters and
+    /// events.
+    ///
+    /// Both selections may then be made again.
     ///
     /// # Context
     /// Task.

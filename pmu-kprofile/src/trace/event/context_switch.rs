@@ -8,13 +8,13 @@ use crate::trace::record_error::RecordError;
 /// Hook id of a context switch: `PERFINFO_LOG_TYPE_CONTEXTSWAP`.
 pub const CONTEXT_SWITCH_HOOK: u16 = 0x0524;
 
-/// A context switch of a processor: `CSwitch`, with a payload of 24 bytes.
+/// A switch of a processor from one thread to another: Windows' event `CSwitch`, with a payload of 24 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ContextSwitch {
-    /// Thread that is switched to.
+    /// Id of the thread that the processor switches to.
     pub new_thread: u32,
-    /// Thread that is switched from.
+    /// Id of the thread that the processor switches from.
     pub old_thread: u32,
     /// Priority of the new thread.
     pub new_priority: i8,
@@ -22,7 +22,7 @@ pub struct ContextSwitch {
     pub old_priority: i8,
     /// C-state that the processor was last in.
     pub previous_c_state: u8,
-    /// Spare.
+    /// Unused byte: `SpareByte` of `CSwitch`.
     pub spare: i8,
     /// Wait reason of the old thread.
     pub old_wait_reason: i8,
@@ -30,11 +30,11 @@ pub struct ContextSwitch {
     pub old_wait_mode: i8,
     /// State of the old thread.
     pub old_state: i8,
-    /// Ideal processor of the old thread's wait.
+    /// Ideal processor of the old thread: `OldThreadWaitIdealProcessor` of `CSwitch`.
     pub ideal_processor: i8,
     /// Time that the new thread waited.
     pub new_wait_time: u32,
-    /// Reserved.
+    /// Reserved member of `CSwitch`.
     pub reserved: u32,
 }
 

@@ -31,7 +31,8 @@ pub struct CounterNames<'b> {
 impl<'b> CounterNames<'b> {
     /// Converts the names of counters to UTF-16 in `buffer`.
     ///
-    /// The buffer needs two bytes per unit and two for the end of each name. A zero in a name ends it.
+    /// The buffer needs two bytes for each UTF-16 unit of a name, and two for each terminating zero. A zero in a name
+    /// ends the name.
     ///
     /// # Errors
     /// [`NoRoom`](RecordError::NoRoom): the buffer is too small.

@@ -45,17 +45,17 @@ impl Hook {
     }
 }
 
-/// A profile interrupt: where it came, and why.
+/// A profile interrupt as a record describes it: the address, the thread, and the count or the source.
 ///
-/// As in Windows, the record has no PEBS index.
+/// As in Windows, a record of this event has no PEBS index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Sample {
-    /// Address to which the interrupt returns; 32 bits for a 32-bit kernel.
+    /// Address to which the interrupt returns; at most 32 bits wide for a 32-bit kernel.
     pub pc: u64,
-    /// Interrupted thread.
+    /// Id of the interrupted thread.
     pub thread: u32,
-    /// Members that depend on the event.
+    /// Members that depend on whether the interrupt is a sampled profile or a PMC interrupt.
     pub detail: Detail,
 }
 
@@ -63,26 +63,26 @@ pub struct Sample {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Detail {
-    /// Of a sampled profile.
+    /// Members of a sampled profile.
     SampledProfile {
         /// Number of interrupts that the record stands for.
         count: u16,
-        /// [`EXECUTING_DPC`], [`EXECUTING_ISR`] and the [`PRIORITY`].
+        /// Flags: [`EXECUTING_DPC`], [`EXECUTING_ISR`], and the thread's priority in [`PRIORITY`].
         flags: u8,
-        /// Rank.
+        /// Rank, a member that this crate passes on as it is.
         rank: u8,
     },
-    /// Of a PMC interrupt.
+    /// Members of a PMC interrupt.
     PmcInterrupt {
-        /// Profile source.
+        /// Number of the profile source.
         source: u16,
-        /// Reserved.
+        /// Reserved member, which this crate passes on as it is.
         reserved: u16,
     },
 }
 
 impl Detail {
-    /// Returns the event's hook.
+    /// Returns the kind of the profile interrupt, which determines the hook id.
     pub const fn hook(self) -> Hook {
         match self {
             Self::SampledProfile { .. } => Hook::SampledProfile,

@@ -6,10 +6,10 @@ use crate::trace::bytes::{Reader, Writer};
 use crate::trace::event::sample::{Hook, Sample};
 use crate::trace::record_error::RecordError;
 
-/// Hook id of several sampled profiles in one record: `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_CACHE`.
+/// Hook id of a record with several sampled profiles: `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_CACHE`.
 pub const SAMPLED_PROFILE_CACHE_HOOK: u16 = 0x0F37;
 
-/// `PERFINFO_SAMPLED_PROFILE_CACHE_MAX`: maximum number of samples that Windows collects.
+/// `PERFINFO_SAMPLED_PROFILE_CACHE_MAX`: maximum number of sampled profiles in one record.
 pub const MAX_CACHED_SAMPLES: usize = 20;
 
 /// Several sampled profiles, collected and then written in one record.
@@ -40,14 +40,14 @@ pub struct SampleCache<'b> {
 }
 
 impl<'b> SampleCache<'b> {
-    /// Encodes sampled profiles in `buffer`, for one record of all.
+    /// Encodes several sampled profiles in `buffer`, for one record.
     ///
-    /// The buffer needs 16 bytes per sample, or 12 with 32-bit pointers. Each sample must be of a [sampled
+    /// The buffer needs 16 bytes per sample, or 12 if pointers are 32 bits wide. Each sample must be a [sampled
     /// profile](Hook::SampledProfile).
     ///
     /// # Errors
     /// - [`NoRoom`](RecordError::NoRoom): the buffer is too small.
-    /// - [`Hook`](RecordError::Hook): a sample belongs to another event.
+    /// - [`Hook`](RecordError::Hook): a sample is not a sampled profile.
     /// - [`TooMany`](RecordError::TooMany): there are more than [`MAX_CACHED_SAMPLES`].
     pub fn new(
         width: PointerWidth,

@@ -5,13 +5,13 @@ use pmu_core::PointerWidth;
 use crate::trace::bytes::{Reader, Utf16, Writer};
 use crate::trace::record_error::RecordError;
 
-/// Hook id of a source's interval that was set: `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_SET_INTERVAL`.
+/// Hook id of a record of an interval that was set: `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_SET_INTERVAL`.
 pub const SET_INTERVAL_HOOK: u16 = 0x0F48;
 
-/// Hook id of a source's interval when a trace begins: `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_DC_START`.
+/// Hook id of a record of an interval at the beginning of a trace: `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_DC_START`.
 pub const COLLECTION_START_HOOK: u16 = 0x0F49;
 
-/// Hook id of a source's interval when a trace ends: `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_DC_END`.
+/// Hook id of a record of an interval at the end of a trace: `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_DC_END`.
 pub const COLLECTION_END_HOOK: u16 = 0x0F4A;
 
 /// The occasion on which a source's interval is recorded, which selects the hook id.
@@ -34,11 +34,11 @@ pub struct SourceInterval<'b> {
     pub hook: IntervalHook,
     /// Number of the source: see [`KProfileSource`](pmu_core::KProfileSource).
     pub source: u32,
-    /// Interval from the record on, in the unit of the source.
+    /// Interval that is in force after the event, in the unit of the source.
     pub new: u32,
-    /// Interval until the record; 0 if tracing was off.
+    /// Interval that was in force before the event; 0 if tracing was off when it was set.
     pub old: u32,
-    /// Name of the source, in records of version 3.
+    /// Name of the source. Only records of version 3 have it.
     pub name: Option<Utf16<'b>>,
 }
 

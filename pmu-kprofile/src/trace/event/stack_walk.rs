@@ -13,7 +13,7 @@ use crate::trace::bytes::{Reader, Writer};
 use crate::trace::header::header_word;
 use crate::trace::record_error::RecordError;
 
-/// Maximum number of return addresses in a record that this crate writes.
+/// Maximum number of return addresses in a call chain that this crate writes.
 pub const MAX_RETURN_ADDRESSES: usize = 32;
 
 /// Maximum number of addresses: the address of the event, and the return addresses.
@@ -25,19 +25,19 @@ const FIXED_WORDS: usize = 4;
 /// Number of words of the longest record that this crate writes.
 pub(in crate::trace) const STACK_WORDS: usize = FIXED_WORDS + MAX_ADDRESSES;
 
-/// Hook id of a call chain: `PERFINFO_LOG_TYPE_STACKWALK`.
+/// Hook id of a record of a call chain: `PERFINFO_LOG_TYPE_STACKWALK`.
 pub const STACK_WALK_HOOK: u16 = 0x1820;
 
-/// The call chain of an event. The event has the time stamp [`event_timestamp`](Self::event_timestamp) and the same
-/// thread.
+/// The call chain of another event, which has the same thread and the time stamp
+/// [`event_timestamp`](Self::event_timestamp).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct StackWalk<'b> {
-    /// Time stamp of the event that the call chain belongs to, in the trace's units.
+    /// Time stamp of the event whose call chain this is, in the unit of the trace's clock.
     pub event_timestamp: u64,
-    /// Low 32 bits of the process id; 0 for none.
+    /// Low 32 bits of the process id; 0 if there is no process.
     pub process: u32,
-    /// Thread of the event.
+    /// Id of the event's thread.
     pub thread: u32,
     /// Width of each of the addresses.
     width: PointerWidth,
@@ -45,7 +45,7 @@ pub struct StackWalk<'b> {
 }
 
 impl<'b> StackWalk<'b> {
-    /// Returns the event's address, then the return addresses, innermost first.
+    /// Returns the addresses of the call chain: the address of the event, then the return addresses, innermost first.
     ///
     /// # Examples
     /// ```

@@ -43,11 +43,11 @@ macro_rules! events {
         #[non_exhaustive]
         pub enum Event<'b> {
             $($(#[$doc])* $name($name$(<$borrowed>)?),)*
-            /// An unknown event, kept as it is.
+            /// An event that this crate does not know, with its bytes unchanged.
             Other {
-                /// Hook id.
+                /// Hook id of the event.
                 hook: u16,
-                /// Bytes after the header and the extended data.
+                /// Bytes of the record after the header and the extended data.
                 payload: &'b [u8],
             },
         }
@@ -59,7 +59,7 @@ macro_rules! events {
         })*
 
         impl<'b> Event<'b> {
-            /// Returns the name of the event's type; `None` for an unknown event.
+            /// Returns the name of the event's type in this crate; `None` for an unknown event.
             pub const fn name(&self) -> Option<&'static str> {
                 match self {
                     $(Self::$name(_) => Some(stringify!($name)),)*
@@ -67,7 +67,7 @@ macro_rules! events {
                 }
             }
 
-            /// Returns the hook id, the number by which a record names its event.
+            /// Returns the hook id: the number in a record's header that says which event the record describes.
             pub fn hook(&self) -> u16 {
                 match self {
                     $(Self::$name(event) => event.hook(),)*
