@@ -8,7 +8,7 @@ use core::fmt;
 pub struct EventId(u16);
 
 impl EventId {
-    /// A slot has 12 bits for it.
+    /// A slot has 12 bits for an identity.
     const MASK: u16 = 0xFFF;
 
     /// From here on: opened events, by their places in an [`EventTable`](crate::EventTable).

@@ -25,7 +25,7 @@ pub(crate) enum EventState {
     Waiting,
     /// On a counter.
     Counting,
-    /// Started before it came here; here it found no counter.
+    /// Started, and switched in, but no counter was free for the event.
     Refused,
     /// Started; this processor cannot count the event, or another event of its group.
     Uncountable,

@@ -15,7 +15,7 @@ pub struct CounterSlot(AtomicU64);
 pub(crate) enum SlotState {
     /// Not in use.
     Free,
-    /// Counts this event; overflows after `period` of it since the counter was loaded.
+    /// Counts this event, and overflows `period` events after the counter was loaded.
     Running { event: EventId, period: u64 },
     /// Not in use. Its control register holds this event, enabled, and the global control register stops it.
     Parked { event: EventId },
@@ -24,14 +24,14 @@ pub(crate) enum SlotState {
 }
 
 impl CounterSlot {
-    /// Below them lies the event's identity, of 12 bits.
+    /// The event's identity is in the 12 bits below the flags.
     const PARKED: u64 = 1 << 13;
 
     const FAULTED: u64 = 1 << 14;
 
     const RUNNING: u64 = 1 << 15;
 
-    /// Above them lies the period, of 48 bits.
+    /// The period is in the 48 bits above the flags.
     const FIRST_OF_PERIOD: u32 = 16;
 
     /// Creates a free counter.

@@ -20,7 +20,7 @@ pub(crate) struct Placement {
 impl Placement {
     const PRESENT: u16 = 1 << 15;
 
-    /// Below it lies the event's identity, of 12 bits.
+    /// The event's identity is in the 12 bits below the encoding.
     const FIRST_OF_ENCODING: u32 = 12;
 
     pub(crate) const fn pack(self) -> u16 {
