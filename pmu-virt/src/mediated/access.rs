@@ -17,13 +17,17 @@ use crate::registers::row::{ReadAs, WriteAs};
 impl HostCounters {
     /// Returns whether the hypervisor intercepts this register's RDMSR and WRMSR while the guest is loaded.
     ///
-    /// Intercepted are the event selects and `IA32_FIXED_CTR_CTRL`, which the policy concerns; the registers that set
-    /// the status, and `IA32_PERF_GLOBAL_INUSE`; every register that this guest's PMU lacks, and those that the PMU
-    /// shares with other facilities. Where the processor has [more](Self::from_cpuid) than the guest, the global
-    /// registers are, too.
+    /// The hypervisor intercepts these registers:
     ///
-    /// [`write`](Self::write) and [`read`](Self::read) answer the intercepted accesses, and those to any other register
-    /// of the PMU.
+    /// - the event selects and `IA32_FIXED_CTR_CTRL`, for which the policy is asked;
+    /// - the registers that set the status, and `IA32_PERF_GLOBAL_INUSE`;
+    /// - every register that this guest's PMU lacks;
+    /// - the registers that the PMU shares with other facilities;
+    /// - the global registers, if the processor may have counters or PERF_METRICS that the guest lacks
+    ///   ([`from_cpuid`](Self::from_cpuid)).
+    ///
+    /// [`write`](Self::write) and [`read`](Self::read) answer the intercepted accesses. They also answer accesses to
+    /// the PMU's other registers.
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, HostCounters, IntelConfiguration, MediationError, VirtualPmu};
@@ -63,22 +67,22 @@ impl HostCounters {
         }
     }
 
-    /// Returns whether the hypervisor intercepts RDPMC while the guest is loaded, for [`read_pmc`](Self::read_pmc): the
-    /// processor has counters that no guest has, or PERF_METRICS (ECX 2000_0000h).
+    /// Returns whether the hypervisor intercepts RDPMC while the guest is loaded, for [`read_pmc`](Self::read_pmc). It
+    /// does if the processor may have counters that no guest has, or PERF_METRICS (ECX 2000_0000h).
     pub const fn intercepts_rdpmc(&self) -> bool {
         self.has_more
     }
 
-    /// Executes an intercepted WRMSR of the loaded guest, in its PMU and on the real counters. A counter does not count
-    /// an event that the [policy](EventPolicy) forbids.
+    /// Executes an intercepted WRMSR of the loaded guest, in its PMU and on the real counters. A counter counts nothing
+    /// while its event is one that the [policy](EventPolicy) forbids.
     ///
-    /// The answer is that of [`VirtualPmu::write`]. Status bits that the guest sets raise no interrupt. Afterwards
-    /// [`Loaded::global_control`] and [`Loaded::debug_control`] return what the guest has. Accesses: one write, and a
-    /// read of the status where a counter interrupts from now on.
+    /// The answer is the answer of [`VirtualPmu::write`]. Status bits that the guest sets raise no interrupt.
+    /// Afterwards [`Loaded::global_control`] and [`Loaded::debug_control`] return the guest's new values. Accesses: one
+    /// write. If a counter newly interrupts, also one read of the status.
     ///
     /// # Errors
-    /// Another guest is loaded, or an access failed: then the guest's PMU has the value, and the counters may not have
-    /// it.
+    /// - Another guest is loaded.
+    /// - An access failed: the guest's PMU has the value, and the real counters may not have it.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};
@@ -167,8 +171,8 @@ impl HostCounters {
         Ok(answer)
     }
 
-    /// Executes an intercepted RDMSR of the loaded guest, with what the real counters hold now. The answer is that of
-    /// [`VirtualPmu::read`]. Accesses: one read at most.
+    /// Executes an intercepted RDMSR of the loaded guest, and returns what the real counters hold now. The answer has
+    /// the form of [`VirtualPmu::read`]'s. Accesses: at most one read.
     ///
     /// # Errors
     /// Another guest is loaded, or the access failed.
@@ -227,7 +231,7 @@ impl HostCounters {
         Ok(Read::Value(value))
     }
 
-    /// Executes an intercepted RDPMC of the loaded guest: a counter that the guest has, or #GP.
+    /// Executes an intercepted RDPMC of the loaded guest: returns the value of a counter that the guest has, or #GP.
     ///
     /// # Errors
     /// Another guest is loaded, or the access failed.

@@ -7,7 +7,7 @@ use pmu_core::{CounterSet, MsrFault};
 use crate::configuration::error::ConfigurationError;
 use crate::configuration::host_error::HostError;
 
-/// Reason why a guest was not loaded onto real counters, or not put back, or why its access failed.
+/// Reason why a mediated PMU cannot be built, or why a guest was not loaded, was not put back, or could not access it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -16,7 +16,8 @@ pub enum MediationError {
     Configuration(ConfigurationError),
     /// The host's CPUID gives no configuration.
     Host(HostError),
-    /// The host has no register that sets bits of the global status: Intel below version 4, AMD before PerfMonV2.
+    /// The host has no register that sets bits of the global status: Intel has it from version 4 on, AMD from PerfMonV2
+    /// on.
     NoStatusSet,
     /// The host's counters cannot be written in full width.
     NoFullWidthWrites,
@@ -28,7 +29,7 @@ pub enum MediationError {
     NotTheHosts,
     /// These counters of the guest were not lent.
     NotLent(CounterSet),
-    /// The loaded state is another guest's, or this guest's from before it was restored.
+    /// The [`Loaded`](crate::Loaded) value is another guest's, or this guest was restored after it was loaded.
     NotTheLoaded,
     /// An access to a register of the host failed.
     Access(MsrFault),

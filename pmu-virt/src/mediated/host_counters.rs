@@ -13,29 +13,29 @@ use crate::registers::layout::Layout;
 /// `IA32_PERF_CAPABILITIES`: PERF_METRICS available (SDM vol. 4, table 2-2).
 const PERF_METRICS: u64 = 1 << 15;
 
-/// Real counters of the hypervisor's processor, which guests use in turn: a mediated PMU.
+/// Real counters of one processor of the hypervisor's, which guests use in turn: a mediated PMU.
 ///
-/// While a guest is [loaded](Self::load) it has all counters. The guest accesses directly what is not
-/// [intercepted](Self::intercepts): counters, global control, the status and its acknowledgement, RDPMC.
-/// [`write`](Self::write), [`read`](Self::read) and [`read_pmc`](Self::read_pmc) answer the intercepted accesses.
+/// While a guest is [loaded](Self::load), the guest has all counters. It accesses directly what is not
+/// [intercepted](Self::intercepts): counters, global control, the status and its acknowledgement, RDPMC. The hypervisor
+/// answers the intercepted accesses by [`write`](Self::write), [`read`](Self::read) and [`read_pmc`](Self::read_pmc).
 ///
 /// The host's session [lends](pmu_core::CounterSession::lend) its counters for that time; a host without a session
-/// calls [`stop`](Self::stop) instead. Meanwhile the host does not use the features that share the status register with
-/// the counters (Processor Trace, LBR and PEBS that interrupt).
+/// calls [`stop`](Self::stop) instead. While a guest is loaded, the host does not use the features that share the
+/// status register with the counters: Processor Trace, and LBR and PEBS that interrupt.
 ///
-/// The host's execution is not counted. On Intel the processor switches the global control with the entry, by these
-/// fields of the VMCS:
+/// The counters do not count the host's execution. On Intel, the processor switches the global control at entries and
+/// exits by these fields of the VMCS:
 ///
 /// - the guest's global control is [`Loaded::global_control`](crate::Loaded::global_control), with the entry control
 ///   "load IA32_PERF_GLOBAL_CTRL";
-/// - the host's is [`LentCounters::global_control`], with the exit control "load IA32_PERF_GLOBAL_CTRL";
-/// - the exit control "save IA32_PERF_GLOBAL_CTRL" keeps the guest's field up to date over its exits, and the field's
-///   value goes to [`put`](Self::put);
+/// - the host's global control is [`LentCounters::global_control`], with the exit control "load IA32_PERF_GLOBAL_CTRL";
+/// - the exit control "save IA32_PERF_GLOBAL_CTRL" updates the guest's field at each exit, and [`put`](Self::put) gets
+///   the field's value;
 /// - the guest's `IA32_DEBUGCTL` is [`Loaded::debug_control`](crate::Loaded::debug_control).
 ///
-/// On AMD the selects are marked GuestOnly, and `load` and `put` write the global control.
+/// On AMD, the selects have GuestOnly set, and `load` and `put` write the global control.
 ///
-/// The NMI handler that belongs to this loop is the example of [`GuestInterrupts`](crate::GuestInterrupts).
+/// The example of [`GuestInterrupts`](crate::GuestInterrupts) is the NMI handler for the loop of this example.
 ///
 /// ```
 /// use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};
@@ -109,12 +109,16 @@ pub struct HostCounters {
 
 impl HostCounters {
     /// Describes the counters of a processor with this PMU. A configuration does not tell whether an Intel processor
-    /// has PERF_METRICS, so RDPMC and the global registers are [intercepted](Self::intercepts) there;
-    /// [`from_cpuid`](Self::from_cpuid) knows.
+    /// has PERF_METRICS. So the hypervisor [intercepts](Self::intercepts) RDPMC and the global registers there, which
+    /// [`from_cpuid`](Self::from_cpuid) may avoid.
     ///
     /// # Errors
-    /// The host lacks what a switch of guests needs: a register that sets the status (`IA32_PERF_GLOBAL_STATUS_SET`
-    /// from version 4 on, `PerfCntrGlobalStatusSet` of PerfMonV2), full-width writes, or selects with GuestOnly.
+    /// The host lacks one of these, which a switch of guests needs:
+    ///
+    /// - a register that sets the status (`IA32_PERF_GLOBAL_STATUS_SET` from version 4 on, `PerfCntrGlobalStatusSet` of
+    ///   PerfMonV2);
+    /// - full-width writes, on Intel;
+    /// - selects with GuestOnly, on AMD.
     pub const fn new(host: Configuration) -> Result<Self, MediationError> {
         if let Err(error) = host.check() {
             return Err(MediationError::Configuration(error));
@@ -139,14 +143,14 @@ impl HostCounters {
         Ok(Self { configuration: host, layout, registers, has_more })
     }
 
-    /// Describes the counters of the processor with this CPUID and this `IA32_PERF_CAPABILITIES`, given as to
-    /// [`Configuration::from_cpuid`].
+    /// Describes the counters of the processor with this CPUID and this `IA32_PERF_CAPABILITIES`. The arguments are
+    /// those of [`Configuration::from_cpuid`].
     ///
-    /// Guests get at most eight general and eight fixed counters. Where the processor has more counters than the guest,
-    /// or PERF_METRICS, RDPMC and the global registers are [intercepted](Self::intercepts), too.
+    /// Guests get at most eight general and eight fixed counters. If the processor has more counters than the guest, or
+    /// PERF_METRICS, the hypervisor also [intercepts](Self::intercepts) RDPMC and the global registers.
     ///
     /// # Errors
-    /// [`Host`](MediationError::Host), and those of [`new`](Self::new).
+    /// [`Host`](MediationError::Host), and the errors of [`new`](Self::new).
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, HostCounters, IntelConfiguration, VirtualPmu};
@@ -172,8 +176,8 @@ impl HostCounters {
         Ok(Self { has_more: left_out || has_metrics, ..Self::new(host)? })
     }
 
-    /// Returns the configuration that a guest can have: the host's counters, without AnyThread, which would count other
-    /// threads, and without the qualifiers for a guest's own guests.
+    /// Returns the configuration that a guest can have: the host's counters without AnyThread, which would count other
+    /// threads, and without GuestOnly and HostOnly, which a guest needs only to run guests itself.
     pub const fn guest(&self) -> Configuration {
         match self.configuration {
             Configuration::Intel(mut intel) => {
@@ -188,8 +192,8 @@ impl HostCounters {
         }
     }
 
-    /// Stops all counters of this processor by the global control, on a host without a session: reset leaves the
-    /// general counters enabled there. Once on each processor is enough; the returned value is for that processor.
+    /// Stops all counters of this processor by the global control. A host without a session calls this once on each
+    /// processor, because reset leaves the general counters enabled. The returned value is for that processor.
     ///
     /// # Errors
     /// The access to the global control failed.

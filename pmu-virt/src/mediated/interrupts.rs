@@ -10,11 +10,11 @@ use crate::mediated::registers::Access;
 use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::policy::event_policy::EventPolicy;
 
-/// Interrupts of one virtual processor's real counters, as its task and an interrupt's handler share them: 16 bytes per
-/// virtual processor, in a static for instance. The task has everything else of the guest.
+/// Interrupts of one virtual processor's real counters, shared by its task and the interrupt handler: 16 bytes per
+/// virtual processor, in a static for instance. The guest's other state belongs to the task.
 ///
-/// The handler asks the value of the guest that was [loaded](HostCounters::load) last on its processor, until another
-/// guest is about to be loaded there.
+/// The handler uses the value of the guest that was [loaded](HostCounters::load) last on the handler's processor, until
+/// another guest is about to be loaded there.
 ///
 /// ```
 /// use core::sync::atomic::{AtomicUsize, Ordering};
@@ -74,8 +74,8 @@ impl GuestInterrupts {
         Self { state: AtomicU64::new(0), interrupting: AtomicU64::new(0) }
     }
 
-    /// Makes an interrupt that has come [pending](VirtualPmu::pmi_pending) in the guest, and returns whether there was
-    /// one. The hypervisor calls this after each exit, and when a virtual processor sleeps.
+    /// If an interrupt has come, makes it [pending](VirtualPmu::pmi_pending) in the guest. Returns whether an interrupt
+    /// had come. The hypervisor calls this after each exit, and when a virtual processor sleeps.
     ///
     /// # Context
     /// Task.
@@ -87,11 +87,11 @@ impl GuestInterrupts {
         pending
     }
 
-    /// Returns whether an interrupt has come that was not [delivered](Self::deliver_to): reason to leave or wake the
-    /// guest.
+    /// Returns whether an interrupt has come that was not [delivered](Self::deliver_to). If so, the hypervisor leaves
+    /// the guest, or wakes it.
     ///
     /// # Context
-    /// Any.
+    /// Any context.
     pub fn is_pending(&self) -> bool {
         self.state.load(Acquire) & PENDING != 0
     }
@@ -163,18 +163,25 @@ impl Default for GuestInterrupts {
 }
 
 impl HostCounters {
-    /// Returns whether an interrupt of the performance counters is that of the guest which was loaded last on this
-    /// processor. The interrupt is then pending for [`deliver_to`](GuestInterrupts::deliver_to), or was already.
+    /// Returns whether an interrupt of the performance counters belongs to the guest that was loaded last on this
+    /// processor. If so, the interrupt is pending for [`deliver_to`](GuestInterrupts::deliver_to) afterwards.
     ///
-    /// While the guest is loaded, an interrupt is the guest's if a counter that interrupts has overflowed, or if
-    /// another bit of the status is set that raises one. After a [`put`](Self::put) the interrupt is the guest's in two
-    /// cases: the put announced it, or the put found an overflow whose interrupt the guest had had, and the counter may
-    /// have overflowed again. It is never the interrupt of the guest that is loaded next.
+    /// While the guest is loaded, the interrupt is the guest's in two cases:
     ///
-    /// While the guest is loaded this reads the status. If the read fails, the interrupt is taken to be the guest's.
+    /// - A counter has overflowed whose overflow interrupts.
+    /// - Another bit of the status is set that raises an interrupt.
+    ///
+    /// After a [`put`](Self::put) the interrupt is the guest's in two cases:
+    ///
+    /// - The put announced the interrupt.
+    /// - The put found an overflow whose interrupt the guest already had. The same counter may have overflowed again.
+    ///
+    /// The interrupt is never the interrupt of the guest that is loaded next.
+    ///
+    /// While the guest is loaded, this reads the status. If the read fails, the interrupt counts as the guest's.
     ///
     /// # Context
-    /// Interrupt or NMI, and any other. Takes no lock, and does not allocate or panic.
+    /// Any context: task, interrupt or NMI. Takes no lock, and does not allocate or panic.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};

@@ -16,22 +16,24 @@ use crate::registers::counters::{MAX_PER_KIND, places, to_global};
 use crate::registers::family::Family;
 
 impl HostCounters {
-    /// Loads a guest's state onto this processor's lent counters. They do not count before the guest is entered.
+    /// Loads a guest's state onto this processor's lent counters, which start to count when the guest is entered.
     ///
-    /// `interrupts` are the guest's: an interrupt that waits there becomes pending in the guest. A policy that
-    /// [changes](VirtualPmu::set_policy) meanwhile takes effect at the next load.
+    /// `interrupts` are those of the guest: an interrupt that is noted there becomes pending in the guest. A policy
+    /// that [changes](VirtualPmu::set_policy) while the guest is loaded takes effect at the next load.
     ///
-    /// Accesses: a write of each counter and of each general counter's select, one read and up to two writes of the
-    /// status, and a write of `IA32_FIXED_CTR_CTRL` where there are fixed counters; on AMD a write of the global
-    /// control.
+    /// Accesses: a write of each counter and of each general counter's select; one read and at most two writes of the
+    /// status; a write of `IA32_FIXED_CTR_CTRL` if there are fixed counters; on AMD, a write of the global control.
     ///
     /// # Context
     /// Task. The caller stays on the processor until [`put`](Self::put).
     ///
     /// # Errors
-    /// The guest's configuration is not [one for this host](Self::guest), or some of its counters are not lent, or an
-    /// access failed. Then no counter counts or is armed, and the guest's state is as it was. If the counters cannot be
-    /// disarmed either, the window's end disarms them.
+    /// - The guest's configuration is not [a configuration for this host](Self::guest).
+    /// - Some of the guest's counters are not lent.
+    /// - An access failed.
+    ///
+    /// After an error no counter counts or can interrupt, and the guest's state is unchanged. If disarming the counters
+    /// fails as well, the end of the window disarms them.
     pub fn load<'w, P: EventPolicy, M: MsrBackend>(
         &self,
         lent: &'w mut LentCounters,

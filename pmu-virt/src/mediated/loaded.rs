@@ -7,11 +7,11 @@ use crate::mediated::interrupts::GuestInterrupts;
 use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::registers::counters::Counters;
 
-/// Guest that is on the real counters, until [`HostCounters::put`](crate::HostCounters::put) takes its state back. The
-/// value borrows the lent counters, so their window cannot end before.
+/// Guest that is on the real counters until [`HostCounters::put`](crate::HostCounters::put) saves its state. The value
+/// borrows the lent counters, so the window in which they are lent cannot end before.
 ///
-/// If the value is dropped, the guest's state stays as it was when it was loaded, and the end of the window disarms the
-/// counters.
+/// If the value is dropped without a put, the guest keeps the state that it had before the load, and the end of the
+/// window disarms the counters.
 #[derive(Debug)]
 #[must_use = "the guest's state is on the counters until it is put back"]
 pub struct Loaded<'w> {
@@ -35,14 +35,14 @@ pub struct Loaded<'w> {
 }
 
 impl Loaded<'_> {
-    /// Returns the guest's value of `IA32_PERF_GLOBAL_CTRL`, with which the hypervisor enters the guest: first, and
-    /// after each intercepted write of it.
+    /// Returns the guest's value of `IA32_PERF_GLOBAL_CTRL`. The hypervisor gives the value to the VMCS before the
+    /// first entry, and after each intercepted write of the register.
     pub const fn global_control(&self) -> u64 {
         self.global_control
     }
 
-    /// Returns the PMU's bits of the guest's `IA32_DEBUGCTL`: the bit that freezes the counters at an overflow, for the
-    /// VMCS.
+    /// Returns the PMU's bits of the guest's `IA32_DEBUGCTL`, for the VMCS: the bit that freezes the counters at an
+    /// overflow.
     pub const fn debug_control(&self) -> u64 {
         self.debug_control
     }
@@ -64,9 +64,9 @@ impl Loaded<'_> {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct Put {
-    /// A counter overflowed, and its interrupt has not come yet. In the guest the interrupt is
-    /// [pending](VirtualPmu::pmi_pending) now. On the processor it still comes;
-    /// [`HostCounters::interrupted`](crate::HostCounters::interrupted) claims it, and raises no second one in the
-    /// guest.
+    /// A counter overflowed, and the processor's interrupt for the overflow has not come yet. In the guest the
+    /// interrupt is [pending](VirtualPmu::pmi_pending) already. When the processor's interrupt comes,
+    /// [`HostCounters::interrupted`](crate::HostCounters::interrupted) claims it without raising a second interrupt in
+    /// the guest.
     pub interrupt_is_coming: bool,
 }

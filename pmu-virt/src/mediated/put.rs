@@ -13,25 +13,30 @@ use crate::registers::counters::{Counters, places};
 use crate::registers::family::Family;
 
 impl HostCounters {
-    /// Saves the state of the loaded guest from the counters, disarms and clears them, and acknowledges their
+    /// Saves the state of the loaded guest from the counters, disarms and clears the counters, and acknowledges their
     /// overflows.
     ///
-    /// `global_control` is the value that the processor saved when it left the guest; on AMD the register is read
-    /// instead. What the load put there is taken away, whatever was done with the guest since. A guest that was
-    /// [reset](VirtualPmu::reset) while it was loaded keeps its state after reset.
+    /// `global_control` is the value that the processor saved when it left the guest; on AMD `global_control` is
+    /// ignored, and the register is read. `put` clears what the load has written to the registers, whatever was done
+    /// with the guest since. A guest that was [reset](VirtualPmu::reset) while it was loaded keeps its state after
+    /// reset.
     ///
-    /// An overflow in the guest becomes pending in the guest once. If the processor's interrupt came before,
-    /// [`interrupted`](Self::interrupted) has noted it. If not, `put` notes the overflow, and the interrupt is [still
-    /// to come](Put::interrupt_is_coming). A guest can acknowledge an overflow, and the same counter can overflow
-    /// again, unseen by the hypervisor. The interrupt of the second overflow then comes on the host without an
+    /// An overflow in the guest becomes pending in the guest once. If the processor's interrupt came before `put`,
+    /// [`interrupted`](Self::interrupted) has noted the overflow. If not, `put` notes the overflow, and the interrupt
+    /// is [still to come](Put::interrupt_is_coming). A guest can acknowledge an overflow, and the same counter can
+    /// overflow again, unseen by the hypervisor. The interrupt of the second overflow then comes on the host without an
     /// announcement, and `interrupted` attributes it to the guest, too.
     ///
-    /// Accesses: a read of the status and a write of what is set, RDPMC of each counter; a write of each counter, each
-    /// select and `IA32_FIXED_CTR_CTRL` that is not 0; on AMD a read and a write of the global control.
+    /// Accesses:
+    ///
+    /// - a read of the status, and a write that acknowledges the bits that are set;
+    /// - RDPMC of each counter;
+    /// - a write of each counter, each select and `IA32_FIXED_CTR_CTRL` whose value is not 0;
+    /// - on AMD, a read and a write of the global control.
     ///
     /// # Errors
-    /// The loaded state is another guest's, or an access failed. `loaded` is returned for another attempt, before which
-    /// nothing is lost.
+    /// The loaded state is another guest's, or an access failed. `loaded` is returned for another attempt; until then
+    /// no state is lost.
     pub fn put<'w, P: EventPolicy, M: MsrBackend>(
         &self,
         mut loaded: Loaded<'w>,

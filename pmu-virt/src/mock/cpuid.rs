@@ -8,7 +8,7 @@ use crate::mock::processor::MockMsr;
 
 impl<'h, const T: usize> MockMsr<'h, T> {
     /// Captures CPUID of this processor, as a driver does. Its only features are 64-bit mode, its PMU, and those that
-    /// the platform's deviations add. The model is Sapphire Rapids or Zen 4, whatever the PMU is.
+    /// the platform's deviations add. Family and model are those of Sapphire Rapids or Zen 4, whatever the PMU is.
     ///
     /// ```
     /// use pmu_virt::mock::MockMsr;

@@ -8,7 +8,7 @@ use crate::configuration::cpuid::CpuidRegisters;
 
 macro_rules! deviations {
     ($($(#[doc = $meaning:literal])+ $variant:ident)*) => {
-        /// Way in which a real platform deviates from the manuals: a driver that follows the manuals alone loses
+        /// Way in which a real platform deviates from the manuals. A driver that relies on the manuals would lose
         /// overflows there.
         ///
         /// ```
@@ -41,48 +41,48 @@ macro_rules! deviations {
 deviations! {
     /// A counter overflows again while the driver reports its overflow: the callback takes longer than a short
     /// interval, and counters run meanwhile. [`MockMsr::pass_while_serviced`](super::MockMsr::pass_while_serviced) sets
-    /// the events of that time; they happen when the callback calls [`MockMsr::reported`](super::MockMsr::reported).
+    /// the events that happen in the callback's time; they happen when the callback calls
+    /// [`MockMsr::reported`](super::MockMsr::reported).
     OverflowsWhileServiced
-    /// Delivery masks the LVT entry on AMD, too: guests on KVM 6.6 to 6.9. Their CPUID declares a hypervisor:
-    /// [`Deviations::cpuid`].
+    /// Delivery masks the LVT entry on AMD, too, as for guests on KVM 6.6 to 6.9. [`Deviations::cpuid`] declares a
+    /// hypervisor.
     MasksOnDelivery
     /// Writes of `IA32_DEBUGCTL` are ignored, as by some hypervisors.
     IgnoresDebugControl
-    /// After several counters overflowed, a second interrupt is latched while the first is serviced, and finds
-    /// nothing: all of AMD; Intel with several counters.
+    /// After several counters overflowed, a second interrupt is latched while the first is serviced, and finds no
+    /// overflow. All of AMD does this, and Intel if several counters overflow.
     LatchesSecondInterrupt
-    /// An interrupt nests in the handler of another at any access, and in its callback. Any IRET unblocks NMIs, that of
-    /// a page fault or of a fixed-up #GP, too.
+    /// An interrupt nests in the handler or the callback of another interrupt, at any access. Any IRET unblocks NMIs,
+    /// including the IRET from a page fault or from a fixed-up #GP.
     NestsInterrupts
-    /// The register that acknowledges overflows refuses bit 59, though the version is 4 or above, as on a hypervisor
-    /// with a narrow mask. Nothing ever freezes there, though the bit that asks for freezing is kept.
+    /// The register that acknowledges overflows refuses bit 59 in version 4 and above, as on a hypervisor with a narrow
+    /// mask. The bit that asks for freezing can be set there, but the counters never freeze.
     NarrowAcknowledge
-    /// Firmware, or the kernel before, left the counters running, and interrupting.
+    /// Firmware, or the kernel before, left the counters running with their interrupts enabled.
     LeftRunning
     /// Firmware, or the kernel before, left overflows unacknowledged.
     LeftOverflowed
     /// Firmware, or the kernel before, left the counters frozen, and the freeze bit set.
     LeftFrozen
     /// Firmware, or the kernel before, left the counters enabled for PEBS: an overflow writes a record, and does not
-    /// interrupt. CPUID declares the Debug Store: [`Deviations::cpuid`].
+    /// interrupt. [`Deviations::cpuid`] declares the Debug Store.
     LeftPrecise
     /// The second counter reads 0 and ignores writes, as PMC3 does under TSX force-abort, or a counter that the BIOS
-    /// keeps.
+    /// reserves.
     DeadCounter
     /// This processor has one counter fewer than the boot processor:
     /// [`configuration`](Deviations::configuration).
     FewerCounters
-    /// Registers lose their contents, as in suspend and hibernation, or on a processor that was offline. This name is
-    /// for tests, which call [`MockMsr::lose_registers`](super::MockMsr::lose_registers).
+    /// Registers lose their contents, as in suspend and hibernation, or on a processor that was offline. The mock does
+    /// nothing for this deviation: a test calls [`MockMsr::lose_registers`](super::MockMsr::lose_registers).
     LosesRegisters
-    /// The interrupt is taken only when a whole feed has passed, perhaps several intervals: by a vector, in code with
-    /// interrupts off.
+    /// The interrupt is taken only after a whole feed has passed, perhaps several intervals late, as if it came by a
+    /// vector in code with interrupts off.
     ServicesLate
     /// Unmasking the LVT entry while a bit of the global status is set raises an interrupt: Intel from version 3 on.
     RaisesOnUnmask
-    /// An acknowledgement has no effect while the global control enables no counter: Zhaoxin's ZX-C (as in Linux). The
-    /// driver of Zhaoxin's counters is selected by another CPUID than the mock's, so this deviation stands alone in
-    /// tests.
+    /// An acknowledgement has no effect while the global control enables no counter: Zhaoxin's ZX-C (as in Linux).
+    /// CPUID of the mock is not Zhaoxin's, so a test of this deviation selects the driver of Zhaoxin's counters itself.
     AcknowledgesWhileEnabled
 }
 
@@ -92,7 +92,7 @@ deviations! {
 pub struct Deviations(u32);
 
 impl Deviations {
-    /// The platform of the manuals, without a deviation.
+    /// The platform of the manuals, which has no deviation.
     pub const NONE: Self = Self(0);
 
     /// Creates the platform with these deviations.
@@ -105,7 +105,7 @@ impl Deviations {
         self.0 >> deviation as u32 & 1 != 0
     }
 
-    /// Returns CPUID of a processor on this platform: the embedder's own answer `given`, with the bits of the PMU by
+    /// Returns CPUID of a processor on this platform: the embedder's answer `given`, with the bits of the PMU from
     /// [`Configuration::cpuid`] and the bits that the deviations add.
     ///
     /// ```
@@ -135,7 +135,7 @@ impl Deviations {
         [a, b, c, d]
     }
 
-    /// Returns the configuration of a processor on this platform, where the boot processor's is `configuration`.
+    /// Returns the configuration of a processor on this platform if the boot processor has `configuration`.
     pub fn configuration(self, configuration: Configuration) -> Configuration {
         let fewer = self.contains(Deviation::FewerCounters);
         match configuration {

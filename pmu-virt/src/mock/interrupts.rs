@@ -17,7 +17,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         }
     }
 
-    /// Delivers the interrupt that the PMU raised, unless the LVT entry is masked: calls the handler.
+    /// Calls the handler for the interrupt that the PMU raised, unless the LVT entry is masked.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};
@@ -59,8 +59,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         }
     }
 
-    /// Delivers an NMI of another source, without the PMU. Returns `false` if the NMI is latched until the handler that
-    /// is being executed returns.
+    /// Delivers an NMI that does not come from the PMU. Returns `false` if a handler is being executed: the NMI is
+    /// latched until the handler returns.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};

@@ -6,10 +6,10 @@ use pmu_core::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 
 use crate::mock::processor::MockMsr;
 
-/// Mock of a machine with `N` processors, one of which executes the test. RDMSR and WRMSR access that processor, so
-/// that a test finds a driver that goes on after it was moved to another processor.
+/// Mock of a machine with `N` processors, on one of which the test runs. RDMSR and WRMSR access that processor, so a
+/// test notices a driver that continues its work after the task was moved to another processor.
 ///
-/// Each processor is its own [`Platform`](pmu_core::Platform).
+/// Each processor implements [`Platform`](pmu_core::Platform) itself.
 ///
 /// ```
 /// # use pmu_core::{MsrAddress, MsrBackend};
@@ -32,18 +32,18 @@ pub struct MockMachine<'h, const N: usize, const T: usize = 64> {
 }
 
 impl<'h, const N: usize, const T: usize> MockMachine<'h, N, T> {
-    /// Creates a machine of these processors, of which the first executes the test.
+    /// Creates a machine of these processors. The test starts on the first.
     pub const fn new(processors: [MockMsr<'h, T>; N]) -> Self {
         Self { processors, current: Cell::new(0) }
     }
 
-    /// Continues the test on another processor. If none has this number, every access fails with
-    /// [`Unreachable`](MsrErrorKind::Unreachable).
+    /// Continues the test on the processor with this number, from 0. If there is no such processor, every access fails
+    /// with [`Unreachable`](MsrErrorKind::Unreachable).
     pub fn run_on(&self, processor: usize) {
         self.current.set(processor);
     }
 
-    /// Returns the processor with this number, which need not be the one that executes.
+    /// Returns the processor with this number, from 0, whether or not the test runs there.
     pub fn processor(&self, number: usize) -> Option<&MockMsr<'h, T>> {
         self.processors.get(number)
     }

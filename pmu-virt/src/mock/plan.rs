@@ -4,22 +4,22 @@ use core::cell::Cell;
 
 use pmu_core::MsrOperation;
 
-/// Fault of a driver's access: a #GP without any other effect. Accesses are numbered from 1, from the
-/// [injection](super::MockMsr::inject) on.
+/// Fault of a driver's access: a #GP without any other effect. Accesses are numbered from 1, starting at the
+/// [injection](super::MockMsr::inject).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Fault {
     /// No access faults.
     #[default]
     None,
-    /// The access with this number faults, once: a transient fault.
+    /// The access with this number faults, and no other does: a transient fault.
     At(u32),
-    /// The access with this number faults, and so does each after it: a permanent fault.
+    /// The access with this number and each later access fault: a permanent fault.
     From(u32),
     /// RDMSR and WRMSR of this register fault, as if the register were missing.
     Register(u32),
-    /// RDMSR of this register reads 0, and WRMSR does nothing: the register is missing on a hypervisor that ignores
-    /// unknown ones.
+    /// RDMSR of this register reads 0, and WRMSR does nothing, as on a hypervisor that lacks the register and ignores
+    /// accesses to unknown registers.
     Ignored(u32),
 }
 
@@ -30,9 +30,9 @@ pub enum PmiFault {
     /// Each interrupt is delivered at once.
     #[default]
     None,
-    /// Interrupts are lost; the status of the overflow stays.
+    /// Interrupts are lost; the overflow's bit in the status stays set.
     Lost,
-    /// Interrupts come only after this many further accesses.
+    /// Each interrupt comes only after this many further accesses.
     Late(u32),
 }
 

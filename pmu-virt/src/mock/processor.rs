@@ -20,16 +20,17 @@ pub(crate) const MASKED: u32 = 1 << 16;
 /// Handler of the performance interrupt, or a function that is called before an access.
 type Handler<'h, const T: usize> = &'h dyn Fn(&MockMsr<'h, T>);
 
-/// Mock of one processor, for tests of a driver: a software PMU behind the driver's own traits, which records the
-/// driver's accesses, refuses illegal ones, fails on demand and interrupts. It keeps the last `T` accesses.
+/// Mock of one processor, for tests of a driver: a software PMU behind the traits through which the driver accesses a
+/// real one. The mock keeps the driver's last `T` accesses, refuses illegal accesses, fails on demand, and interrupts.
 ///
 /// The mock is both the [`MsrBackend`](pmu_core::MsrBackend) and the [`Platform`](pmu_core::Platform) of the processor.
-/// It works behind a shared reference, as a driver's backend does, and belongs to one thread.
+/// Its methods take a shared reference, and only one thread can use it.
 ///
-/// The processor has no guest mode, and one type of core. A test of [`HostCounters`](crate::HostCounters) plays an
-/// entry and an exit on Intel by writing 0x38F, and on AMD by feeding events whose [key](crate::EventKey::of_select)
-/// has GuestOnly. A test of a hybrid machine has a mock for each type of core, and sets the types in the
-/// [units](pmu_core::CounterUnit::set_core_type).
+/// The mock does not enter guests. A test of [`HostCounters`](crate::HostCounters) stands in for an entry and an exit:
+/// on Intel it writes 0x38F, on AMD it feeds events whose [key](crate::EventKey::of_select) has GuestOnly.
+///
+/// The processor has one core type. A test of a hybrid machine has a mock for each core type, and sets the core types
+/// in the [counter units](pmu_core::CounterUnit::set_core_type).
 ///
 /// ```
 /// use pmu_core::{MsrAddress, MsrBackend, MsrErrorKind};
@@ -73,8 +74,8 @@ pub struct MockMsr<'h, const T: usize = 64> {
 }
 
 impl<'h, const T: usize> MockMsr<'h, T> {
-    /// Creates a processor with this PMU. Illegal accesses are answered and [noted](Self::breach); the LVT entry is
-    /// masked, as after reset.
+    /// Creates a processor with this PMU. An illegal access is answered as by hardware, and [noted](Self::breach). The
+    /// LVT entry is masked, as after reset.
     pub const fn new(pmu: VirtualPmu) -> Self {
         Self {
             pmu: RefCell::new(pmu),
@@ -146,7 +147,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.precise.set(0);
     }
 
-    /// Calls `before` before each access, and before each change of the LVT entry's mask: another owner may act there.
+    /// Calls `before` before each access, and before each change of the LVT entry's mask. There, `before` can act as
+    /// another owner of the registers.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};
@@ -174,10 +176,11 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.before_access.set(Some(before));
     }
 
-    /// Calls `act` with the PMU, to read it or to change it behind the driver's back. This counts as no access.
+    /// Calls `act` with the PMU, to read the PMU or to change it unseen by the driver. The call does not count as an
+    /// access.
     ///
     /// # Panics
-    /// `act` makes an access by the mock.
+    /// `act` accesses a register through the mock.
     pub fn with_pmu<R>(&self, act: impl FnOnce(&mut VirtualPmu) -> R) -> R {
         act(&mut self.pmu.borrow_mut())
     }
@@ -240,12 +243,12 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.breach.set(None);
     }
 
-    /// Makes accesses [fail](Fault) from now on, in place of an earlier injected fault.
+    /// Makes accesses fail from now on as `fault` says, in place of an earlier injected fault.
     pub fn inject(&self, fault: Fault) {
         self.plan.inject(fault);
     }
 
-    /// Makes the delivery of interrupts [fail](PmiFault) from now on.
+    /// Makes the delivery of interrupts fail from now on as `fault` says.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};
@@ -273,7 +276,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     }
 
     /// Makes every running counter that interrupts overflow just before the `access`-th access from now, counted from
-    /// 1, and delivers the interrupt. Without such a counter the interrupt is spurious.
+    /// 1, and delivers the interrupt. If there is no such counter, the delivered interrupt is spurious.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};
@@ -298,7 +301,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.plan.interrupt_in.set(access);
     }
 
-    /// Calls `handler` for each delivered interrupt, as the processor does. The handler may access registers.
+    /// Sets the handler that the mock calls for each delivered interrupt. The handler may access registers.
     pub fn on_interrupt(&self, handler: Handler<'h, T>) {
         self.handler.set(Some(handler));
     }
@@ -318,13 +321,13 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.entry.set(entry);
     }
 
-    /// Returns the interval of the profile timer while it runs, as the driver
-    /// [started](pmu_core::Platform::start_profile_timer) it.
+    /// Returns the interval of the profile timer while the timer runs. The driver
+    /// [starts](pmu_core::Platform::start_profile_timer) the timer.
     pub fn timer(&self) -> Option<Interval> {
         self.timer.get()
     }
 
-    /// Sets the privilege in which RDPMC is executed from now on: a kernel's at first.
+    /// Sets the privilege at which RDPMC is executed from now on. At first it is a kernel's.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};

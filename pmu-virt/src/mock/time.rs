@@ -6,8 +6,8 @@ use crate::mock::processor::MockMsr;
 use crate::model::advanced::Advanced;
 
 impl<'h, const T: usize> MockMsr<'h, T> {
-    /// Sets the events that happen while the driver next [reports](Self::reported) an overflow, on a platform where
-    /// counters [overflow while serviced](Deviation::OverflowsWhileServiced).
+    /// Sets the events that happen at the driver's next [`reported`](Self::reported) overflow, on a platform with the
+    /// deviation [`OverflowsWhileServiced`](Deviation::OverflowsWhileServiced).
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};
@@ -34,8 +34,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.while_serviced.set(Some(feed));
     }
 
-    /// Lets the events happen that [`pass_while_serviced`](Self::pass_while_serviced) has set. A test calls this where
-    /// the driver reports an overflow.
+    /// Lets the events happen that [`pass_while_serviced`](Self::pass_while_serviced) has set. A test calls this in the
+    /// callback by which the driver reports an overflow.
     pub fn reported(&self) {
         if self.deviations.contains(Deviation::OverflowsWhileServiced)
             && let Some(mut feed) = self.while_serviced.take()
@@ -47,7 +47,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// Lets all events of `feed` happen, and delivers the interrupt of each overflow.
     ///
     /// # Panics
-    /// The feed is of other events than those of this processor's PMU.
+    /// The feed belongs to other events than this processor's PMU.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend, Platform};
@@ -95,11 +95,11 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         }
     }
 
-    /// Lets the events of `feed` happen up to the first overflow that interrupts, and leaves the interrupt to
-    /// [`deliver`](Self::deliver).
+    /// Lets the events of `feed` happen up to the first overflow that interrupts. The test calls
+    /// [`deliver`](Self::deliver) to deliver the interrupt.
     ///
     /// # Panics
-    /// The feed is of other events than those of this processor's PMU.
+    /// The feed belongs to other events than this processor's PMU.
     pub fn pass(&self, feed: &mut Feed) -> Advanced {
         match self.pmu.borrow_mut().advance(feed) {
             Ok(advanced) => {

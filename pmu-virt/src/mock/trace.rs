@@ -12,7 +12,7 @@ pub struct Record {
     pub operation: MsrOperation,
     /// The register's number, or RDPMC's index.
     pub register: u32,
-    /// The value read or written, or the failure.
+    /// The value that was read or written, or the kind of failure.
     pub outcome: Result<u64, MsrErrorKind>,
 }
 
@@ -20,11 +20,11 @@ pub struct Record {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Accesses {
-    /// RDMSR.
+    /// Number of RDMSR.
     pub reads: u32,
-    /// WRMSR.
+    /// Number of WRMSR.
     pub writes: u32,
-    /// RDPMC.
+    /// Number of RDPMC.
     pub pmc_reads: u32,
 }
 
@@ -55,9 +55,9 @@ pub struct Breach {
     pub operation: MsrOperation,
     /// The register's number, or RDPMC's index.
     pub register: u32,
-    /// The value written.
+    /// The value that the driver wrote.
     pub value: u64,
-    /// Bits of the value that the manual does not allow there; 0 if the register is absent.
+    /// Bits of the value that the manual does not allow in the register; 0 if the register is absent.
     pub illegal: u64,
 }
 
@@ -120,7 +120,7 @@ impl<const T: usize> Trace<T> {
         older.iter().chain(newer).flatten().copied()
     }
 
-    /// Returns the number of earlier accesses, which were not kept.
+    /// Returns the number of accesses before the kept ones, whose records were overwritten.
     pub fn dropped(&self) -> usize {
         self.total.saturating_sub(T)
     }

@@ -21,15 +21,16 @@ impl OverflowBudget {
         Self { cells: [[u64::MAX; CELLS - 1]; EVENTS], of: events.identity() }
     }
 
-    /// Returns the count of an event in one privilege, with none in the other privilege, after which an interrupt is
-    /// due.
+    /// Returns the number of times that the event may happen at this privilege, without any at the other privilege,
+    /// before an interrupt is due.
     ///
-    /// `None`: the event causes no interrupt, because no running counter that interrupts counts it, or because the
-    /// count is 2⁶⁴, as of a counter of 64 bits at 0. An event of other [`FedEvents`] than the PMU's gives 0, which no
-    /// counter's count is: [`Feed::add`](crate::Feed::add) refuses such an event.
+    /// - `None`: the event causes no interrupt. Either no running counter that interrupts counts the event, or the
+    ///   number would be 2⁶⁴, for a counter of 64 bits at 0.
+    /// - 0: the event belongs to another [`FedEvents`] than the PMU's, so [`Feed::add`](crate::Feed::add) refuses the
+    ///   event. No counter's limit is 0.
     ///
-    /// A counter may count both privileges. While the sum of the event's counts in both stays below the smaller of the
-    /// two limits, no interrupt is due.
+    /// A counter may count both privileges. While the sum of the event's counts at both privileges stays below the
+    /// smaller of the two limits, no interrupt is due.
     #[inline]
     pub fn of(&self, event: FedEvent, privilege: Privilege) -> Option<u64> {
         if event.of() != self.of {

@@ -4,18 +4,19 @@ use crate::policy::error::FilterError;
 
 /// Entry of a filter: an event, and the unit masks with which the entry matches that event.
 ///
-/// A unit mask matches that is equal to `unit_mask` in the bits of `mask`; its other bits do not matter. As in KVM, a
-/// `unit_mask` with a bit outside `mask` matches nothing.
+/// A unit mask matches if it equals `unit_mask` in the bits that are set in `mask`; its other bits do not matter. As in
+/// KVM, an entry whose `unit_mask` has a bit outside `mask` matches nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FilterEntry {
-    /// The event's number, 12 bits.
+    /// The event's number, at most 12 bits.
     pub event: u16,
     /// Value with which the unit mask is compared.
     pub unit_mask: u8,
-    /// The bits of the unit mask that are compared.
+    /// Bits of the unit mask that are compared.
     pub mask: u8,
-    /// The unit masks are taken out of the matches of the same event's other entries, wherever the entry stands.
+    /// The entry excludes its unit masks from the matches of the same event's other entries, in any order of the
+    /// entries.
     pub exclude: bool,
 }
 
@@ -25,11 +26,11 @@ impl FilterEntry {
         Self { event, unit_mask, mask: u8::MAX, exclude: false }
     }
 
-    /// Decodes an entry of `KVM_SET_PMU_EVENT_FILTER` with masked events: bits 7:0 and 35:32 event, 15:8 unit mask, 55
-    /// exclude, 63:56 mask.
+    /// Decodes an entry of Linux' `KVM_SET_PMU_EVENT_FILTER` with masked events. Bits 7:0 and 35:32 are the event, 15:8
+    /// the unit mask, 55 the exclude flag, 63:56 the mask.
     ///
     /// # Errors
-    /// A bit is set that no entry has.
+    /// A bit is set outside the fields of an entry.
     ///
     /// ```
     /// use pmu_virt::{EventFilter, EventPolicy, FilterAction, FilterEntry, FilterError};

@@ -10,16 +10,16 @@ pub const MAX_FILTER_ENTRIES: usize = 300;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum FilterError {
-    /// More entries than [`MAX_FILTER_ENTRIES`].
+    /// The list has this many entries, more than [`MAX_FILTER_ENTRIES`].
     TooManyEntries(usize),
-    /// More different events than the filter has room for.
+    /// The list has more different events than the filter has room for.
     TooManyEvents {
-        /// Greatest number of events of the filter.
+        /// Greatest number of different events that the filter has room for.
         most: usize,
     },
-    /// An event of more than 12 bits.
+    /// The event with this number has more than 12 bits.
     WideEvent(u16),
-    /// Bits that no masked entry has.
+    /// These bits are outside the fields of a masked entry.
     UnknownBits(u64),
 }
 

@@ -2,11 +2,11 @@
 
 use core::ops::Deref;
 
-/// Policy of the embedder's that decides which events a guest's counters count. A forbidden event can be programmed,
-/// and counts nothing.
+/// The embedder's policy: decides which events a guest's counters count. A guest can program a forbidden event, but its
+/// counter counts nothing.
 ///
-/// A PMU calls the policy when the guest writes an event select, and for all counters at
-/// [`VirtualPmu::set_policy`](crate::VirtualPmu::set_policy).
+/// A PMU asks the policy when the guest writes an event select. At
+/// [`VirtualPmu::set_policy`](crate::VirtualPmu::set_policy) it asks for all counters.
 ///
 /// ```
 /// use pmu_virt::{Configuration, EventPolicy, FedEvents, IntelConfiguration, VirtualPmu};
@@ -34,8 +34,8 @@ pub trait EventPolicy {
     fn allows_general(&self, event: u16, unit_mask: u8) -> bool;
 
     /// Returns whether a general counter may count an event with this unit mask 2, which is not 0 (Intel's version 6).
-    /// The same event is [allowed](Self::allows_general) without the unit mask 2. A policy that does not implement this
-    /// method allows none.
+    /// It is called only if the event without the unit mask 2 is [allowed](Self::allows_general). The default
+    /// implementation returns `false`.
     fn allows_unit_mask_2(&self, _event: u16, _unit_mask: u8, _unit_mask_2: u8) -> bool {
         false
     }

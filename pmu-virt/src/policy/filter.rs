@@ -8,7 +8,7 @@ use crate::policy::event_policy::EventPolicy;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum FilterAction {
-    /// The matched events count; no others do.
+    /// The matched events count; all others do not.
     Allow,
     /// The matched events do not count; all others do.
     Deny,
@@ -22,10 +22,10 @@ struct FilterRow {
     unit_masks: UnitMasks,
 }
 
-/// Policy of a list of entries, by KVM's rules: at most `EVENTS` different events, 40 bytes each.
+/// Policy that follows a list of entries, by KVM's rules. It holds at most `EVENTS` different events, 40 bytes each.
 ///
-/// The list is compiled, so that a lookup takes at most 9 steps. Guests share a large filter by a handle:
-/// `VirtualPmu<&EventFilter<300>>`, `VirtualPmu<Arc<EventFilter<300>>>`.
+/// The list is compiled, so a lookup takes at most 9 steps. Several guests can share a filter through a reference or a
+/// handle: `VirtualPmu<&EventFilter<300>>`, `VirtualPmu<Arc<EventFilter<300>>>`.
 ///
 /// ```
 /// use pmu_virt::{EventFilter, EventPolicy, FilterAction, FilterEntry};
@@ -49,11 +49,12 @@ impl<const EVENTS: usize> EventFilter<EVENTS> {
     /// Compiles a list of entries into a filter.
     ///
     /// `action` applies to the general counters' events that `entries` match, and to the fixed counters whose bits are
-    /// set in `fixed`. Entries do not concern fixed counters.
+    /// set in `fixed`. No entry matches the event of a fixed counter.
     ///
     /// # Errors
-    /// There are more entries than [`MAX_FILTER_ENTRIES`], more different events than `EVENTS`, or an event of more
-    /// than 12 bits.
+    /// - There are more entries than [`MAX_FILTER_ENTRIES`].
+    /// - There are more different events than `EVENTS`.
+    /// - An event has more than 12 bits.
     pub fn compile(
         action: FilterAction,
         fixed: u32,

@@ -19,24 +19,24 @@ use crate::registers::row::{ReadAs, Row, WriteAs};
 pub struct RegisterInfo {
     /// Address of the register, in ECX.
     pub address: u32,
-    /// Name of the register in the manual; x stands for the counter's number.
+    /// Name of the register in the manual, in which x stands for the counter's number.
     pub name: &'static str,
     /// Section of the manual that describes the register.
     pub manual: &'static str,
     /// Purpose of the register.
     pub kind: RegisterKind,
-    /// Number of the register's counter, where each counter has a register; otherwise 0.
+    /// Number of the counter to which the register belongs; 0 if the register belongs to no single counter.
     pub counter: u8,
-    /// The processor has the register. The PMU answers for absent registers, too: most of them fault.
+    /// The processor has the register. If not, the PMU still answers accesses to it, most of them with a fault.
     pub exists: bool,
     /// WRMSR can change the register.
     pub is_writable: bool,
-    /// Bits that a guest may write. WRMSR faults on other bits, or drops them.
+    /// Bits that a guest may write. A WRMSR that sets other bits faults, or drops them.
     pub legal: u64,
-    /// Bits that are the PMU's. In a register that the embedder shares, the other bits are the embedder's.
+    /// Bits that belong to the PMU. If the embedder shares the register, the other bits are the embedder's.
     pub owned: u64,
-    /// The register holds state that no register before it in the list holds. Save these registers, and
-    /// [restore](crate::VirtualPmu::host_write) them in this order.
+    /// The register holds state that no earlier register of the list holds. Save each such register, and
+    /// [restore](crate::VirtualPmu::host_write) them in the order of the list.
     pub is_state: bool,
 }
 
@@ -69,7 +69,7 @@ pub enum RegisterKind {
     MiscEnable,
     /// `IA32_PERF_CAPABILITIES`.
     Capabilities,
-    /// Register of a facility that this model never offers: every access faults.
+    /// Register of a facility that a [`VirtualPmu`](crate::VirtualPmu) never offers: every access faults.
     NotOffered,
 }
 
@@ -94,12 +94,12 @@ impl RegisterKind {
 }
 
 impl Configuration {
-    /// Returns the registers that a hypervisor intercepts for the PMU: every register of the vendor's PMUs, present on
-    /// this processor or not.
+    /// Returns every register of the vendor's PMUs, whether or not this processor has it. A hypervisor intercepts these
+    /// registers for the PMU.
     ///
-    /// The hypervisor hands an access to one of them to [`VirtualPmu::read`](crate::VirtualPmu::read) or
-    /// [`write`](crate::VirtualPmu::write). Any other register is [unhandled](crate::Read::Unhandled) there. The
-    /// configuration must pass its [check](Self::check).
+    /// The hypervisor hands an access to such a register to [`VirtualPmu::read`](crate::VirtualPmu::read) or
+    /// [`VirtualPmu::write`](crate::VirtualPmu::write), which answer [`Unhandled`](crate::Read::Unhandled) for any
+    /// other register. The configuration must pass its [check](Self::check).
     ///
     /// ```
     /// use pmu_virt::{AmdConfiguration, Configuration};
