@@ -242,6 +242,13 @@ impl EventTable {
         self.turn.fetch_add(1, Relaxed).wrapping_add(1)
     }
 
+    /// Returns the rank of a turn among those before the turn `begun`; the oldest turn has the least.
+    pub(crate) fn rank_before(&self, begun: u32, turn: u32) -> Option<u32> {
+        // An event may wait for any number of turns. Since `begun`, few passed.
+        let rank = turn.wrapping_sub(begun);
+        (rank > self.age(begun)).then_some(rank)
+    }
+
     /// Returns the number of changes of turns since the one with this number.
     pub(crate) fn age(&self, turn: u32) -> u32 {
         self.turn.load(Relaxed).wrapping_sub(turn)
@@ -255,5 +262,20 @@ mod tests {
     #[test]
     fn a_table_is_168_bytes_per_event_and_208_more() {
         assert_eq!(size_of::<EventTable<[EventEntry; 8]>>(), 8 * 168 + 208);
+    }
+
+    #[test]
+    fn an_event_that_waits_for_however_many_turns_is_the_first_of_those_before() {
+        let table = EventTable::<[EventEntry; 0]>::new();
+        for age in [1, 5, 1 << 31, (1 << 31) + 1, u32::MAX - 2] {
+            table.turn.store(7, Relaxed);
+            let begun = table.next_turn();
+            let waiting = begun.wrapping_sub(age);
+            let given = [begun, table.next_turn(), table.next_turn()];
+            let rank = |turn| table.rank_before(begun, turn);
+            assert!(rank(waiting).is_some(), "{age:#X}");
+            assert!(age == 1 || rank(waiting) < rank(begun - 1), "{age:#X}");
+            assert_eq!(given.map(rank), [None; 3], "{age:#X}");
+        }
     }
 }

@@ -118,9 +118,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             thread.is_none_or(|thread| thread.contains(&ThreadEvent::Opened(event)))
         };
         let in_line = |(event, entry): (EventId, &EventEntry)| {
-            let turn = entry.turn().wrapping_sub(begun).cast_signed();
+            let turn = self.table().rank_before(begun, entry.turn())?;
             let line = Line { rotates: entry.rotates(), share: entry.share(), turn };
-            let waits = entry.state() == EventState::Waiting && turn < 0 && Some(line) > last;
+            let waits = entry.state() == EventState::Waiting && Some(line) > last;
             let served = waits && (any_free || may_take(event)) && self.is_first(event);
             served.then_some((line, event))
         };
@@ -133,6 +133,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 struct Line {
     rotates: bool,
     share: u32,
-    /// Changes of turns from the beginning to the event's last one, which was before.
-    turn: i32,
+    /// Rank of the event's last change of turn, which was before the pass began.
+    turn: u32,
 }
