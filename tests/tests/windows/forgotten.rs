@@ -1,4 +1,4 @@
-//! Operations between a window that was forgotten and the next one.
+//! Operations and interrupts between a window that was forgotten and the next one.
 
 use pmu_core::{CounterSet, ThreadEvent, service};
 use pmu_tests::opened::operations::general;

@@ -310,13 +310,17 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         Some(if paused { 0 } else { counter.control.running(select) })
     }
 
-    /// Returns the value with which a counter is loaded for an event, and the period until it overflows.
+    /// Returns the value with which a counter is loaded for an event, and the period until it overflows. An opened
+    /// event's total counts from that value.
     pub(crate) fn first_load(&self, counter: &Counter, event: EventId) -> Option<(u64, u64)> {
         let period = match event.row() {
             Some(row) => self.source.row_period(row)?.into(),
             None => {
                 let max_load = counter.max_load(self.memory.full_width.load(Relaxed));
-                self.source.opened().entry(event)?.period.first_chunk(max_load)
+                let entry = self.table().entry(event)?;
+                let period = entry.period.first_chunk(max_load);
+                entry.loaded(counter.preload(period));
+                period
             }
         };
         Some((counter.preload(period), period))

@@ -175,9 +175,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             let Some(bits) = self.running_bits(&registers, event) else { continue };
             let Some((value, period)) = self.first_load(&registers, event) else { continue };
             slot.store(SlotState::Running { event, period });
-            if let Some(entry) = self.table().entry(event) {
-                entry.loaded(value);
-            }
             let register = registers.register_for(value);
             let programmed = self
                 .wrmsr_retrying(register, value)

@@ -48,9 +48,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             None => self.first_load(&registers, event),
         };
         let (value, period) = load.ok_or(CounterError::NoSuchEvent(event))?;
-        let entry = self.table().entry(event);
         self.run_from(slot, &registers, event, value, period).inspect_err(|_| {
-            if let Some(entry) = entry {
+            if let Some(entry) = self.table().entry(event) {
                 entry.period.set_resume(period);
             }
         })
@@ -69,9 +68,6 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         self.msr
             .wrmsr_retrying(registers.register_for(value), value)
             .map_err(CounterError::Access)?;
-        if let Some(entry) = self.table().entry(event) {
-            entry.loaded(value);
-        }
         slot.store(SlotState::Running { event, period });
         let Err(fault) = self.set_control(registers, bits) else {
             // An interrupt that met a fault may have marked the counter as faulted meanwhile.

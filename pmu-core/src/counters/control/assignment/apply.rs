@@ -111,9 +111,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             match (self.counter_of(event), planner.before.find(event)) {
                 (Some(_), None) => self.change_state(event, EventState::Counting),
                 (None, Some(_)) if waits => self.change_state(event, EventState::Waiting),
-                // Its count is lost: it is not read as that of a stopped event.
-                (None, Some(counter)) if !self.not_faulted().contains(counter) => {}
-                (None, Some(_)) => self.change_state(event, EventState::Stopped),
+                // If the counter faulted, the count is lost: it is not read as that of a stopped event.
+                (None, Some(counter)) if self.not_faulted().contains(counter) => {
+                    self.change_state(event, EventState::Stopped);
+                }
                 _ => {}
             }
         }

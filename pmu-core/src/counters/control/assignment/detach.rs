@@ -77,15 +77,15 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 CounterError::Faulted(fault)
             })?;
         }
-        let rest = if overflowed { 1 } else { value.wrapping_neg() & registers.mask() };
-        let ended = match entry {
-            _ if !overflowed => false,
-            Some(entry) => entry.period.end_chunk(),
-            None => true,
+        let (rest, ended) = if overflowed {
+            (1, entry.is_none_or(|entry| entry.period.end_chunk()))
+        } else {
+            let rest = value.wrapping_neg() & registers.mask();
+            if let Some(entry) = entry {
+                entry.period.set_resume(rest);
+            }
+            (rest, false)
         };
-        if let Some(entry) = entry.filter(|_| !overflowed) {
-            entry.period.set_resume(rest);
-        }
         Ok(Detached { period, rest, overflowed: ended })
     }
 }

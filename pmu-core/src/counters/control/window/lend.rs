@@ -189,9 +189,6 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             };
             let load = counts.and_then(|event| {
                 let (value, period) = self.first_load(&self.registers(counter), event)?;
-                if let Some(entry) = self.table().entry(event) {
-                    entry.loaded(value);
-                }
                 *place = value;
                 Some(SlotState::Running { event, period })
             });
