@@ -12,13 +12,13 @@ use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Makes the processor freeze all its counters when it raises the performance interrupt, until the interrupt path
-    /// acknowledges the overflow. Servicing then takes fewer register accesses, and none of its own events are
-    /// counted.
+    /// acknowledges the overflow. Servicing an interrupt then takes fewer register accesses, and events of the
+    /// interrupt path itself are not counted.
     ///
-    /// **Every** counter of the processor is frozen, other owners' too: between the interrupt's raise and the
-    /// acknowledgement nothing is counted anywhere.
+    /// **Every** counter of the processor is frozen, including counters of other owners. Between the raising of the
+    /// interrupt and the acknowledgement, nothing on the processor is counted.
     ///
-    /// Call it before the first event is started and before a performance interrupt can come.
+    /// Call this before the first event is started, and before a performance interrupt can come.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};
@@ -34,8 +34,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// [`FreezeUnsupported`](CounterError::FreezeUnsupported): the processor cannot freeze its counters, or the
-    /// processor or a hypervisor does not keep the freeze bit. [`Access`](CounterError::Access).
+    /// - [`FreezeUnsupported`](CounterError::FreezeUnsupported): the processor cannot freeze its counters, or the
+    ///   processor or a hypervisor does not keep the freeze bit that was written.
+    /// - [`Access`](CounterError::Access): a register access failed.
     pub fn freeze_on_interrupt(&mut self) -> Result<(), CounterError> {
         let freeze = self.unit().global().and_then(|global| global.freeze);
         let freeze = freeze.filter(|_| self.is_open()).ok_or(CounterError::FreezeUnsupported)?;

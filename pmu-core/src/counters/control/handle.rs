@@ -46,8 +46,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.table().free().ok_or_else(|| too_little_memory(lent + 1, lent))
     }
 
-    /// Returns whether an opened event is started: on a counter, waiting for its turn, or on a core that cannot count
-    /// it.
+    /// Returns whether an opened event is started. A started event may be on a counter, wait for its turn, or be on a
+    /// core that cannot count it.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
@@ -74,7 +74,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
     }
 
-    /// Returns the counter on which an event, opened or of a row, runs at present.
+    /// Returns the counter on which an event runs at present, or `None` if the event does not run. The event is an
+    /// opened event, or a row of the source.
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventId, EventSource, MsrBackend, Platform};
@@ -135,11 +136,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 }
 
-/// The control handle of one processor's counters: opens, starts, stops, reads and switches events on them.
+/// The control handle of one processor's counters, which opens, starts, stops, reads and switches events on them.
 ///
-/// The handle cannot move to another thread. Dropping it accesses no register: [shut it down](Self::shut_down) on its
-/// processor. A handle dropped without a shutdown leaves its counters running and its [`CounterMemory`] in use.
-/// [`service`](crate::service) then keeps reporting, and the memory can only be [reclaimed](CounterMemory::reclaim).
+/// The session cannot move to another thread. Call [`shut_down`](Self::shut_down) on its processor before dropping it.
+/// Dropping a session accesses no register, so without a shutdown its counters keep running and its [`CounterMemory`]
+/// stays in use. [`service`](crate::service) then keeps reporting overflows, until the memory is
+/// [reclaimed](CounterMemory::reclaim).
 ///
 /// # Context
 /// Every method: task, on the processor of the counters. The performance interrupt may come at any time.
@@ -163,14 +165,15 @@ pub struct CounterSession<'a, S, M, P> {
     not_send: PhantomData<*mut ()>,
 }
 
-/// The counters of a session, by whether events can run on them.
+/// The counters of a session, by their state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SessionCounters {
-    /// Counters that answered, on which events run. A counter that faults later stays in this set, but is not used
-    /// until [`reprogram`](CounterSession::reprogram) or [`shut_down`](CounterSession::shut_down).
+    /// Counters that answered, on which events run. A counter that faults later stays in this set, but no event uses it
+    /// until [`reprogram`](CounterSession::reprogram).
     pub usable: CounterSet,
-    /// Counters that faulted, or did not read back the value written to them: absent, or another owner's.
+    /// Counters that faulted, or did not read back the value written to them. They are absent, or belong to another
+    /// owner.
     pub unresponsive: CounterSet,
     /// Counters for which no [`CounterSlot`] was lent.
     pub without_slot: CounterSet,
@@ -199,7 +202,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         !self.declared.is_empty() && self.memory.counters() != 0
     }
 
-    /// Returns the usable counters, and those that were left out.
+    /// Returns the session's usable counters, and the counters that were left out when the session took its counters.
     ///
     /// ```
     /// # use pmu_core::{CounterSession, CounterSet, EventSource, MsrBackend, Platform};

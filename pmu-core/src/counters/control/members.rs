@@ -15,8 +15,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.table().opened().filter(move |(_, entry)| entry.group() == Some(group))
     }
 
-    /// Returns the events of a group, in the order in which they were given to [`open_group`](Self::open_group), or to
-    /// [`switch_in`](Self::switch_in).
+    /// Returns the events of a group, in the order in which [`open_group`](Self::open_group) or
+    /// [`switch_in`](Self::switch_in) was given them.
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventOverflow, EventSource, GroupId, MsrBackend, Platform};

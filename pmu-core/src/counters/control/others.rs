@@ -13,10 +13,11 @@ use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Sets or clears bits of the global control register for other owners of counters, such as a watchdog. Other
-    /// owners do not write the register while the session lives. Bits that they set through the session stay set at
-    /// [`shut_down`](Self::shut_down). The handler of a shared interrupt calls [`service`](crate::service) first, and
-    /// then looks for the others' overflows: an overflow before `service` unmasked the LVT entry has no interrupt of
-    /// its own.
+    /// owners do not write the register while the session lives. Bits that they set by this call stay set at
+    /// [`shut_down`](Self::shut_down).
+    ///
+    /// The handler of a shared interrupt calls [`service`](crate::service) first, and then looks for the overflows of
+    /// the other owners. An overflow that came before `service` unmasked the LVT entry raises no other interrupt.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterId, CounterSession, EventSource, MsrBackend, Platform};
@@ -30,10 +31,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// [`OwnControlBits`](CounterError::OwnControlBits): some of `bits` belong to the session's counters, these
-    /// counters are [lent](Self::lend), or the processor has no such register. [`Access`](CounterError::Access): the
-    /// register is as it was. [`Faulted`](CounterError::Faulted): the register does not answer; no event is known to
-    /// run any more.
+    /// - [`OwnControlBits`](CounterError::OwnControlBits): some of `bits` belong to the session's counters, these
+    ///   counters are [lent](Self::lend), or the processor has no global control register.
+    /// - [`Access`](CounterError::Access): a register access failed, and the register is as it was.
+    /// - [`Faulted`](CounterError::Faulted): the register does not answer. The session's events may no longer run.
     pub fn set_others_control(&mut self, bits: u64, enabled: bool) -> Result<(), CounterError> {
         let not_others = CounterError::OwnControlBits(bits & self.own().bits());
         let global = self.unit().global().filter(|_| self.has_own()).ok_or(not_others)?;
@@ -47,9 +48,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.change_global(global, change)
     }
 
-    /// Acknowledges bits of the overflow status that are not the session's: for instance a predecessor's overflow of a
-    /// Debug Store's buffer (62), or overflows of counters without an owner. On Intel's processors from version 3 on,
-    /// each unmasking of the LVT entry raises an interrupt while one of these bits is set.
+    /// Acknowledges bits of the overflow status that are not the session's. Examples are overflows of counters without
+    /// an owner, and bit 62, by which a predecessor's Debug Store buffer overflowed. On Intel's processors from version
+    /// 3 on, each unmasking of the LVT entry raises an interrupt while one of these bits is set.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};
@@ -63,8 +64,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// [`OwnControlBits`](CounterError::OwnControlBits): some of `bits` belong to the session's counters, these
-    /// counters are [lent](Self::lend), or there is no such register. [`Access`](CounterError::Access).
+    /// - [`OwnControlBits`](CounterError::OwnControlBits): some of `bits` belong to the session's counters, these
+    ///   counters are [lent](Self::lend), or the processor has no overflow status register.
+    /// - [`Access`](CounterError::Access): a register access failed.
     pub fn acknowledge_others(&mut self, bits: u64) -> Result<(), CounterError> {
         let own = bits & self.own().bits();
         let global = self.unit().global().filter(|_| own == 0 && self.has_own());
@@ -72,8 +74,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.wrmsr_retrying(global.acknowledge, bits).map_err(CounterError::Access)
     }
 
-    /// Sets the bits of `mask` in the fixed counters' control register to those of `bits`, for other owners of fixed
-    /// counters. Other owners do not write the register while the session lives.
+    /// Writes the bits `mask` of the fixed counters' control register for other owners of fixed counters, with their
+    /// values in `bits`. Other owners do not write the register while the session lives.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, CounterSet, EventSource, MsrBackend, Platform};
@@ -88,9 +90,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// [`OwnControlBits`](CounterError::OwnControlBits): some of `mask` belong to the session's counters, these
-    /// counters are [lent](Self::lend), or the processor has no such register. [`Access`](CounterError::Access): the
-    /// register is as it was.
+    /// - [`OwnControlBits`](CounterError::OwnControlBits): some of `mask` belong to the session's counters, these
+    ///   counters are [lent](Self::lend), or the processor has no fixed counters.
+    /// - [`Access`](CounterError::Access): a register access failed, and the register is as it was.
     pub fn set_others_fixed_control(&mut self, mask: u64, bits: u64) -> Result<(), CounterError> {
         let own = self.fixed_control_of(self.own());
         let has_fixed = !(self.unit().counters() & CounterSet::FIXED).is_empty();

@@ -14,18 +14,19 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {
-    /// Takes a processor's counters: those of `only` that both the source's unit and the processor have. `processor`
-    /// describes the processor that executes the call. The handle keeps the source; an
-    /// [`OpenedEvents`](crate::OpenedEvents) is two references.
+    /// Takes those of the counters `only` that both the source's unit and this processor have, and returns a session of
+    /// them. `processor` describes the processor that executes the call. The session keeps `source`.
     ///
-    /// Stops each counter, verifies it by writing it and reading it back (by RDMSR, and if that agrees by RDPMC), and
-    /// leaves it zero. Then acknowledges overflows that a predecessor left, disables precise sampling
-    /// (`IA32_PEBS_ENABLE`; version 6 has [other registers](crate::UnusedRegisters)), enables the counters in the
-    /// global control register where there is one, and unmasks the LVT entry.
+    /// For each counter, the call stops it, verifies it by a write that RDMSR and RDPMC read back, and leaves it zero.
+    /// The call then prepares the processor:
+    /// - It disables precise sampling by `IA32_PEBS_ENABLE`; for Intel's version 6 see
+    ///   [`UnusedRegisters`](crate::UnusedRegisters).
+    /// - It enables the counters in the global control register, if there is one.
+    /// - It acknowledges overflows that a predecessor left, and unmasks the LVT entry.
     ///
-    /// A counter that does not answer, or for which no slot was lent, is left out and not accessed again: see
-    /// [`counters`](Self::counters). So is every counter that is not in `only`. If the source has no table of events
-    /// to open, so is every fixed counter, because only opened events use fixed counters.
+    /// [`counters`](Self::counters) tells which counters the session left out, and does not access again: counters that
+    /// did not answer, and counters without a lent slot. If the source's table of opened events is empty, the session
+    /// also leaves out fixed counters, because only opened events use fixed counters.
     ///
     /// ```
     /// # use pmu_core::{
@@ -47,19 +48,19 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// ```
     ///
     /// # Context
-    /// Task, on the processor on which the handle then lives. An interrupt may come at any time.
+    /// Task, on the processor on which the session then stays. An interrupt may come at any time.
     ///
     /// # Errors
-    /// - [`MemoryInUse`](CounterError::MemoryInUse): another handle has this memory or this table of events,
-    ///   another processor's for instance, or one that was dropped without [`shut_down`](Self::shut_down).
-    /// - [`NoCounters`](CounterError::NoCounters): the source's unit has none, with the reason.
-    /// - [`OtherProcessor`](CounterError::OtherProcessor): the processor has none of these counters.
-    /// - [`InsufficientMemory`](CounterError::InsufficientMemory): no slot was lent for any of them.
-    /// - [`Unresponsive`](CounterError::Unresponsive): no counter answers.
-    /// - [`Access`](CounterError::Access): a global register faulted.
+    /// - [`MemoryInUse`](CounterError::MemoryInUse): another processor's session, or a session dropped without
+    ///   [`shut_down`](Self::shut_down), has the memory or the table of events.
+    /// - [`NoCounters`](CounterError::NoCounters): the source's unit has no counters, for the reason in the error.
+    /// - [`OtherProcessor`](CounterError::OtherProcessor): the processor has none of the requested counters.
+    /// - [`InsufficientMemory`](CounterError::InsufficientMemory): no slot was lent for any of the requested counters.
+    /// - [`Unresponsive`](CounterError::Unresponsive): none of the requested counters answers.
+    /// - [`Access`](CounterError::Access): an access of a global register failed.
     ///
-    /// After an error no counter runs. An interrupt that came meanwhile may have left the LVT entry masked; the
-    /// interrupt's other owner then unmasks it.
+    /// After an error none of these counters runs. If an interrupt came during the call, the LVT entry may be masked.
+    /// The other owner of the interrupt then unmasks the entry.
     pub fn take(
         source: S,
         processor: &CounterUnit,
@@ -178,8 +179,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         verified
     }
 
-    /// Takes more counters, which another owner gave up, and returns those that answered. Counters that the session
-    /// already has stay as they are. The other owner no longer enables the counters in the global control register.
+    /// Takes more counters, which another owner gave up, and returns the counters that answered. Counters that the
+    /// session already has stay as they are. After the call, the other owner does not enable these counters in the
+    /// global control register.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterId, CounterSession, CounterUnit, EventSource, MsrBackend, Platform};
@@ -197,10 +199,11 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// ```
     ///
     /// # Errors
-    /// [`NotAvailable`](CounterError::NotAvailable): this processor lacks one of the counters, no slot was lent for
-    /// one, or the session's counters are [lent](Self::lend). [`Unresponsive`](CounterError::Unresponsive): no counter
-    /// answers. [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): the global control register does
-    /// not answer.
+    /// - [`NotAvailable`](CounterError::NotAvailable): this processor lacks one of the counters, no slot was lent for
+    ///   one of them, or the session's counters are [lent](Self::lend).
+    /// - [`Unresponsive`](CounterError::Unresponsive): none of the counters answers.
+    /// - [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): the global control register does not
+    ///   answer.
     pub fn take_more(
         &mut self,
         processor: &CounterUnit,
@@ -232,8 +235,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         Ok(verified)
     }
 
-    /// Gives counters to another owner: stops them, clears their bits of the global control register, and does not
-    /// access them again.
+    /// Gives counters to another owner. The call stops the counters and clears their bits of the global control
+    /// register. The session does not access these counters again.
     ///
     /// ```
     /// # use pmu_core::{
@@ -255,9 +258,10 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// ```
     ///
     /// # Errors
-    /// [`NotAvailable`](CounterError::NotAvailable): one of the counters is not the session's, is in use, or is the
-    /// session's last. [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): the global control
-    /// register, or a counter's control that [`save`](Self::save) left programmed, does not answer.
+    /// - [`NotAvailable`](CounterError::NotAvailable): one of the counters is in use, or does not belong to the
+    ///   session, or the session would have no counter left.
+    /// - [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): the global control register does not
+    ///   answer, or the control of a counter that [`save`](Self::save) left programmed does not.
     pub fn give_back(&mut self, counters: CounterSet) -> Result<(), CounterError> {
         let rest = self.own().without(counters);
         let in_use = |slot: &CounterSlot| {
@@ -276,11 +280,12 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         Ok(())
     }
 
-    /// Stops every counter, faulted ones too, restores the session's bits of the global control register as they were
-    /// found, and releases the memory. Every opened event is closed, and nothing can be started afterwards.
+    /// Ends the session: stops all its counters, including faulted ones, and releases its memory. The session's bits of
+    /// the global control register get back the values from before the session. All opened events are closed, and no
+    /// event can be started afterwards.
     ///
-    /// An interrupt may still arrive and find no overflow. The first is claimed, so that the kernel does not report an
-    /// unknown NMI.
+    /// An interrupt may still arrive and find no overflow. [`service`](crate::service) claims the first such interrupt,
+    /// so that the kernel does not report an unknown NMI.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};
@@ -293,8 +298,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// ```
     ///
     /// # Errors
-    /// [`Faulted`](CounterError::Faulted) with the first register that did not answer, after everything else was
-    /// stopped. The session then stays open, and `shut_down` may be called again.
+    /// [`Faulted`](CounterError::Faulted): a register did not answer; the error names the first. Everything else was
+    /// stopped. The session stays open, and `shut_down` may be called again.
     pub fn shut_down(&mut self) -> Result<(), CounterError> {
         if !self.is_open() {
             return Ok(());

@@ -16,19 +16,21 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Programs this processor's counters again after their registers lost their contents: after suspend, hibernation,
-    /// and the processor's offline time. Call it on each processor before the next performance interrupt can come.
+    /// Programs this processor's counters again after their registers lost their contents, as after suspend,
+    /// hibernation, or the processor's offline time. Call this on each processor before its next performance interrupt
+    /// can come.
     ///
-    /// Returns the counters whose events start their period anew. Their counts of the old period are lost, and so are
-    /// their totals since the last start or interrupt. A kernel that knows of the suspend stops its events before, or
-    /// [switches](Self::switch_out) them out.
+    /// Returns the counters whose events start their periods anew. The counts of the old periods are lost, and so is
+    /// the part of the totals since the last start or interrupt. To keep them, a kernel that knows of a suspend stops
+    /// its events, or [switches](Self::switch_out) them out, before the suspend.
     ///
-    /// A counter that kept its registers continues. Its pending overflow is reported to `overflowed`, because its
-    /// interrupt may be lost. The interrupted address is not known, so a sampler drops the overflow (`|_| ()`).
+    /// A counter that kept its registers continues. If its overflow is pending, the overflow is reported to
+    /// `overflowed`, because its interrupt may be lost. The interrupted address is not known, so a sampler drops this
+    /// overflow (`|_| ()`).
     ///
-    /// An event that was not running, or whose counters were [saved](Self::save), is not started. Counters that had
-    /// faulted are free again: events that [rotate](crate::Event::rotating) take their turns again, others and their
-    /// groups are to be started again.
+    /// Events that were not running, and counters that were [saved](Self::save), are not started. Counters that had
+    /// faulted are free again. Events of these counters that [rotate](crate::Event::rotating) take turns again. Other
+    /// such events, and their groups, have to be started again.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, CounterSet, EventSource, MsrBackend, Platform};
@@ -41,10 +43,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// [`Faulted`](CounterError::Faulted) with the first register that did not answer, after everything else was
-    /// programmed. An event whose counter cannot be programmed, or whose [extra register](crate::Event::with_extra)
-    /// cannot be written, does not run, and neither does its group. [`NotAvailable`](CounterError::NotAvailable): the
-    /// counters are [lent](Self::lend).
+    /// - [`Faulted`](CounterError::Faulted): a register did not answer; the error names the first. Everything else was
+    ///   programmed. If an event's counter cannot be programmed, or its [extra register](crate::Event::with_extra)
+    ///   cannot be written, neither the event nor its group runs.
+    /// - [`NotAvailable`](CounterError::NotAvailable): the session's counters are [lent](Self::lend).
     pub fn reprogram(
         &mut self,
         overflowed: impl FnMut(EventOverflow),

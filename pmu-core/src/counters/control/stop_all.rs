@@ -10,13 +10,14 @@ use crate::msr::fault::MsrFault;
 /// Stops every counter of the processor that executes the call, regardless of its owner, and cancels pending
 /// interrupts.
 ///
-/// Clears the global control register, each event select, the fixed counters' control, and the overflow status.
-/// Registers beside a counter's control keep their value ([`UnusedRegisters`](crate::UnusedRegisters)).
+/// The call clears the global control register, each event select, the fixed counters' control register, and the
+/// overflow status. Other registers of single counters keep their values; [`UnusedRegisters`](crate::UnusedRegisters)
+/// clears those.
 ///
-/// Neither needs a session nor ends one. Do not use this processor's sessions afterwards, except for
-/// [`reprogram`](crate::CounterSession::reprogram), which starts their events anew. A performance interrupt that is
-/// still to come, and whose handler calls [`service`](crate::service), may write the global control register once
-/// more; the counters' own controls stay clear.
+/// The call needs no session, and ends none. After it, use this processor's sessions only for
+/// [`reprogram`](crate::CounterSession::reprogram), which starts their events anew. If a performance interrupt is still
+/// to come, and its handler calls [`service`](crate::service), `service` may write the global control register once
+/// more. The counters' own controls stay clear.
 ///
 /// # Context
 /// Any: task, interrupt, NMI, panic handler.

@@ -7,29 +7,29 @@ use crate::counters::shared::memory::{
     AGAIN, CounterMemory, IDLE, INITIALIZING, LENT_INTERRUPTED, MUTED, SERVING,
 };
 
-/// Result of servicing an interrupt.
+/// Result of servicing one interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Serviced {
-    /// Number of overflows that were reported.
+    /// Number of overflows that were reported to the handler.
     pub overflows: u32,
-    /// Claim of the interrupt, for a handler that shares it.
+    /// The session's claim of the interrupt, for a handler that several drivers share.
     pub claim: Claim,
-    /// Bits of the global status that were set and are not the session's to acknowledge: other owners' counters, and
-    /// what else raises this interrupt, such as a branch or trace buffer. They are left set.
+    /// Bits of the global status that were set, and that the session does not acknowledge. They stand for other owners'
+    /// counters, and for other causes of this interrupt, such as a branch or trace buffer.
     pub others: u64,
     /// The counters are [lent](crate::CounterSession::lend), and no register was accessed. The interrupt may be the
-    /// borrower's, whatever the claim says, so the handler asks the borrower. Where delivery masked the LVT entry, the
-    /// entry stays masked. After the window's end the handler asks the borrower only if the claim is
+    /// borrower's whatever the claim says, so the handler also asks the borrower. If delivery masked the LVT entry, the
+    /// entry stays masked. After the window's end, the handler asks the borrower only if the claim is
     /// [`NotOurs`](Claim::NotOurs).
     pub lent: bool,
 }
 
-/// Claim of one interrupt, for a handler that shares it with others: an NMI's.
+/// The session's claim of one interrupt, for a handler that several drivers share, such as an NMI handler.
 ///
-/// An NMI that no handler claims is unknown, and may mean failing hardware. An NMI of a performance counter may find
-/// no overflow, because the NMI before it already served the counter. So a shared handler adds up the claims. If the
-/// sum exceeds 1, the next unclaimed NMI on this processor within 100 ms is a counter's.
+/// An NMI that no driver claims is unknown, and may mean failing hardware. An NMI of a performance counter may find no
+/// overflow, because the service of the NMI before it already handled the counter. So a shared handler adds up the
+/// claims of its drivers. If the sum exceeds 1, the next unclaimed NMI on this processor within 100 ms is a counter's.
 ///
 /// ```
 /// use pmu_core::Claim;
@@ -49,16 +49,16 @@ pub struct Serviced {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Claim {
-    /// The session had no overflow: the interrupt is another source's, or unknown.
+    /// The session had no overflow: the interrupt belongs to another driver, or is unknown.
     NotOurs,
     /// The interrupt is the session's.
     Ours,
-    /// The interrupt is the session's, and a spurious one may follow.
+    /// The interrupt is the session's, and a spurious interrupt of its counters may follow.
     OursAndMore,
 }
 
 impl Claim {
-    /// Returns the number of interrupts that the claim stands for: 0, 1, or 2 if another may follow.
+    /// Returns the number of interrupts that the claim stands for: 0, 1, or 2 if a spurious interrupt may follow.
     ///
     /// ```
     /// # use pmu_core::Claim;

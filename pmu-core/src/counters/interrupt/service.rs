@@ -13,10 +13,12 @@ use crate::platform::Platform;
 /// Services the performance interrupt of the processor that executes the call: finds the overflowed counters, re-arms
 /// them, reports each completed period to `overflowed` once, and lets the interrupt recur.
 ///
-/// `memory` is the processor's. Without a session, `service` accesses no register and returns
-/// [`NotOurs`](Claim::NotOurs); only the first interrupt after a [`shut_down`](crate::CounterSession::shut_down) may
-/// be claimed, as a spurious one. A nested call, from an interrupt that interrupted this one, returns
-/// [`Ours`](Claim::Ours) at once, and the outer call makes another pass.
+/// `memory` is this processor's. If no session has taken it, `service` accesses no register and returns
+/// [`NotOurs`](Claim::NotOurs), with one exception. The first interrupt after a
+/// [`shut_down`](crate::CounterSession::shut_down) may be claimed as spurious.
+///
+/// If an interrupt interrupts this call and calls `service` again, the nested call returns [`Ours`](Claim::Ours) at
+/// once. The outer call then makes another pass.
 ///
 /// ```
 /// # use pmu_core::{Claim, CounterMemory, EventSource, MsrBackend, Platform};
@@ -33,17 +35,18 @@ use crate::platform::Platform;
 /// ```
 ///
 /// # Context
-/// Interrupt or NMI, and any other. Bounded by the number of counters, once more for each nested interrupt; takes no
-/// lock, does not allocate, and does not panic unless `overflowed` does. If `overflowed` unwinds, later interrupts are
-/// only noted, until [`reprogram`](crate::CounterSession::reprogram).
+/// Any context, including interrupt and NMI. The time is bounded by the number of counters, once for the call and once
+/// for each nested interrupt. The call takes no lock, does not allocate, and does not panic unless `overflowed` does.
+/// If `overflowed` unwinds, later interrupts are only recorded until [`reprogram`](crate::CounterSession::reprogram).
 ///
 /// # Errors
-/// Returns the first access that failed after one retry, and the faulted counters: those that may no longer count or
-/// interrupt, and those of the other events of their groups. Their events do not run. The remaining accesses are still
-/// attempted. Count the interrupt as [`OursAndMore`](Claim::OursAndMore).
+/// Returns the first access that failed after one retry, and the faulted counters. These are the counters that may no
+/// longer count or interrupt, and the counters of the other events in the same groups. The events of faulted counters
+/// do not run. The remaining accesses are still attempted. The caller counts the interrupt as
+/// [`OursAndMore`](Claim::OursAndMore).
 ///
 /// If the overflow status can be neither read nor cleared, the LVT entry is left [masked](ServiceError::masked). Until
-/// [`reprogram`](crate::CounterSession::reprogram), calls access no register.
+/// [`reprogram`](crate::CounterSession::reprogram), later calls access no register.
 #[inline]
 pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
     source: &S,

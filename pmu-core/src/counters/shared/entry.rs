@@ -100,10 +100,10 @@ impl SharedExtra {
     }
 }
 
-/// One place of an [`EventTable`](crate::EventTable).
+/// Memory for one event in an [`EventTable`](crate::EventTable).
 ///
-/// The control path alone changes an entry, except for the total and the rest of the period. While the event is on a
-/// counter, these belong to the interrupt path.
+/// Only the control path changes an entry, with one exception: while the event is on a counter, the interrupt path
+/// changes the event's total and the remainder of its period.
 #[derive(Debug)]
 #[repr(C)]
 pub struct EventEntry {
@@ -126,7 +126,7 @@ pub struct EventEntry {
 }
 
 impl EventEntry {
-    /// Creates an unused place.
+    /// Creates an entry that no event uses.
     pub const fn new() -> Self {
         Self {
             state: AtomicU8::new(EventState::Closed as u8),

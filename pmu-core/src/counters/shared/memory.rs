@@ -8,12 +8,12 @@ use crate::counters::names::event_id::EventId;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::counters::shared::table::EventTable;
 
-/// Memory that the counters of one processor need: 8 bytes per counter, and 32 for the processor.
+/// Memory for the counters of one processor: 8 bytes per counter, and 32 bytes for the processor.
 ///
-/// The embedder lends it for as long as the processor counts, commonly from a static array with one element per
-/// processor. The interrupt path finds its state here without the control handle. The memory records whether a session
-/// has taken it, so [`service`](crate::service()) may be called at any time. `&CounterMemory<[CounterSlot; N]>`
-/// coerces to `&CounterMemory`.
+/// The embedder lends the memory for as long as the processor counts, commonly from a static array with one element per
+/// processor. From this memory the interrupt path works without the session. The memory records whether a session has
+/// taken it, so [`service`](crate::service()) may be called at any time. `&CounterMemory<[CounterSlot; N]>` coerces to
+/// `&CounterMemory`.
 ///
 /// ```
 /// use pmu_core::{CounterMemory, CounterSlot, MAX_COUNTERS};
@@ -74,7 +74,7 @@ pub(crate) const AGAIN: u8 = 2;
 pub(crate) const MUTED: u8 = 3;
 
 impl<const N: usize> CounterMemory<[CounterSlot; N]> {
-    /// Creates memory for `N` counters, all free. `N` = 0 stands for memory that could not be had.
+    /// Creates memory for `N` free counters. With `N` = 0, taking counters fails as for memory that is too small.
     pub const fn new() -> Self {
         Self {
             global_control: AtomicU64::new(0),
@@ -138,7 +138,8 @@ impl CounterMemory {
         self.slots.get(usize::from(counter.bit()))
     }
 
-    /// Returns the counter on which an event of the processor's session runs; `None` also if its counter has faulted.
+    /// Returns the counter on which an event of the processor's session runs. `None` if the event does not run, or if
+    /// its counter has faulted.
     ///
     /// ```
     /// # use pmu_core::{CounterMemory, EventId};
@@ -149,7 +150,7 @@ impl CounterMemory {
     /// ```
     ///
     /// # Context
-    /// Any, on the memory's processor. An interrupt handler asks here, because it has no
+    /// Any context, on the processor of this memory. This method is for interrupt handlers, which have no
     /// [`CounterSession`](crate::CounterSession).
     pub fn counter_of(&self, event: EventId) -> Option<CounterId> {
         let is_on = |counter: &CounterId| {
@@ -249,16 +250,16 @@ impl CounterMemory {
         self.owner.store(UNTAKEN, Ordering::Release);
     }
 
-    /// Releases the memory of a session that was dropped or forgotten without
-    /// [`shut_down`](crate::CounterSession::shut_down): a crashed driver's, or one that a panic left. Its counters
-    /// keep running until the next session takes them; see [`stop_all`](crate::stop_all).
+    /// Releases the memory of a session that ended without [`shut_down`](crate::CounterSession::shut_down), as after a
+    /// crash or panic of its driver. The session's counters keep running until the next session takes them, or until
+    /// [`stop_all`](crate::stop_all).
     ///
     /// # Context
-    /// Task, on the memory's processor, while no interrupt of it is serviced.
+    /// Task, on the processor of this memory, while none of this processor's interrupts is being serviced.
     ///
     /// # Safety
-    /// - The session is not used again. It would share its counters with the next session that takes the memory, and
-    ///   the events of one would be counted, and reported, as the other's.
+    /// - The old session is not used again. It would share its counters with the next session that takes the memory,
+    ///   and each session's events would be counted and reported as the other's.
     ///
     /// ```
     /// # use pmu_core::{CounterMemory, CounterSlot};

@@ -6,7 +6,7 @@ use crate::counters::names::event_id::EventId;
 
 /// State of one counter, in 8 bytes that the control path and the interrupt path share.
 ///
-/// A slot changes by single stores, each of which is a state that an interrupt may see.
+/// Each change of a slot is a single store, so that an interrupt never sees a state that is changed in part.
 #[derive(Debug, Default)]
 pub struct CounterSlot(AtomicU64);
 
@@ -34,7 +34,7 @@ impl CounterSlot {
     /// The period is in the 48 bits above the flags.
     const FIRST_OF_PERIOD: u32 = 16;
 
-    /// Creates a free counter.
+    /// Creates the slot of a free counter.
     pub const fn new() -> Self {
         Self(AtomicU64::new(0))
     }

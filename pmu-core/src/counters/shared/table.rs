@@ -11,10 +11,11 @@ use crate::counters::names::event_id::EventId;
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::extra_registers::ExtraRegisters;
 
-/// Table of the events that are opened on one processor: 168 bytes per event, and 208 for the processor. There may be
-/// more events than counters.
+/// Table of the events that are opened on one processor: 168 bytes per event, and 208 bytes for the processor. It may
+/// have room for more events than there are counters.
 ///
-/// Lent as [`CounterMemory`](crate::CounterMemory) is: `&EventTable<[EventEntry; N]>` coerces to `&EventTable`.
+/// The embedder lends a table as it lends a [`CounterMemory`](crate::CounterMemory). `&EventTable<[EventEntry; N]>`
+/// coerces to `&EventTable`.
 ///
 /// ```
 /// use pmu_core::{EventEntry, EventTable};
@@ -39,7 +40,7 @@ pub struct EventTable<E: ?Sized = [EventEntry]> {
 static NONE: EventTable<[EventEntry; 0]> = EventTable::new();
 
 impl<const N: usize> EventTable<[EventEntry; N]> {
-    /// Creates a table for `N` events, of which at most 2,048 are used.
+    /// Creates a table for `N` events. Events beyond the first 2,048 stay unused.
     pub const fn new() -> Self {
         Self {
             taken: AtomicBool::new(false),
@@ -67,7 +68,7 @@ impl<const N: usize> Deref for EventTable<[EventEntry; N]> {
 }
 
 impl EventTable {
-    /// Shortest period of a new table, in events.
+    /// Shortest period that a new table accepts, in events.
     pub const DEFAULT_MIN_PERIOD: u64 = 0x1000;
 
     /// Returns the empty table, in which no event can be opened.
@@ -81,16 +82,16 @@ impl EventTable {
         self.entries.len()
     }
 
-    /// Returns whether the table has no room at all.
+    /// Returns whether the table has no room for any event.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Sets the shortest period of events that are opened, or whose period is set, from now on.
+    /// Sets the shortest period for events that are opened, or whose period is set, after this call.
     ///
-    /// If servicing one interrupt causes a full period of the event, the next interrupt follows at once, forever. So a
-    /// kernel lowers this minimum only for events that its interrupt path does not cause, such as user mode's.
+    /// If servicing one interrupt causes a full period of an event, the next interrupt follows at once, forever. So a
+    /// kernel lowers this minimum only for events that its interrupt path does not cause, such as events of user mode.
     ///
     /// ```
     /// # use pmu_core::{Event, EventEntry, EventTable, GenericEvent};
@@ -107,9 +108,9 @@ impl EventTable {
         self.min_period.store(events.max(1), Relaxed);
     }
 
-    /// Sets the period of an opened event that interrupts. The new period is loaded at the event's next overflow, also
-    /// if this is called from that overflow's handler. If the new period is below the remainder of the old one,
-    /// stopping and starting the event loads it, too.
+    /// Sets the period of an opened event that interrupts. The new period is loaded at the event's next overflow. A
+    /// call from the handler of that overflow is early enough. If the new period is shorter than what is left of the
+    /// old period, stopping and starting the event loads the new period, too.
     ///
     /// ```
     /// # use pmu_core::{EventOverflow, EventTable};
@@ -122,11 +123,12 @@ impl EventTable {
     /// ```
     ///
     /// # Context
-    /// Any, also the event's own interrupt.
+    /// Any context, including the event's own interrupt.
     ///
     /// # Errors
-    /// [`NoSuchEvent`](CounterError::NoSuchEvent). [`NoPeriod`](CounterError::NoPeriod): the event does not interrupt.
-    /// [`Period`](CounterError::Period): below the [minimum](Self::set_min_period).
+    /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
+    /// - [`NoPeriod`](CounterError::NoPeriod): the event does not interrupt.
+    /// - [`Period`](CounterError::Period): the period is below the [minimum](Self::set_min_period), or beyond 63 bits.
     pub fn set_period(&self, event: EventId, period: u64) -> Result<(), CounterError> {
         let entry = self.entry(event).ok_or(CounterError::NoSuchEvent(event))?;
         if !entry.period.reports() {
@@ -201,15 +203,15 @@ impl EventTable {
         self.taken.store(false, Relaxed);
     }
 
-    /// Releases the table of a session that was dropped or forgotten without
-    /// [`shut_down`](crate::CounterSession::shut_down), together with its [memory](crate::CounterMemory::reclaim). Its
-    /// events are closed. Its [extra registers](crate::Event::with_extra) keep their values.
+    /// Releases the table of a session that ended without [`shut_down`](crate::CounterSession::shut_down). The
+    /// session's [memory](crate::CounterMemory::reclaim) has to be released, too. All events of the table are closed.
+    /// Their [extra registers](crate::Event::with_extra) keep their values.
     ///
     /// # Context
-    /// Task, on the table's processor, while no interrupt of it is serviced.
+    /// Task, on the processor of this table, while none of this processor's interrupts is being serviced.
     ///
     /// # Safety
-    /// - The session is not used again. It would share its events with the next session that takes the table.
+    /// - The old session is not used again. It would share its events with the next session that takes the table.
     ///
     /// ```
     /// # use pmu_core::{CounterMemory, CounterSlot, EventEntry, EventTable};

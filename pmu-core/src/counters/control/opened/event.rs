@@ -13,8 +13,8 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Opens an event, stopped. `processor` describes the processor that executes the call: its events, and their
-    /// counters.
+    /// Opens an event, in the stopped state. `processor` describes the events and counters of the processor that
+    /// executes the call.
     ///
     /// ```
     /// # use pmu_core::{
@@ -33,14 +33,16 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// [`OtherProcessor`](CounterError::OtherProcessor): `processor` describes a core of another type than the
-    /// session's, with other generic events or other select bits. A difference in
-    /// [`core_type`](CounterUnit::core_type) alone is accepted: an event opened by its select is then of that type.
-    /// [`Unsupported`](CounterError::Unsupported), [`IllegalBits`](CounterError::IllegalBits),
-    /// [`GuestModeUnsupported`](CounterError::GuestModeUnsupported): this processor lacks the event, a bit of its
-    /// select, or the guest modes. [`NeedsCounterPair`](CounterError::NeedsCounterPair),
-    /// [`NoCounterForEvent`](CounterError::NoCounterForEvent), [`Period`](CounterError::Period).
-    /// [`InsufficientMemory`](CounterError::InsufficientMemory): the table is full.
+    /// - [`OtherProcessor`](CounterError::OtherProcessor): `processor` has other generic events or select bits than the
+    ///   session's processor, so it describes another type of core. If only [`core_type`](CounterUnit::core_type)
+    ///   differs, there is no error: an event opened by its select is then of the type in `processor`.
+    /// - [`Unsupported`](CounterError::Unsupported): this processor lacks the generic event.
+    /// - [`IllegalBits`](CounterError::IllegalBits): the event's select has bits that are illegal on this processor.
+    /// - [`GuestModeUnsupported`](CounterError::GuestModeUnsupported): this processor cannot separate guests and host.
+    /// - [`NeedsCounterPair`](CounterError::NeedsCounterPair): only a pair of counters counts the event.
+    /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): no counter of this session can count the event.
+    /// - [`Period`](CounterError::Period): the period is below the table's minimum, or beyond 63 bits.
+    /// - [`InsufficientMemory`](CounterError::InsufficientMemory): the table is full.
     pub fn open_event(
         &mut self,
         processor: &CounterUnit,
@@ -62,7 +64,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         Ok(id)
     }
 
-    /// Stops and closes an event, and returns its count. Another event may get its identity afterwards.
+    /// Stops and closes an event, and returns its count. An event opened later may get the same identity.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
@@ -78,8 +80,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// [`NoSuchEvent`](CounterError::NoSuchEvent); those of [`stop_event`](Self::stop_event), after which the event
-    /// stays open.
+    /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
+    /// - The errors of [`stop_event`](Self::stop_event). The event stays open.
     pub fn close_event(&mut self, event: EventId, now: u64) -> Result<EventCount, CounterError> {
         self.ungrouped(event)?;
         if self.is_started(event) {
@@ -91,13 +93,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Starts an opened event on a counter that can count it. If every such counter is in use, other events move to
-    /// other counters where that makes room. If there still is no room, an event that [rotates](Event::rotating) waits
-    /// for its turn; any other event takes the counter of one that rotates.
+    /// other counters if this frees one. If no counter becomes free, an event that [rotates](Event::rotating) waits for
+    /// its turn, and any other event takes the counter of an event that rotates.
     ///
-    /// The total continues where it was, and so does a period that a stop interrupted. `now` is the time by a clock of
-    /// the caller's, in whose units the events' times are counted. All events of the table take one clock: the call
-    /// may add to other events' times, too. A time before the last one adds nothing. Where there is no clock, `now` is
-    /// always 0.
+    /// The event's total continues from its last value, and so does a period that a stop interrupted.
+    ///
+    /// `now` is a time of the caller's clock, in whose units the events' times are counted. All calls for one table use
+    /// the same clock, because a call may also add to other events' times. A `now` before that of an earlier call adds
+    /// nothing. A caller without a clock always passes 0.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventCount, EventId, EventSource, MsrBackend, Platform};
@@ -116,10 +119,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// [`NoSuchEvent`](CounterError::NoSuchEvent), [`InGroup`](CounterError::InGroup),
-    /// [`AlreadyStarted`](CounterError::AlreadyStarted), [`NoFreeCounter`](CounterError::NoFreeCounter),
-    /// [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse). [`Access`](CounterError::Access): a register faulted,
-    /// and everything is as it was. [`Faulted`](CounterError::Faulted): a counter could not even be stopped again.
+    /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
+    /// - [`InGroup`](CounterError::InGroup): the event starts only with its group.
+    /// - [`AlreadyStarted`](CounterError::AlreadyStarted): the event is already started.
+    /// - [`NoFreeCounter`](CounterError::NoFreeCounter), [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse): the
+    ///   event finds no counter or extra register, and does not rotate.
+    /// - [`Access`](CounterError::Access): a register access failed, and the operation was undone.
+    /// - [`Faulted`](CounterError::Faulted): a register access failed, and a counter could not be stopped again.
     pub fn start_event(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         self.begin_time(event, now)?;
         self.give_counters(event, now).map_err(|unplaced| unplaced.reason)
@@ -131,8 +137,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.assign(event, Some(0)).map_err(|unplaced| unplaced.reason)
     }
 
-    /// Starts an opened event on a free counter that can count it. No other event moves or gives way, and an event
-    /// that rotates does not wait. The code by which [`start_event`](Self::start_event) moves events is not linked.
+    /// Starts an opened event on a free counter that can count it. No other event moves or gives way, and an event that
+    /// rotates does not wait. A kernel that calls only this method does not link the code with which
+    /// [`start_event`](Self::start_event) moves events.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
@@ -150,9 +157,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`start_event`](Self::start_event). After [`NoFreeCounter`](CounterError::NoFreeCounter) the event
-    /// stays stopped. [`NoCounterForEvent`](CounterError::NoCounterForEvent): the event has an
-    /// [extra register](Event::with_extra), which only `start_event` serves.
+    /// - The errors of [`start_event`](Self::start_event). After [`NoFreeCounter`](CounterError::NoFreeCounter) the
+    ///   event stays stopped.
+    /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): the event has an [extra register](Event::with_extra),
+    ///   which only `start_event` programs.
     pub fn start_event_if_free(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         let entry = self.begin_time(event, now)?;
         if entry.has_extra() {
@@ -216,7 +224,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         off_counters.for_each(|event| self.change_state(event, state));
     }
 
-    /// Stops an opened event. A pending overflow is not reported; the total is complete.
+    /// Stops an opened event. If an overflow is pending, the overflow is not reported. The event's total is complete.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
@@ -234,9 +242,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// [`NoSuchEvent`](CounterError::NoSuchEvent), [`InGroup`](CounterError::InGroup),
-    /// [`NotStarted`](CounterError::NotStarted). [`Faulted`](CounterError::Faulted): the counter's registers do not
-    /// answer, and its count since the last reading is lost.
+    /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
+    /// - [`InGroup`](CounterError::InGroup): the event stops only with its group.
+    /// - [`NotStarted`](CounterError::NotStarted): the event is not started.
+    /// - [`Faulted`](CounterError::Faulted): the counter's registers do not answer, and the events since the last
+    ///   reading are lost.
     pub fn stop_event(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         let entry = self.ungrouped(event)?;
         if !self.is_started(event) {
@@ -245,7 +255,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.detach_and_stop(event, entry, now)
     }
 
-    /// Reads an opened event's count up to `now`: by one RDPMC if the event is on a counter.
+    /// Reads an opened event's count up to `now`. If the event is on a counter, this costs one RDPMC.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
@@ -263,9 +273,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// [`NoSuchEvent`](CounterError::NoSuchEvent). [`NoTotal`](CounterError::NoTotal): the event was opened without a
-    /// [total](Event::with_total). [`CounterLost`](CounterError::CounterLost): its counter faulted.
-    /// [`RegistersLost`](CounterError::RegistersLost), [`Access`](CounterError::Access).
+    /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
+    /// - [`NoTotal`](CounterError::NoTotal): the event interrupts, and was opened without a [total](Event::with_total).
+    /// - [`CounterLost`](CounterError::CounterLost): a register access of the event's counter failed earlier.
+    /// - [`RegistersLost`](CounterError::RegistersLost): the counter's registers lost their contents.
+    /// - [`Access`](CounterError::Access): the counter could not be read.
     pub fn read_event(&self, event: EventId, now: u64) -> Result<EventCount, CounterError> {
         let entry = self.entry(event)?;
         if !entry.wants_total() {

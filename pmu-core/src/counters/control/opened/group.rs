@@ -14,7 +14,7 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Opens a group: events that are counted together or not at all. The events are stopped. The group
+    /// Opens a group of events, which are counted together or not at all. The events are stopped. The group
     /// [rotates](Event::rotating) if its first event does.
     ///
     /// ```
@@ -44,11 +44,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`open_event`](Self::open_event), for the first event that has one.
-    /// [`NoFreeCounter`](CounterError::NoFreeCounter), [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse): the
-    /// session could not count the group even without any other event. The error names the first event that has no
-    /// room beside those before it; split such a group. [`NoEvents`](CounterError::NoEvents). After an error nothing
-    /// is open.
+    /// - The errors of [`open_event`](Self::open_event), for the first event that cannot be opened.
+    /// - [`NoFreeCounter`](CounterError::NoFreeCounter), [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse): even
+    ///   without other events, the session has too few counters or registers for the whole group. The error names the
+    ///   first event that does not fit beside the events before it. Split such a group.
+    /// - [`NoEvents`](CounterError::NoEvents): `events` is empty.
+    ///
+    /// After an error none of the events is open.
     pub fn open_group(
         &mut self,
         processor: &CounterUnit,
@@ -103,15 +105,15 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         GroupError { member: member.filter(|_| reason.is_no_room()), reason }
     }
 
-    /// Starts the events of a group together: by one write, if there is a global control register. Other events move
-    /// to other counters where that makes room. If there still is no room, a group that rotates waits for its turn;
-    /// any other group takes the counters of events that rotate. Totals and periods continue as in
-    /// [`start_event`](Self::start_event).
+    /// Starts the events of a group together, by one write if there is a global control register. Totals and periods
+    /// continue as in [`start_event`](Self::start_event).
     ///
-    /// If an assignment exists, it is found: of the group's events and of running events that do not give way, to
-    /// counters that can count them and to [extra registers](Event::with_extra). The search goes through the counters
-    /// once per event, and at most through every order of the extra registers' values. No register is accessed before
-    /// it ends.
+    /// If counters are missing, other events move to other counters if this frees enough of them. If there still are
+    /// too few, a group that rotates waits for its turn, and any other group takes the counters of events that rotate.
+    ///
+    /// The search finds an assignment if one exists. It assigns counters and [extra registers](Event::with_extra) to
+    /// the group's events and to the running events that do not give way. It visits the counters once per event, and at
+    /// most every order of the extra registers' values. The call accesses no register before the search has ended.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, GroupError, GroupId, MsrBackend, Platform};
@@ -129,10 +131,15 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// [`NoSuchGroup`](CounterError::NoSuchGroup), [`AlreadyStarted`](CounterError::AlreadyStarted).
-    /// [`NoFreeCounter`](CounterError::NoFreeCounter), [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse): for
-    /// the first event that has no room beside those before it. [`Access`](CounterError::Access),
-    /// [`Faulted`](CounterError::Faulted). After an error none of the group's events runs.
+    /// - [`NoSuchGroup`](CounterError::NoSuchGroup): the group is not open, or not all of its events are on this
+    ///   processor.
+    /// - [`AlreadyStarted`](CounterError::AlreadyStarted): an event of the group is started.
+    /// - [`NoFreeCounter`](CounterError::NoFreeCounter), [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse): the
+    ///   group does not fit, and does not rotate. The error names the first event that has no room beside the events
+    ///   before it.
+    /// - [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): a register access failed.
+    ///
+    /// After an error none of the group's events runs.
     pub fn start_group(&mut self, group: GroupId, now: u64) -> Result<(), GroupError> {
         let first = self.first_of(group)?;
         for (member, event) in self.group_events(group).enumerate() {
@@ -144,7 +151,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.give_counters(first, now).map_err(|unplaced| self.error_of(unplaced))
     }
 
-    /// Stops the events of a group together. Pending overflows are not reported; the totals are complete.
+    /// Stops the events of a group together. Overflows that are pending are not reported. The events' totals are
+    /// complete.
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventSource, GroupError, GroupId, MsrBackend, Platform};
@@ -160,9 +168,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// [`NoSuchGroup`](CounterError::NoSuchGroup). [`NotStarted`](CounterError::NotStarted): none of the group's
-    /// events is started. Otherwise the first error of [`stop_event`](Self::stop_event), after everything else was
-    /// stopped.
+    /// - [`NoSuchGroup`](CounterError::NoSuchGroup): the group is not open, or not all of its events are on this
+    ///   processor.
+    /// - [`NotStarted`](CounterError::NotStarted): none of the group's events is started.
+    /// - Otherwise the first error of [`stop_event`](Self::stop_event). Everything else was stopped.
     pub fn stop_group(&mut self, group: GroupId, now: u64) -> Result<(), GroupError> {
         let first = self.first_of(group)?;
         if !self.group_events(group).any(|event| self.is_started(event)) {
@@ -179,8 +188,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         outcome.and(resumed)
     }
 
-    /// Stops a group and closes its events. If some of them are switched out, closes those that are on this processor.
-    /// Other events may get their identities afterwards.
+    /// Stops a group and closes its events. If some of its events are switched out, the call closes the events that are
+    /// on this processor. Events opened later may get the same identities.
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventSource, GroupId, MsrBackend, Platform};
@@ -197,8 +206,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// [`NoSuchGroup`](CounterError::NoSuchGroup): none of the group's events is on this processor. Those of
-    /// [`stop_group`](Self::stop_group), after which the group stays open.
+    /// - [`NoSuchGroup`](CounterError::NoSuchGroup): none of the group's events is on this processor.
+    /// - The errors of [`stop_group`](Self::stop_group). The group stays open.
     pub fn close_group(&mut self, group: GroupId, now: u64) -> Result<(), GroupError> {
         self.group_events(group).next().ok_or_else(|| no_such(group))?;
         if self.group_events(group).any(|event| self.is_started(event)) {
@@ -208,13 +217,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         Ok(())
     }
 
-    /// Reads the counts of a group's events into `counts`, in the group's order, and returns their number. Each costs
-    /// one RDPMC if the group is on counters. If `counts` is shorter than the group, the other events' counts are left
-    /// out.
+    /// Reads the counts of a group's events into `counts`, in the group's order, and returns the number of counts read.
+    /// If the group is on counters, each count costs one RDPMC. If `counts` is shorter than the group, only the first
+    /// events are read.
     ///
     /// All counts have the same times, so that the ratio of two counts needs no [scaling](EventCount::scaled).
     ///
-    /// An interrupt handler cannot read a group, because it has no handle to the counters.
+    /// An interrupt handler cannot call this, because it has no session.
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventCount, EventSource, GroupError, GroupId, MsrBackend, Platform};
@@ -232,8 +241,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// [`NoSuchGroup`](CounterError::NoSuchGroup); those of [`read_event`](Self::read_event), for the first event that
-    /// has one. [`CounterLost`](CounterError::CounterLost): a counter faulted.
+    /// - [`NoSuchGroup`](CounterError::NoSuchGroup): the group is not open, or not all of its events are on this
+    ///   processor.
+    /// - [`CounterLost`](CounterError::CounterLost): a register access of a counter of the group failed earlier.
+    /// - Otherwise the errors of [`read_event`](Self::read_event), for the first event that cannot be read.
     pub fn read_group(
         &self,
         group: GroupId,

@@ -10,9 +10,9 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Declares the processor's virtualization on or off (`EFER.SVME`). The select bits that confine an event to
-    /// guests or to the host may be set only while virtualization is on. Call this after switching it on, and before
-    /// switching it off.
+    /// Declares whether the processor's virtualization (`EFER.SVME`) is on. Call this after switching virtualization
+    /// on, and before switching it off. The select bits that confine an event to guests or to the host are set only
+    /// while virtualization is on.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};
@@ -28,7 +28,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// [`Faulted`](CounterError::Faulted): a counter's control register did not answer, and its event does not run.
+    /// [`Faulted`](CounterError::Faulted): a counter's control register did not answer, and the counter's event does
+    /// not run.
     pub fn set_virtualization(&mut self, on: bool) -> Result<(), CounterError> {
         if self.table().virtualization() == on || !self.is_open() {
             return Ok(());

@@ -22,23 +22,26 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         places.fold(0, |places, (number, _)| places | bit(number))
     }
 
-    /// Rotates: gives waiting events the counters of [rotating](crate::Event::rotating) events that had more than
-    /// their share. Call it at the kernel's tick, while the running thread's events are on the processor. A group gets
-    /// its counters all together.
+    /// Rotates: gives counters of [rotating](crate::Event::rotating) events that had more than their share to events
+    /// that wait. A kernel calls this at its tick, while the running thread's events are on the processor. The events
+    /// of a group get their counters together.
     ///
-    /// An event's share is the part of its recent started time in which it was on a counter; recent are about 16
-    /// rotations. The waiting event with the smallest share comes first. It takes the counter of the rotating event
-    /// with the greatest share, if that share is greater than its own. So in the long run, events that can use the
-    /// same counters have equal shares, each of its own time: a processor's and its threads', whatever the threads'
-    /// time slices are. Events that do not rotate keep their counters.
+    /// An event's share is the part of its started time in which it was on a counter, over about the last 16 rotations.
+    /// The waiting event with the smallest share comes first. It takes the counter of the rotating event with the
+    /// greatest share, if the greatest share exceeds its own. In the long run, rotating events that can use the same
+    /// counters have equal shares. This is true of a processor's and its threads' events, and of threads with time
+    /// slices of any length. Events that do not rotate keep their counters.
     ///
-    /// Without a clock, where `now` is always 0, each rotation counts as a unit of time for the events on this
-    /// processor.
+    /// For a caller without a clock, who always passes 0 as `now`, each rotation counts as one unit of time for the
+    /// events on this processor.
     ///
-    /// If no event waits, no register is accessed. An event whose counter faulted waits, too; its count since its last
-    /// interrupt, or since it got the counter, is lost. If such an event does not rotate, it is to be started again.
-    /// If an event loses its counter while its overflow is pending, the overflow is reported at the event's next
-    /// occurrence on a counter.
+    /// If no event waits, no register is accessed.
+    ///
+    /// A rotating event whose counter faulted waits for its turn, too. Its count since its last interrupt, or since it
+    /// got the counter, is lost. An event that does not rotate, and whose counter faulted, has to be started again.
+    ///
+    /// If an event loses its counter while an overflow is pending, the overflow is reported when the event next occurs
+    /// on a counter.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};
@@ -52,7 +55,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// The first register failure. The events that it did not concern took their turns.
+    /// Returns the first failure of a register access. Events that do not depend on the register took their turns.
     pub fn rotate(&mut self, now: u64) -> Result<(), CounterError> {
         if !self.is_open() {
             return Ok(());

@@ -12,9 +12,9 @@ use crate::msr::address::PmcIndex;
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
-/// View of an event for user mode's RDPMC: plain data, for a kernel to share.
+/// View of an event for reading its counter by RDPMC in user mode: plain data, for the kernel to share with user mode.
 ///
-/// The total is `counted` plus the events since the counter's value was `counted_to`.
+/// The event's total is `counted`, plus the number of events by which the counter has advanced from `counted_to`.
 ///
 /// ```
 /// use pmu_core::{PmcIndex, UserView};
@@ -25,19 +25,19 @@ use crate::platform::Platform;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct UserView {
-    /// The counter's index for RDPMC.
+    /// The counter's index, which RDPMC takes in ECX.
     pub index: PmcIndex,
-    /// Number of the counter's low bits that count on across its interrupts: 31 if only sign-extended writes load the
-    /// counter; otherwise all bits but the highest.
+    /// Number of the counter's low bits that count on across the counter's own interrupts. If the counter has only
+    /// sign-extended writes, `width` is 31. Otherwise it is the counter's width less 1.
     pub width: u32,
-    /// Number of events when the view was made.
+    /// Total of the event at the time at which the view was made.
     pub counted: u64,
-    /// Value of the counter when the view was made.
+    /// Value of the counter at the time at which the view was made.
     pub counted_to: u64,
 }
 
 impl UserView {
-    /// Returns the event's total when the counter is read as `value`.
+    /// Returns the event's total, given that RDPMC has read `value`.
     #[inline]
     pub const fn total(&self, value: u64) -> u64 {
         // An invalid width leaves the counter out.
@@ -50,12 +50,11 @@ impl UserView {
 }
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Returns the view by which user mode reads an opened event, while the event is on its counter. The event has no
-    /// period. Costs one RDPMC.
+    /// Returns the view by which user mode reads an opened event that has no period. This costs one RDPMC.
     ///
-    /// The view is valid while the event stays on the counter, for 2^`width` of its events, across the counter's own
-    /// interrupts. Every operation that starts, stops, moves or closes an event may take the event elsewhere:
-    /// [`start_event`](Self::start_event) of *another* event too, and [`rotate`](Self::rotate).
+    /// The view is valid while the event stays on its counter, for 2^`width` of its events, also across the counter's
+    /// own interrupts. Each operation that starts, stops, moves or closes an event may move this event, too. Such
+    /// operations include [`start_event`](Self::start_event) of *another* event, and [`rotate`](Self::rotate).
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform, UserView};
@@ -72,16 +71,17 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Context
-    /// Task, on the processor whose counters these are.
+    /// Task, on the processor of the session's counters.
     ///
     /// # Errors
-    /// - [`NoSuchEvent`](CounterError::NoSuchEvent).
-    /// - [`HasPeriod`](CounterError::HasPeriod): the event interrupts. Its next interrupt loads the counter anew,
-    ///   after which a view would be wrong.
+    /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
+    /// - [`HasPeriod`](CounterError::HasPeriod): the event interrupts. Its next interrupt reloads the counter, which
+    ///   would make the view wrong.
     /// - [`NotStarted`](CounterError::NotStarted): the event is on no counter at present.
-    /// - [`NotAvailable`](CounterError::NotAvailable): RDPMC does not read the counter, or not for user mode: see
+    /// - [`NotAvailable`](CounterError::NotAvailable): RDPMC cannot read the counter, or user mode may not; see
     ///   [`Event::with_user_rdpmc`](crate::Event::with_user_rdpmc).
-    /// - [`RegistersLost`](CounterError::RegistersLost), [`Access`](CounterError::Access).
+    /// - [`RegistersLost`](CounterError::RegistersLost): the counter's registers lost their contents.
+    /// - [`Access`](CounterError::Access): the counter could not be read.
     pub fn user_view(&self, event: EventId) -> Result<UserView, CounterError> {
         let entry = self.entry(event)?;
         if entry.period.reports() {

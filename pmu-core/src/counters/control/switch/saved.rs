@@ -14,7 +14,7 @@ use crate::msr::access::MsrAccess;
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
-/// One counter's state while it is not on a processor.
+/// State of one counter whose thread is switched out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SavedCounter {
@@ -24,9 +24,9 @@ pub struct SavedCounter {
     value: u64,
 }
 
-/// Save area of a thread's counters while it does not run: one place per counter.
+/// Save area for a thread's counters while the thread does not run, with one place per counter.
 ///
-/// `&mut SavedCounters<[SavedCounter; N]>` coerces to `&mut SavedCounters`. A new one holds nothing.
+/// `&mut SavedCounters<[SavedCounter; N]>` coerces to `&mut SavedCounters`. A new area holds no saved counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SavedCounters<S: ?Sized = [SavedCounter]> {
     /// The identity of the rows; 0: none.
@@ -35,7 +35,7 @@ pub struct SavedCounters<S: ?Sized = [SavedCounter]> {
 }
 
 impl<const N: usize> SavedCounters<[SavedCounter; N]> {
-    /// Creates room for `N` counters, none of them saved.
+    /// Creates an empty area for `N` counters.
     pub const fn new() -> Self {
         let unused = SavedCounter { in_use: false, row: 0, period: 0, value: 0 };
         Self { rows: 0, counters: [unused; N] }
@@ -74,11 +74,11 @@ impl<S: ?Sized + AsRef<[SavedCounter]>> SavedCounters<S> {
 }
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Stops every counter that runs for a row, and saves its state in `area`, replacing the old contents. Opened
-    /// events continue. A pending overflow is reported once to `overflowed`, as its interrupt would have reported it.
-    /// If the interrupt still comes, it is spurious, and is claimed.
+    /// Stops every counter that counts a row of the source, and saves the counters' state in `area`, whose old contents
+    /// are replaced. Opened events continue. If an overflow is pending, it is reported once to `overflowed`, as its
+    /// interrupt would have reported it. If the interrupt still comes, it is claimed as spurious.
     ///
-    /// Usually called with preemption off.
+    /// A kernel usually calls this with preemption off.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform, SavedCounters};
@@ -93,10 +93,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// [`InsufficientMemory`](CounterError::InsufficientMemory), [`Access`](CounterError::Access): nothing was
-    /// changed. [`Faulted`](CounterError::Faulted): a counter's register did not answer, and its count is lost; the
-    /// other counters were saved. [`RegistersLost`](CounterError::RegistersLost), only with a global control register:
-    /// a counter's count is lost, and the counter was saved at the beginning of its period.
+    /// - [`InsufficientMemory`](CounterError::InsufficientMemory): `area` has too few places. Nothing was changed.
+    /// - [`Access`](CounterError::Access): a register access failed. Nothing was changed.
+    /// - [`Faulted`](CounterError::Faulted): a counter's register did not answer, and its count is lost. The other
+    ///   counters were saved.
+    /// - [`RegistersLost`](CounterError::RegistersLost), only with a global control register: a counter's registers
+    ///   lost their contents. Its count is lost, and it was saved as at the beginning of its period.
     pub fn save(
         &mut self,
         area: &mut SavedCounters,
@@ -156,11 +158,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         outcome
     }
 
-    /// Loads the counters that [`save`](Self::save) saved, and starts them: each on its own counter, or on another
-    /// free one if an opened event now has its own. `area` stays as it is.
+    /// Loads the counters that [`save`](Self::save) saved, and starts them. A counter's state returns to the same
+    /// counter, or to another free counter if an opened event uses the first. `area` stays unchanged.
     ///
-    /// The processor may be another than the one where the counters were saved. If it lacks one of their events, on a
-    /// hybrid machine, none is restored.
+    /// The processor may be another one than at [`save`](Self::save). On a hybrid machine, if this processor lacks the
+    /// event of a saved counter, no counter is restored.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform, SavedCounters};
@@ -177,8 +179,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// [`NotRestorable`](CounterError::NotRestorable), [`Access`](CounterError::Access): no saved counter runs.
-    /// [`Faulted`](CounterError::Faulted): a counter cannot be stopped again.
+    /// - [`NotRestorable`](CounterError::NotRestorable): the processor's counters or events do not suffice. No saved
+    ///   counter runs.
+    /// - [`Access`](CounterError::Access): a register access failed. No saved counter runs.
+    /// - [`Faulted`](CounterError::Faulted): a register access failed, and a counter cannot be stopped again.
     pub fn restore(&mut self, area: &SavedCounters) -> Result<(), CounterError> {
         if area.is_empty() {
             return Ok(());

@@ -15,16 +15,18 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Takes a thread's events from this processor: stops and closes those that are open here, and keeps their counts
-    /// and the remainders of their periods in `events`. Everything else on the processor continues. A pending overflow
-    /// is reported once to `overflowed`, as its interrupt would have reported it. If the interrupt still comes, it is
-    /// spurious, and is claimed.
+    /// Takes a thread's events from this processor: stops and closes the events that are open here, and keeps their
+    /// counts and the remainders of their periods in `events`. All other events on the processor continue.
     ///
-    /// All events of a [group](Self::open_group) leave their counters. Those that are not in `events` are stopped, and
-    /// wait on this processor for the others, or for [`close_group`](Self::close_group).
+    /// If an overflow is pending, it is reported once to `overflowed`, as its interrupt would have reported it. If the
+    /// interrupt still comes, it is claimed as spurious.
     ///
-    /// Costs one write and one RDPMC per event on a counter; one more write if an overflow was pending; two more
-    /// writes if groups are among the events, because these stop together.
+    /// If `events` has some events of a [group](Self::open_group), all events of the group leave their counters. The
+    /// group's other events are stopped, and stay on this processor until the taken events return, or until
+    /// [`close_group`](Self::close_group).
+    ///
+    /// This costs one write and one RDPMC per event on a counter. A pending overflow adds one write. If there are
+    /// groups among the events, stopping them together adds two writes.
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventSource, MsrBackend, Platform, SwitchError, ThreadEvent};
@@ -44,10 +46,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// The events that failed, and the reason of the first. Every other event was taken. If a counter does not answer
-    /// ([`Faulted`](CounterError::Faulted)), or did not earlier ([`CounterLost`](CounterError::CounterLost)), its
-    /// event's count since the last interrupt, or since it got the counter, is lost. Such an event is taken all the
-    /// same, and starts again elsewhere.
+    /// Returns the events that failed, and the reason of the first failure. All other events were taken.
+    ///
+    /// [`Faulted`](CounterError::Faulted) means that a register of the event's counter does not answer,
+    /// [`CounterLost`](CounterError::CounterLost) that it did not answer earlier. The event's count since its last
+    /// interrupt, or since it got the counter, is lost. The event is taken all the same, and starts again where it is
+    /// switched in.
     pub fn switch_out(
         &mut self,
         events: &mut [ThreadEvent],
@@ -115,26 +119,31 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         opened.filter_map(|id| self.counter_of(id)).collect()
     }
 
-    /// Gives a thread's events to this processor, which `processor` describes; it may be another one than before.
-    /// Opens the events, and starts those that were started, as [`start_event`](Self::start_event) does: if no counter
-    /// is free, other events move, and rotating events give way to one that does not rotate. Each event continues
-    /// where it was. Events that [rotate](crate::Event::rotating) come last, the smallest share first, as at
-    /// [`rotate`](Self::rotate): they take counters of rotating events with greater shares, too. Counters that are
-    /// left go to events that wait on this processor already.
+    /// Gives a thread's events to this processor, which `processor` describes. It need not be the processor from which
+    /// the events were taken.
     ///
-    /// The order of precedence: first, events that do not rotate and are on counters already, such as the processor's;
-    /// then, the thread's events that do not rotate; last, rotating events, the processor's and the thread's alike, by
-    /// their shares.
+    /// The call opens the events, and starts those that were started when they were switched out. Each event continues
+    /// with the count and period that it had. Counters are assigned as by [`start_event`](Self::start_event), in this
+    /// order:
+    /// - First, events that do not rotate and are on counters already, such as the processor's own, keep their
+    ///   counters, or move to others.
+    /// - Then the thread's events that do not rotate get counters. Rotating events give way to them.
+    /// - Last come [rotating](crate::Event::rotating) events, both the processor's and the thread's, by their shares as
+    ///   at [`rotate`](Self::rotate). The events with the smallest shares get counters first, and take them from
+    ///   rotating events with greater shares.
     ///
-    /// The events of a group start together, and only if all of them are given.
+    /// Counters that are left go to events that already wait on this processor. The events of a group start together,
+    /// and only if all of them are in `events`.
     ///
-    /// An event that this processor cannot count is opened all the same, but not counted, and neither is its group.
-    /// Such an event is of another [type of core](CounterUnit::core_type), has a name or a select bit that this
-    /// processor lacks, or is confined to counters that it lacks. The event is started: its `enabled` time passes
-    /// without its `running` time, so that its count can be [scaled](crate::EventCount::scaled).
+    /// An event that this processor cannot count is opened and started, but neither the event nor its group is counted.
+    /// The `enabled` time of such an event advances without its `running` time, so that its count can be
+    /// [scaled](crate::EventCount::scaled). This concerns an event that
+    /// - is of another [type of core](CounterUnit::core_type);
+    /// - has a name or a select bit that this processor lacks;
+    /// - is confined to counters that this processor lacks.
     ///
-    /// Costs two writes per event, and two per group. An interrupt may come before the identities are in `events`. Its
-    /// handler identifies the event by its [tag](crate::Event::tagged).
+    /// This costs two writes per event, and two per group. An interrupt may come before the events' identities are in
+    /// `events`. Its handler then identifies the event by its [tag](crate::Event::tagged).
     ///
     /// ```
     /// # use pmu_core::{CounterSession, CounterUnit, EventSource, MsrBackend, Platform, ThreadEvent};
@@ -153,11 +162,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// The events that failed, and the reason of the first. Every other event was given. An event for which the table
-    /// has no room stays switched out. An event that finds no counter is opened, but not started, unless it
-    /// [rotates](crate::Event::rotating); after the next [`switch_out`](Self::switch_out) it is started again.
-    /// [`OtherProcessor`](CounterError::OtherProcessor), before anything is changed: `processor` describes another
-    /// type of core, as [`open_event`](Self::open_event) notices it.
+    /// Returns the events that failed, and the reason of the first failure. All other events were given to the
+    /// processor.
+    /// - An event for which the table has no room stays switched out.
+    /// - An event that finds no counter is opened, but not started, unless it [rotates](crate::Event::rotating). After
+    ///   the next [`switch_out`](Self::switch_out) it counts as started, so that the next `switch_in` starts it again.
+    /// - With [`OtherProcessor`](CounterError::OtherProcessor), nothing was changed: `processor` describes another type
+    ///   of core than the session's, as for [`open_event`](Self::open_event).
     pub fn switch_in(
         &mut self,
         processor: &CounterUnit,

@@ -19,9 +19,10 @@ use crate::msr::fault::MsrFault;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct WindowError {
-    /// Counters whose events do not run. They are not used until [`reprogram`](crate::CounterSession::reprogram).
+    /// Counters whose events do not run. No event uses these counters until
+    /// [`reprogram`](crate::CounterSession::reprogram).
     pub counters: CounterSet,
-    /// The first access that failed.
+    /// The first register access that failed.
     pub fault: MsrFault,
 }
 

@@ -16,14 +16,16 @@ use crate::counters::shared::slot::SlotState;
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
-/// The time in which a session's counters are [lent](CounterSession::lend). It borrows the session, so that no event
-/// is started, stopped or read meanwhile.
+/// The window in which a session's counters are [lent](CounterSession::lend). The window borrows the session, so that
+/// no event can be started, stopped or read until the window ends.
 ///
-/// Dropping a window accesses no register and leaves the counters lent: the session's events count nothing. An early
-/// return by `?` does the same. The end of the next window restores the events. Their periods begin anew, and their
-/// counts since the last interrupt or start are lost. Until then the session's operations find no counters, and
-/// [`shut_down`](CounterSession::shut_down) stops them. Only the end of *this* window clears what the borrower left in
-/// the status and on counters that were [added](LentCounters::add_unowned).
+/// Call [`end`](Self::end) on every path, also before an early return by `?`. Dropping a window instead accesses no
+/// register, and leaves the counters lent:
+/// - The session's operations find no counters, and its events count nothing.
+/// - The end of the session's next window restores the events. Their periods begin anew, and their counts since the
+///   last interrupt or start are lost.
+/// - [`shut_down`](CounterSession::shut_down) still stops the counters.
+/// - What the borrower left in the status, and on [added](LentCounters::add_unowned) counters, stays.
 #[must_use = "the counters are lent until the window ends"]
 #[derive(Debug)]
 pub struct CounterWindow<'c, 'a, S, M, P> {
@@ -39,19 +41,22 @@ pub struct CounterWindow<'c, 'a, S, M, P> {
 
 impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {
     /// Lends the session's counters: stops them, and keeps their values until the window [ends](CounterWindow::end). A
-    /// hypervisor's window lasts from before it loads a guest's state until after it has saved that state.
+    /// hypervisor opens the window before it loads a guest's state, and ends it after it has saved that state.
     ///
-    /// Meanwhile [`service`](crate::service) accesses no register, and [says](crate::Serviced::lent) that the
-    /// interrupt may be the borrower's. Where delivery masks the LVT entry, the entry stays masked until the borrower
-    /// acknowledges the overflow and unmasks it, or until the window's end, which unmasks it. The events' times do not
-    /// advance between both `now`s.
+    /// During the window, [`service`](crate::service) accesses no register, and [tells](crate::Serviced::lent) that the
+    /// interrupt may be the borrower's. If delivery masks the LVT entry, the borrower unmasks it after acknowledging
+    /// the overflow; otherwise the window's end unmasks it. The events' times do not advance during the window, from
+    /// this call's `now` to the end's.
     ///
-    /// A pending overflow is reported to `overflowed` once, as its interrupt would have reported it. If the interrupt
-    /// still comes, it is spurious, and is claimed.
+    /// If an overflow is pending, it is reported to `overflowed` once, as its interrupt would have reported it. If the
+    /// interrupt still comes, `service` claims it as spurious.
     ///
-    /// Cost with a global control register, the end included: two writes and one read, and for each event on a counter
-    /// one RDPMC and two writes. Cost without one: one RDPMC and three writes for each event. All fixed counters
-    /// together have one control register, which costs one write.
+    /// The window, with its end, costs these accesses:
+    /// - with a global control register, two writes and one read, and for each event on a counter one RDPMC and two
+    ///   writes;
+    /// - without a global control register, for each event on a counter one RDPMC and three writes.
+    ///
+    /// All fixed counters share one control register, so together they need only one write of their controls.
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventSource, LentCounters, MsrBackend, Platform, WindowError};
@@ -67,7 +72,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// }
     /// ```
     ///
-    /// Nothing reaches the session's counters during the window:
+    /// While the window lives, the compiler rejects other uses of the session:
     ///
     /// ```compile_fail,E0499
     /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
@@ -81,12 +86,12 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// ```
     ///
     /// # Context
-    /// Task, on the processor on which the window then ends. An interrupt may come at any time.
+    /// Task, on the processor on which the window is then ended. An interrupt may come at any time.
     ///
     /// # Errors
-    /// [`NotAvailable`](CounterError::NotAvailable): the session has no counters, or was shut down.
-    /// [`Access`](CounterError::Access): a register faulted, nothing is lent, and everything runs as before.
-    /// [`Faulted`](CounterError::Faulted): nothing is lent, and some events do not run any more.
+    /// - [`NotAvailable`](CounterError::NotAvailable): the session has no counters, or was shut down.
+    /// - [`Access`](CounterError::Access): a register access failed. Nothing is lent, and all events run as before.
+    /// - [`Faulted`](CounterError::Faulted): a register access failed. Nothing is lent, and some events no longer run.
     pub fn lend(
         &mut self,
         now: u64,
@@ -211,14 +216,15 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
 }
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> {
-    /// Returns the lent counters, for their borrower.
+    /// Returns the lent counters, to pass to their borrower.
     pub const fn lent(&mut self) -> &mut LentCounters {
         &mut self.lent
     }
 
-    /// Ends the window: every event continues where it was. `now` is by the clock of [`lend`](CounterSession::lend).
+    /// Ends the window: every event continues with the count and period that it had. `now` is a time of the clock that
+    /// [`lend`](CounterSession::lend) was called with.
     ///
-    /// Before the call, the embedder restores what it changed of the LVT entry and of `IA32_DEBUGCTL`, which VM exits
+    /// Before this call, the embedder restores what it changed in the LVT entry, and `IA32_DEBUGCTL`, which VM exits
     /// clear.
     ///
     /// ```
@@ -242,7 +248,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> 
     /// Task, on the processor on which the counters were lent. An interrupt may come at any time.
     ///
     /// # Errors
-    /// Some counters could not be restored. Everything else runs.
+    /// Returns the counters that could not be restored. All other counters run.
     pub fn end(self, now: u64) -> Result<(), WindowError> {
         let Self { counters, lent, declared, gate, values } = self;
         let own = counters.declared;

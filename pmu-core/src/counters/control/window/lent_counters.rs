@@ -4,11 +4,11 @@ use core::marker::PhantomData;
 
 use crate::counters::names::counter_id::CounterSet;
 
-/// Counters of this processor that no owner uses at present. A borrower's operations take them as evidence.
+/// Counters of this processor that no owner uses at present. A borrower's operations take this value as evidence.
 ///
-/// A [`CounterWindow`](crate::CounterWindow) has them while a session lends its counters. The counters are stopped,
-/// and have no overflow pending. Their controls and values are left over from their owner. The borrower programs a
-/// counter before it enables it, and disarms it in the end.
+/// A [`CounterWindow`](crate::CounterWindow) has this value while a session lends its counters. The counters are
+/// stopped, and have no overflow pending. Their control and value registers still hold what the owner left. The
+/// borrower programs a counter before it enables the counter, and disarms the counter in the end.
 #[derive(Debug)]
 pub struct LentCounters {
     pub(crate) counters: CounterSet,
@@ -19,12 +19,12 @@ pub struct LentCounters {
 }
 
 impl LentCounters {
-    /// Declares that these counters of the processor that executes the call have no owner and are stopped: by the
-    /// global control register, for instance, which holds `global_control`. If that is wrong, the owner's counts are
-    /// wrong.
+    /// Declares that these counters of the processor that executes the call have no owner and are stopped. For
+    /// instance, they are stopped by the global control register, whose value is `global_control`. If a counter has an
+    /// owner after all, the owner's counts become wrong.
     ///
     /// # Context
-    /// Task. The value stays on the processor.
+    /// Task. The returned value stays on the processor.
     ///
     /// ```
     /// use pmu_core::{CounterSet, LentCounters};
@@ -35,8 +35,8 @@ impl LentCounters {
         Self { counters, global_control, programmed: false, status: 0, not_send: PhantomData }
     }
 
-    /// Adds counters that have no owner. A session of a source table has general counters only, for instance, and a
-    /// guest gets fixed counters, too.
+    /// Adds counters that have no owner. For instance, a session whose source opens no events has no fixed counters,
+    /// and a guest is to get them, too.
     ///
     /// ```
     /// # use pmu_core::{CounterSet, LentCounters};
@@ -48,20 +48,21 @@ impl LentCounters {
         self.counters = self.counters | counters;
     }
 
-    /// Returns the lent counters, the added ones included.
+    /// Returns the lent counters, including those that were added.
     pub const fn counters(&self) -> CounterSet {
         self.counters
     }
 
-    /// Returns the value of the global control register while no counter runs for the borrower: the other owners'
-    /// bits. A borrower writes this value back. It is also the value for the host's field in a VMCS.
+    /// Returns the value of the global control register while no counter runs for the borrower, which has only the bits
+    /// of other owners. A borrower writes this value back in the end. It is also the value for the host-state field of
+    /// a VMCS.
     pub const fn global_control(&self) -> u64 {
         self.global_control
     }
 
-    /// Notes whether the borrower has anything programmed: `true` before its first write, `false` when all of it is
-    /// disarmed, cleared and acknowledged. If it is still `true` at the window's [end](crate::CounterWindow::end), the
-    /// end does that.
+    /// Records whether the borrower has programmed any register. The borrower calls this with `true` before its first
+    /// write, and with `false` after it has disarmed, cleared and acknowledged everything. If the last value is `true`,
+    /// the window's [end](crate::CounterWindow::end) does that for the borrower.
     ///
     /// ```
     /// # use pmu_core::LentCounters;
@@ -79,9 +80,9 @@ impl LentCounters {
         self.programmed = programmed;
     }
 
-    /// Notes bits of the overflow status, beside the counters', that the borrower is about to set. If anything is
-    /// programmed at the window's end, the end acknowledges these bits, too: otherwise each unmasking of the LVT entry
-    /// would raise an interrupt.
+    /// Records bits of the overflow status that the borrower is about to set, beside the bits of the counters. If the
+    /// borrower still has registers programmed at the window's end, the end acknowledges these bits, too. Without that,
+    /// each unmasking of the LVT entry would raise an interrupt.
     ///
     /// ```
     /// # use pmu_core::LentCounters;
