@@ -10,7 +10,7 @@ use crate::name::event_name::EventName;
 use crate::name::hash::{ROOM, Wanted};
 use crate::tables::ERRATA;
 
-/// An event of a core type: its encodings, and the counters that can count it.
+/// An event of a core type, as the vendor's list has it: name, encodings, and the counters that can count the event.
 ///
 /// ```
 /// use pmu_core::{CounterSet, Event};
@@ -49,18 +49,19 @@ impl PmuEvent {
         name
     }
 
-    /// Returns the event select: event, unit mask with its extension, and qualifiers, without mode, interrupt and
-    /// enable bits. Of several encodings, this is the first.
+    /// Returns the event's select: event number, unit mask with its extension, and qualifiers. Mode, interrupt and
+    /// enable bits are 0.
     ///
-    /// If only a fixed counter counts the event, no event-select register takes this value: the vendor's list gives it
-    /// as the event's encoding.
+    /// If the event has several encodings, this is the first. If only a fixed counter counts the event, the select is
+    /// the encoding in the vendor's list; no event-select register takes this value.
     pub const fn select(&self) -> EventSelect {
         EventSelect::from_bits(self.record.select)
     }
 
-    /// Returns the counters that can count the event; a processor of the core type may lack some of them.
+    /// Returns the counters of the core type that can count the event.
     ///
-    /// Every general counter counts each of AMD's events.
+    /// A processor of the core type may lack some of these counters. For an event of AMD's, the result is all general
+    /// counters.
     ///
     /// ```
     /// use pmu_core::CounterSet;
@@ -72,11 +73,12 @@ impl PmuEvent {
         CounterSet::from_bits(self.record.shape.counters)
     }
 
-    /// Returns whether the event may happen more than 15 times per cycle, as retired floating-point operations of AMD's
-    /// Zen: only a merged pair of counters counts such an event right.
+    /// Returns whether the event may happen more than 15 times per cycle, so that only a merged pair of counters counts
+    /// it right.
     ///
-    /// The counter layer merges no counters. It [refuses](pmu_core::CounterError::NeedsCounterPair) the event unless
-    /// the caller vouches that the workload has [at most 15 per cycle](Event::at_most_15_per_cycle).
+    /// Examples are retired floating-point operations of AMD's Zen. `pmu-core` merges no counters: it
+    /// [refuses](pmu_core::CounterError::NeedsCounterPair) such an event unless the caller promises, by
+    /// [`at_most_15_per_cycle`](Event::at_most_15_per_cycle), that the event stays within that limit.
     ///
     /// ```
     /// use pmu_core::Event;
@@ -90,12 +92,15 @@ impl PmuEvent {
         self.record.shape.needs_pair
     }
 
-    /// Returns whether only a fixed counter counts the event, whatever its select.
+    /// Returns whether only a fixed counter can count the event.
+    ///
+    /// If so, no general counter counts the event by its [`select`](Self::select).
     pub const fn is_fixed_only(&self) -> bool {
         self.record.shape.counters & CounterSet::GENERAL.bits() == 0
     }
 
-    /// Returns the encodings of the event: one, or one per MSR if several MSRs can refine it. Each counts the same.
+    /// Returns the encodings of the event: one, or several if any of several MSRs can refine the event. All encodings
+    /// give the same count.
     ///
     /// ```
     /// use pmu_events::{Encoding, EventError, SKYLAKE};
@@ -119,7 +124,8 @@ impl PmuEvent {
         })
     }
 
-    /// Returns the MSR that refines the event beyond its select, and the value for it: those of the first encoding.
+    /// Returns the MSR that refines the event's first encoding beyond its select, with the value for the MSR; `None` if
+    /// there is none.
     ///
     /// ```
     /// // The latency in cycles above which loads are counted is in an MSR.
@@ -132,12 +138,12 @@ impl PmuEvent {
         self.encodings().next().and_then(|encoding| encoding.extra)
     }
 
-    /// Returns whether the event can, or must, be sampled precisely: by PEBS.
+    /// Returns whether the event can be sampled precisely, by PEBS, and whether the event must be.
     pub const fn precise(&self) -> Precise {
         self.record.shape.precise
     }
 
-    /// Returns the numbers of the vendor's errata about the event, with semicolons between: `SKL091;SKL044`.
+    /// Returns the numbers of the vendor's errata about the event, separated by semicolons: `SKL091;SKL044`.
     ///
     /// ```
     /// let event = pmu_events::SKYLAKE.event("inst_retired.any_p")?;
@@ -151,7 +157,8 @@ impl PmuEvent {
         self.record.erratum.and_then(|place| ERRATA.get(usize::from(place)).copied())
     }
 
-    /// Returns `config` and `config1` with which Linux' `perf_event_open` opens the event as `PERF_TYPE_RAW`.
+    /// Returns `config` and `config1` of Linux' `perf_event_attr`, with which `perf_event_open` opens the event as
+    /// `PERF_TYPE_RAW`.
     ///
     /// ```
     /// let event = pmu_events::SKYLAKE.event("mem_trans_retired.load_latency_gt_64")?;
@@ -161,9 +168,9 @@ impl PmuEvent {
     /// # Ok::<(), pmu_events::EventError>(())
     /// ```
     ///
-    /// `config1` is the extra MSR's value. `config` is the select, except that perf opens fixed counters 0 and 1 by the
-    /// numbers of the same events on general counters, 0xC0 and 0x3C. Source: the constraints in Linux'
-    /// `arch/x86/events/intel/core.c`.
+    /// `config1` is the value of the extra MSR. `config` is the select, with two exceptions: for an event that only
+    /// fixed counter 0 or 1 counts, perf takes the number of the same event on a general counter, 0xC0 or 0x3C. Source:
+    /// the constraints in Linux' `arch/x86/events/intel/core.c`.
     pub fn perf_config(&self) -> (u64, u64) {
         let qualifiers = self.record.select & !0xFFFF;
         let config = match (self.is_fixed_only(), self.record.select & 0xFFFF) {
@@ -188,11 +195,13 @@ impl PmuEvent {
     }
 }
 
-/// Converts to an event of the counter layer: at every privilege level, on the counters that can count it, with each of
-/// its encodings and their [extra registers](Event::with_extra).
+/// Converts a `PmuEvent` to an event that `pmu-core` counts, with all encodings and their [extra
+/// registers](Event::with_extra).
 ///
-/// Take the event from the [`Processor`](crate::Processor) that is to count it: on another core type the same select
-/// may be another event, which the counters cannot know.
+/// The event is counted at every privilege level, on the counters that can count it.
+///
+/// Take the `PmuEvent` from the [`Processor`](crate::Processor) that is to count it. On another core type the same
+/// select may count another event, which `pmu-core` cannot detect.
 impl From<PmuEvent> for Event {
     fn from(event: PmuEvent) -> Self {
         let plain = Self::raw(event.select()).on(event.counters());
@@ -219,30 +228,32 @@ impl defmt::Format for PmuEvent {
     }
 }
 
-/// One way to count an event: an event select, and an MSR if one refines the event.
+/// One way to count an event: an event select, and the MSR that refines the event, if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Encoding {
     /// Event select, without mode, interrupt and enable bits.
     pub select: EventSelect,
-    /// MSR that refines the event.
+    /// MSR that refines the event; `None` if the select is enough.
     pub extra: Option<ExtraMsr>,
 }
 
-/// An MSR that refines an event beyond its select, and the value for it. Events that need different values of it cannot
-/// be counted at the same time.
+/// An MSR that refines an event beyond its select, with the value that the event needs in the MSR.
+///
+/// Events that need different values in the same MSR cannot be counted at the same time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ExtraMsr {
-    /// Address of the register: `OFFCORE_RSP_0` and `_1` (0x1A6, 0x1A7), `PEBS_LD_LAT_THRESHOLD` (0x3F6),
-    /// `PEBS_FRONTEND` (0x3F7), or off-module response (0x3E0–0x3E3).
+    /// Address of the MSR: `OFFCORE_RSP_0` and `OFFCORE_RSP_1` (0x1A6, 0x1A7), `PEBS_LD_LAT_THRESHOLD` (0x3F6),
+    /// `PEBS_FRONTEND` (0x3F7), or the off-module response registers (0x3E0–0x3E3).
     pub register: u32,
-    /// Value of the register.
+    /// Value that the event needs in the MSR.
     pub value: u64,
 }
 
 impl ExtraMsr {
-    /// Returns the register's address as the counter layer takes it; `None` for a register that no table has.
+    /// Returns the address of the MSR as `pmu-core` takes it; `None` if the address is not that of an MSR in the
+    /// tables.
     pub const fn address(&self) -> Option<MsrAddress> {
         match self.register {
             0x1A6 | 0x1A7 | 0x3E0..=0x3E3 | 0x3F6 | 0x3F7 => {

@@ -10,9 +10,9 @@ use crate::format::core_type::CoreType;
 use crate::format::model::Model;
 use crate::tables::MODELS;
 
-/// A processor whose core type is known, by its CPUID: finds the events of that core.
+/// A processor whose core type is known from its CPUID: finds the events of that core type.
 ///
-/// On a hybrid machine, take a snapshot on each core: the cores have different events.
+/// On a hybrid machine, take a CPUID snapshot on each core: different kinds of cores have different events.
 ///
 /// ```
 /// # use pmu_core::{CpuidDump, Snapshot};
@@ -33,10 +33,11 @@ use crate::tables::MODELS;
 pub struct Processor(&'static Model);
 
 impl Processor {
-    /// Detects a processor's core type from its CPUID snapshot: by model and stepping, and on hybrids by leaf 0x1A.
+    /// Detects a processor's core type from its CPUID snapshot: from model and stepping, and on hybrids also from leaf
+    /// 0x1A.
     ///
     /// # Errors
-    /// No table covers the model, or, on a hybrid, the kind of core.
+    /// [`UnknownProcessor`]: no table covers the model and stepping, or, on a hybrid, the kind of core.
     pub fn detect(processor: &Snapshot) -> Result<Self, UnknownProcessor> {
         let (vendor, family) = (processor.vendor(), processor.family());
         let (model, stepping) = (processor.model(), processor.stepping());
@@ -54,12 +55,12 @@ impl Processor {
         Err(unknown)
     }
 
-    /// Returns the processor's core type, which has all its events.
+    /// Returns the processor's core type, which has the events of that core type.
     pub const fn core_type(&self) -> &'static CoreType {
         self.0.core_type
     }
 
-    /// Returns the core types of other processors of the same model: a hybrid's other cores, and other steppings.
+    /// Returns the other core types of the same processor model: other kinds of cores on a hybrid, and other steppings.
     ///
     /// ```
     /// # use pmu_core::{CpuidDump, Snapshot};
@@ -86,7 +87,7 @@ impl Processor {
         })
     }
 
-    /// Finds the event of the processor's core type with this name, in letters of either case.
+    /// Finds the event with this name among those of the processor's core type. Letters match in either case.
     ///
     /// ```
     /// use pmu_core::Snapshot;
@@ -105,9 +106,8 @@ impl Processor {
     /// # let _ = explain;
     /// ```
     ///
-    /// # Errors
-    /// As [`CoreType::event`]; and [`OtherCore`](EventError::OtherCore) if only another core type of the model has the
-    /// event.
+    /// The errors of [`CoreType::event`]. Instead of [`Unknown`](EventError::Unknown), the error is
+    /// [`OtherCore`](EventError::OtherCore) if another core type of the same processor model has the event.
     pub fn event(&self, name: &str) -> Result<PmuEvent, EventError> {
         self.core_type().event(name).map_err(|error| {
             let mut others = self.other_core_types();
@@ -132,24 +132,25 @@ impl defmt::Format for Processor {
     }
 }
 
-/// Reason that a processor's core type is unknown.
+/// Reason that the core type of a processor could not be detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum UnknownProcessor {
-    /// No table covers this model and stepping.
+    /// No table covers this model and stepping of a processor.
     Model {
-        /// The vendor's twelve characters in CPUID leaf 0.
+        /// The vendor's name: the twelve characters in CPUID leaf 0.
         vendor: [u8; 12],
-        /// The family.
+        /// The processor's family.
         family: u16,
-        /// The model.
+        /// The processor's model.
         model: u8,
-        /// The stepping.
+        /// The processor's stepping.
         stepping: u8,
     },
-    /// The model is a hybrid, and no table covers cores with this value in EAX of leaf 0x1A: their type and native
-    /// model. With 0, CPUID does not identify the core.
+    /// The model is a hybrid, and no table covers cores with this value in EAX of CPUID leaf 0x1A.
+    ///
+    /// The value has the core's type and native model. If the value is 0, CPUID does not identify the core.
     Core(u32),
 }
 

@@ -7,16 +7,17 @@ use crate::format::core_type::CoreType;
 use crate::format::record::Precise;
 
 impl CoreType {
-    /// Returns the counters that can count an encoding, for a raw event's [`on`](pmu_core::Event::on); `None` if the
-    /// table has no event with this number.
+    /// Returns the counters that can count an encoding, for [`on`](pmu_core::Event::on) of a raw event.
     ///
-    /// The result has the general counters of the table, and every fixed counter: the [unit](pmu_core::CounterUnit)
-    /// knows the events of the fixed ones. An encoding with event number 0 is a fixed counter's, and the result is that
-    /// counter. Mode bits are ignored, as are other bits that select no event.
+    /// The result is `None` if the core type's table has no event with this event number. Otherwise the result has the
+    /// general counters that the table gives, and every fixed counter: the [`CounterUnit`](pmu_core::CounterUnit) knows
+    /// which event each fixed counter counts. An encoding with event number 0 is that of a fixed counter, and the
+    /// result is that counter. Mode bits are ignored, as are other bits that select no event.
     ///
-    /// If the table lacks the unit mask or the qualifiers, the result has the counters that can count every event of
-    /// the table with the same unit mask, or else with the same number. If no counter can count every such event, the
-    /// result has each counter that can count one. Events that can only be sampled precisely matter only if no other
+    /// If no event of the table has the same unit mask and qualifiers, the events with the same unit mask are taken
+    /// instead, or else all events with the same number. The result then has the counters that can count all of these
+    /// events; if there is no such counter, it has each counter that can count at least one of them. Events that can
+    /// only be sampled precisely are left out if others remain.
     /// event has the encoding.
     ///
     /// ```
@@ -30,7 +31,7 @@ impl CoreType {
     /// ```
     ///
     /// # Context
-    /// Task: the function reads each event of the table, up to 2,344.
+    /// Task: the function reads every event of the table, at most 2,344.
     pub fn constraints(&self, select: EventSelect) -> Option<CounterSet> {
         const UNIT_MASK: u64 = 0xFF00_0000_FF00;
         /// Edge, any thread, inversion, counter mask.

@@ -5,26 +5,26 @@ use core::fmt;
 use crate::format::core_type::CoreType;
 use crate::name::hash::MAX_NAME;
 
-/// Reason that no event was found by a name or a pattern.
+/// Reason that no event, or no single event, was found by a name or a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum EventError {
     /// The core type has no event of this name; [`nearest`](CoreType::nearest) finds similar names.
     Unknown,
-    /// No event's name contains this character.
+    /// The name or pattern has a character that no event's name contains.
     Character {
-        /// Byte offset in the name.
+        /// Byte offset of the character in the name or pattern.
         at: usize,
     },
-    /// The text is longer than any event's name, [`MAX_NAME`] bytes.
+    /// The name or pattern is longer than [`MAX_NAME`] bytes, as no event's name is.
     TooLong,
-    /// Several events match the pattern, where [`only_match`](CoreType::only_match) expects one.
+    /// Several events match a pattern of [`only_match`](CoreType::only_match), which expects exactly one.
     Ambiguous {
         /// Number of matching events.
         matches: usize,
     },
-    /// The event belongs to another core type of the same processor model: the other kind of a hybrid's cores, or
+    /// The event belongs to this other core type of the same processor model: another kind of core of a hybrid, or
     /// another stepping.
     OtherCore(&'static CoreType),
 }
@@ -47,7 +47,7 @@ impl fmt::Display for EventError {
 
 impl core::error::Error for EventError {}
 
-/// No core type has this name.
+/// Error of [`CoreType::named`]: no core type has this name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct UnknownCoreType;

@@ -10,7 +10,7 @@ use crate::name::hash::{Wanted, odd_character};
 use crate::tables::CORE_TYPES;
 
 impl CoreType {
-    /// Finds the core type with this name, in letters of either case: `skylake`, `zen4`, `alderlake_goldencove`.
+    /// Finds the core type with this name: `skylake`, `zen4`, `alderlake_goldencove`. Letters match in either case.
     ///
     /// ```
     /// use pmu_events::{CoreType, UnknownCoreType};
@@ -22,13 +22,13 @@ impl CoreType {
     /// ```
     ///
     /// # Errors
-    /// No core type has this name.
+    /// [`UnknownCoreType`]: no core type has this name.
     pub fn named(name: &str) -> Result<&'static Self, UnknownCoreType> {
         let mut all = CORE_TYPES.into_iter();
         all.find(|core_type| core_type.name.eq_ignore_ascii_case(name)).ok_or(UnknownCoreType)
     }
 
-    /// Returns all core types, ascending by name.
+    /// Returns all core types, in ascending order of their names.
     ///
     /// ```
     /// use pmu_events::CoreType;
@@ -41,7 +41,7 @@ impl CoreType {
         CORE_TYPES.into_iter()
     }
 
-    /// Finds the event with this name, in letters of either case.
+    /// Finds the event with this name. Letters match in either case.
     ///
     /// ```
     /// use pmu_events::{EventError, SKYLAKE};
@@ -57,7 +57,7 @@ impl CoreType {
     /// ```
     ///
     /// # Context
-    /// Any. A name that exists takes at most 400 instructions.
+    /// Any. Finding a name that exists takes at most 400 instructions.
     ///
     /// # Errors
     /// [`Unknown`](EventError::Unknown), [`TooLong`](EventError::TooLong), [`Character`](EventError::Character).
@@ -68,7 +68,7 @@ impl CoreType {
         }
     }
 
-    /// Returns all events of the core type, ascending by name.
+    /// Returns all events of the core type, in ascending order of their names.
     ///
     /// ```
     /// use pmu_events::{Precise, SKYLAKE};
@@ -97,7 +97,7 @@ fn unknown(name: &str) -> EventError {
     odd_character(name).map_or(EventError::Unknown, |at| EventError::Character { at })
 }
 
-/// The events of a core type, ascending by name.
+/// Iterator over the events of a core type, in ascending order of their names. See [`CoreType::events`].
 #[derive(Clone)]
 pub struct Events {
     rest: &'static [u8],

@@ -9,8 +9,8 @@ use crate::name::hash::{MAX_NAME, odd_character};
 use crate::name::pattern::matches;
 
 impl CoreType {
-    /// Finds the events whose names match a pattern, in letters of either case: `*` stands for any text, `?` for any
-    /// character. No event may match, or all.
+    /// Finds the events whose names match a pattern: `*` stands for any text, `?` for any one character. Letters match
+    /// in either case. Any number of events may match, from none to all.
     ///
     /// ```
     /// let mut loads = pmu_events::SKYLAKE.matching("mem_load_retired.l?_hit")?;
@@ -34,7 +34,7 @@ impl CoreType {
         Ok(Matching { events: self.events(), pattern })
     }
 
-    /// Finds the only event whose name matches a pattern.
+    /// Finds the event whose name matches a pattern that exactly one event's name matches.
     ///
     /// ```
     /// use pmu_events::{EventError, SKYLAKE};
@@ -45,8 +45,9 @@ impl CoreType {
     /// ```
     ///
     /// # Errors
-    /// As [`matching`](Self::matching); [`Unknown`](EventError::Unknown) if no event matches,
-    /// [`Ambiguous`](EventError::Ambiguous) if several do.
+    /// - The errors of [`matching`](Self::matching).
+    /// - [`Unknown`](EventError::Unknown): no event matches.
+    /// - [`Ambiguous`](EventError::Ambiguous): several events match.
     pub fn only_match(&self, pattern: &str) -> Result<PmuEvent, EventError> {
         let mut matching = self.matching(pattern)?;
         let event = matching.next().ok_or(EventError::Unknown)?;
@@ -56,8 +57,10 @@ impl CoreType {
         }
     }
 
-    /// Finds the events whose names are nearest to a misspelled one, by edit distance: nearest first, and ascending by
-    /// name among equals. All are `None` if `name` is longer than [`MAX_NAME`].
+    /// Finds the `COUNT` events whose names are nearest to a misspelled name, by edit distance.
+    ///
+    /// The nearest event is first; events of equal distance are in ascending order of their names. All elements are
+    /// `None` if `name` is longer than [`MAX_NAME`].
     ///
     /// ```
     /// let nearest: [_; 2] = pmu_events::SKYLAKE.nearest("inst_retird.any");
@@ -91,7 +94,7 @@ impl CoreType {
     }
 }
 
-/// The events of a core type whose names match a pattern, ascending by name.
+/// Iterator over the events whose names match a pattern, in ascending order of their names. See [`CoreType::matching`].
 #[derive(Clone)]
 pub struct Matching<'p> {
     events: Events,

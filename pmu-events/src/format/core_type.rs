@@ -4,10 +4,11 @@ use core::fmt;
 
 use crate::format::table::Table;
 
-/// A microarchitecture of cores, such as `skylake` or `zen4`: the events that its counters count, and their origin.
+/// A microarchitecture of cores, such as `skylake` or `zen4`: its name, its events, and the list that the events are
+/// from.
 ///
-/// Each core type is a static of its own, for instance [`SKYLAKE`](crate::SKYLAKE): a program that names one links only
-/// its table.
+/// Each core type is a static, for instance [`SKYLAKE`](crate::SKYLAKE). A program that names one of these statics
+/// links only the table of that core type.
 ///
 /// ```
 /// use pmu_events::{EventError, SKYLAKE};
@@ -36,22 +37,24 @@ impl CoreType {
         self.name
     }
 
-    /// Returns the list that the events are from: a file of Intel's perfmon, or of Linux' perf.
+    /// Returns the origin of the core type's events: a file of Intel's perfmon, or of Linux' perf.
     pub const fn source(&self) -> &'static str {
         self.source
     }
 
-    /// Returns the version of the list that the events are from.
+    /// Returns the version of the vendor's list from which the core type's events are.
     pub const fn version(&self) -> &'static str {
         self.version
     }
 
-    /// Returns the day on which that version of the list was published (`2024-04-04`), if the list states one.
+    /// Returns the day on which that version of the vendor's list was published (`2024-04-04`); `None` if the list
+    /// states no day.
     pub const fn published(&self) -> Option<&'static str> {
         self.published
     }
 
-    /// Returns the name of these cores' PMU in Linux' perf: `cpu`, or `cpu_core` or `cpu_atom` on a hybrid.
+    /// Returns the name that Linux' perf gives to the PMU of such cores: `cpu`, or on a hybrid `cpu_core` or
+    /// `cpu_atom`.
     ///
     /// ```
     /// // Linux has the number of the PMU, the `type` that perf_event_open takes, in a file.

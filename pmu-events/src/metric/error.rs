@@ -4,16 +4,16 @@ use core::fmt;
 
 use crate::metric::kinds::Metric;
 
-/// Reason that a metric has no value.
+/// Reason that a metric has no formula or no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum MetricError {
-    /// The core type lacks an event that the metric needs.
+    /// The core type lacks an event that this metric needs.
     NotHere(Metric),
-    /// No count was given for the event with this name.
+    /// No count was given for this event of the metric.
     NotCounted(&'static str),
-    /// The denominator is 0: nothing happened while the events were counted.
+    /// The denominator is 0: the events in it did not happen while they were counted.
     NothingToShare,
 }
 

@@ -9,7 +9,7 @@ use crate::metric::formulas::Term;
 use crate::metric::kinds::Metric;
 
 impl CoreType {
-    /// Returns the formula of a metric in events of this core type.
+    /// Returns the formula of a metric in events of this core type: the events to count, and how to compute the ratio.
     ///
     /// ```
     /// use pmu_events::{Metric, MetricError, NEHALEMEP, SKYLAKE};
@@ -31,7 +31,7 @@ impl CoreType {
     }
 }
 
-/// The formula of a [`Metric`] in events of a core type.
+/// The formula of a [`Metric`] in events of a core type: computes the metric from the events' counts.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Expression {
@@ -40,16 +40,16 @@ pub struct Expression {
 }
 
 impl Expression {
-    /// Returns the events of the formula, which must be counted together, as a group.
+    /// Returns the events of the formula. Count them together, as a group.
     pub fn events(&self) -> impl Iterator<Item = PmuEvent> {
         let core_type = self.core_type;
         self.terms.iter().filter_map(|term| core_type.event(term.event).ok())
     }
 
-    /// Computes the ratio from the counts of the events.
+    /// Computes the value of the metric from the counts of the events.
     ///
-    /// `counted` returns the count of an event by its name, spelled as in [`events`](Self::events). A missing count is
-    /// an error, not 0: without it the metric has no meaning.
+    /// `counted` returns the count of the event with a given name, spelled as in [`events`](Self::events). If `counted`
+    /// returns `None`, the result is an error.
     ///
     /// ```
     /// use pmu_events::{Metric, ZEN4};
@@ -115,9 +115,10 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// Returns the value times a factor, rounded down: 100 gives percent. `None` if the result does not fit.
+    /// Returns the value times `factor`, rounded down; a factor of 100 gives percent. The result is `None` if it does
+    /// not fit.
     ///
-    /// A share can be slightly below 0 or above 1, because its counters are not read at the same instant.
+    /// A share can be slightly below 0 or above 1, because the counters of a group are not read at the same instant.
     pub fn times(self, factor: u32) -> Option<i64> {
         let product = self.over.checked_mul(i128::from(factor))?;
         product.checked_div_euclid(self.under)?.try_into().ok()

@@ -2,11 +2,12 @@
 
 use core::fmt;
 
-/// A ratio of events, by its usual name: instructions per cycle, or the top-down shares.
+/// A ratio of events with a common name, such as instructions per cycle or a top-down share.
 ///
-/// Four metrics are top-down level 1 (A. Yasin, "A Top-Down Method for Performance Analysis and Counters Architecture",
-/// ISPASS 2014): each issue slot of a thread is in one of them. Up to Cascade Lake, and on Zen, the slots are computed
-/// from the thread's cycles, which is right while the core's other thread is idle.
+/// Four of the metrics are top-down level 1: each issue slot of a thread is in exactly one of the four shares (A.
+/// Yasin, "A Top-Down Method for Performance Analysis and Counters Architecture", ISPASS 2014). On Intel's cores up to
+/// Cascade Lake, and on Zen, the number of slots is computed from the thread's cycles. This number is right only while
+/// the core's other thread is idle.
 ///
 /// ```
 /// use pmu_events::{Metric, SKYLAKE};
@@ -23,20 +24,21 @@ use core::fmt;
 pub enum Metric {
     /// Instructions retired per cycle in which the thread is not halted.
     InstructionsPerCycle,
-    /// Mispredicted branches per thousand instructions: retired ones; on Nehalem and Westmere, executed ones.
+    /// Mispredicted branches per thousand retired instructions. The branches are retired ones, but on Nehalem and
+    /// Westmere executed ones.
     BranchMissesPerThousand,
-    /// Share of slots whose operations retired.
+    /// Share of issue slots whose operations retired.
     Retiring,
-    /// Share of slots lost to operations that did not retire, and to recovering from them.
+    /// Share of issue slots lost to operations that did not retire, and to the recovery from such operations.
     BadSpeculation,
-    /// Share of slots in which the front end delivered nothing.
+    /// Share of issue slots for which the front end delivered no operation.
     FrontendBound,
-    /// Share of slots in which the back end took nothing.
+    /// Share of issue slots in which the back end accepted no operation.
     BackendBound,
 }
 
 impl Metric {
-    /// All metrics.
+    /// All metrics, in the order of their declaration.
     pub const ALL: [Self; 6] = [
         Self::InstructionsPerCycle,
         Self::BranchMissesPerThousand,

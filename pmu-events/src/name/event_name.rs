@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::name::hash::MAX_NAME;
 
-/// The name of an event, as the vendor's list spells it: text of at most [`MAX_NAME`] bytes.
+/// Name of an event, as the vendor's list spells it: at most [`MAX_NAME`] bytes of text.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct EventName {
     bytes: [u8; MAX_NAME],
@@ -23,7 +23,7 @@ impl EventName {
         }
     }
 
-    /// Returns the name as text.
+    /// Returns the name as a string slice.
     pub fn as_str(&self) -> &str {
         let bytes = self.bytes.get(..usize::from(self.len)).unwrap_or_default();
         core::str::from_utf8(bytes).unwrap_or_default()

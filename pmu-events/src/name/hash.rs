@@ -2,7 +2,7 @@
 //!
 //! The generator compiles this file too: it places each event by the hash that a lookup computes.
 
-/// Length of the longest event name in bytes.
+/// Maximum length of an event name in bytes. A search for a longer name finds nothing.
 pub const MAX_NAME: usize = 96;
 
 /// Maximum length in bytes of the text of a token.
