@@ -55,6 +55,24 @@ pub enum PerfError {
     },
 }
 
+impl PerfError {
+    /// Returns what Linux' system call returns for it, as a positive number: `ENOENT` (2), `EINVAL` (22),
+    /// `EOPNOTSUPP` (95).
+    ///
+    /// ```
+    /// use pmu::perf::{Facility, PerfError};
+    /// assert_eq!(PerfError::Type(9).errno(), 2);
+    /// assert_eq!(PerfError::Facility(Facility::PreciseSampling).errno(), 95);
+    /// ```
+    pub const fn errno(self) -> i32 {
+        match self {
+            Self::Type(_) | Self::NotOnProcessor { .. } | Self::Hardware(6..=8) => 2,
+            Self::Facility(_) | Self::Needs { .. } => 95,
+            _ => 22,
+        }
+    }
+}
+
 impl fmt::Display for PerfError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

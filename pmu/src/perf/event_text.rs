@@ -78,6 +78,7 @@ impl CoreKind {
 /// Source: perf-list(1), "Event modifiers", "Raw Hardware Event Descriptor", "Parameterized Events"; perf-record(1),
 /// "Event Selection".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct PerfEvent<'a> {
     /// The event, as `perf_event_open` takes it.
     pub attr: PerfEventAttr,

@@ -9,7 +9,7 @@ mod machine;
 use core::hint::black_box;
 
 use machine::{Apic, FIRST_COUNTER, Msr};
-use pmu::perf::PerfAttributes;
+use pmu::perf::{Frequency, PerfAttributes, PerfEventAttr, Throttle};
 use pmu::user::UserPage;
 use pmu::{
     ApicRegisters, Delivery, LocalApic, Machine, NoTimer, PerProcessor, Processors, Watchdog,
@@ -151,6 +151,14 @@ fn others() {
     any(PLACES.with(|place| place.as_mut().map(|session| any(session.shut_down()))));
     any(Event::try_from(black_box(PerfAttributes::default())));
     any(PerfAttributes::try_from(black_box(Event::generic(GenericEvent::Cycles))));
+    if let Some(attr) = any(PerfEventAttr::from_bytes(black_box(&[0; 160]))) {
+        any(attr.event(black_box(|_| None)));
+        black_box(attr.to_bytes());
+    }
+    let mut frequency = black_box(Frequency::new(4_000, Frequency::INITIAL_PERIOD, 4_000_000));
+    black_box((frequency.interrupted(black_box(5)), frequency.ticked(black_box(5))));
+    let throttle = black_box(Throttle::new(Throttle::per_tick(black_box(100), black_box(10))));
+    black_box((throttle.interrupted(), throttle.ticked()));
     any(Delivery::vector(black_box(0xE1)));
 }
 

@@ -289,6 +289,23 @@ fn what_needs_more_than_a_counter_is_named() {
     assert_eq!(refused(PerfEventAttr { config4: 1, ..plain }), PerfError::Extension(4));
 }
 
+/// As Linux' `x86_pmu_event_init` and what it calls, by the numbers of errno(3).
+#[test]
+fn an_event_that_cannot_be_has_linuxs_number() {
+    for (select, errno) in [
+        (PerfAttributes { type_: 1, ..Default::default() }, 2),
+        (PerfAttributes { type_: 3, ..Default::default() }, 2),
+        (PerfAttributes { config: 8, ..Default::default() }, 2),
+        (PerfAttributes { config: 10, ..Default::default() }, 22),
+        (PerfAttributes { type_: PERF_TYPE_RAW, config: 1 << 22, ..Default::default() }, 22),
+    ] {
+        let attr = PerfEventAttr { select, ..Default::default() };
+        assert_eq!(attr.event(|_| None).map_err(PerfError::errno), Err(errno));
+    }
+    let precise = PerfEventAttr { precise_ip: 3, ..Default::default() };
+    assert_eq!(precise.event(|_| None).map_err(PerfError::errno), Err(95));
+}
+
 #[test]
 fn an_event_of_the_system_call_keeps_its_total_and_takes_turns_unless_pinned() {
     let select = PerfAttributes { sample_period: 5000, ..Default::default() };
