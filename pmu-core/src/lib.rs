@@ -22,6 +22,7 @@ pub mod testing;
 
 pub use clocks::{ClockReading, Clocks, tsc_hertz};
 pub use counters::control::handle::{CounterSession, SessionCounters};
+pub use counters::control::opened::status::EventStatus;
 pub use counters::control::opened::user_view::UserView;
 pub use counters::control::stop_all::stop_all;
 pub use counters::control::switch::saved::{SavedCounter, SavedCounters};
@@ -37,6 +38,7 @@ pub use counters::hooks::event_source::EventSource;
 pub use counters::hooks::opened_events::OpenedEvents;
 pub use counters::interrupt::claim::{Claim, Serviced};
 pub use counters::interrupt::overflow::EventOverflow;
+pub use counters::interrupt::sample_read::{SampleRead, sample_read};
 pub use counters::interrupt::service::service;
 pub use counters::names::counter_id::{
     CounterId, CounterSet, MAX_COUNTERS, MAX_FIXED, MAX_GENERAL,

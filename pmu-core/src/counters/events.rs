@@ -8,3 +8,4 @@ pub(crate) mod period;
 pub(crate) mod resolve;
 pub(crate) mod saved;
 pub(crate) mod thread_event;
+pub(crate) mod unplaced;

@@ -19,4 +19,5 @@ pub(crate) mod claim;
 pub(crate) mod overflow;
 pub(crate) mod pass;
 pub(crate) mod reload;
+pub(crate) mod sample_read;
 pub(crate) mod service;

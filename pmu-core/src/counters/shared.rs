@@ -4,5 +4,6 @@ pub(crate) mod entry;
 pub(crate) mod extra_registers;
 pub(crate) mod memory;
 pub(crate) mod period;
+pub(crate) mod saved_period;
 pub(crate) mod slot;
 pub(crate) mod table;

@@ -7,6 +7,8 @@ mod events;
 mod exact;
 mod faulted_service;
 mod faults;
+mod sample_read;
 mod shared_registers;
 mod taking;
+mod task_context;
 mod totals;

@@ -4,3 +4,4 @@ mod core_types;
 mod hybrid_cores;
 mod shares;
 mod switches;
+mod unplaced;

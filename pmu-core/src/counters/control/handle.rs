@@ -123,9 +123,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     pub(crate) fn change_state(&self, event: EventId, state: EventState) {
         if let Some(entry) = self.table().entry(event) {
-            entry.set_state(state);
-            entry.set_turn(self.table().next_turn());
+            self.enter_state(entry, state);
         }
+    }
+
+    pub(crate) fn enter_state(&self, entry: &EventEntry, state: EventState) {
+        entry.set_state(state);
+        entry.set_turn(self.table().next_turn());
     }
 
     /// Returns the counters that can be used.

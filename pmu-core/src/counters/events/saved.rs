@@ -1,4 +1,4 @@
-//! An event that was switched out.
+//! An event that is on no processor: switched out, or made without one.
 
 use crate::counters::events::count::EventCount;
 use crate::counters::events::event::Event;
@@ -11,7 +11,32 @@ use crate::counters::names::group_id::GroupId;
 use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
 
-/// An event that was switched out: plain data, from which the event can be switched in on any processor.
+/// An event that is on no processor: plain data, from which the event can be switched in on any processor.
+///
+/// [`switch_out`](crate::CounterSession::switch_out) returns one, and so does [`new`](Self::new), without a processor.
+/// [`switch_in`](crate::CounterSession::switch_in) puts it on a processor.
+///
+/// The life of an inherited event, from the system call that opens it to its thread's exit:
+///
+/// ```
+/// use pmu_core::{CounterError, CounterUnit, Event, SavedEvent, ThreadEvent};
+/// /// Opens an event for a thread that does not run.
+/// fn open(unit: &CounterUnit, event: &Event) -> Result<ThreadEvent, CounterError> {
+///     Ok(ThreadEvent::SwitchedOut(SavedEvent::new(unit, event)?.to_be_started(true)))
+/// }
+/// /// Makes the event of a thread that the event's thread creates.
+/// fn inherit(parent: &SavedEvent, tag: u64) -> ThreadEvent {
+///     ThreadEvent::SwitchedOut(parent.child(tag))
+/// }
+/// /// Adds the count of a thread that exits.
+/// fn exit(parent: &mut SavedEvent, child: &SavedEvent) {
+///     parent.add_count(child.count());
+/// }
+/// # let unit = CounterUnit::NONE;
+/// # let cycles = Event::generic(pmu_core::GenericEvent::Cycles);
+/// # assert_eq!(open(&unit, &cycles), Err(CounterError::Unsupported(pmu_core::GenericEvent::Cycles)));
+/// # let _ = (inherit, exit);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SavedEvent {
@@ -50,7 +75,7 @@ impl SavedEvent {
     };
 
     /// Creates the event, with the `select` and the `counters` to which it resolves.
-    pub(crate) fn new(
+    pub(crate) fn resolved(
         event: &Event,
         select: EventSelect,
         counters: CounterSet,
@@ -98,21 +123,12 @@ impl SavedEvent {
         self.started
     }
 
-    /// Returns this event changed so that [`switch_in`](crate::CounterSession::switch_in) starts it, or does not start
-    /// it.
-    ///
-    /// ```
-    /// # use pmu_core::ThreadEvent;
-    /// /// Enables the events of a thread that does not run, as `prctl` may: the next `switch_in` starts them.
-    /// fn enable(thread: &mut [ThreadEvent]) {
-    ///     for event in thread {
-    ///         if let ThreadEvent::SwitchedOut(saved) = event {
-    ///             *saved = saved.to_be_started(true);
-    ///         }
-    ///     }
-    /// }
-    /// ```
+    /// Sets whether [`switch_in`](crate::CounterSession::switch_in) is to start the event. An event that
+    /// [stopped reporting](crate::EventTable::stop_reporting) reports again if it is to be started.
     pub const fn to_be_started(mut self, started: bool) -> Self {
+        if started {
+            self.period = self.period.reporting();
+        }
         self.started = started;
         self
     }

@@ -152,7 +152,7 @@ impl EventEntry {
         counters: CounterSet,
         core_type: u32,
     ) {
-        self.insert(&SavedEvent::new(event, select, counters, core_type), true);
+        self.insert(&SavedEvent::resolved(event, select, counters, core_type), true);
     }
 
     /// Puts a switched-out event into this entry. `countable`: this processor can count it.
@@ -295,6 +295,7 @@ impl EventEntry {
 
     /// Starts the event's times at `now`, stopped.
     pub(crate) fn begin_time(&self, now: u64) {
+        self.period.report_again();
         // An event that was refused is refused again if it finds no counter.
         if self.state() != EventState::Refused {
             self.set_state(EventState::Stopped);
@@ -362,6 +363,32 @@ impl EventEntry {
             value: self.total.load(Relaxed),
             enabled: self.enabled.load(Relaxed),
             running: self.running.load(Relaxed),
+        }
+    }
+
+    /// Adds a child's count. The event's share stays the same. The interrupt path adds to the total between any two
+    /// instructions, on this processor.
+    pub(crate) fn add_count(&self, child: EventCount) {
+        self.total.fetch_add(child.value, Relaxed);
+        self.enabled.fetch_add(child.enabled, Relaxed);
+        self.running.fetch_add(child.running, Relaxed);
+        for (forgotten, time) in self.forgotten.iter().zip([child.enabled, child.running]) {
+            forgotten.fetch_add(time << 8, Relaxed);
+        }
+    }
+
+    /// Returns the count as of `now`, without adding up the times. `runs`: as in [`add_time`](Self::add_time).
+    pub(crate) fn count_at(&self, now: u64, runs: bool) -> EventCount {
+        let (passed, count) = (now.saturating_sub(self.timed_to.load(Relaxed)), self.count());
+        let [enabled, running] = match self.state() {
+            EventState::Closed | EventState::Stopped | EventState::Refused => [0, 0],
+            EventState::Counting if runs => [passed, passed],
+            EventState::Waiting | EventState::Counting | EventState::Uncountable => [passed, 0],
+        };
+        EventCount {
+            enabled: count.enabled.wrapping_add(enabled),
+            running: count.running.wrapping_add(running),
+            ..count
         }
     }
 

@@ -42,6 +42,25 @@ impl SharedPeriod {
         self.every.store(every, Relaxed);
     }
 
+    /// Sets the period to one that never ends: the period under way is the last one that is reported.
+    pub(crate) fn silence(&self) {
+        self.every.fetch_or(Period::SILENT, Relaxed);
+    }
+
+    /// Lets an event that is on no counter report again, if it had stopped: what is left of the period is longer than
+    /// the event's, so a whole one begins.
+    pub(crate) fn report_again(&self) {
+        self.every.store(self.every.load(Relaxed) & !Period::SILENT, Relaxed);
+    }
+
+    /// Begins a period of another length. `keeps`: a pending overflow is still to be reported; the event's counter is
+    /// then to be loaded with 1.
+    pub(crate) fn begin_anew(&self, every: u64, keeps: bool) {
+        let before = self.load();
+        let is_pending = keeps && before.resume == 1 && before.left == 0;
+        self.store(if is_pending { Period { every, ..before } } else { Period::new(every) });
+    }
+
     /// Returns whether the event reports, and so interrupts.
     pub(crate) fn reports(&self) -> bool {
         self.every.load(Relaxed) != 0
@@ -65,7 +84,7 @@ impl SharedPeriod {
         match self.resume.swap(0, Relaxed) {
             0 => self.begin(max_load),
             // Another counter may take less, and a period that was set since may be shorter.
-            resume => match self.left.load(Relaxed).saturating_add(resume) {
+            resume => match self.left.load(Relaxed).wrapping_add(resume) {
                 left if left <= self.every.load(Relaxed) => self.take_chunk(left, max_load),
                 _ => self.begin(max_load),
             },

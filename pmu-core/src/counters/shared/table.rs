@@ -6,6 +6,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use crate::counters::error::CounterError;
+use crate::counters::events::period::Period;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::names::event_id::EventId;
 use crate::counters::shared::entry::{EventEntry, EventState};
@@ -69,7 +70,7 @@ impl<const N: usize> Deref for EventTable<[EventEntry; N]> {
 
 impl EventTable {
     /// Shortest period that a new table accepts, in events.
-    pub const DEFAULT_MIN_PERIOD: u64 = 0x1000;
+    pub const DEFAULT_MIN_PERIOD: u64 = Period::DEFAULT_MIN;
 
     /// Returns the empty table, in which no event can be opened.
     #[inline]
@@ -139,12 +140,47 @@ impl EventTable {
         Ok(())
     }
 
+    /// Makes an event that interrupts stop reporting, until a task starts it again. The event stays on its counter and
+    /// counts on until the task stops it.
+    ///
+    /// Called from the event's own overflow, that overflow is the last one. Called elsewhere, the period under way may
+    /// be reported once more.
+    ///
+    /// The event reports again after any of these: [`stop_event`](crate::CounterSession::stop_event) and
+    /// [`start_event`](crate::CounterSession::start_event), or the same of its group;
+    /// [`set_period`](Self::set_period); [`apply_period`](crate::CounterSession::apply_period);
+    /// [`to_be_started`](crate::SavedEvent::to_be_started). It does not after a context switch.
+    ///
+    /// ```
+    /// use pmu_core::{EventOverflow, EventTable};
+    /// /// `PERF_EVENT_IOC_REFRESH`: the event reports `left` times more. Returns whether a task is to stop it now.
+    /// fn overflowed(table: &EventTable, overflow: EventOverflow, left: &mut u32) -> bool {
+    ///     *left = left.saturating_sub(1);
+    ///     *left == 0 && table.stop_reporting(overflow.event).is_ok()
+    /// }
+    /// # let _ = overflowed;
+    /// ```
+    ///
+    /// # Context
+    /// Any on the table's processor, also the event's own interrupt. Wait-free; no register is accessed.
+    ///
+    /// # Errors
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent). [`NoPeriod`](CounterError::NoPeriod): the event does not interrupt.
+    pub fn stop_reporting(&self, event: EventId) -> Result<(), CounterError> {
+        let entry = self.entry(event).ok_or(CounterError::NoSuchEvent(event))?;
+        if !entry.period.reports() {
+            return Err(CounterError::NoPeriod(event));
+        }
+        entry.period.silence();
+        Ok(())
+    }
+
     pub(crate) fn check_period(&self, period: u64) -> Result<(), CounterError> {
         let min_period = match self.min_period.load(Relaxed) {
             0 => Self::DEFAULT_MIN_PERIOD,
             set => set,
         };
-        let fits = (min_period..=i64::MAX as u64).contains(&period);
+        let fits = (min_period..=Period::MAX).contains(&period);
         if fits { Ok(()) } else { Err(CounterError::Period(period)) }
     }
 

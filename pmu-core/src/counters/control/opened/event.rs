@@ -4,7 +4,8 @@ use crate::counters::control::assignment::plan::PlacementError;
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::events::count::EventCount;
-use crate::counters::events::event::{Event, EventKind};
+use crate::counters::events::event::Event;
+use crate::counters::events::unplaced::core_type_of;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::event_id::EventId;
 use crate::counters::registers::unit::CounterUnit;
@@ -57,10 +58,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             self.table().check_period(period)?;
         }
         let (id, entry) = self.free_entry()?;
-        let is_raw = matches!(event.kind, EventKind::Raw(_));
-        let confined = is_raw && !event.any_core_type;
-        let core_type = if confined { processor.core_type() } else { 0 };
-        entry.open(event, select, counters, core_type);
+        entry.open(event, select, counters, core_type_of(event, processor));
         Ok(id)
     }
 
@@ -83,11 +81,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
     /// - The errors of [`stop_event`](Self::stop_event). The event stays open.
     pub fn close_event(&mut self, event: EventId, now: u64) -> Result<EventCount, CounterError> {
-        self.ungrouped(event)?;
+        let entry = self.ungrouped(event)?;
         if self.is_started(event) {
-            self.stop_event(event, now)?;
+            self.detach_and_stop(event, entry, now)?;
         }
-        let entry = self.entry(event)?;
         entry.set_state(EventState::Closed);
         Ok(entry.count())
     }
@@ -166,13 +163,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if entry.has_extra() {
             return Err(CounterError::NoCounterForEvent);
         }
-        if !entry.is_countable() {
-            self.change_state(event, EventState::Uncountable);
-            return Ok(());
-        }
-        let room = self.free_counter(entry.counters());
-        room.and_then(|counter| self.run(counter, event))?;
-        self.change_state(event, EventState::Counting);
+        let state = if entry.is_countable() {
+            let room = self.free_counter(entry.counters());
+            room.and_then(|counter| self.run(counter, event))?;
+            EventState::Counting
+        } else {
+            EventState::Uncountable
+        };
+        self.enter_state(entry, state);
         Ok(())
     }
 

@@ -1,0 +1,55 @@
+//! Children of an opened event, for new threads.
+
+use crate::counters::control::handle::CounterSession;
+use crate::counters::error::CounterError;
+use crate::counters::events::count::EventCount;
+use crate::counters::events::saved::SavedEvent;
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::names::event_id::EventId;
+use crate::msr::backend::MsrBackend;
+use crate::platform::Platform;
+
+impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
+    /// Returns a [child](SavedEvent::child) of an opened event, for a thread that the running one creates. The event
+    /// runs on.
+    ///
+    /// ```
+    /// use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform, ThreadEvent};
+    /// /// The events of a thread that the running one, whose events are on this processor, creates.
+    /// fn fork<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &CounterSession<'_, S, M, P>,
+    ///     parent: ThreadEvent,
+    ///     tag: u64,
+    /// ) -> Result<ThreadEvent, CounterError> {
+    ///     let child = match parent {
+    ///         ThreadEvent::Opened(event) => counters.child_event(event, tag)?,
+    ///         ThreadEvent::SwitchedOut(event) => event.child(tag),
+    ///         ThreadEvent::Unused => return Ok(parent),
+    ///     };
+    ///     Ok(ThreadEvent::SwitchedOut(child))
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent).
+    pub fn child_event(&self, event: EventId, tag: u64) -> Result<SavedEvent, CounterError> {
+        Ok(self.entry(event)?.extract().child(tag))
+    }
+
+    /// Adds a child's count, its value and both times, to the count of an opened event, on a counter or not. A
+    /// [`UserView`](crate::UserView) that was made before does not have it.
+    ///
+    /// To the count of an event on no processor, [`SavedEvent::add_count`] adds.
+    ///
+    /// # Errors
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent). [`NoTotal`](CounterError::NoTotal): the event was opened without a
+    /// [total](crate::Event::with_total).
+    pub fn add_count(&mut self, event: EventId, child: EventCount) -> Result<(), CounterError> {
+        let entry = self.entry(event)?;
+        if !entry.wants_total() {
+            return Err(CounterError::NoTotal(event));
+        }
+        entry.add_count(child);
+        Ok(())
+    }
+}

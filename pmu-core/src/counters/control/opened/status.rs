@@ -1,0 +1,67 @@
+//! The events of a processor, and the state of each.
+
+use crate::counters::control::handle::CounterSession;
+use crate::counters::error::CounterError;
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::names::counter_id::CounterId;
+use crate::counters::names::event_id::EventId;
+use crate::counters::shared::entry::{EventEntry, EventState};
+use crate::msr::backend::MsrBackend;
+use crate::platform::Platform;
+
+/// State of an opened event, by Linux' names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum EventStatus {
+    /// The event is not started.
+    Off,
+    /// The event is started, and not counted at present: it waits for its turn, or this processor cannot count it or
+    /// another event of its group.
+    Inactive,
+    /// The event is started, and on this counter.
+    Active(CounterId),
+    /// The event was started, and is not counted: it does not [rotate](crate::Event::rotating) and found no counter,
+    /// or its counter faulted. A task starts it again, or stops it.
+    Error,
+}
+
+impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
+    /// Returns the opened events, in the order of their places.
+    ///
+    /// ```
+    /// use pmu_core::{CounterSession, EventId, EventSource, EventStatus, MsrBackend, Platform};
+    /// /// The pinned events that are not counted, for the kernel to tell their owners.
+    /// fn lost<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &CounterSession<'_, S, M, P>,
+    /// ) -> impl Iterator<Item = EventId> {
+    ///     counters.events().filter(|event| counters.event_status(*event) == Ok(EventStatus::Error))
+    /// }
+    /// ```
+    pub fn events(&self) -> impl Iterator<Item = EventId> {
+        self.table().opened().filter(|_| self.is_open()).map(|(event, _)| event)
+    }
+
+    /// Returns the [tag](crate::Event::tagged) of an opened event.
+    ///
+    /// # Errors
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent).
+    pub fn event_tag(&self, event: EventId) -> Result<u64, CounterError> {
+        self.entry(event).map(EventEntry::tag)
+    }
+
+    /// Returns the state of an opened event.
+    ///
+    /// # Errors
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent).
+    pub fn event_status(&self, event: EventId) -> Result<EventStatus, CounterError> {
+        let entry = self.entry(event)?;
+        Ok(match (entry.state(), self.counter_of(event)) {
+            (EventState::Closed | EventState::Stopped, _) => EventStatus::Off,
+            (_, Some(counter)) => EventStatus::Active(counter),
+            (EventState::Refused | EventState::Counting, None) => EventStatus::Error,
+            (EventState::Uncountable, None) => EventStatus::Inactive,
+            (EventState::Waiting, None) if entry.rotates() => EventStatus::Inactive,
+            (EventState::Waiting, None) => EventStatus::Error,
+        })
+    }
+}

@@ -1,0 +1,160 @@
+//! The counts of an event and its group, with an overflow.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::counters::error::{CounterError, GroupError, no_such};
+use crate::counters::events::count::EventCount;
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::names::counter_id::CounterId;
+use crate::counters::names::event_id::EventId;
+use crate::counters::shared::entry::{EventEntry, EventState};
+use crate::counters::shared::memory::{CounterMemory, IDLE};
+use crate::counters::shared::slot::SlotState;
+use crate::msr::access::MsrAccess;
+use crate::msr::backend::MsrBackend;
+
+/// The count of one event of a group, with an overflow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct SampleRead {
+    /// The event.
+    pub event: EventId,
+    /// The event's [tag](crate::Event::tagged).
+    pub tag: u64,
+    /// The event's count.
+    pub count: Result<EventCount, CounterError>,
+}
+
+/// A wrap is served before the counter has counted this many events more.
+const SERVED_WITHIN: u64 = 1 << 31;
+
+/// Reads the counts of an event's group, in the group's order, without a session: `PERF_SAMPLE_READ`. An event in no
+/// group is read alone. Costs one RDPMC for each event on a counter.
+///
+/// `source`, `msr` and `memory` are those of [`service`](crate::service()), whose closure calls this with the event
+/// that overflowed; the handler may call it after `service`, too. `now` is the time by the clock of the session's
+/// operations.
+///
+/// The counts are those of the moment of the call, and lack nothing. Where the counters stand still while the
+/// interrupt is serviced, they are all of one moment: that of the overflow where the processor
+/// [freezes](crate::CounterSession::freeze_on_interrupt) them, and otherwise that at which `service` stopped them.
+/// Elsewhere (AMD before PerfMonV2, Intel's version 1) and after `service`, each is that of its own RDPMC.
+///
+/// ```
+/// use pmu_core::{CounterMemory, EventOverflow, EventSource, GroupError, MsrBackend, Platform, sample_read, service};
+/// fn handler<S: EventSource, M: MsrBackend, P: Platform>(
+///     (source, msr, platform, memory): (&S, &M, &P, &CounterMemory),
+///     clock: impl Fn() -> u64,
+///     mut record: impl FnMut(u64, Option<u64>),
+/// ) {
+///     let sample = |overflow: EventOverflow| {
+///         let counts = sample_read(source, msr, memory, overflow.event, clock());
+///         for read in counts.into_iter().flatten() {
+///             record(read.tag, read.count.ok().map(|count| count.value));
+///         }
+///     };
+///     let _ = service(source, msr, platform, memory, sample);
+/// }
+/// ```
+///
+/// # Context
+/// The closure given to [`service`](crate::service()), or after it in the same interrupt. Wait-free: bounded by the
+/// number of places and counters. In an interrupt that interrupted `service`, such as an NMI, counts may be torn.
+///
+/// If the interrupt came into a task's operation on these events, their times may lack what passed since the last one.
+///
+/// # Errors
+/// [`NoSuchEvent`](CounterError::NoSuchEvent). [`NoSuchGroup`](CounterError::NoSuchGroup): not all events of the group
+/// are on this processor. Per event: [`NoTotal`](CounterError::NoTotal). [`CounterLost`](CounterError::CounterLost):
+/// the counter faulted, or a task was about to take the event off it. [`Access`](CounterError::Access).
+/// [`NotAvailable`](CounterError::NotAvailable), within the closure only: the counter of a member without a period
+/// wrapped less than 2³¹ events ago, `service` serves it after the overflowed one, and its total may have that wrap or
+/// not. This is known after `service`.
+pub fn sample_read<'a, S: EventSource, M: MsrBackend>(
+    source: &'a S,
+    msr: &'a M,
+    memory: &'a CounterMemory,
+    event: EventId,
+    now: u64,
+) -> Result<impl Iterator<Item = SampleRead> + use<'a, S, M>, GroupError> {
+    let table = source.opened();
+    let no_event = GroupError::of_group(CounterError::NoSuchEvent(event));
+    let group = table.entry(event).ok_or(no_event)?.group();
+    let its = move |of: EventId, entry: &EventEntry| match group {
+        Some(_) => entry.group() == group,
+        None => of == event,
+    };
+    if let Some(id) = group {
+        let members = table.opened().filter(|(of, entry)| its(*of, entry));
+        let declared = table.entry(event).map_or(0, EventEntry::members);
+        if members.count() != usize::from(declared) {
+            return Err(no_such(id));
+        }
+    }
+    let overflowed = counter_of(source, memory, event);
+    let read = move |(event, entry): (EventId, &EventEntry)| SampleRead {
+        event,
+        tag: entry.tag(),
+        count: read((source, msr, memory), overflowed, (event, entry), now),
+    };
+    Ok(table.opened().filter(move |(of, entry)| its(*of, entry)).map(read))
+}
+
+/// Returns the counter that runs for an event.
+fn counter_of<S: EventSource>(
+    source: &S,
+    memory: &CounterMemory,
+    event: EventId,
+) -> Option<CounterId> {
+    let runs = |counter: &CounterId| match memory.slot(*counter).map(|slot| slot.load()) {
+        Some(SlotState::Running { event: of, .. }) => of == event,
+        _ => false,
+    };
+    memory.verified(source.unit().counters()).iter().find(runs)
+}
+
+/// Reads the count of one event.
+fn read<S: EventSource, M: MsrBackend>(
+    (source, msr, memory): (&S, &M, &CounterMemory),
+    overflowed: Option<CounterId>,
+    (event, entry): (EventId, &EventEntry),
+    now: u64,
+) -> Result<EventCount, CounterError> {
+    if !entry.wants_total() {
+        return Err(CounterError::NoTotal(event));
+    }
+    let on = counter_of(source, memory, event);
+    let count = entry.count_at(now, on.is_some());
+    let Some(counter) = on else {
+        let moves = entry.state() == EventState::Counting;
+        return if moves { Err(CounterError::CounterLost(event)) } else { Ok(count) };
+    };
+    let registers = source.unit().registers(counter);
+    let value = registers.read(msr).map_err(CounterError::Access)?;
+    let (total, counted_to) = entry.accumulated();
+    let mut since = value.wrapping_sub(counted_to) & registers.mask();
+    if entry.has_wrapped()
+        && value < SERVED_WITHIN
+        && let Some(global) = source.unit().global()
+    {
+        let status = msr.rdmsr_retrying(global.status).map_err(CounterError::Access)?;
+        let (is_set, is_frozen) =
+            (status & counter.only().bits() != 0, status & global.frozen != 0);
+        // The pass serves the counters in the order of their bits. It acknowledges them first, unless they are frozen.
+        let serving = memory.service.load(Relaxed) != IDLE;
+        let is_served = overflowed.is_some_and(|overflowed| counter.bit() < overflowed.bit());
+        let is_in_total = match (is_set, is_frozen) {
+            (true, false) => Some(false),
+            (true, true) => Some(serving && is_served),
+            (false, true) => Some(true),
+            // Acknowledged for this wrap, or for one that is in the total already.
+            (false, false) => (!serving || is_served).then_some(true),
+        };
+        match is_in_total {
+            Some(true) => {}
+            Some(false) => since = since.wrapping_add(registers.mask()).wrapping_add(1),
+            None => return Err(CounterError::NotAvailable(counter.only())),
+        }
+    }
+    Ok(EventCount { value: total.wrapping_add(since), ..count })
+}

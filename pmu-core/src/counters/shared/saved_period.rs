@@ -1,0 +1,23 @@
+//! The period of an event that is on no processor, by a table's minimum.
+
+use crate::counters::error::CounterError;
+use crate::counters::events::period::Period;
+use crate::counters::events::saved::SavedEvent;
+use crate::counters::shared::table::EventTable;
+
+impl SavedEvent {
+    /// Sets the period of an event that interrupts: when the event is next on a counter, a whole period of this length
+    /// begins, whatever was left of the old one. `table` has the [minimum](EventTable::set_min_period):
+    /// [`EventTable::none`] has the default one.
+    ///
+    /// # Errors
+    /// [`Period`](CounterError::Period): below the minimum, or beyond 63 bits; or the event does not interrupt.
+    pub fn set_period(&mut self, table: &EventTable, period: u64) -> Result<(), CounterError> {
+        table.check_period(period)?;
+        if self.period.every == 0 {
+            return Err(CounterError::Period(period));
+        }
+        self.period = Period::new(period);
+        Ok(())
+    }
+}
