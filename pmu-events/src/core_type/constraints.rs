@@ -18,7 +18,6 @@ impl CoreType {
     /// instead, or else all events with the same number. The result then has the counters that can count all of these
     /// events; if there is no such counter, it has each counter that can count at least one of them. Events that can
     /// only be sampled precisely are left out if others remain.
-    /// event has the encoding.
     ///
     /// ```
     /// use pmu_core::{CounterSet, Event, EventSelect};

@@ -10,7 +10,7 @@ use crate::name::hash::{Wanted, odd_character};
 use crate::tables::CORE_TYPES;
 
 impl CoreType {
-    /// Finds the core type with this name: `skylake`, `zen4`, `alderlake_goldencove`. Letters match in either case.
+    /// Finds the core type with this name, such as `skylake` or `alderlake_goldencove`. Letters match in either case.
     ///
     /// ```
     /// use pmu_events::{CoreType, UnknownCoreType};
@@ -60,7 +60,9 @@ impl CoreType {
     /// Any. Finding a name that exists takes at most 400 instructions.
     ///
     /// # Errors
-    /// [`Unknown`](EventError::Unknown), [`TooLong`](EventError::TooLong), [`Character`](EventError::Character).
+    /// - [`Unknown`](EventError::Unknown): the core type has no event of this name.
+    /// - [`TooLong`](EventError::TooLong), [`Character`](EventError::Character): no core type's event can have this
+    ///   name.
     pub fn event(&self, name: &str) -> Result<PmuEvent, EventError> {
         match Wanted::new(name, &mut [0; _]) {
             Some(wanted) => find(&self.table, &wanted).ok_or_else(|| unknown(name)),

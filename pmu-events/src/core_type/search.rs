@@ -20,7 +20,8 @@ impl CoreType {
     /// ```
     ///
     /// # Errors
-    /// [`Character`](EventError::Character), [`TooLong`](EventError::TooLong).
+    /// [`Character`](EventError::Character), [`TooLong`](EventError::TooLong): the pattern cannot match any event's
+    /// name.
     pub fn matching<'p>(&self, pattern: &'p str) -> Result<Matching<'p>, EventError> {
         let wildcard = |c: &(usize, u8)| c.1 != b'*' && c.1 != b'?';
         for (at, _) in pattern.bytes().enumerate().filter(wildcard) {
@@ -34,7 +35,7 @@ impl CoreType {
         Ok(Matching { events: self.events(), pattern })
     }
 
-    /// Finds the event whose name matches a pattern that exactly one event's name matches.
+    /// Finds the only event whose name matches a pattern. It is an error if no event matches, or several do.
     ///
     /// ```
     /// use pmu_events::{EventError, SKYLAKE};

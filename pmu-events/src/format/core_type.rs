@@ -32,7 +32,7 @@ pub struct CoreType {
 }
 
 impl CoreType {
-    /// Returns the name of the core type: `skylake`, `zen4`, `alderlake_goldencove`.
+    /// Returns the name of the core type, such as `skylake` or `alderlake_goldencove`.
     pub const fn name(&self) -> &'static str {
         self.name
     }
@@ -53,7 +53,7 @@ impl CoreType {
         self.published
     }
 
-    /// Returns the name that Linux' perf gives to the PMU of such cores: `cpu`, or on a hybrid `cpu_core` or
+    /// Returns the name that Linux' perf gives to the PMU of such cores, which is `cpu`, or on a hybrid `cpu_core` or
     /// `cpu_atom`.
     ///
     /// ```

@@ -61,7 +61,8 @@ impl Expression {
     /// ```
     ///
     /// # Errors
-    /// [`NotCounted`](MetricError::NotCounted), [`NothingToShare`](MetricError::NothingToShare).
+    /// - [`NotCounted`](MetricError::NotCounted): `counted` returned `None` for an event of the formula.
+    /// - [`NothingToShare`](MetricError::NothingToShare): the denominator is 0.
     pub fn ratio(&self, counted: impl Fn(&str) -> Option<u64>) -> Result<Ratio, MetricError> {
         let mut ratio = Ratio { over: 0, under: 0 };
         for term in self.terms {

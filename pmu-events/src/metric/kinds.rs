@@ -24,8 +24,8 @@ use core::fmt;
 pub enum Metric {
     /// Instructions retired per cycle in which the thread is not halted.
     InstructionsPerCycle,
-    /// Mispredicted branches per thousand retired instructions. The branches are retired ones, but on Nehalem and
-    /// Westmere executed ones.
+    /// Mispredicted branches per thousand retired instructions. On Nehalem and Westmere, executed mispredicted branches
+    /// are counted; on all other core types, retired mispredicted branches.
     BranchMissesPerThousand,
     /// Share of issue slots whose operations retired.
     Retiring,

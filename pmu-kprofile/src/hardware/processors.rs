@@ -82,7 +82,6 @@ pub trait Processors {
     /// - [`NoAnswer`](InterfaceError::NoAnswer): the session is in use. If the request is a stop, it stays in the slot
     ///   to be done later.
     /// - [`NoSession`](InterfaceError::NoSession): the processor has no session, so nothing has to be stopped.
-    /// be done. [`NoSession`](InterfaceError::NoSession): there is no session, and so nothing to be stopped.
     fn serve(&self, request: SourceRequest) -> Result<(), InterfaceError>;
 
     /// Interrupts another processor, so that its handler drains the mailbox, or wakes a task that drains it.

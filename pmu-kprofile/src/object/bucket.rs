@@ -108,7 +108,7 @@ impl Bucket {
     /// of 32-bit Windows.
     ///
     /// Before version 1703, the formula rounds down in an intermediate step. The bucket may then be too small for the
-    /// buffer, or be `None`. [`fits`](Self::fits) refuses some of the buckets that are too small, and accepts others.
+    /// buffer, or be `None`. For a bucket that is too small, [`fits`](Self::fits) may nevertheless return `true`.
     pub const fn for_buffer(rules: Rules, size: u64, buffer_bytes: u32) -> Option<Self> {
         let counters = buffer_bytes as u64 / COUNTER_BYTES;
         if counters == 0 {

@@ -68,9 +68,9 @@ impl Caller for KernelCaller {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct UserCaller {
     /// Result of probing the memory that the caller passed: the handle's address, the buffer, and the array of
-    /// affinities. If a probe fails: `STATUS_ACCESS_VIOLATION` or `STATUS_DATATYPE_MISALIGNMENT`.
+    /// affinities. The status of a failed probe is `STATUS_ACCESS_VIOLATION` or `STATUS_DATATYPE_MISALIGNMENT`.
     pub probes: Result<(), NtStatus>,
-    /// Set if the caller is restricted: a process of low integrity, or one in a sandbox.
+    /// Set if the caller is restricted, because its process has low integrity or is in a sandbox.
     pub is_restricted: bool,
     /// Result of looking up the process that the caller's process handle names; `Ok` if the caller passed no handle.
     pub process: Result<(), NtStatus>,

@@ -110,8 +110,8 @@ impl<'b> ProfileObject<'b> {
 
     /// Returns the counters of a basic object, one per bucket; empty for a callback object.
     ///
-    /// A buffer that is larger than the range needs has unused counters after that of the last bucket. Interrupts add
-    /// to the counters while the object is started.
+    /// If the buffer is larger than the range needs, the counters after the last bucket's counter are unused.
+    /// Interrupts add to the counters while the object is started.
     ///
     /// # Examples
     /// ```

@@ -86,8 +86,8 @@ impl<'b> ProfileObject<'b> {
     /// Creates a basic profile object, with Windows' checks in Windows' order.
     ///
     /// The affinity is evaluated at the call: `None` becomes the set of active processors. Before Windows 7, an
-    /// affinity without any active processor also becomes that set. [`Affinity::ALL`] is accepted under all rules and
-    /// stays as it is.
+    /// affinity without any active processor becomes the set of active processors too. [`Affinity::ALL`] is accepted
+    /// under all rules and stays as it is.
     ///
     /// The object can be started on [`Profiles`](crate::Profiles) with the same rules: pass
     /// [`Profiles::rules`](crate::Profiles::rules).

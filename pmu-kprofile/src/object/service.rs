@@ -60,8 +60,8 @@ pub struct CreateRequest<'a> {
 pub enum RequestedAffinity<'a> {
     /// `NtCreateProfile`: a mask of processors of the caller's group.
     ///
-    /// A mask of all ones, in the width of the kernel's pointers, means the active processors of the group. All ones in
-    /// 32 bits, from a 32-bit caller of a 64-bit kernel, mean 32 processors.
+    /// A mask of all ones, in the width of the kernel's pointers, means the active processors of the group. From a
+    /// 32-bit caller of a 64-bit kernel, a mask of 32 ones means 32 processors.
     Mask {
         /// `Affinity`, zero-extended.
         mask: u64,

@@ -19,7 +19,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Task. Waits.
     ///
     /// # Errors
-    /// As [`try_start`](Self::try_start), but never [`Busy`](ProfileError::Busy).
+    /// The errors of [`try_start`](Self::try_start), except [`Busy`](ProfileError::Busy).
     pub fn start<H: ProfileHardware>(
         &self,
         object: &'static ProfileObject<'static>,
@@ -37,10 +37,10 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Task. Waits.
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    /// The errors of [`start`](Self::start).
     ///
     /// # Safety
-    /// As for [`try_start_borrowed`](Self::try_start_borrowed).
+    /// The same as for [`try_start_borrowed`](Self::try_start_borrowed).
     ///
     /// # Examples
     /// ```
@@ -59,7 +59,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// }
     /// ```
     ///
-    /// Wrong: the object is on this function's stack, and is started when the function has returned.
+    /// Wrong: the object is on this function's stack, and is still started after the function has returned.
     ///
     /// ```
     /// # use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Profiles};
@@ -169,7 +169,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Task. Waits.
     ///
     /// # Errors
-    /// As [`try_update_processors`](Self::try_update_processors), but never [`Busy`](ProfileError::Busy).
+    /// The errors of [`try_update_processors`](Self::try_update_processors), except [`Busy`](ProfileError::Busy).
     pub fn update_processors<H: ProfileHardware>(
         &self,
         hardware: &mut H,
@@ -186,7 +186,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Task. Waits. No source that a profile started may be running on the processor.
     ///
     /// # Errors
-    /// As [`update_processors`](Self::update_processors), for the one processor.
+    /// The errors of [`update_processors`](Self::update_processors), for this processor.
     pub fn restart_processor<H: ProfileHardware>(
         &self,
         processor: ProcessorNumber,

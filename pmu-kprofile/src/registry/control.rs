@@ -64,7 +64,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Task. Never waits.
     ///
     /// # Errors
-    /// As [`try_start`](Self::try_start).
+    /// The same as for [`try_start`](Self::try_start).
     ///
     /// # Examples
     /// ```
@@ -224,7 +224,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Task. Never waits. No source that a profile started may be running on the processor.
     ///
     /// # Errors
-    /// As [`try_update_processors`](Self::try_update_processors), for the one processor.
+    /// The errors of [`try_update_processors`](Self::try_update_processors), for this processor.
     ///
     /// # Examples
     /// ```

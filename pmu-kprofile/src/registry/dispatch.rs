@@ -8,7 +8,7 @@ use crate::object::basic::{Basic, Outcome};
 use crate::registry::guard::ReadGuard;
 use crate::registry::profiles::Profiles;
 
-/// Number of objects that acted on one profile interrupt, as its dispatch returns it.
+/// The outcome of dispatching one profile interrupt: how many objects acted on the interrupt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct DispatchOutcome {
@@ -68,7 +68,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Dispatches an interrupt of the profile timer: `KeProfileInterrupt`.
     ///
     /// # Context
-    /// As [`interrupt`](Self::interrupt).
+    /// The same as for [`interrupt`](Self::interrupt).
     ///
     /// # Examples
     /// ```

@@ -329,7 +329,7 @@ impl<O: Handle, const N: usize, const P: usize> StoppingOwned<'_, O, N, P> {
     /// Any context in which the handle may be dropped. Never waits.
     ///
     /// # Errors
-    /// `self`, if the grace period is not over, or while another task starts or stops.
+    /// The error is `self` if the grace period is not over, or if another task is starting or stopping.
     pub fn try_finish(self) -> Result<(O, Result<(), ProfileError>), Self> {
         if !self.stopping.is_over() {
             return Err(self);

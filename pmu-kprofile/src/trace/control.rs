@@ -114,7 +114,9 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
     /// Task.
     ///
     /// # Errors
-    /// [`NoPebsIndex`](TraceError::NoPebsIndex), [`PebsHook`](TraceError::PebsHook). After an error nothing is changed.
+    /// After an error nothing is changed.
+    /// - [`NoPebsIndex`](TraceError::NoPebsIndex): the Windows version has no PEBS index in its records.
+    /// - [`PebsHook`](TraceError::PebsHook): the PEBS index cannot be recorded for these events.
     pub fn set_pebs_hooks(&mut self, hooks: &[u16]) -> Result<(), TraceError> {
         if !self.profiles.rules().version.has_control_area() {
             return Err(TraceError::NoPebsIndex);

@@ -34,9 +34,8 @@ pub enum TraceError {
     NotConfigured,
     /// This version of Windows, before Windows 8, has no PEBS index in its records.
     NoPebsIndex,
-    /// The PEBS index cannot be recorded for the requested events. Either they are others than one
-    /// [`CONTEXT_SWITCH_HOOK`], or the objects were created without
-    /// [`with_switches`](crate::trace::TraceObjects::with_switches).
+    /// The PEBS index cannot be recorded for the requested events. Only [`CONTEXT_SWITCH_HOOK`] can be requested, once,
+    /// and only if the objects were created [`with_switches`](crate::trace::TraceObjects::with_switches).
     PebsHook,
     /// An object could not be started or stopped.
     Profile(ProfileError),

@@ -229,7 +229,7 @@ impl TracedPmc {
         self.counters.items().filter_map(KProfileSource::new)
     }
 
-    /// Returns the hook ids of the events whose records have the values of counters.
+    /// Returns the hook ids of the events for whose records counter values were selected.
     ///
     /// # Context
     /// Any.

@@ -67,7 +67,8 @@ pub enum Detail {
     SampledProfile {
         /// Number of interrupts that the record stands for.
         count: u16,
-        /// Flags: [`EXECUTING_DPC`], [`EXECUTING_ISR`], and the thread's priority in [`PRIORITY`].
+        /// Flags of the sample, which are [`EXECUTING_DPC`], [`EXECUTING_ISR`], and the thread's priority in
+        /// [`PRIORITY`].
         flags: u8,
         /// Rank, a member that this crate passes on as it is.
         rank: u8,
