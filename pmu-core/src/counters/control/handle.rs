@@ -140,7 +140,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 }
 
-/// The control handle of one processor's counters, which opens, starts, stops, reads and switches events on them.
+/// The control handle of one processor's counters, which opens, starts, stops, reads and switches events on these
+/// counters.
 ///
 /// The session cannot move to another thread. Call [`shut_down`](Self::shut_down) on its processor before dropping it.
 /// Dropping a session accesses no register, so without a shutdown its counters keep running and its [`CounterMemory`]

@@ -49,7 +49,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Acknowledges bits of the overflow status that are not the session's. Examples are overflows of counters without
-    /// an owner, and bit 62, by which a predecessor's Debug Store buffer overflowed. On Intel's processors from version
+    /// an owner, and bit 62, set when a predecessor's Debug Store buffer overflowed. On Intel's processors from version
     /// 3 on, each unmasking of the LVT entry raises an interrupt while one of these bits is set.
     ///
     /// ```

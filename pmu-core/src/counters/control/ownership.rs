@@ -14,11 +14,12 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {
-    /// Takes those of the counters `only` that both the source's unit and this processor have, and returns a session of
-    /// them. `processor` describes the processor that executes the call. The session keeps `source`.
+    /// Takes the counters in `only` that both the source's unit and this processor have, and returns their session.
+    /// `processor` describes the processor that executes the call. The session keeps `source`, and does not access
+    /// counters outside `only`.
     ///
-    /// For each counter, the call stops it, verifies it by a write that RDMSR and RDPMC read back, and leaves it zero.
-    /// The call then prepares the processor:
+    /// The call stops each counter, verifies it by a write that RDMSR and RDPMC read back, and leaves it zero. The call
+    /// then prepares the processor:
     /// - It disables precise sampling by `IA32_PEBS_ENABLE`; for Intel's version 6 see
     ///   [`UnusedRegisters`](crate::UnusedRegisters).
     /// - It enables the counters in the global control register, if there is one.

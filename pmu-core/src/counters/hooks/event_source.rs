@@ -60,25 +60,27 @@ use crate::counters::shared::table::EventTable;
 /// }
 /// ```
 pub unsafe trait EventSource {
-    /// Returns the description of the counters.
+    /// Returns the description of the processor's counters.
     fn unit(&self) -> &CounterUnit;
 
-    /// Returns the event select of a row, if there is such a row.
+    /// Returns the event select of the row at this index, or `None` if the table has no such row.
     fn row_select(&self, row: usize) -> Option<EventSelect>;
 
-    /// Returns the number of the architectural event that a processor must have to count a row: its bit in EBX of
-    /// CPUID leaf 0x0A. On a hybrid machine, cores may differ in it. `None`: every processor counts the row.
+    /// Returns the architectural event that a processor must have to count a row, as its bit number in EBX of CPUID
+    /// leaf 0x0A. On a hybrid machine, types of core may differ in these events. `None` means that every processor
+    /// counts the row.
     fn row_event_bit(&self, _: usize) -> Option<u8> {
         None
     }
 
-    /// Returns the period with which a row's counter is loaded next, below 2³¹, if there is such a row.
+    /// Returns the period with which a row's counter is loaded next, or `None` if the table has no such row. The period
+    /// is below 2³¹.
     fn row_period(&self, row: usize) -> Option<u32>;
 
-    /// Returns the identity of the table of rows: counters saved under another are not restored.
+    /// Returns an identity of the table of rows. Counters that were saved under another identity are not restored.
     fn table_id(&self) -> usize;
 
-    /// Returns this processor's table of opened events.
+    /// Returns the table of the events that are opened on this processor.
     fn opened(&self) -> &EventTable;
 }
 

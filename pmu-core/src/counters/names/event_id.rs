@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-/// The identity of an event on a processor's counters: a row of the source's table, or an opened event.
+/// The identity of an event on a processor's counters: an opened event, or a row of the table of the
+/// [`EventSource`](crate::EventSource).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct EventId(u16);

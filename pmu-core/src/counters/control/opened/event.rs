@@ -96,8 +96,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// The event's total continues from its last value, and so does a period that a stop interrupted.
     ///
     /// `now` is a time of the caller's clock, in whose units the events' times are counted. All calls for one table use
-    /// the same clock, because a call may also add to other events' times. A `now` before that of an earlier call adds
-    /// nothing. A caller without a clock always passes 0.
+    /// the same clock, because a call may also add to other events' times. If `now` is earlier than in a previous call,
+    /// no time is added. A caller without a clock always passes 0.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventCount, EventId, EventSource, MsrBackend, Platform};

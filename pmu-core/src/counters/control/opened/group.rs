@@ -137,9 +137,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter), [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse): the
     ///   group does not fit, and does not rotate. The error names the first event that has no room beside the events
     ///   before it.
-    /// - [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): a register access failed.
-    ///
-    /// After an error none of the group's events runs.
+    /// - [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): a register access failed, and none of
+    ///   the group's events runs.
     pub fn start_group(&mut self, group: GroupId, now: u64) -> Result<(), GroupError> {
         let first = self.first_of(group)?;
         for (member, event) in self.group_events(group).enumerate() {

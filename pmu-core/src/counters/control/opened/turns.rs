@@ -28,9 +28,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// An event's share is the part of its started time in which it was on a counter, over about the last 16 rotations.
     /// The waiting event with the smallest share comes first. It takes the counter of the rotating event with the
-    /// greatest share, if the greatest share exceeds its own. In the long run, rotating events that can use the same
-    /// counters have equal shares. This is true of a processor's and its threads' events, and of threads with time
-    /// slices of any length. Events that do not rotate keep their counters.
+    /// greatest share, if that share exceeds the waiting event's. In the long run, rotating events that can use the
+    /// same counters have equal shares, whether the events are the processor's or a thread's, and however long the
+    /// threads' time slices are. Events that do not rotate keep their counters.
     ///
     /// For a caller without a clock, who always passes 0 as `now`, each rotation counts as one unit of time for the
     /// events on this processor.

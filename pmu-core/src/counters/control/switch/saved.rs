@@ -179,7 +179,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// - [`NotRestorable`](CounterError::NotRestorable): the processor's counters or events do not suffice. No saved
+    /// - [`NotRestorable`](CounterError::NotRestorable): `area` does not fit this processor or this session. No saved
     ///   counter runs.
     /// - [`Access`](CounterError::Access): a register access failed. No saved counter runs.
     /// - [`Faulted`](CounterError::Faulted): a register access failed, and a counter cannot be stopped again.

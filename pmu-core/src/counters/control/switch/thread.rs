@@ -119,8 +119,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         opened.filter_map(|id| self.counter_of(id)).collect()
     }
 
-    /// Gives a thread's events to this processor, which `processor` describes. It need not be the processor from which
-    /// the events were taken.
+    /// Gives a thread's events to this processor, which `processor` describes. This may be another processor than the
+    /// one from which the events were taken.
     ///
     /// The call opens the events, and starts those that were started when they were switched out. Each event continues
     /// with the count and period that it had. Counters are assigned as by [`start_event`](Self::start_event), in this
@@ -139,7 +139,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// The `enabled` time of such an event advances without its `running` time, so that its count can be
     /// [scaled](crate::EventCount::scaled). This concerns an event that
     /// - is of another [type of core](CounterUnit::core_type);
-    /// - has a name or a select bit that this processor lacks;
+    /// - has a generic name, or a select bit, that this processor lacks;
     /// - is confined to counters that this processor lacks.
     ///
     /// This costs two writes per event, and two per group. An interrupt may come before the events' identities are in

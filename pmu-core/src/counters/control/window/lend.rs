@@ -25,7 +25,7 @@ use crate::platform::Platform;
 /// - The end of the session's next window restores the events. Their periods begin anew, and their counts since the
 ///   last interrupt or start are lost.
 /// - [`shut_down`](CounterSession::shut_down) still stops the counters.
-/// - What the borrower left in the status, and on [added](LentCounters::add_unowned) counters, stays.
+/// - No later call clears what the borrower left in the status, and on [added](LentCounters::add_unowned) counters.
 #[must_use = "the counters are lent until the window ends"]
 #[derive(Debug)]
 pub struct CounterWindow<'c, 'a, S, M, P> {
@@ -248,7 +248,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> 
     /// Task, on the processor on which the counters were lent. An interrupt may come at any time.
     ///
     /// # Errors
-    /// Returns the counters that could not be restored. All other counters run.
+    /// Returns the counters that could not be restored, and the first failed access. All other counters run.
     pub fn end(self, now: u64) -> Result<(), WindowError> {
         let Self { counters, lent, declared, gate, values } = self;
         let own = counters.declared;

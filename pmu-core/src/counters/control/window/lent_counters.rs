@@ -4,9 +4,10 @@ use core::marker::PhantomData;
 
 use crate::counters::names::counter_id::CounterSet;
 
-/// Counters of this processor that no owner uses at present. A borrower's operations take this value as evidence.
+/// Counters of this processor that no owner uses at present. A borrower's operations take this value as evidence that
+/// the counters are free.
 ///
-/// A [`CounterWindow`](crate::CounterWindow) has this value while a session lends its counters. The counters are
+/// A [`CounterWindow`](crate::CounterWindow) provides this value while a session lends its counters. The counters are
 /// stopped, and have no overflow pending. Their control and value registers still hold what the owner left. The
 /// borrower programs a counter before it enables the counter, and disarms the counter in the end.
 #[derive(Debug)]
@@ -53,16 +54,16 @@ impl LentCounters {
         self.counters
     }
 
-    /// Returns the value of the global control register while no counter runs for the borrower, which has only the bits
-    /// of other owners. A borrower writes this value back in the end. It is also the value for the host-state field of
-    /// a VMCS.
+    /// Returns the value of the global control register without the lent counters' bits, so that only other owners'
+    /// counters run. The borrower writes this value back in the end. It is also the value for the host-state field of a
+    /// VMCS.
     pub const fn global_control(&self) -> u64 {
         self.global_control
     }
 
     /// Records whether the borrower has programmed any register. The borrower calls this with `true` before its first
     /// write, and with `false` after it has disarmed, cleared and acknowledged everything. If the last value is `true`,
-    /// the window's [end](crate::CounterWindow::end) does that for the borrower.
+    /// the window's [end](crate::CounterWindow::end) disarms, clears and acknowledges everything.
     ///
     /// ```
     /// # use pmu_core::LentCounters;
