@@ -14,11 +14,11 @@ const APERF: MsrUpdate = MsrUpdate::read(0xE8);
 /// The MPERF and APERF clocks of a processor that declares them: MPERF ticks at a constant rate, APERF at the core's
 /// present frequency. Both stop while the core is halted.
 ///
-/// A value of this type shows that the registers exist on the processor that the snapshot describes. No operation on
-/// it writes them.
+/// A value of this type proves that CPUID declares the two registers on the processor that the snapshot describes. No
+/// operation on the value writes a register.
 ///
-/// Source: SDM vol. 3B, "Hardware Coordination Feedback", and vol. 2A, CPUID leaf 06H, ECX bit 0; APM vol. 2,
-/// "Effective Frequency", and vol. 3, appendix E, the same bit (`EffFreq`).
+/// Sources: SDM vol. 3B, "Hardware Coordination Feedback", and vol. 2A, CPUID leaf 06H, ECX bit 0; APM vol. 2,
+/// "Effective Frequency", and vol. 3, appendix E, CPUID leaf 6, ECX bit 0 (`EffFreq`).
 ///
 /// ```
 /// use pmu_core::{ClockReading, Clocks, MsrBackend, MsrFault, Snapshot, tsc_hertz};
@@ -63,21 +63,23 @@ impl Clocks {
     ///
     /// # Context
     /// Any, on the processor for which the clocks were detected. An interrupt between the two reads adds its time to
-    /// APERF alone. So take readings that are close together with interrupts off.
+    /// APERF and not to MPERF. So turn interrupts off if the time between two readings is short.
     ///
     /// # Errors
-    /// Returns the access that failed: a hypervisor may declare the registers and lack them.
+    /// Returns the access that failed: a hypervisor may declare registers that it does not have.
     pub fn read(self, msr: &impl MsrBackend) -> Result<ClockReading, MsrFault> {
         Ok(ClockReading { mperf: msr.update_retrying(MPERF)?, aperf: msr.update_retrying(APERF)? })
     }
 }
 
 impl ClockReading {
-    /// Returns the core's mean frequency between `earlier` and this reading, over the time in which the core was not
-    /// halted. `base_hertz` is the rate of MPERF: commonly that of the TSC; on AMD's processors, the frequency of
-    /// P-state 0.
+    /// Returns the core's mean frequency between `earlier` and this reading, not counting the time in which the core
+    /// was halted.
     ///
-    /// `None` if the core was halted all the time, or if the frequency exceeds 64 bits.
+    /// `base_hertz` is the rate of MPERF: commonly the rate of the TSC; on AMD's processors, the frequency of P-state
+    /// 0.
+    ///
+    /// Returns `None` if the core was halted all the time, or if the frequency exceeds 64 bits.
     pub fn effective_hertz(&self, earlier: &Self, base_hertz: u64) -> Option<u64> {
         let mperf = self.mperf.wrapping_sub(earlier.mperf);
         let aperf = self.aperf.wrapping_sub(earlier.aperf);
@@ -86,10 +88,10 @@ impl ClockReading {
     }
 }
 
-/// Returns the frequency of a processor's TSC in hertz, if CPUID declares it: the core crystal clock's frequency times
-/// a ratio.
+/// Returns the frequency of a processor's TSC in hertz, if CPUID declares it. It is the core crystal clock's frequency
+/// times a ratio.
 ///
-/// `None` where CPUID gives no ratio or no crystal frequency, as on many Intel processors and all of AMD's.
+/// Returns `None` if CPUID gives no ratio or no crystal frequency, as on many Intel processors and all of AMD's.
 ///
 /// Source: SDM vol. 2A, CPUID leaf 15H: ECX is the crystal's frequency, EBX/EAX the ratio.
 ///

@@ -4,16 +4,15 @@ use core::fmt;
 
 use crate::windows::Rules;
 
-/// Reason why a vendor crate detects no counters on a processor: only [`DefaultInterface`](crate::DefaultInterface)
-/// remains, which profiles by time.
+/// Reason why a vendor crate detects no counters on a processor. Such a processor can use the
+/// [`DefaultInterface`](crate::DefaultInterface), which profiles by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum NoInterface {
     /// The processor is another vendor's, with this name in leaf 0.
     OtherVendor([u8; 12]),
-    /// CPUID declares no performance monitoring: the leaf is absent, its version or its number of
-    /// events is 0.
+    /// CPUID declares no performance monitoring: the leaf is absent, or its version or number of events is 0.
     NoPerformanceMonitoring,
     /// The event that every interface builds on, unhalted cycles, is not available.
     CyclesUnavailable,
@@ -21,22 +20,23 @@ pub enum NoInterface {
     NoLongMode,
     /// A Microsoft-compatible hypervisor does not offer performance monitors.
     HiddenByHypervisor,
-    /// CPUID declares impossible counters: none, more than there are registers for, or narrower or wider than a
-    /// counter can be.
+    /// CPUID declares impossible counters: there are none, their number exceeds the number of registers, or their width
+    /// is impossible.
     ImplausibleCounters {
         /// The declared number of counters.
         count: u8,
-        /// Their declared width in bits.
+        /// The declared width of the counters in bits.
         width: u8,
     },
     /// The HAL of this Windows has no interface for these counters.
     NotInVersion(Rules),
-    /// The HAL of a 32-bit Windows knows only Intel's families 6 and 15; this is another family.
+    /// The processor has this family, and the HAL of a 32-bit Windows knows only Intel's families 6 and 15.
     OtherFamily(u16),
 }
 
 impl NoInterface {
-    /// Returns the more specific of two vendors' reasons: that of the processor's own vendor.
+    /// Returns the reason of the vendor crate that belongs to the processor's vendor, out of two vendor crates'
+    /// reasons.
     pub fn or(self, other: Self) -> Self {
         if matches!(self, Self::OtherVendor(_)) { other } else { self }
     }

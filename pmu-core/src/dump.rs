@@ -6,12 +6,12 @@ use raw_cpuid::{CpuIdReader, CpuIdResult};
 
 /// The text of a recorded CPUID dump, read in place.
 ///
-/// The formats of two tools are read, and other lines are skipped as headings or remarks:
+/// The formats of two tools are read; a line in neither format is skipped as a heading or remark:
 ///
 /// - `cpuid -r`: `   0x0000000a 0x00: eax=0x07300404 ebx=0x00000000 ecx=0x00000000 edx=0x00000603`
 /// - AIDA64 and InstLatx64: `CPUID 0000000A: 07300404-00000000-00000000-00000603 [SL 00]`
 ///
-/// If a dump has several processors, the first one answers.
+/// If a dump has several processors, the leaves are those of the first one.
 ///
 /// ```
 /// use pmu_core::{CpuidDump, Snapshot};
@@ -41,7 +41,7 @@ impl<'t> CpuidDump<'t> {
     /// ```
     ///
     /// # Errors
-    /// The first line that begins like a leaf and is not one, or the lack of leaf 0.
+    /// Returns the first line that begins like a leaf but is none, or the lack of leaf 0.
     pub fn parse(text: &'t str) -> Result<Self, DumpError> {
         let mut found = false;
         for (index, line) in text.lines().enumerate() {
@@ -69,7 +69,7 @@ impl CpuIdReader for &CpuidDump<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum DumpError {
-    /// This line, counted from 1, begins like a leaf but is not one.
+    /// This line, counted from 1, begins like a leaf but is none.
     MalformedLine(usize),
     /// No line holds leaf 0.
     NoLeafZero,

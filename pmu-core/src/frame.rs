@@ -18,7 +18,7 @@ use core::ops::ControlFlow;
 pub struct ProcessId(NonZeroU64);
 
 impl ProcessId {
-    /// Creates the identity with this number; `None` for 0, which is no process.
+    /// Creates the identity with this number. Returns `None` for 0, which stands for no process.
     pub const fn new(value: u64) -> Option<Self> {
         match NonZeroU64::new(value) {
             Some(value) => Some(Self(value)),
@@ -34,8 +34,8 @@ impl ProcessId {
 
 /// A logical processor, as Windows numbers them: a group, and a number within the group.
 ///
-/// A kernel without groups puts processors 0–63 into group 0, 64–127 into group 1 and so on:
-/// [`from_index`](Self::from_index).
+/// A kernel without groups numbers its processors by [`from_index`](Self::from_index), which puts processors 0–63 into
+/// group 0, processors 64–127 into group 1 and so on.
 ///
 /// ```
 /// use pmu_core::ProcessorNumber;
@@ -53,7 +53,7 @@ pub struct ProcessorNumber {
 }
 
 impl ProcessorNumber {
-    /// Returns the processor with this system-wide index, in full groups of 64.
+    /// Returns the processor with this system-wide index, where each group has 64 processors.
     ///
     /// ```
     /// # use pmu_core::ProcessorNumber;
@@ -64,7 +64,7 @@ impl ProcessorNumber {
         Self { group: index / 64, number: (index % 64) as u8 }
     }
 
-    /// Returns the system-wide index, in full groups of 64.
+    /// Returns the system-wide index, where each group has 64 processors.
     pub const fn index(self) -> usize {
         self.group as usize * 64 + self.number as usize
     }
@@ -76,10 +76,10 @@ impl fmt::Display for ProcessorNumber {
     }
 }
 
-/// The interrupted context: the embedder's trap frame, and facts that its kernel knows.
+/// The interrupted context: the registers that the embedder's trap frame has, and facts that its kernel knows.
 ///
-/// - Called from the interrupt itself, possibly an NMI: every method answers at once, from the frame or from
-///   per-processor data, and takes no lock.
+/// - Every method is called in interrupt or NMI context. It answers at once, from the frame or from per-processor data,
+///   and takes no lock.
 ///
 /// # Examples
 ///
@@ -116,19 +116,19 @@ impl fmt::Display for ProcessorNumber {
 /// # assert_eq!((frame.pc(), frame.process()), (1, None));
 /// ```
 pub trait InterruptFrame {
-    /// Returns the address that the interrupt returns to: linear, or an offset into CS in virtual-8086 mode.
+    /// Returns the address that the interrupt returns to: a linear address, or in virtual-8086 mode an offset into CS.
     fn pc(&self) -> u64;
 
-    /// Returns the interrupted code segment selector.
+    /// Returns the code segment selector of the interrupted code.
     fn cs(&self) -> u16;
 
-    /// Returns the interrupted RFLAGS (bit 17, VM, tells virtual-8086 mode).
+    /// Returns RFLAGS of the interrupted code. Bit 17, VM, is set in virtual-8086 mode.
     fn flags(&self) -> u64;
 
-    /// Returns the processor that was interrupted, which is the one that executes the handler.
+    /// Returns the processor that was interrupted, on which the handler executes.
     fn processor(&self) -> ProcessorNumber;
 
-    /// Returns the process whose address space is loaded, if any.
+    /// Returns the process whose address space is loaded; `None` if there is no such process.
     fn process(&self) -> Option<ProcessId>;
 
     /// Returns the thread that was interrupted, for trace records; 0 if unknown.
@@ -141,21 +141,22 @@ pub trait InterruptFrame {
         0
     }
 
-    /// Returns the processor's PEBS index, where a Debug Store is in use, for the embedder's own callbacks. Records of
-    /// profile interrupts have none, as in Windows.
+    /// Returns the processor's PEBS index if a Debug Store is in use, for the embedder's own callbacks. As in Windows,
+    /// the records of profile interrupts do not have the index.
     fn pebs_index(&self) -> Option<u64> {
         None
     }
 
-    /// Returns the embedder's own frame, for callbacks that want its registers and downcast it: `Some(self)`, if the
-    /// frame's type borrows nothing.
+    /// Returns the embedder's own frame, for callbacks that downcast the frame to read more of its registers. An
+    /// implementation returns `Some(self)` if the frame's type borrows nothing.
     fn embedder(&self) -> Option<&dyn Any> {
         None
     }
 
-    /// Visits the call chain: return addresses, innermost first, without [`pc`](Self::pc), until `visit` returns
-    /// [`Break`](ControlFlow::Break). Called in interrupt or NMI context, only where a callback asks for the chain. An
-    /// address that cannot be read without a fault ends the chain.
+    /// Visits the call chain: the return addresses, innermost first, without [`pc`](Self::pc).
+    ///
+    /// The implementation stops when `visit` returns [`Break`](ControlFlow::Break), or at an address that it cannot
+    /// read without a fault. It is called in interrupt or NMI context, if a callback asks for the chain.
     fn call_chain(&self, _visit: &mut dyn FnMut(u64) -> ControlFlow<()>) {}
 }
 

@@ -6,19 +6,19 @@ use core::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum IntervalUnit {
-    /// 100 ns: the unit of `ProfileTime`.
+    /// 100 ns, the unit of `ProfileTime`.
     HundredNanoseconds,
-    /// Occurrences of the source's event.
+    /// One occurrence of the source's event.
     Events,
 }
 
-/// An interval that was checked against the limits of its source.
+/// An interval that is within the limits of its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Interval(u32);
 
 impl Interval {
-    /// Returns the interval, in units of its source's limits.
+    /// Returns the interval, in the [unit](IntervalLimits::unit) of its source's limits.
     pub const fn get(self) -> u32 {
         self.0
     }
@@ -31,8 +31,8 @@ impl Interval {
 
 /// The intervals that a source accepts.
 ///
-/// The values are those that Windows 8 and later report for every processor; see [`TIME`](Self::TIME) and
-/// [`EVENTS`](Self::EVENTS).
+/// The constants [`TIME`](Self::TIME) and [`EVENTS`](Self::EVENTS) are the limits that Windows 8 and later report for
+/// every processor.
 ///
 /// ```
 /// use pmu_core::IntervalLimits;
@@ -47,7 +47,7 @@ impl Interval {
 pub struct IntervalLimits {
     /// Unit of `default`, `min` and `max`.
     pub unit: IntervalUnit,
-    /// Interval in force until another is set.
+    /// Interval that the source has until another interval is set.
     pub default: u32,
     /// Shortest interval.
     pub min: u32,
@@ -56,7 +56,7 @@ pub struct IntervalLimits {
 }
 
 impl IntervalLimits {
-    /// `ProfileTime`: 1 ms; from 122.1 µs to 100 ms.
+    /// Limits of `ProfileTime`: 122.1 µs to 100 ms, by default 1 ms.
     pub const TIME: Self = Self {
         unit: IntervalUnit::HundredNanoseconds,
         default: 10_000,
@@ -64,9 +64,9 @@ impl IntervalLimits {
         max: 1_000_000,
     };
 
-    /// Every counter source: 65,536 events; from 4,096 to 2³¹−1.
+    /// Limits of every counter source: 4,096 to 2³¹−1 events, by default 65,536.
     ///
-    /// The upper limit keeps the value loaded into a counter negative in 32 bits, because a write to a counter may be
+    /// With the upper limit, bit 31 of the value loaded into a counter is always set. A write to a counter may be
     /// sign-extended from bit 31 (Intel SDM vol. 3B, "Full-Width Writes to Performance Counter Registers").
     pub const EVENTS: Self =
         Self { unit: IntervalUnit::Events, default: 0x1_0000, min: 0x1000, max: 0x7FFF_FFFF };
@@ -84,7 +84,7 @@ impl IntervalLimits {
         Interval(self.default)
     }
 
-    /// Checks `units` against the limits.
+    /// Returns the interval of `units` units if it is within the limits.
     ///
     /// ```
     /// # use pmu_core::IntervalLimits;
@@ -121,7 +121,7 @@ impl IntervalLimits {
     }
 }
 
-/// Error of an interval outside its source's limits. Nothing was changed.
+/// Error of an interval that is outside its source's limits. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct IntervalError {

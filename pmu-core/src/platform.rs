@@ -7,12 +7,13 @@ use crate::interval::Interval;
 /// The interrupt controller and the timer of the processor that executes the call.
 ///
 /// # For embedders
-/// - `unmask_performance_interrupt` and `mask_performance_interrupt` are called in task, interrupt and NMI context; the
-///   other two in task context only. None may take a lock that an interrupt could find held.
+/// - `unmask_performance_interrupt` and `mask_performance_interrupt` are called in task, interrupt and NMI context.
+///   `start_profile_timer` and `stop_profile_timer` are called in task context.
+/// - No method takes a lock that the interrupted code may hold.
 ///
 /// # Examples
-/// A kernel that gets the interrupt as an NMI, and has no profile timer. (`pmu::LocalApic` is a platform for both
-/// modes of the local APIC.)
+/// A kernel that gets the interrupt as an NMI, and has no profile timer. (`pmu::LocalApic` is a platform for both modes
+/// of the local APIC, xAPIC and x2APIC.)
 ///
 /// ```
 /// use pmu_core::Platform;
@@ -34,17 +35,17 @@ use crate::interval::Interval;
 /// # X2Apic.unmask_performance_interrupt();
 /// ```
 pub trait Platform {
-    /// Unmasks the performance interrupt: writes the local APIC's LVTPC (LVT entry at offset 0x340) with the
-    /// embedder's vector or NMI delivery mode, mask bit clear. Intel processors set the mask bit when they deliver the
+    /// Unmasks the performance interrupt: writes LVTPC, the local APIC's LVT entry at offset 0x340, with the embedder's
+    /// vector or NMI delivery mode and a clear mask bit. Intel processors set the mask bit when they deliver the
     /// interrupt (SDM vol. 3A, "Local Vector Table").
     fn unmask_performance_interrupt(&self);
 
-    /// Masks the performance interrupt: writes LVTPC with its mask bit set. [`service`](crate::service) does so if the
-    /// overflow status can be neither read nor cleared, because the interrupt could come again forever.
+    /// Masks the performance interrupt: writes LVTPC with its mask bit set. [`service`](crate::service) calls this if
+    /// it can neither read nor clear the overflow status, because the interrupt could then repeat forever.
     fn mask_performance_interrupt(&self);
 
-    /// Starts interrupts of this processor's profile timer, or changes their interval. Without such a timer, leave the
-    /// default, which fails.
+    /// Starts the interrupts of this processor's profile timer, or changes their interval. The default implementation
+    /// fails, as a platform without a profile timer needs.
     fn start_profile_timer(&self, interval: Interval) -> Result<(), TimerUnavailable> {
         let _ = interval;
         Err(TimerUnavailable)

@@ -41,11 +41,11 @@ const SUBLEAF: u32 = 0xFF << 16;
 
 const NOTHING: CpuIdResult = CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
 
-/// One processor's CPUID leaves that matter to a PMU, read once.
+/// The CPUID leaves of one processor that matter to a PMU, read once.
 ///
-/// Take a snapshot once on each processor: the boot processor's decides the interface, and each session gets its own
-/// processor's. Nothing executes CPUID afterwards. A snapshot is itself a reader for [`raw_cpuid::CpuId`], so every
-/// accessor of that crate works on it. A leaf that was not recorded reads as zeros.
+/// Take a snapshot once on each processor. The boot processor's snapshot decides the interface, and each session gets
+/// the snapshot of its own processor. CPUID is not executed afterwards. A snapshot is itself a reader for
+/// [`raw_cpuid::CpuId`], so every accessor of that crate works on it. A leaf that was not recorded reads as zeros.
 ///
 /// ```
 /// use pmu_core::{CpuidDump, Snapshot};
@@ -64,8 +64,8 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Reads the leaves that the processor declares, through `reader`: a recorded dump, a guest's synthesised CPUID,
-    /// or the instruction (`raw_cpuid::native_cpuid::CpuIdReaderNative`).
+    /// Reads the leaves that the processor declares, through `reader`. The reader may be a recorded dump, a guest's
+    /// synthesised CPUID, or the instruction itself (`raw_cpuid::native_cpuid::CpuIdReaderNative`).
     pub fn capture(reader: impl CpuIdReader) -> Self {
         let basic = reader.cpuid2(0, 0).eax;
         let extended = reader.cpuid2(0x8000_0000, 0).eax;
@@ -89,7 +89,7 @@ impl Snapshot {
         Self { leaves }
     }
 
-    /// Returns a recorded leaf; zeros if the processor lacks the leaf, or if snapshots do not record it.
+    /// Returns a recorded leaf. Returns zeros if the processor lacks the leaf, or if snapshots do not record the leaf.
     #[inline(never)]
     pub fn leaf(&self, leaf: u32, subleaf: u32) -> CpuIdResult {
         if leaf & SUBLEAF != 0 || subleaf > SUBLEAF >> 16 {
@@ -137,8 +137,8 @@ impl Snapshot {
         if base == 0xF { base + (signature >> 20 & 0xFF) as u16 } else { base }
     }
 
-    /// Returns the model as manuals print it: extended and base (leaf 1, EAX). Intel extends it for families 6 and 15,
-    /// AMD for 15, Zhaoxin for 6 and 7; family 7 is read as Zhaoxin's, whatever the vendor.
+    /// Returns the model as manuals print it: extended and base (leaf 1, EAX). The extended model is used for families
+    /// 6 and 15 of Intel, 15 of AMD, and 6 and 7 of Zhaoxin; family 7 is taken to be Zhaoxin's, whatever the vendor.
     pub fn model(&self) -> u8 {
         let signature = self.leaf(1, 0).eax;
         let base = (signature >> 4 & 0xF) as u8;
@@ -170,8 +170,8 @@ impl Snapshot {
         self.has_hypervisor() && self.leaf(0x4000_0001, 0).eax == u32::from_le_bytes(*b"Hv#1")
     }
 
-    /// Returns whether a Microsoft-compatible hypervisor keeps the counters from this machine (leaf
-    /// 0x40000003, EDX bit 2, "performance monitors available", clear).
+    /// Returns whether a Microsoft-compatible hypervisor hides the counters from this machine (leaf 0x40000003, EDX bit
+    /// 2, "performance monitors available", is clear).
     ///
     /// ```
     /// # use pmu_core::{NoInterface, Snapshot};

@@ -17,7 +17,7 @@ pub struct Access {
     pub operation: MsrOperation,
     /// The register's number, or RDPMC's index.
     pub register: u32,
-    /// The value that was read or written, or the failure.
+    /// The value that was read or written, or the kind of failure.
     pub outcome: Result<u64, MsrErrorKind>,
 }
 
@@ -37,7 +37,7 @@ impl Access {
         Self { operation: MsrOperation::ReadPmc, register: index, outcome: Ok(value) }
     }
 
-    /// Returns the access as one that fails with #GP.
+    /// Returns the same access, which now fails with #GP.
     ///
     /// ```
     /// # use pmu_core::{MsrAccess, MsrAddress};
@@ -58,8 +58,8 @@ impl Access {
 
 /// A backend that expects exactly the accesses of a script, in order.
 ///
-/// An access off the script panics with the expected and the actual access, which fails the test at the driver's line.
-/// Call [`finish`](Self::finish) at the end.
+/// An access that differs from the script panics with the expected and the actual access, so the test fails at the
+/// driver's line. Call [`finish`](Self::finish) at the end.
 ///
 /// ```
 /// use pmu_core::{MsrAddress, MsrBackend, testing::{Access, ScriptedMsr}};
@@ -78,15 +78,15 @@ pub struct ScriptedMsr<'s> {
 }
 
 impl<'s> ScriptedMsr<'s> {
-    /// Creates a backend that expects `script`.
+    /// Creates a backend that expects exactly the accesses of `script`.
     pub const fn new(script: &'s [Access]) -> Self {
         Self { script, next: Cell::new(0) }
     }
 
-    /// Asserts that the whole script was played.
+    /// Asserts that every access of the script was made.
     ///
     /// # Panics
-    /// If accesses of the script were not made.
+    /// An access of the script was not made.
     #[track_caller]
     pub fn finish(&self) {
         let missing = self.script.get(self.next.get()..).unwrap_or(&[]);
@@ -141,7 +141,7 @@ impl MsrBackend for ScriptedMsr<'_> {
     }
 }
 
-/// A backend that passes every access on to another one, and keeps the first `N` accesses.
+/// A backend that passes every access on to another backend, and keeps the first `N` accesses.
 ///
 /// ```
 /// # use pmu_core::{MsrAddress, MsrBackend};

@@ -2,10 +2,10 @@
 
 use core::fmt;
 
-/// A version of Windows at which something of profiling changed.
+/// A version of Windows in which profiling changed.
 ///
-/// The default, [`LATEST`](Self::LATEST), is the latest version of which everything is certain, without the defects of
-/// its predecessors.
+/// The default, [`LATEST`](Self::LATEST), is the latest version whose behavior is known with certainty. It does not
+/// have the defects of earlier versions.
 ///
 /// ```
 /// use pmu_core::WindowsVersion;
@@ -16,13 +16,13 @@ use core::fmt;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum WindowsVersion {
-    /// Windows NT 3.1: time is the only source, affinity is unknown.
+    /// Windows NT 3.1: time is the only source; profiles have no affinity.
     Nt310,
     /// Windows NT 3.5.
     Nt350,
-    /// Windows NT 3.51: sources and affinity.
+    /// Windows NT 3.51: profiles have a source and an affinity.
     Nt351,
-    /// Windows NT 4.0: the object type moves to 0x17.
+    /// Windows NT 4.0: the object type of a profile becomes 0x17.
     Nt40,
     /// Windows NT 4.0 SP4: an empty buffer is refused.
     Nt40Sp4,
@@ -32,14 +32,14 @@ pub enum WindowsVersion {
     WindowsXp,
     /// Windows Server 2003 (5.2).
     Server2003,
-    /// Windows Server 2003 SP1: 64-bit, with AMD's counters.
+    /// Windows Server 2003 SP1: the 64-bit version has AMD's counters.
     Server2003Sp1,
-    /// Windows Vista (6.0): Intel's counters, in the 64-bit version.
+    /// Windows Vista (6.0): the 64-bit version has Intel's counters.
     Vista,
     /// Windows 7 (6.1): processor groups.
     Windows7,
-    /// Windows 8 (6.2): callback objects, counters in the 32-bit version; the end address becomes
-    /// inclusive, by mistake.
+    /// Windows 8 (6.2): callback objects, and counters in the 32-bit version. By mistake, the end address of a profile
+    /// becomes inclusive.
     Windows8,
     /// Windows 8.1 (6.3).
     Windows81,
@@ -47,18 +47,19 @@ pub enum WindowsVersion {
     Windows10v1507,
     /// Windows 10, version 1607.
     Windows10v1607,
-    /// Windows 10, version 1703: the buffer's size is checked correctly.
+    /// Windows 10, version 1703: the check of the buffer's size becomes correct.
     Windows10v1703,
-    /// Windows 10, version 1803: sources are added at run time.
+    /// Windows 10, version 1803: sources can be added at run time.
     Windows10v1803,
-    /// Windows 10, version 1809: the end address is exclusive again.
+    /// Windows 10, version 1809: the end address of a profile is exclusive again.
     Windows10v1809,
-    /// Windows 10, version 1903: Intel's fixed counters are sources. Inferred: lists of sources end without them in
-    /// February 2019.
+    /// Windows 10, version 1903: Intel's fixed counters are sources. The version is inferred: lists of sources from
+    /// February 2019 do not have them.
     Windows10v1903,
-    /// Windows 10, version 2004: the last version whose layouts are certain.
+    /// Windows 10, version 2004: the last version whose structure layouts are certain.
     Windows10v2004,
-    /// Windows 11: 32 processor groups. What changes with it is inferred from the size of its `KAFFINITY_EX`.
+    /// Windows 11: 32 processor groups. The changes of layouts are inferred from the size of the `KAFFINITY_EX` of
+    /// Windows 11.
     Windows11,
 }
 
@@ -73,7 +74,7 @@ pub enum PointerWidth {
 }
 
 impl PointerWidth {
-    /// Returns the highest address.
+    /// Returns the highest address that a pointer of this width can have.
     pub const fn max_address(self) -> u64 {
         match self {
             Self::Bits32 => u32::MAX as u64,
@@ -90,20 +91,20 @@ impl PointerWidth {
     }
 }
 
-/// The profile interfaces of the HAL.
+/// The profile interfaces that Windows' HAL has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum HalInterface {
-    /// `ProfileTime` alone.
+    /// The interface without counters, whose only source is `ProfileTime`.
     Default,
-    /// Intel's counters.
+    /// The interface of Intel's counters.
     Emon,
-    /// AMD's counters.
+    /// The interface of AMD's counters.
     Amd64,
 }
 
 impl WindowsVersion {
-    /// All versions, in order of time.
+    /// All versions, from the oldest to the latest.
     pub const ALL: [Self; 21] = [
         Self::Nt310,
         Self::Nt350,
@@ -128,26 +129,27 @@ impl WindowsVersion {
         Self::Windows11,
     ];
 
-    /// The default version: the latest one of which everything is certain.
+    /// The default version: the latest whose behavior is known with certainty.
     pub const LATEST: Self = Self::Windows10v2004;
 
-    /// Returns whether profiles have a source and an affinity. In earlier versions every interrupt concerns every
-    /// object.
+    /// Returns whether profile objects have a source and an affinity. If not, every profile interrupt acts on every
+    /// started object.
     pub const fn has_source_and_affinity(self) -> bool {
         self as u8 >= Self::Nt351 as u8
     }
 
-    /// Returns whether a profile without a buffer is refused.
+    /// Returns whether the creation of a profile with an empty buffer is refused.
     pub const fn refuses_empty_buffer(self) -> bool {
         self as u8 >= Self::Nt40Sp4 as u8
     }
 
-    /// Returns whether the buffer must have room for every bucket; earlier versions check less strictly.
+    /// Returns whether the buffer must have room for every bucket of the range. Earlier versions accept some smaller
+    /// buffers.
     pub const fn checks_buffer_strictly(self) -> bool {
         self as u8 >= Self::Windows10v1703 as u8
     }
 
-    /// Returns whether creating a profile checks that its source is supported.
+    /// Returns whether the creation of a profile checks that the source is supported.
     pub const fn checks_source(self) -> bool {
         self as u8 >= Self::Windows8 as u8
     }
@@ -157,7 +159,7 @@ impl WindowsVersion {
         self as u8 >= Self::Windows7 as u8
     }
 
-    /// Returns whether creating a profile checks that its processors exist.
+    /// Returns whether the creation of a profile checks that the processors of its affinity exist.
     pub const fn checks_affinity(self) -> bool {
         self as u8 >= Self::Windows7 as u8
     }
@@ -187,12 +189,12 @@ impl WindowsVersion {
         self as u8 >= Self::Windows8 as u8
     }
 
-    /// Returns whether an affinity that selects no active processor means all of them.
+    /// Returns whether an affinity that selects no active processor means all processors.
     pub const fn idle_affinity_means_all(self) -> bool {
         self as u8 >= Self::Nt40Sp4 as u8 && !self.checks_affinity()
     }
 
-    /// Returns whether an interrupt at the very end of the range counts as inside.
+    /// Returns whether an interrupt at the end address of a profile's range counts as inside the range.
     ///
     /// ```
     /// # use pmu_core::WindowsVersion;
@@ -208,7 +210,7 @@ impl WindowsVersion {
     }
 
     /// Returns whether interrupts of `ProfileTime` can be traced as sampled profiles. Before Windows 8 such a trace
-    /// takes no profile object; the records are the same.
+    /// needs no profile object; the trace records are the same.
     pub const fn traces_sampled_profile(self) -> bool {
         self as u8 >= Self::WindowsXp as u8
     }
@@ -223,8 +225,10 @@ impl WindowsVersion {
         self as u8 >= Self::Vista as u8
     }
 
-    /// Returns the maximum number of sources whose values the records of other events can have: 4; from version 1703
-    /// on 8; from version 1903 on `reported`, the number of counters that the HAL reports.
+    /// Returns the maximum number of sources whose values the trace records of other events can have.
+    ///
+    /// The limit is 4 before version 1703, and 8 before version 1903. From version 1903 on it is `reported`, the number
+    /// of counters that the HAL reports.
     pub const fn traced_counters_limit(self, reported: usize) -> usize {
         match self {
             _ if self as u8 >= Self::Windows10v1903 as u8 => reported,
@@ -238,7 +242,8 @@ impl WindowsVersion {
         self as u8 >= Self::Windows8 as u8
     }
 
-    /// Returns whether this version's HAL has an interface's counter sources, in a kernel of that width.
+    /// Returns whether the HAL of this version has an interface's counter sources, in a kernel with pointers of this
+    /// width.
     ///
     /// ```
     /// # use pmu_core::{HalInterface, PointerWidth, WindowsVersion};
@@ -256,14 +261,14 @@ impl WindowsVersion {
         self as u8 >= since as u8
     }
 
-    /// Returns whether the HAL uses AMD's four legacy counters and no others. That is documented for the original
+    /// Returns whether the HAL uses only AMD's four legacy counters. The four counters are documented for the original
     /// release of Windows 10. From version 1903 on the HAL reports its number of counters
     /// (`HalQueryProfileNumberOfCounters`), which is taken to be the number that the processor declares.
     pub const fn has_four_amd_counters(self) -> bool {
         (self as u8) < Self::Windows10v1903 as u8
     }
 
-    /// Returns whether Intel's interface has the sources 0x20 to 0x24 beside the thirteen of its table.
+    /// Returns whether Intel's interface has the sources 0x20 to 0x24 in addition to the thirteen of its table.
     pub const fn has_fixed_sources(self) -> bool {
         self as u8 >= Self::Windows10v1903 as u8
     }
@@ -294,12 +299,13 @@ impl Default for WindowsVersion {
 pub struct Rules {
     /// Version of Windows.
     pub version: WindowsVersion,
-    /// Width of its pointers.
+    /// Width of the kernel's pointers.
     pub width: PointerWidth,
 }
 
 impl Rules {
-    /// The latest version of which everything is certain ([`WindowsVersion::LATEST`]), 64 bits wide: correct behavior.
+    /// The rules of [`WindowsVersion::LATEST`] with 64-bit pointers. These rules have none of the defects of earlier
+    /// versions.
     pub const LATEST: Self = Self { version: WindowsVersion::LATEST, width: PointerWidth::Bits64 };
 }
 

@@ -5,10 +5,10 @@ use crate::msr::backend::MsrBackend;
 use crate::msr::fault::{MsrError, MsrFault, MsrOperation};
 use crate::msr::update::MsrUpdate;
 
-/// The accesses of a backend as drivers use them: each is retried once after a failure, and the error names the
-/// register. So a transient fault does not keep anything from being undone, stopped or serviced.
+/// Accesses with one retry after a failure, as drivers make them. The error names the register. With the retry, a
+/// transient fault does not prevent a driver from stopping, servicing or undoing.
 ///
-/// Every backend has this trait, and it cannot be implemented otherwise.
+/// Every backend implements this trait through a blanket implementation; no other implementation is possible.
 ///
 /// ```
 /// use pmu_core::{MsrAccess, MsrAddress, MsrBackend, MsrFault};

@@ -5,8 +5,8 @@ use core::fmt;
 /// The number of a model-specific register that a caller vouches for.
 ///
 /// A WRMSR can redirect SYSCALL, turn off paging protection or make the processor write to memory.
-/// [`MsrBackend`](crate::MsrBackend) is nevertheless safe to call, because the code that *names* a register makes the
-/// promise of [`MsrAddress::new`] for every value that safe code could write to it.
+/// [`MsrBackend`](crate::MsrBackend) is nevertheless safe to call. The code that creates an address promises in
+/// [`MsrAddress::new`] that safe code may write any value to the register.
 ///
 /// ```
 /// use pmu_core::MsrAddress;
@@ -15,7 +15,7 @@ use core::fmt;
 /// assert_eq!(select.get(), 0x186);
 /// ```
 ///
-/// Wrong: a register that holds a pointer, which safe code could then aim at any memory.
+/// Wrong: the register holds a pointer, which safe code could then aim at any memory.
 ///
 /// ```
 /// # use pmu_core::MsrAddress;
@@ -31,11 +31,10 @@ impl MsrAddress {
     /// Names the register `address`.
     ///
     /// # Safety
-    /// - No value written to this register may break memory safety: it holds no pointer that the
-    ///   processor follows, and starts nothing that writes to memory. Event selects, counters and
-    ///   their global control are such registers; `IA32_DS_AREA`, `IA32_PEBS_ENABLE` and
-    ///   `IA32_DEBUGCTL` are not: wrap those in an unsafe operation that states its duties, and
-    ///   keep their `MsrAddress` private.
+    /// - No value written to this register breaks memory safety: the register holds no pointer that the processor
+    ///   follows, and no value makes the processor write to memory. Event selects, counters and their global control
+    ///   are such registers. `IA32_DS_AREA`, `IA32_PEBS_ENABLE` and `IA32_DEBUGCTL` are not such registers: write them
+    ///   in an unsafe operation that states its duties, and keep their `MsrAddress` private.
     #[inline]
     pub const unsafe fn new(address: u32) -> Self {
         Self(address)

@@ -7,20 +7,20 @@ use crate::msr::update::MsrUpdate;
 /// Access to the model-specific registers of the logical processor that executes the call.
 ///
 /// The caller stays on the processor during a sequence of accesses. Every method may be called in task, interrupt and
-/// NMI context. An implementation takes no lock that an interrupt could find held, does not allocate and does not
+/// NMI context. An implementation takes no lock that the interrupted code may hold, does not allocate and does not
 /// panic.
 ///
 /// # For authors of a backend
-/// - `read` and `write` reach exactly the register that is named, once, in program order.
-/// - A #GP is an `Err` whose [kind](MsrError::kind) is
-///   [`MsrErrorKind::GeneralProtection`](crate::MsrErrorKind::GeneralProtection) and has no other effect. A backend
-///   that cannot catch one says so in its documentation.
-/// - `read_pmc` is RDPMC: `index` goes to ECX unchanged.
-/// - `update` is RDMSR, then WRMSR of the value that [`MsrUpdate::apply`] returns. It must not be made of `read` and
-///   `write`, because these registers have no [`MsrAddress`].
+/// - `read` and `write` access exactly the given register, once, in program order.
+/// - A #GP becomes an `Err` whose [kind](MsrError::kind) is
+///   [`MsrErrorKind::GeneralProtection`](crate::MsrErrorKind::GeneralProtection), and has no other effect. A backend
+///   that cannot catch a #GP says so in its documentation.
+/// - `read_pmc` executes RDPMC with `index` in ECX, unchanged.
+/// - `update` executes RDMSR, then WRMSR of the value that [`MsrUpdate::apply`] returns. `update` does not call `read`
+///   and `write`, because the registers of updates have no [`MsrAddress`].
 ///
 /// # Examples
-/// A kernel with instructions of its own, where a #GP ends the kernel:
+/// A kernel that executes the instructions itself, and does not catch #GP:
 ///
 /// ```
 /// use core::convert::Infallible;

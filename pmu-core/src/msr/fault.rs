@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// An error of a [backend](crate::MsrBackend). Generic code asks for its kind.
+/// An error of a [backend](crate::MsrBackend) that tells its kind.
 ///
 /// ```
 /// use pmu_core::{MsrError, MsrErrorKind};
@@ -41,9 +41,10 @@ impl MsrError for core::convert::Infallible {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum MsrErrorKind {
-    /// The processor raised #GP(0): no such register, a reserved bit, or too little privilege.
+    /// The processor raised #GP(0): the register does not exist, a reserved bit was written, or the privilege is too
+    /// low.
     GeneralProtection,
-    /// The backend cannot reach the register at all (no such processor, no permission).
+    /// The backend cannot reach the register at all: the processor does not exist, or permission is missing.
     Unreachable,
     /// Another failure, particular to the backend.
     Other,
@@ -73,13 +74,13 @@ pub enum MsrOperation {
     Read,
     /// WRMSR.
     Write,
-    /// RDPMC; the register number of the fault is then the index in ECX.
+    /// RDPMC. The register number of an [`MsrFault`] is then the index in ECX.
     ReadPmc,
-    /// RDMSR or WRMSR of an [`MsrUpdate`](crate::MsrUpdate).
+    /// RDMSR and WRMSR of an [`MsrUpdate`](crate::MsrUpdate), one of which failed.
     Update,
 }
 
-/// An access that failed: what was tried, on which register, and why it failed.
+/// A failed access: its instruction, its register, and the reason for the failure.
 ///
 /// ```
 /// use pmu_core::{MsrErrorKind, MsrFault, MsrOperation};

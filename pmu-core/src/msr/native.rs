@@ -11,10 +11,10 @@ use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrErrorKind;
 use crate::msr::update::MsrUpdate;
 
-/// RDMSR, WRMSR and RDPMC on this processor, with nothing in between.
+/// Backend that executes RDMSR, WRMSR and RDPMC on this processor directly.
 ///
-/// **A #GP is not caught.** An access to a register that this processor lacks, or with a reserved bit, raises #GP in
-/// the kernel (RDPMC #UD, where the processor does not define it). Where that is not acceptable, use [`FixupMsr`].
+/// **A #GP is not caught.** The kernel gets a #GP if it accesses a register that this processor lacks, or writes a
+/// reserved bit. RDPMC raises #UD on a processor without RDPMC. If the kernel cannot accept that, use [`FixupMsr`].
 ///
 /// ```no_run
 /// use pmu_core::NativeMsr;
@@ -23,7 +23,7 @@ use crate::msr::update::MsrUpdate;
 /// # let _ = msr;
 /// ```
 ///
-/// Wrong: in a process, whose handler of SIGSEGV steps over the instruction.
+/// Wrong: the code runs in a process, whose handler of SIGSEGV steps over the instruction.
 ///
 /// ```no_run
 /// # use pmu_core::NativeMsr;
@@ -40,8 +40,8 @@ impl NativeMsr {
     ///
     /// # Safety
     /// - The code runs at privilege level 0 whenever it uses the backend.
-    /// - The kernel's #GP handler does not return to code whose register access failed as if it
-    ///   had succeeded.
+    /// - If a register access raises #GP, the kernel's #GP handler does not return to the code as if the access had
+    ///   succeeded.
     pub const unsafe fn new() -> Self {
         Self(())
     }
@@ -126,11 +126,11 @@ pub struct FaultFixup;
 
 #[cfg(target_arch = "x86_64")]
 impl FaultFixup {
-    /// Returns the address at which to resume after a #GP or #UD with the return address `rip`. `None`: the fault was
-    /// not of one of [`FixupMsr`]'s accesses.
+    /// Returns the address at which to resume after a #GP or #UD whose frame has the RIP `rip`. Returns `None` if the
+    /// fault was not raised by an access of a [`FixupMsr`].
     ///
-    /// The handler stores the answer as the frame's RIP and returns with all other registers as
-    /// they were. Callable in any context.
+    /// The handler stores the returned address as the frame's RIP, and returns with all other registers unchanged.
+    /// Callable in any context.
     #[inline]
     pub fn resume_at(rip: u64) -> Option<u64> {
         let own = [fixup_rdmsr, fixup_wrmsr, fixup_rdpmc]
@@ -139,14 +139,14 @@ impl FaultFixup {
     }
 }
 
-/// RDMSR, WRMSR and RDPMC on this processor, whose #GP or #UD comes back as an error.
+/// Backend that executes RDMSR, WRMSR and RDPMC on this processor, and returns a #GP or #UD as an error.
 ///
-/// Where an emulator lacks RDPMC (QEMU's TCG), RDPMC raises #UD, which becomes the same error:
-/// [`MsrErrorKind::GeneralProtection`]. Drivers execute RDPMC only on counters that RDMSR has read back.
+/// An emulator without RDPMC (QEMU's TCG) raises #UD, which becomes [`MsrErrorKind::GeneralProtection`] like a #GP.
+/// Drivers execute RDPMC only on counters that they have read by RDMSR before.
 ///
-/// In an NMI handler a fault that is fixed up ends with IRET, which unblocks NMIs: another NMI may then interrupt the
-/// handler, as after any fault in an NMI. `service` can be interrupted so. The kernel's NMI entry must be able to nest
-/// (an NMI stack that is not reused from the top), or the backend must not fault.
+/// In an NMI handler, the fixup of a fault ends with IRET, which unblocks NMIs. Another NMI may then interrupt the
+/// handler, and `service` in it. So either the kernel's NMI entry can nest (a nested NMI does not reuse the NMI stack
+/// from the top), or the backend never faults in an NMI handler.
 ///
 /// Needs handlers of #GP and #UD that consult [`FaultFixup::resume_at`] before anything else:
 ///
@@ -167,7 +167,7 @@ impl FaultFixup {
 /// # let _ = msr;
 /// ```
 ///
-/// Wrong: before the handlers consult it.
+/// Wrong: the backend exists before the handlers call [`FaultFixup::resume_at`].
 ///
 /// ```no_run
 /// # use pmu_core::FixupMsr;
@@ -187,8 +187,8 @@ impl FixupMsr {
     /// Creates a backend for the processor that executes each access.
     ///
     /// # Safety
-    /// - On every processor that uses this backend, the #GP and #UD handlers resume at the address that
-    ///   [`FaultFixup::resume_at`] returns, if it returns one, with all other registers unchanged.
+    /// - On every processor that uses this backend, the #GP and #UD handlers call [`FaultFixup::resume_at`]. If it
+    ///   returns an address, they resume there with all other registers unchanged.
     pub const unsafe fn new() -> Self {
         Self(())
     }

@@ -2,10 +2,10 @@
 
 use core::fmt;
 
-/// A change of some bits of one register that safe code must not write as a whole.
+/// A change of some bits of a register that safe code must not write as a whole.
 ///
 /// `IA32_DEBUGCTL` and `IA32_PEBS_ENABLE` have bits that make the processor write to memory. A value of this type
-/// changes only other bits of these registers, and safe code cannot write them in any other way.
+/// changes only other bits of these registers. Safe code has no other way to write these registers.
 ///
 /// ```
 /// use pmu_core::MsrUpdate;
@@ -15,7 +15,7 @@ use core::fmt;
 /// assert_eq!(freeze.apply(0x1003), None);
 /// ```
 ///
-/// Wrong: a bit that makes the processor write to memory.
+/// Wrong: the bit makes the processor write to memory.
 ///
 /// ```
 /// # use pmu_core::MsrUpdate;
@@ -32,18 +32,18 @@ pub struct MsrUpdate {
 }
 
 impl MsrUpdate {
-    /// Describes a change that clears the bits of `clear` and sets those of `set` in the register `register`.
+    /// Describes a change of the register with this number: clears the bits of `clear` and sets the bits of `set`.
     ///
     /// # Safety
-    /// - The change does not break memory safety, whatever the register holds, at any time and any number of times.
-    ///   The change is a read and a write. If an interrupt changes other bits in between, writing these back as they
-    ///   were read does not break memory safety, either.
+    /// - The change does not break memory safety, whatever the register holds, at any time and any number of times. The
+    ///   change is a read and a write. If an interrupt in between changes other bits, the write restores the old values
+    ///   of these bits; that does not break memory safety, either.
     #[inline]
     pub const unsafe fn new(register: u32, clear: u64, set: u64) -> Self {
         Self { register, clear, set }
     }
 
-    /// Describes an access that reads the register and changes nothing.
+    /// Describes an access that reads the register with this number and changes nothing.
     #[inline]
     pub const fn read(register: u32) -> Self {
         Self { register, clear: 0, set: 0 }
@@ -55,7 +55,7 @@ impl MsrUpdate {
         self.register
     }
 
-    /// Returns the value to write where the register holds `found`, or `None` where it has that value already.
+    /// Returns the value to write if the register holds `found`; `None` if the change would leave the value equal.
     #[inline]
     pub const fn apply(self, found: u64) -> Option<u64> {
         let value = found & !self.clear | self.set;

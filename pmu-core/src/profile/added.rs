@@ -14,7 +14,7 @@ use crate::counters::shared::table::EventTable;
 use crate::interval::{IntervalLimits, IntervalUnit};
 use crate::profile::source::{KProfileSource, ProfileSource};
 
-/// A source beside those of an interface's table, and the counters that can count it.
+/// A source that is not in an interface's table, and the counters that can count its event.
 #[derive(Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct AddedSource {
@@ -23,18 +23,18 @@ pub struct AddedSource {
 }
 
 impl AddedSource {
-    /// Creates a source restricted to these counters: one fixed counter, [`CounterSet::GENERAL`], or those that the
-    /// processor's manual names.
+    /// Creates a source that only these counters can count: one fixed counter, [`CounterSet::GENERAL`], or the counters
+    /// that the processor's manual names.
     pub const fn new(row: ProfileSource, counters: CounterSet) -> Self {
         Self { row, counters }
     }
 
-    /// Returns the source's row: value, names and event.
+    /// Returns the source's value, names and event, in the form of a table's row.
     pub const fn row(&self) -> &ProfileSource {
         &self.row
     }
 
-    /// Returns the counters that can count the source.
+    /// Returns the counters that can count the source's event.
     pub const fn counters(&self) -> CounterSet {
         self.counters
     }
@@ -87,9 +87,10 @@ impl AddedSlot {
     }
 }
 
-/// The sources of a machine that are in no interface's table. They may be added and removed while others run.
+/// The sources of a machine that are in no interface's table. Sources may be added and removed while others run.
 ///
-/// On a processor such a source is an opened event, so it occupies an entry of the processor's [`EventTable`].
+/// On each processor where an added source runs, it is an opened event, and occupies an entry of the processor's
+/// [`EventTable`].
 ///
 /// ```
 /// use pmu_core::{AddedSlot, AddedSource, AddedSources, CounterSet, EventSelect, KProfileSource, ProfileSource};
@@ -113,7 +114,7 @@ pub struct AddedSources<S: ?Sized = [AddedSlot]> {
 static NONE: AddedSources<[AddedSlot; 0]> = AddedSources::new();
 
 impl<const N: usize> AddedSources<[AddedSlot; N]> {
-    /// Creates a table with room for `N` sources.
+    /// Creates the set with room for `N` sources, without any source.
     pub const fn new() -> Self {
         Self { slots: [const { AddedSlot::new() }; N] }
     }
@@ -134,13 +135,13 @@ impl<const N: usize> core::ops::Deref for AddedSources<[AddedSlot; N]> {
 }
 
 impl AddedSources {
-    /// Returns the empty table, to which no source can be added.
+    /// Returns an empty set to which no source can be added.
     #[inline]
     pub const fn none() -> &'static Self {
         &NONE
     }
 
-    /// Adds a source, with the default interval of events.
+    /// Adds a source, with the default interval of [events](IntervalLimits::EVENTS).
     ///
     /// # Context
     /// Task. One caller at a time adds and removes.
@@ -151,7 +152,7 @@ impl AddedSources {
         self.put(source, 0)
     }
 
-    /// Adds a source whose event happens `hertz` times per second, so that its interval is a time, in units of 100 ns.
+    /// Adds a source whose event happens `hertz` times per second. The source's interval is a time, in units of 100 ns.
     ///
     /// # Context
     /// Task. One caller at a time adds and removes.
@@ -179,8 +180,8 @@ impl AddedSources {
         Ok(())
     }
 
-    /// Removes a source that was stopped on every processor, and returns it; `None` if it is not in the table. A
-    /// source that still runs somewhere is reported as an opened event from then on.
+    /// Removes a source and returns it; `None` if no such source was added. Stop the source on every processor first:
+    /// overflows of a source that still runs on a processor are reported as an opened event's from then on.
     ///
     /// ```
     /// # use pmu_core::{AddedSources, KProfileSource};

@@ -3,11 +3,11 @@
 //! Sources: Geoff Chappell (geoffchappell.com), the five documents and the pages that they refer to; phnt (ntexapi.h,
 //! ntkeapi.h), evntrace.h, haltypes.h.
 
-/// A number of Windows', with its names.
+/// A number that Windows defines, with its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct NamedNumber {
-    /// Name of the enumeration, or `BUG_CHECK`.
+    /// Name of the enumeration to which the number belongs, or `BUG_CHECK`.
     pub of: &'static str,
     /// Name of the constant in this module.
     pub constant: &'static str,

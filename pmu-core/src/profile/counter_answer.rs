@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 const NONE_ANSWERED: u8 = 1;
 const ANSWERED: u8 = 2;
 
-/// The answer of a machine's counters when sessions took them: not known yet, none, or some answered.
+/// Record of whether a machine's counters responded when sessions took them: not known yet, none did, or some did.
 ///
 /// ```
 /// use pmu_core::CounterAnswer;
@@ -17,7 +17,7 @@ const ANSWERED: u8 = 2;
 pub struct CounterAnswer(AtomicU8);
 
 impl CounterAnswer {
-    /// Creates the value for counters that were not taken yet.
+    /// Creates the record of a machine whose counters no session has taken yet.
     pub const fn new() -> Self {
         Self(AtomicU8::new(0))
     }

@@ -11,7 +11,7 @@ use crate::profile::source_index::{SourceIndex, SourceTable};
 use crate::profile::source_interface::SourceInterface;
 use crate::snapshot::Snapshot;
 
-/// The profile interface of a processor without counters: `ProfileTime` and nothing else.
+/// The profile interface of a processor without counters, whose only source is `ProfileTime`.
 #[derive(Debug)]
 pub struct DefaultInterface {
     time: AtomicU32,
@@ -19,12 +19,12 @@ pub struct DefaultInterface {
 }
 
 impl DefaultInterface {
-    /// Creates the interface, with the default interval.
+    /// Creates the interface. `ProfileTime` has its default interval.
     pub const fn new() -> Self {
         Self::instead_of(NoInterface::NoPerformanceMonitoring)
     }
 
-    /// Creates the interface of a machine that has no counters for this reason.
+    /// Creates the interface of a machine on which no counters were detected, for this reason.
     ///
     /// ```
     /// # use pmu_core::{DefaultInterface, NoInterface, ProfileInterface};

@@ -9,15 +9,17 @@ use crate::platform::TimerUnavailable;
 use crate::profile::source::KProfileSource;
 use crate::profile::status::NtStatus;
 
-/// Error of an operation on a profile interface. Nothing was changed, unless the error is [`CounterError::Faulted`].
-/// After an error of [`initialize`](crate::ProfileInterface::initialize) no counter runs.
+/// Error of an operation on a profile interface.
+///
+/// Nothing was changed, unless the error is [`CounterError::Faulted`]. After an error of
+/// [`initialize`](crate::ProfileInterface::initialize) no counter runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum InterfaceError {
     /// The interface or this processor does not support the source.
     UnsupportedSource(KProfileSource),
-    /// Every counter is in use.
+    /// Every counter that could count the source is in use.
     NoFreeCounter(KProfileSource),
     /// The source already runs on this processor.
     AlreadyStarted(KProfileSource),
@@ -25,10 +27,10 @@ pub enum InterfaceError {
     NotStarted(KProfileSource),
     /// The interval is outside the source's limits.
     Interval(IntervalError),
-    /// The platform has no profile timer.
+    /// The platform has no profile timer, or the timer cannot run at the interval.
     Timer(TimerUnavailable),
-    /// The processor did not answer a request within the embedder's bound. A start was not served; if the processor
-    /// comes to it later, the start is undone. A stop is then done.
+    /// The processor did not answer a request within the embedder's bound. The source was not started there; if the
+    /// processor handles the request later, the source is stopped again. A request to stop is still carried out later.
     NoAnswer(ProcessorNumber),
     /// The processor has no session: its counters were not taken, or were given back.
     NoSession(ProcessorNumber),
@@ -37,7 +39,7 @@ pub enum InterfaceError {
 }
 
 impl InterfaceError {
-    /// Returns the status with which Windows reports this error; `None` if it has none.
+    /// Returns the status with which Windows reports this error; `None` if Windows has no status for it.
     ///
     /// ```
     /// # use pmu_core::{InterfaceError, NtStatus};

@@ -3,23 +3,23 @@
 use crate::interval::IntervalLimits;
 use crate::profile::source::KProfileSource;
 
-/// Degree to which a source can be relied upon.
+/// Certainty that a source works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Availability {
-    /// The source is not in the table, or the processor declares its event unavailable.
+    /// The source is not in the interface's table, or the processor declares the source's event unavailable.
     Unsupported,
     /// CPUID declares the source. No counter was accessed.
     Declared,
-    /// Verified: the counters of this processor read back the values written to them.
+    /// The counters of this processor have read back the values that were written to them.
     Verified,
 }
 
-/// The information on a source: `HAL_PROFILE_SOURCE_INFORMATION_EX`, with the availability in place of a boolean.
+/// Information on a source: `HAL_PROFILE_SOURCE_INFORMATION_EX`, with a degree of availability in place of its boolean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SourceInformation {
-    /// Source of the query.
+    /// Source that was queried.
     pub source: KProfileSource,
     /// Availability of the source.
     pub availability: Availability,

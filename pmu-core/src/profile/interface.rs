@@ -19,20 +19,20 @@ use crate::profile::source::{KProfileSource, ProfileSource};
 use crate::profile::source_interface::SourceInterface;
 use crate::snapshot::Snapshot;
 
-/// The operations of a profile interface, the same for all interfaces. They cannot be overridden.
+/// The operations of a profile interface, which are the same for all interfaces and cannot be overridden.
 pub trait ProfileInterface: SourceInterface {
-    /// Returns the rows of the table, ascending by value; the first is `ProfileTime`.
+    /// Returns the rows of the interface's table of sources, ascending by value. The first row is `ProfileTime`.
     fn sources(&self) -> &'static [ProfileSource] {
         self.table().rows()
     }
 
-    /// Returns the index of a source in the table.
+    /// Returns the index of a source in the interface's table of sources.
     #[inline]
     fn row(&self, source: KProfileSource) -> Option<usize> {
         self.table().row(source)
     }
 
-    /// Returns the event of a source, as the counters identify it.
+    /// Returns the event of a source, by which [`CounterSession`](crate::CounterSession) identifies the source.
     #[inline]
     fn event(&self, source: KProfileSource) -> Option<EventId> {
         self.row(source).map(EventId::of_row)
@@ -50,9 +50,9 @@ pub trait ProfileInterface: SourceInterface {
         self.table().row_named(name)
     }
 
-    /// Returns the information on a source without accessing a register: at best
-    /// [`Declared`](crate::Availability::Declared). If no counter [answered](crate::CounterError::Unresponsive) to an
-    /// [`initialize`](Self::initialize) on any processor so far, only time is supported.
+    /// Returns the information on a source without accessing a register. So the availability is at most
+    /// [`Declared`](crate::Availability::Declared). If no counter has [answered](crate::CounterError::Unresponsive) an
+    /// [`initialize`](Self::initialize) on any processor so far, only `ProfileTime` is supported.
     ///
     /// ```
     /// # use pmu_core::{DefaultInterface, ProfileInterface};
@@ -76,8 +76,8 @@ pub trait ProfileInterface: SourceInterface {
 
     /// Sets the machine-wide interval of a source.
     ///
-    /// A running counter takes up the interval at its next overflow, a running timer at [`Session::apply_interval`].
-    /// The interval stays in force until the next call.
+    /// A running counter uses the interval from its next overflow on, and a running timer from
+    /// [`Session::apply_interval`] on. The interval stays in force until the next call.
     ///
     /// ```
     /// # use pmu_core::{DefaultInterface, InterfaceError, KProfileSource, ProfileInterface};
@@ -101,8 +101,8 @@ pub trait ProfileInterface: SourceInterface {
         Ok(interval)
     }
 
-    /// Sets the interval nearest to `units` within the limits, like [`set_interval`](Self::set_interval), and returns
-    /// it.
+    /// Sets the interval within the limits that is nearest to `units`, as [`set_interval`](Self::set_interval) does,
+    /// and returns the interval.
     ///
     /// ```
     /// # use pmu_core::{DefaultInterface, InterfaceError, KProfileSource, ProfileInterface};
@@ -149,11 +149,10 @@ pub trait ProfileInterface: SourceInterface {
     /// # Context
     /// Task, on the processor on which the session then lives. An interrupt may come at any time.
     ///
-    /// # Errors
-    /// Those of [`CounterSession::take`](crate::CounterSession::take). A memory without slots is an error only if the
-    /// interface [requires](SourceInterface::requires_memory) slots; otherwise every source is unsupported.
+    /// The errors of [`CounterSession::take`](crate::CounterSession::take). A memory without slots is an error if the
+    /// interface [requires](SourceInterface::requires_memory) slots; otherwise the session has no supported source.
     ///
-    /// After an error no counter runs, and only time can be profiled: see
+    /// After an error no counter runs. The kernel can still profile by time: see
     /// [`DefaultInterface`](crate::DefaultInterface).
     fn initialize<'a, M: MsrBackend, P: Platform>(
         &'a self,
@@ -168,8 +167,8 @@ pub trait ProfileInterface: SourceInterface {
         Session::initialize(self, processor, CounterSet::GENERAL, msr, platform, memory)
     }
 
-    /// Takes those of the processor's counters that are in `only`, fixed ones included, like
-    /// [`initialize`](Self::initialize). The other counters are left to their owners.
+    /// Takes the counters of `only` that the processor has, fixed ones included, as [`initialize`](Self::initialize)
+    /// does. Other owners keep the other counters.
     ///
     /// ```
     /// # use pmu_core::{
@@ -189,7 +188,7 @@ pub trait ProfileInterface: SourceInterface {
     /// ```
     ///
     /// # Errors
-    /// Those of [`initialize`](Self::initialize).
+    /// The errors of [`initialize`](Self::initialize).
     fn initialize_only<'a, M: MsrBackend, P: Platform>(
         &'a self,
         processor: &Snapshot,
@@ -204,8 +203,8 @@ pub trait ProfileInterface: SourceInterface {
         Session::initialize(self, processor, only, msr, platform, memory)
     }
 
-    /// Services the performance interrupt of the processor that executes the call, and reports each source's overflow
-    /// to `overflowed` once: [`pmu_core::service`](crate::service).
+    /// Services the performance interrupt of the processor that executes the call, by
+    /// [`pmu_core::service`](crate::service). Calls `overflowed` once for each source that overflowed.
     ///
     /// ```
     /// # use pmu_core::{CounterMemory, KProfileSource, MsrBackend, Platform, ProfileInterface, ServiceError};
@@ -224,10 +223,10 @@ pub trait ProfileInterface: SourceInterface {
     /// ```
     ///
     /// # Context
-    /// Interrupt or NMI, and any other.
+    /// Any context: task, interrupt or NMI.
     ///
     /// # Errors
-    /// Those of [`pmu_core::service`](crate::service).
+    /// The errors of [`pmu_core::service`](crate::service).
     #[inline]
     fn service<M: MsrBackend, P: Platform>(
         &self,

@@ -23,15 +23,15 @@ use crate::profile::source::KProfileSource;
 use crate::profile::source_interface::SourceInterface;
 use crate::snapshot::Snapshot;
 
-/// The control handle of one processor's profile sources: its [`CounterSession`], and its profile timer.
+/// The control handle of one processor's profile sources, which run on a [`CounterSession`] and on a profile timer.
 ///
-/// The handle cannot move to another thread. Dropping it accesses no register: [shut it down](Self::shut_down) on its
-/// processor. A session dropped without a shutdown leaves its counters running and its [`CounterMemory`] in use.
-/// [`service`](crate::ProfileInterface::service) then keeps reporting, and the memory can only be
+/// The handle cannot move to another thread. [Shut it down](Self::shut_down) on its processor: dropping it accesses no
+/// register. If the handle is dropped without a shutdown, its counters keep running,
+/// [`service`](crate::ProfileInterface::service) keeps reporting, and its [`CounterMemory`] stays in use until it is
 /// [reclaimed](CounterMemory::reclaim).
 ///
 /// # Context
-/// Every method: task, on the session's processor. The performance interrupt may come at any time.
+/// Every method is called in task context, on the session's processor. The performance interrupt may come at any time.
 ///
 /// ```compile_fail,E0277
 /// fn needs_send<T: Send>() {}
@@ -42,7 +42,7 @@ pub struct Session<'a, I, M, P> {
     counters: CounterSession<'a, I, M, SessionPlatform<P>>,
 }
 
-/// The platform of a session's counters: the embedder's, with the state of the profile timer.
+/// The platform of a session's counters: the embedder's platform, with the state of the profile timer.
 #[derive(Debug)]
 pub struct SessionPlatform<P> {
     platform: P,
@@ -97,12 +97,12 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(Self { counters })
     }
 
-    /// Returns the counters that the sources run on, to open further events on them.
+    /// Returns the session of the counters on which the sources run, to open further events on these counters.
     pub fn counters_mut(&mut self) -> &mut CounterSession<'a, I, M, SessionPlatform<P>> {
         &mut self.counters
     }
 
-    /// Returns the counters on which sources run, and those left out.
+    /// Returns the counters on which sources run, and the counters that were left out.
     pub fn counters(&self) -> SessionCounters {
         self.counters.counters()
     }
@@ -115,8 +115,9 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         &mut self.counters.platform
     }
 
-    /// Returns the information on a source on this processor, whose counters are verified. If this processor lacks the
-    /// source's event, as a core of a hybrid machine may, the source is unsupported, whatever the interface says.
+    /// Returns the information on a source on this processor, whose counters are verified. A core of a hybrid machine
+    /// may lack the source's event: the source is then unsupported, whatever the interface's
+    /// [`query`](crate::ProfileInterface::query) returns.
     pub fn query(&self, source: KProfileSource) -> SourceInformation {
         let mut information = declared_information(self.interface(), source);
         let available = if let Some((added, _)) = self.added_source(source) {
@@ -188,9 +189,11 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
             .ok_or(InterfaceError::UnsupportedSource(source))
     }
 
-    /// Starts a source at its interval: `ProfileTime` on the platform's timer, any other on a free general counter,
-    /// which then interrupts each time the interval's events have passed. An [added](crate::AddedSources) source opens
-    /// an event on one of its counters.
+    /// Starts a source at its interval.
+    ///
+    /// `ProfileTime` runs on the platform's timer. Any other source runs on a free general counter, which interrupts
+    /// each time the interval's number of events have passed. An [added](crate::AddedSources) source opens an event on
+    /// one of the source's own counters.
     ///
     /// ```
     /// # use pmu_core::{InterfaceError, KProfileSource, MsrBackend, Platform, Session, SourceInterface};
@@ -210,12 +213,13 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// ```
     ///
     /// # Errors
-    /// [`UnsupportedSource`](InterfaceError::UnsupportedSource): also where the boot processor has the event and this
-    /// one lacks it. [`AlreadyStarted`](InterfaceError::AlreadyStarted),
-    /// [`NoFreeCounter`](InterfaceError::NoFreeCounter), [`Timer`](InterfaceError::Timer).
-    /// [`IllegalBits`](CounterError::IllegalBits): this processor's selects lack bits of an added source.
-    /// [`Access`](CounterError::Access): a register faulted, and the counter is as it was.
-    /// [`Faulted`](CounterError::Faulted): the counter could not even be stopped again.
+    /// - [`UnsupportedSource`](InterfaceError::UnsupportedSource): this processor lacks the source's event, even if the
+    ///   boot processor has the event.
+    /// - [`AlreadyStarted`](InterfaceError::AlreadyStarted), [`NoFreeCounter`](InterfaceError::NoFreeCounter),
+    ///   [`Timer`](InterfaceError::Timer).
+    /// - [`IllegalBits`](CounterError::IllegalBits): this processor's event selects lack bits of an added source.
+    /// - [`Access`](CounterError::Access): a register access failed, and the counter is as it was.
+    /// - [`Faulted`](CounterError::Faulted): a register access failed, and so did stopping the counter again.
     pub fn start(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
         if self.is_added(source) {
             return self.start_added(source);
@@ -281,11 +285,11 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(())
     }
 
-    /// Stops a source. A pending overflow is dropped: a stopped source reports nothing.
+    /// Stops a source. A pending overflow of the source is dropped: a stopped source reports nothing.
     ///
     /// # Errors
-    /// [`NotStarted`](InterfaceError::NotStarted): the source does not run. [`Faulted`](CounterError::Faulted): the
-    /// counter's registers do not answer.
+    /// - [`NotStarted`](InterfaceError::NotStarted): the source does not run.
+    /// - [`Faulted`](CounterError::Faulted): accesses to the counter's registers failed.
     pub fn stop(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
         let not_started = InterfaceError::NotStarted(source);
         if self.is_added(source) {
@@ -304,8 +308,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(())
     }
 
-    /// Applies the machine-wide interval to a running profile timer. A running counter takes the interval up by itself
-    /// at its next overflow.
+    /// Applies the machine-wide interval to a running profile timer. A running counter needs no call: it uses the
+    /// interval from its next overflow on.
     ///
     /// ```
     /// # use pmu_core::{
@@ -336,7 +340,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(())
     }
 
-    /// Returns the events that a running counter source has counted since it was last loaded (RDPMC).
+    /// Returns the number of events that a running source's counter has counted since the counter was last loaded
+    /// (RDPMC).
     ///
     /// ```
     /// # use pmu_core::{InterfaceError, KProfileSource, MsrBackend, Platform, Session, SourceInterface};
@@ -353,37 +358,38 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// ```
     ///
     /// # Errors
-    /// [`NotStarted`](InterfaceError::NotStarted): no counter runs for the source.
-    /// [`RegistersLost`](CounterError::RegistersLost), [`Access`](CounterError::Access).
+    /// - [`NotStarted`](InterfaceError::NotStarted): no counter runs for the source.
+    /// - [`RegistersLost`](CounterError::RegistersLost), [`Access`](CounterError::Access).
     pub fn read(&self, source: KProfileSource) -> Result<u64, InterfaceError> {
         let event = self.event(source).ok_or(InterfaceError::NotStarted(source))?;
         self.counters.read_loaded(event).map_err(|error| of_source(error, source))
     }
 
-    /// Makes the processor freeze all its counters when it raises the performance interrupt:
+    /// Makes the processor freeze all its counters when it raises the performance interrupt, by
     /// [`CounterSession::freeze_on_interrupt`].
     ///
     /// # Errors
-    /// Those of [`CounterSession::freeze_on_interrupt`].
+    /// The errors of [`CounterSession::freeze_on_interrupt`].
     pub fn freeze_on_interrupt(&mut self) -> Result<(), InterfaceError> {
         Ok(self.counters.freeze_on_interrupt()?)
     }
 
-    /// Sets or clears other owners' bits of the global control register: [`CounterSession::set_others_control`].
+    /// Sets or clears bits of the global control register that belong to other owners, by
+    /// [`CounterSession::set_others_control`].
     ///
     /// # Errors
-    /// Those of [`CounterSession::set_others_control`].
+    /// The errors of [`CounterSession::set_others_control`].
     pub fn set_others_control(&mut self, bits: u64, enabled: bool) -> Result<(), InterfaceError> {
         Ok(self.counters.set_others_control(bits, enabled)?)
     }
 
-    /// Stops every running source of the table and keeps its counter's state in `area`: [`CounterSession::save`].
+    /// Stops every running source of the table and saves its counter's state in `area`, by [`CounterSession::save`].
     ///
-    /// Added sources run on, as opened events do, and are reported meanwhile, because `area` has no room for them. A
-    /// kernel that counts by thread [stops](Self::stop) them at the switch.
+    /// `area` has no room for added sources. Like opened events, they keep running and are reported. A kernel that
+    /// counts by thread [stops](Self::stop) them at the context switch.
     ///
     /// # Errors
-    /// Those of [`CounterSession::save`].
+    /// The errors of [`CounterSession::save`].
     pub fn save(
         &mut self,
         area: &mut SavedCounters,
@@ -397,21 +403,21 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         })?)
     }
 
-    /// Loads the counters that [`save`](Self::save) kept and resumes them: [`CounterSession::restore`]. Added sources
-    /// stay as they are.
+    /// Loads the counters that [`save`](Self::save) saved and resumes them, by [`CounterSession::restore`]. Added
+    /// sources stay as they are.
     ///
     /// # Errors
-    /// Those of [`CounterSession::restore`].
+    /// The errors of [`CounterSession::restore`].
     pub fn restore(&mut self, area: &SavedCounters) -> Result<(), InterfaceError> {
         Ok(self.counters.restore(area)?)
     }
 
-    /// Lends the counters until the window ends, to a guest for instance: [`CounterSession::lend`]. Pending overflows
-    /// of opened events are not reported; `lend` of [`counters_mut`](Self::counters_mut) reports those, too. The
-    /// profile timer keeps running.
+    /// Lends the counters until the window ends, to a guest for instance, by [`CounterSession::lend`]. The profile
+    /// timer keeps running. Pending overflows of opened events are not reported; to report them, call `lend` of
+    /// [`counters_mut`](Self::counters_mut).
     ///
     /// # Errors
-    /// Those of [`CounterSession::lend`].
+    /// The errors of [`CounterSession::lend`].
     pub fn lend(
         &mut self,
         now: u64,
@@ -425,12 +431,14 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         })?)
     }
 
-    /// Programs this processor's counters again after their registers lost their contents:
-    /// [`CounterSession::reprogram`]. The platform's timer is started again if it ran. Overflows of opened events are
-    /// not reported; [`reprogram_all`](Self::reprogram_all) reports them, for a session with events.
+    /// Programs this processor's counters again after their registers lost their contents, by
+    /// [`CounterSession::reprogram`].
+    ///
+    /// The platform's timer is started again if it ran. Overflows of opened events are not reported; in a session with
+    /// opened events, [`reprogram_all`](Self::reprogram_all) reports them.
     ///
     /// # Errors
-    /// Those of [`CounterSession::reprogram`]; [`Timer`](InterfaceError::Timer).
+    /// The errors of [`CounterSession::reprogram`]; [`Timer`](InterfaceError::Timer).
     pub fn reprogram(
         &mut self,
         mut overflowed: impl FnMut(Overflow),
@@ -456,10 +464,11 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(outcome?)
     }
 
-    /// Stops every source and event, and releases the counters and the memory: [`CounterSession::shut_down`].
+    /// Stops every source and event, and releases the counters and the memory, by [`CounterSession::shut_down`].
     ///
     /// # Errors
-    /// Those of [`CounterSession::shut_down`]: the session then stays open, and `shut_down` may be called again.
+    /// The errors of [`CounterSession::shut_down`]. After an error the session stays open, and `shut_down` may be
+    /// called again.
     pub fn shut_down(&mut self) -> Result<(), InterfaceError> {
         if self.timer().running {
             self.timer().platform.stop_profile_timer();

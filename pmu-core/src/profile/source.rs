@@ -4,11 +4,11 @@ use core::fmt;
 
 use crate::counters::registers::select::EventSelect;
 
-/// `KPROFILE_SOURCE`: the event whose recurrence raises a profile interrupt.
+/// `KPROFILE_SOURCE`: names the event whose recurrence raises a profile interrupt.
 ///
-/// Values 0x00–0x17 are common to all processors and named here; 0x19 and above belong to the
-/// profile interface in use (the same number means different events on different processors).
-/// 0x18, `ProfileMaximum`, is the number of general sources and never a source.
+/// Values 0x00–0x17 are common to all processors and have constants here. Values from 0x19 on belong to the profile
+/// interface in use: the same number means different events on different processors. 0x18, `ProfileMaximum`, is the
+/// number of general sources and never a source.
 ///
 /// Source: WDM.H, `KPROFILE_SOURCE`.
 ///
@@ -80,8 +80,8 @@ impl KProfileSource {
         self.0 < Self::MAXIMUM
     }
 
-    /// Returns the name of a general source in WDM.H; `None` for a processor-specific one, whose name is in its
-    /// interface's table.
+    /// Returns the name of a general source in WDM.H. Returns `None` for a processor-specific source, whose name is in
+    /// the interface's table.
     ///
     /// ```
     /// # use pmu_core::KProfileSource;
@@ -93,7 +93,7 @@ impl KProfileSource {
         GENERAL_NAMES.get(self.0 as usize).copied()
     }
 
-    /// Returns the general sources, in order of their values.
+    /// Returns the general sources, ascending by value.
     pub fn general() -> impl ExactSizeIterator<Item = Self> {
         (0..Self::MAXIMUM).map(Self)
     }
@@ -135,7 +135,7 @@ impl fmt::Display for NotASource {
 
 impl core::error::Error for NotASource {}
 
-/// One row of a profile interface's table.
+/// One row of a profile interface's table of sources.
 ///
 /// ```
 /// use pmu_core::{EventSelect, ProfileSource};
@@ -155,7 +155,7 @@ pub struct ProfileSource {
 }
 
 impl ProfileSource {
-    /// Creates the row of the source with this value and documented name, whose event is that of `select`.
+    /// Creates the row of the source with this value and documented name. `select` is the source's event.
     ///
     /// # Panics
     /// At compile time, if the value is `ProfileMaximum`.
@@ -164,14 +164,15 @@ impl ProfileSource {
         Self { source, name, windows_spelling: None, select, event_bit: None, canonical: None }
     }
 
-    /// Sets Windows' own spelling of the name, which differs from the documented one.
+    /// Sets Windows' own spelling of the name, which differs from the documented name.
     pub const fn spelled(mut self, windows: &'static str) -> Self {
         self.windows_spelling = Some(windows);
         self
     }
 
     /// Restricts the source to processors whose CPUID declares the architectural event of this number. For the first
-    /// eight events, a [`Session`](crate::Session) asks its own processor's [unit](crate::CounterUnit::set_generic).
+    /// eight events, a [`Session`](crate::Session) asks the [counter unit](crate::CounterUnit::set_generic) of its own
+    /// processor.
     pub const fn declared_by(mut self, event_bit: u8) -> Self {
         self.event_bit = Some(event_bit);
         self
@@ -196,7 +197,7 @@ impl ProfileSource {
         self.name
     }
 
-    /// Returns Windows' own spelling, if it is not the documented name without its prefix.
+    /// Returns Windows' own spelling; `None` if that is the documented name without its `Profile` prefix.
     pub const fn windows_spelling(&self) -> Option<&'static str> {
         self.windows_spelling
     }
@@ -212,18 +213,18 @@ impl ProfileSource {
         self.name() == name || self.windows_name() == name
     }
 
-    /// Returns the event's select, without the bits that make it run.
+    /// Returns the event's select, without the bits that enable the counter and choose privilege levels.
     pub const fn select(&self) -> EventSelect {
         self.select
     }
 
-    /// Returns the number of the architectural event, which is its bit in EBX of CPUID leaf 0x0A; `None` if the source
-    /// needs no such declaration.
+    /// Returns the number of the architectural event, which is the event's bit in EBX of CPUID leaf 0x0A. Returns
+    /// `None` if the source needs no declaration in CPUID.
     pub const fn event_bit(&self) -> Option<u8> {
         self.event_bit
     }
 
-    /// Returns the processor-specific source for the same event, if this row is a general one.
+    /// Returns the processor-specific source for the same event if this row is a general source; otherwise `None`.
     pub const fn canonical(&self) -> Option<KProfileSource> {
         self.canonical
     }

@@ -12,7 +12,7 @@ pub struct SourceTable {
 }
 
 impl SourceTable {
-    /// Creates a table from rows and their index.
+    /// Creates a table from its rows and the index of the rows.
     pub const fn new<const SLOTS: usize>(
         rows: &'static [ProfileSource],
         index: &'static SourceIndex<SLOTS>,
@@ -21,7 +21,7 @@ impl SourceTable {
         Self { rows, general: &index.general, generals: index.generals, names: &index.names }
     }
 
-    /// Returns the rows, ascending by value; the first is `ProfileTime`.
+    /// Returns the rows, ascending by value. The first row is `ProfileTime`.
     pub const fn rows(&self) -> &'static [ProfileSource] {
         self.rows
     }
@@ -57,8 +57,8 @@ impl SourceTable {
 
 /// The index of a [`SourceTable`], computed at compile time by the vendor crates.
 ///
-/// A name is found by the hash of the name without its prefix. `SLOTS` is a power of two, and at least twice the
-/// number of names.
+/// The index finds a name by the hash of the name without its `Profile` prefix. `SLOTS` is a power of two, and at least
+/// twice the number of names.
 #[derive(Debug)]
 pub struct SourceIndex<const SLOTS: usize> {
     /// The row of each general source, or [`NONE`].
@@ -86,8 +86,8 @@ const FIRST_SPECIFIC: u32 = KProfileSource::MAXIMUM + 1;
 const PREFIX: &str = "Profile";
 
 impl<const SLOTS: usize> SourceIndex<SLOTS> {
-    /// Creates the index of a table with these rows: first the general sources, ascending, then those of the
-    /// interface, with consecutive values. Other rows do not compile.
+    /// Creates the index of a table with these rows: first the general sources, ascending by value, then the
+    /// interface's own sources, with consecutive values. Rows in any other order do not compile.
     pub const fn new(rows: &[ProfileSource]) -> Self {
         assert!(SLOTS.is_power_of_two() && rows.len() < NONE as usize);
         let mut index = Self {

@@ -11,15 +11,16 @@ use crate::profile::counter_answer::CounterAnswer;
 use crate::profile::source_index::SourceTable;
 use crate::snapshot::Snapshot;
 
-/// A vendor crate's whole interface: a family of counters, and its table of profile sources, for the whole machine.
+/// What a vendor crate implements for a whole machine: a family of counters, and their table of profile sources.
 ///
-/// One value serves all processors: it is derived from the boot processor, is immutable except for the intervals, and
-/// is shared with interrupt handlers. Each processor's state is in a [`CounterMemory`](crate::CounterMemory)
-/// (interrupt path) and a [`Session`](crate::Session) (control path).
+/// One value serves all processors. The value is derived from the boot processor, is immutable except for the
+/// intervals, and is shared with interrupt handlers. Each processor's state is in a
+/// [`CounterMemory`](crate::CounterMemory), which the interrupt handler uses, and in a [`Session`](crate::Session),
+/// which the kernel's tasks use.
 ///
 /// # Safety
-/// - [`unit`](Self::unit) and [`opened`](Self::opened) return the same value on every call: the registers that are
-///   accessed must be those that the unit vouched for when the counters were taken.
+/// - [`unit`](Self::unit) and [`opened`](Self::opened) return the same value on every call, because the registers that
+///   are accessed must be those for which the unit vouched when the counters were taken.
 ///
 /// An interface of two sources, for a vendor that has no crate yet:
 ///
@@ -70,39 +71,40 @@ use crate::snapshot::Snapshot;
 /// assert_eq!(small.query(KProfileSource::TOTAL_ISSUES).interval, 0x1_0000);
 /// ```
 ///
-/// Wrong: a [`unit`](Self::unit) that follows from where the call executes, as on a processor with two kinds of core.
-/// The counters were taken under the other core's unit, whose registers may be elsewhere.
+/// Wrong: [`unit`](Self::unit) depends on the processor that executes the call, as on a processor with two core types.
+/// The counters were taken under the unit of the other core type, whose registers may have other addresses.
 pub unsafe trait SourceInterface {
     /// Returns the interface's name.
     fn name(&self) -> &'static str;
 
-    /// Returns whether [`initialize`](crate::ProfileInterface::initialize) fails if the lent memory has no slot.
-    /// Otherwise every source is then unsupported.
+    /// Returns whether [`initialize`](crate::ProfileInterface::initialize) fails if the lent memory has no slot. If
+    /// this is `false`, a session whose memory has no slot supports no source.
     fn requires_memory(&self) -> bool;
 
     /// Returns the table of sources.
     fn table(&self) -> &'static SourceTable;
 
-    /// Returns the boot processor's counters.
+    /// Returns the description of the boot processor's counters.
     fn unit(&self) -> &CounterUnit;
 
-    /// Returns the counters of a processor of this vendor; empty if it has none of this kind.
+    /// Returns the description of the counters of a processor of this vendor; empty if the processor has no such
+    /// counters.
     fn unit_of(&self, processor: &Snapshot) -> CounterUnit;
 
-    /// Returns whether the boot processor declares the event of a row of the table. A [`Session`](crate::Session) asks
-    /// its own processor as well, by the row's select and [event bit](crate::ProfileSource::event_bit).
+    /// Returns whether the boot processor declares the event of a row of the table. A [`Session`](crate::Session) also
+    /// checks its own processor, by the row's select and [event bit](crate::ProfileSource::event_bit).
     fn is_declared(&self, row: usize) -> bool;
 
-    /// Returns the cell of a row's interval, for the whole machine.
+    /// Returns the cell that holds the machine-wide interval of a row of the table.
     fn interval_cell(&self, row: usize) -> Option<&AtomicU32>;
 
-    /// Returns the answer of the machine's counters to the sessions that took them. Without it,
-    /// [`query`](crate::ProfileInterface::query) relies on CPUID even if no counter ever answered.
+    /// Returns the record of whether the machine's counters responded when sessions took them. If this is `None`,
+    /// [`query`](crate::ProfileInterface::query) relies on CPUID, even if no counter ever responded.
     fn answer(&self) -> Option<&CounterAnswer> {
         None
     }
 
-    /// Returns the machine's sources beyond the table.
+    /// Returns the machine's sources that are not in the table.
     #[inline]
     fn added(&self) -> &'static AddedSources {
         AddedSources::none()

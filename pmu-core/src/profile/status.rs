@@ -19,7 +19,7 @@ macro_rules! statuses {
             $(#[doc = concat!("`", $name, "`, ", stringify!($value), ".")]
             pub const $constant: Self = Self($value);)*
 
-            /// All statuses that have a name here: those of Windows' profiling.
+            /// All statuses that have a constant here, which are those of Windows' profiling.
             pub const ALL: &[Self] = &[$(Self::$constant),*];
 
             /// Returns the status' name in NTSTATUS.H.
@@ -67,8 +67,8 @@ impl NtStatus {
         self.0
     }
 
-    /// Returns whether the severity is success or informational: `NT_SUCCESS`. Warnings such as
-    /// [`BUFFER_OVERFLOW`](Self::BUFFER_OVERFLOW) are not.
+    /// Returns whether the severity is success or informational, as `NT_SUCCESS` does. Warnings such as
+    /// [`BUFFER_OVERFLOW`](Self::BUFFER_OVERFLOW) are no success.
     ///
     /// ```
     /// # use pmu_core::NtStatus;

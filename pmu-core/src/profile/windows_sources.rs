@@ -11,9 +11,12 @@ const GENERAL_OF_AMD64: u32 =
     1 << 0x02 | 1 << 0x06 | 1 << 0x08 | 1 << 0x09 | 1 << 0x0B | 1 << 0x0D | 1 << 0x14 | 1 << 0x15;
 
 impl Rules {
-    /// Returns whether this Windows can have a source on the processors of an interface. These are: time; the table's
-    /// sources, if its HAL has the interface's counters; and, from the versions that have them, Intel's 0x20 to 0x24
-    /// and sources added at run time.
+    /// Returns whether this Windows can have a source on the processors of an interface. The possible sources are:
+    ///
+    /// - `ProfileTime`;
+    /// - the sources of the interface's table, if the HAL of this Windows has the interface's counters;
+    /// - Intel's 0x20 to 0x24, from the version on that has them;
+    /// - sources added at run time, from the version on that can add them.
     ///
     /// ```
     /// # use pmu_core::{HalInterface, KProfileSource, Rules, WindowsVersion};

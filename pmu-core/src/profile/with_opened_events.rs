@@ -20,9 +20,9 @@ use crate::profile::source_index::SourceTable;
 use crate::profile::source_interface::{SourceInterface, forward_interface};
 use crate::snapshot::Snapshot;
 
-/// A profile interface together with the events that are opened beside its sources on one processor.
+/// A profile interface together with the events that are opened on one processor, in addition to the sources.
 ///
-/// The value is two references: the session is made of one, and the interrupt handler makes its own.
+/// The value is two references: create a value for the session, and an equal value in the interrupt handler.
 ///
 /// ```
 /// # use pmu_core::{DefaultInterface, EventEntry, EventTable, WithOpenedEvents};
@@ -82,7 +82,7 @@ impl<I> Clone for WithOpenedEvents<'_, I> {
 
 impl<I> Copy for WithOpenedEvents<'_, I> {}
 
-/// One overflow: a source's, or an opened event's.
+/// One overflow, which is a source's or an opened event's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Report {
@@ -103,17 +103,17 @@ impl Report {
 }
 
 impl<'a, I: SourceInterface> WithOpenedEvents<'a, I> {
-    /// Combines the sources of `interface` with `events`, this processor's table.
+    /// Combines the sources of `interface` with `events`, the table of this processor's opened events.
     pub const fn new(interface: &'a I, events: &'a EventTable) -> Self {
         Self { interface, events }
     }
 
-    /// Takes those of the processor's counters that are in `only`, as
+    /// Takes the counters of `only` that the processor has, as
     /// [`ProfileInterface::initialize_only`](crate::ProfileInterface::initialize_only) does. Sources run on general
-    /// counters, events on general and fixed ones.
+    /// counters, opened events on general and fixed counters.
     ///
     /// # Errors
-    /// Those of [`ProfileInterface::initialize`](crate::ProfileInterface::initialize).
+    /// The errors of [`ProfileInterface::initialize`](crate::ProfileInterface::initialize).
     pub fn initialize<M: MsrBackend, P: Platform>(
         self,
         processor: &Snapshot,
@@ -125,8 +125,8 @@ impl<'a, I: SourceInterface> WithOpenedEvents<'a, I> {
         Session::initialize(self, processor, only, msr, platform, memory)
     }
 
-    /// Services the performance interrupt, and reports each overflow, of a source or an opened event, to `overflowed`
-    /// once: [`pmu_core::service`](crate::service).
+    /// Services the performance interrupt, by [`pmu_core::service`](crate::service). Calls `overflowed` once for each
+    /// overflow of a source or an opened event.
     ///
     /// ```
     /// # use pmu_core::{
@@ -152,10 +152,10 @@ impl<'a, I: SourceInterface> WithOpenedEvents<'a, I> {
     /// ```
     ///
     /// # Context
-    /// Interrupt or NMI, and any other.
+    /// Any context: task, interrupt or NMI.
     ///
     /// # Errors
-    /// Those of [`pmu_core::service`](crate::service).
+    /// The errors of [`pmu_core::service`](crate::service).
     #[inline]
     pub fn service<M: MsrBackend, P: Platform>(
         &self,
@@ -174,11 +174,11 @@ impl<'a, I: SourceInterface> WithOpenedEvents<'a, I> {
 impl<'a, I: SourceInterface, M: MsrBackend, P: Platform>
     Session<'a, WithOpenedEvents<'a, I>, M, P>
 {
-    /// Programs the counters again like [`reprogram`](Session::reprogram), and also reports the pending overflows of
+    /// Programs the counters again as [`reprogram`](Session::reprogram) does, and reports the pending overflows of
     /// opened events.
     ///
     /// # Errors
-    /// Those of [`reprogram`](Session::reprogram).
+    /// The errors of [`reprogram`](Session::reprogram).
     pub fn reprogram_all(
         &mut self,
         mut overflowed: impl FnMut(Report),
