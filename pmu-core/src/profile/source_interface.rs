@@ -11,7 +11,7 @@ use crate::profile::counter_answer::CounterAnswer;
 use crate::profile::source_index::SourceTable;
 use crate::snapshot::Snapshot;
 
-/// What a vendor crate implements for a whole machine: a family of counters, and their table of profile sources.
+/// Implementation of a vendor crate for a whole machine: a family of counters, and their table of profile sources.
 ///
 /// One value serves all processors. The value is derived from the boot processor, is immutable except for the
 /// intervals, and is shared with interrupt handlers. Each processor's state is in a
