@@ -71,7 +71,7 @@ impl CoreType {
     /// ```
     ///
     /// # Context
-    /// Task: the function compares all names, in some hundred thousand to some million steps.
+    /// Task: the function compares `name` with all names, which takes between 100,000 and several million steps.
     pub fn nearest<const COUNT: usize>(&self, name: &str) -> [Option<PmuEvent>; COUNT] {
         let mut nearest = [None; COUNT];
         if name.len() > MAX_NAME {

@@ -21,7 +21,7 @@ impl CoreType {
     /// ```
     ///
     /// # Errors
-    /// [`NotHere`](MetricError::NotHere): the core type lacks an event of the metric.
+    /// [`NotHere`](MetricError::NotHere): the core type lacks an event that the metric needs.
     pub fn metric(&'static self, metric: Metric) -> Result<Expression, MetricError> {
         let here =
             |term: &Term| (self.width != 0 || !term.by_width) && self.event(term.event).is_ok();

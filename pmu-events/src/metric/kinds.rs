@@ -22,7 +22,7 @@ use core::fmt;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum Metric {
-    /// Instructions retired per cycle in which the thread is not halted.
+    /// Retired instructions per cycle in which the thread is not halted.
     InstructionsPerCycle,
     /// Mispredicted branches per thousand retired instructions. On Nehalem and Westmere, executed mispredicted branches
     /// are counted; on all other core types, retired mispredicted branches.

@@ -11,7 +11,7 @@ use crate::object::basic::Basic;
 use crate::object::profile_object::ProfileObject;
 
 impl ProfileObject<'_> {
-    /// Returns the object as the `KPROFILE` that Windows would have for it, for a debugger.
+    /// Returns the object as a `KPROFILE`, with the members that Windows would set, for a debugger.
     ///
     /// The addresses in the list entry are 0. In a callback object, `callback` is the address of the
     /// [routine](crate::ProfileCallback::routine), and `context` is the address of the callback's data.

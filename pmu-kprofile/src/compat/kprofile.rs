@@ -53,7 +53,7 @@ pub struct KProfile {
     pub link: ListEntry,
     /// Address of the process object; 0 if the profile is global.
     pub process: u64,
-    /// Members of a basic object, or of a callback object.
+    /// Members whose meaning depends on whether the object is a basic or a callback object.
     pub role: Role,
     /// The profiled processors; empty if the layout has no affinity.
     pub affinity: Affinity,

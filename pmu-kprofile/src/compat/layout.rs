@@ -36,7 +36,7 @@ pub struct Offsets {
     pub buffer: u16,
     /// `Segment`, 32 bits.
     pub segment: u16,
-    /// `Affinity`: a mask, or a `KAFFINITY_EX`.
+    /// `Affinity`: a pointer-wide mask, or from Windows 6.1 on a `KAFFINITY_EX`.
     pub affinity: Option<u16>,
     /// Number of processor groups that the `KAFFINITY_EX` has room for; 0 if the affinity is a mask.
     pub groups: u8,
@@ -69,20 +69,22 @@ struct Tail {
 
 #[rustfmt::skip] // One row per line.
 impl Layout {
-    /// 32-bit, 3.10 to 3.50: 0x28 bytes, without source and affinity.
+    /// Layout of 32-bit Windows 3.10 to 3.50: 0x28 bytes. It has no source and no affinity.
     pub const X86_NT310: Self = Self::x86("X86Nt310", WindowsVersion::Nt310, Tail { segment: 0x24, affinity: None, groups: 0, source: None, started: 0x20, callbacks: false, size: 0x28 });
-    /// 32-bit, 3.51 to 6.0: 0x2C bytes.
+    /// Layout of 32-bit Windows 3.51 to 6.0: 0x2C bytes.
     pub const X86_NT351: Self = Self::x86("X86Nt351", WindowsVersion::Nt351, Tail { segment: 0x20, affinity: Some(0x24), groups: 0, source: Some(0x28), started: 0x2A, callbacks: false, size: 0x2C });
-    /// 32-bit, 6.1 and later: 0x34 bytes, one processor group. Callback objects exist from version 6.2 on.
+    /// Layout of 32-bit Windows 6.1 and later: 0x34 bytes, one processor group. Callback objects exist from version 6.2
+    /// on.
     pub const X86_WIN7: Self = Self::x86("X86Win7", WindowsVersion::Windows7, Tail { segment: 0x20, affinity: Some(0x24), groups: 1, source: Some(0x30), started: 0x32, callbacks: true, size: 0x34 });
-    /// 64-bit, 5.2 to 6.0: 0x58 bytes.
+    /// Layout of 64-bit Windows 5.2 to 6.0: 0x58 bytes.
     pub const X64_SERVER2003: Self = Self::x64("X64Server2003", WindowsVersion::Server2003, Tail { segment: 0x40, affinity: Some(0x48), groups: 0, source: Some(0x50), started: 0x52, callbacks: false, size: 0x58 });
-    /// 64-bit, 6.1: 0x78 bytes, 4 processor groups.
+    /// Layout of 64-bit Windows 6.1: 0x78 bytes, 4 processor groups.
     pub const X64_WIN7: Self = Self::x64("X64Win7", WindowsVersion::Windows7, Tail { segment: 0x40, affinity: Some(0x48), groups: 4, source: Some(0x70), started: 0x72, callbacks: false, size: 0x78 });
-    /// 64-bit, 6.2 to 10.0 version 2004: 0xF8 bytes, 20 processor groups.
+    /// Layout of 64-bit Windows 6.2 to 10.0 version 2004: 0xF8 bytes, 20 processor groups.
     pub const X64_WIN8: Self = Self::x64("X64Win8", WindowsVersion::Windows8, Tail { segment: 0x40, affinity: Some(0x48), groups: 20, source: Some(0xF0), started: 0xF2, callbacks: true, size: 0xF8 });
-    /// 64-bit, Windows 11: 0x158 bytes, 32 processor groups. **Inferred**: only the size of `KAFFINITY_EX`, 0x108
-    /// bytes, is known. The members after it, `Source` and `Started`, are assumed to follow it as in earlier layouts.
+    /// Layout of 64-bit Windows 11: 0x158 bytes, 32 processor groups. **Inferred**: only the size of `KAFFINITY_EX`,
+    /// 0x108 bytes, is known. The members after it, `Source` and `Started`, are assumed to follow it as in earlier
+    /// layouts.
     pub const X64_WIN11: Self = Self::x64("X64Win11", WindowsVersion::Windows11, Tail { segment: 0x40, affinity: Some(0x48), groups: 32, source: Some(0x150), started: 0x152, callbacks: true, size: 0x158 });
 
     /// All known layouts: first those of 32-bit, then those of 64-bit Windows, each ascending by version.
@@ -221,7 +223,7 @@ impl Layout {
         &self.offsets
     }
 
-    /// Returns the width of the pointers.
+    /// Returns the width of the structure's pointers.
     pub const fn width(self) -> PointerWidth {
         self.offsets.width
     }

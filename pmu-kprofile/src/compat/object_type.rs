@@ -6,9 +6,9 @@ use pmu_core::WindowsVersion;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum ObjectType {
-    /// 0x0F: a basic profile object, up to version 3.51.
+    /// 0x0F: a basic profile object, in Windows versions up to 3.51.
     BasicNt3,
-    /// 0x17: a basic profile object, after version 3.51.
+    /// 0x17: a basic profile object, in Windows versions after 3.51.
     Basic,
     /// 0x11: a profile callback object.
     Callback,

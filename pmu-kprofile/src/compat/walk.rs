@@ -85,7 +85,7 @@ pub enum WalkError<E> {
     Link(u64),
     /// A link leads to bytes that are not a profile object.
     Object {
-        /// Address of the supposed object.
+        /// Address at which an object was expected.
         address: u64,
         /// Reason that the bytes were rejected.
         error: LayoutError,

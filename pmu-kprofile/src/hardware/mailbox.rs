@@ -15,7 +15,7 @@ use crate::sync::{array_of, const_fn, spin_loop};
 
 /// Requests to other processors to start and stop sources: one slot for each processor whose index is below `P`.
 ///
-/// A `static` is the usual place.
+/// A mailbox is usually a `static`.
 pub struct Mailbox<const P: usize> {
     slots: [Slot; P],
 }

@@ -140,7 +140,7 @@ const fn ceil_log2(n: u64) -> u32 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct BucketSizeError {
-    /// The requested base-2 logarithm.
+    /// Requested base-2 logarithm of the bucket's size.
     pub log2: u32,
 }
 

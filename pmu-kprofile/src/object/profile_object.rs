@@ -15,7 +15,7 @@ use crate::object::bucket::Bucket;
 use crate::object::key::Key;
 use crate::object::state::State;
 
-/// A kernel profile object: counts the interrupts of one source in buckets, or calls a function on each.
+/// A kernel profile object: counts the interrupts of one source in buckets, or calls a function on each interrupt.
 ///
 /// A basic object counts the interrupts whose address is in a range. A callback object calls a function of the
 /// embedder's. An object is created stopped, and acts while it is started on [`Profiles`](crate::Profiles).

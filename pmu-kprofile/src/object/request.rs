@@ -14,7 +14,7 @@ use crate::object::error::CreateError;
 use crate::object::profile_object::ProfileObject;
 use crate::object::service::{CreateRequest, RequestedAffinity, ValidRequest};
 
-/// The parameters of a basic profile: the arguments of `NtCreateProfileEx`.
+/// The parameters of a basic profile object, which are the arguments of `NtCreateProfileEx`.
 ///
 /// ```
 /// use core::sync::atomic::AtomicU32;
@@ -42,7 +42,7 @@ use crate::object::service::{CreateRequest, RequestedAffinity, ValidRequest};
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct BasicProfile<'b> {
-    /// Profiled process; `None` profiles all execution.
+    /// Process to profile; `None` to profile all execution.
     pub process: Option<ProcessId>,
     /// First address of the range. In 32-bit Windows, a base below 64 KiB with a `bucket_log2` of 0 selects the segment
     /// mode: the base is then the number of a segment of virtual-8086 execution.

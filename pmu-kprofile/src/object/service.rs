@@ -75,7 +75,7 @@ pub enum RequestedAffinity<'a> {
     Processors(Option<&'a Affinity>),
 }
 
-/// `GROUP_AFFINITY`: processors of one group.
+/// Windows' `GROUP_AFFINITY`: a set of processors of one group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct GroupAffinity {

@@ -128,7 +128,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Stops every started profile of a process, such as one that is about to end.
     ///
     /// # Context
-    /// Task. Waits, as [`stop`](Self::stop).
+    /// Task. Waits for what [`stop`](Self::stop) waits for.
     ///
     /// # Errors
     /// The first error of the hardware; every profile was stopped nevertheless.
@@ -216,7 +216,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// ```
     ///
     /// # Context
-    /// Task. Waits, as [`stop`](Self::stop).
+    /// Task. Waits for what [`stop`](Self::stop) waits for.
     ///
     /// # Errors
     /// See [`ProfileError`].

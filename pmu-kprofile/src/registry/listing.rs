@@ -44,7 +44,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Task. Never waits.
     ///
     /// # Errors
-    /// [`Busy`](ProfileError::Busy) while another task starts or stops.
+    /// [`Busy`](ProfileError::Busy): another task is starting or stopping a profile.
     pub fn try_list<const M: usize>(
         &self,
         from: usize,
@@ -66,7 +66,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Task. Never waits.
     ///
     /// # Errors
-    /// [`Busy`](ProfileError::Busy) while another task starts or stops.
+    /// [`Busy`](ProfileError::Busy): another task is starting or stopping a profile.
     ///
     /// # Examples
     /// ```

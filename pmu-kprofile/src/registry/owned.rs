@@ -18,7 +18,8 @@ use crate::registry::profiles::Profiles;
 /// - [`deref`](Deref::deref) always returns the same object, at the same address, even after the handle is moved;
 /// - the object, and everything that the object borrows, lives until the handle is dropped.
 ///
-/// `&'static ProfileObject<'static>` is a handle; with the feature `alloc`, `Arc<ProfileObject<'static>>` is one.
+/// This crate implements the trait for `&'static ProfileObject<'static>` and, with the feature `alloc`, for
+/// `Arc<ProfileObject<'static>>`.
 ///
 /// ```
 /// use core::ops::Deref;
@@ -303,7 +304,7 @@ impl<'p, O: Handle, const N: usize, const P: usize> Started<'p, O, N, P> {
     /// Stops the object and returns the handle.
     ///
     /// # Context
-    /// Task. Waits, as [`Profiles::stop`].
+    /// Task. Waits for what [`Profiles::stop`] waits for.
     ///
     /// # Errors
     /// [`WrongContext`](ProfileError::WrongContext), together with `self`: the object is still started. In all other

@@ -18,8 +18,8 @@ pub const PERF_COMPACT_CSWITCH: u32 = 0x2000_0100;
 /// `PERF_HV_PROFILE`, a flag of a group mask: sampled profiles of the hypervisor.
 pub const PERF_HV_PROFILE: u32 = 0x8080_0000;
 
-/// `EVENT_TRACE_FLAG_PROFILE` of `EVENT_TRACE_PROPERTIES.EnableFlags`: the documented name of
-/// [`PERF_PROFILE`].
+/// `EVENT_TRACE_FLAG_PROFILE`, a flag of `EVENT_TRACE_PROPERTIES.EnableFlags`: sampled profiles, as [`PERF_PROFILE`] in
+/// a group mask.
 pub const EVENT_TRACE_FLAG_PROFILE: u32 = 0x0100_0000;
 
 /// `PERF_MASK_INDEX`: the bits of a flag that are the index of the flag's word in a group mask.
@@ -46,10 +46,10 @@ pub struct GroupMask {
 }
 
 impl GroupMask {
-    /// The mask without any event.
+    /// The group mask that contains no events.
     pub const EMPTY: Self = Self { masks: [0; PERF_NUM_MASKS] };
 
-    /// Converts the `EnableFlags` of a logger to a mask.
+    /// Converts the `EnableFlags` of a logger to a group mask.
     ///
     /// The first word of the mask is `flags`, except that [`EVENT_TRACE_FLAG_PROFILE`] becomes [`PERF_PROFILE`], which
     /// is in another word. No flag of `EnableFlags` becomes [`PERF_PMC_PROFILE`].
@@ -59,7 +59,7 @@ impl GroupMask {
         if flags & EVENT_TRACE_FLAG_PROFILE != 0 { mask.with(PERF_PROFILE) } else { mask }
     }
 
-    /// Returns the mask with a flag set.
+    /// Returns a copy of the mask with a flag added.
     pub const fn with(mut self, flag: u32) -> Self {
         self.masks[(flag >> PERF_MASK_INDEX.trailing_zeros()) as usize] |= flag & !PERF_MASK_INDEX;
         self

@@ -68,7 +68,7 @@ impl IntervalServices {
         }
     }
 
-    /// Limits the interval of `ProfileTime` to what cache-errata bookkeeping requires.
+    /// Limits each interval of `ProfileTime` that is set to the longest that `errata` permits.
     ///
     /// # Examples
     /// ```
@@ -100,7 +100,7 @@ impl IntervalServices {
     /// Task.
     ///
     /// # Errors
-    /// The status of the failed [probe](crate::UserCaller::probes) of the caller's memory.
+    /// The status of the [probe](crate::UserCaller::probes) of the caller's memory, if the probe failed.
     pub fn query(
         &self,
         interface: &impl ProfileInterface,

@@ -38,7 +38,7 @@ pub struct Record<'b> {
     pub version: u16,
     /// Time stamp, in the unit of the trace's clock.
     pub timestamp: u64,
-    /// The PEBS index and the counters' values, which a record of any event may have.
+    /// The PEBS index and the values of counters, which are optional in a record of any event.
     pub extended: Extended,
     /// The event that the record describes.
     pub event: Event<'b>,
@@ -47,7 +47,7 @@ pub struct Record<'b> {
 }
 
 impl<'b> Record<'b> {
-    /// Creates a record without extended data.
+    /// Creates a record of this crate's version, without extended data.
     pub fn new(width: PointerWidth, timestamp: u64, event: impl Into<Event<'b>>) -> Self {
         let (event, extended) = (event.into(), Extended::default());
         Self { width, version: RECORD_VERSION, timestamp, extended, event, rest: &[] }

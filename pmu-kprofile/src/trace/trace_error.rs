@@ -8,7 +8,7 @@ use crate::registry::error::ProfileError;
 use crate::trace::event::context_switch::CONTEXT_SWITCH_HOOK;
 use crate::trace::trace_objects::MAX_PMC_SOURCES;
 
-/// Reason that tracing was not configured.
+/// Reason that tracing was not configured, started or stopped.
 ///
 /// If stopping an object fails with [`Hardware`](ProfileError::Hardware), the change is made nevertheless. After any
 /// other error nothing is changed.

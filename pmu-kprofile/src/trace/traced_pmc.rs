@@ -18,7 +18,7 @@ pub const MAX_TRACED_COUNTERS: usize = 8;
 /// Maximum number of events whose records can have the values of counters: the length of `ETW_PMC_SUPPORT.HookId`.
 pub const MAX_TRACED_HOOKS: usize = 4;
 
-/// Facts about a logger and the caller of a request that only the kernel knows.
+/// Facts that only the kernel knows: about a logger, and about the caller of a request to the logger.
 ///
 /// # Examples
 /// ```
@@ -48,7 +48,7 @@ pub const MAX_TRACED_HOOKS: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct LoggerFacts {
-    /// Set if the trace handle is that of an active logger.
+    /// Set if the trace handle in the request names an active logger.
     pub is_active: bool,
     /// Set if the caller has the access right `TRACELOG_GUID_ENABLE`.
     pub may_enable: bool,
@@ -165,7 +165,7 @@ impl TracedPmc {
         self.allocated.iter().for_each(|mask| mask.store(0, Ordering::Relaxed));
     }
 
-    /// Selects the events whose records have the values of the [counters](Self::set_counters), by hook ids: class 0x0E.
+    /// Selects the events whose records have the values of the [counters](Self::set_counters): class 0x0E.
     ///
     /// `array` is `HookId`: the 32-bit numbers that follow the trace handle in the request. **Inferred**: the checks
     /// are the same as those for counters.
@@ -244,7 +244,7 @@ impl TracedPmc {
     /// are allocated on the processor, the value is 0.
     ///
     /// # Context
-    /// Any; wait-free if `read` is.
+    /// Any. The function is wait-free if `read` is wait-free.
     pub fn values(
         &self,
         hook: u16,

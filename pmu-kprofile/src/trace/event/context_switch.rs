@@ -5,7 +5,7 @@ use pmu_core::PointerWidth;
 use crate::trace::bytes::{Reader, Writer};
 use crate::trace::record_error::RecordError;
 
-/// Hook id of a context switch: `PERFINFO_LOG_TYPE_CONTEXTSWAP`.
+/// Hook id of a record of a context switch: `PERFINFO_LOG_TYPE_CONTEXTSWAP`.
 pub const CONTEXT_SWITCH_HOOK: u16 = 0x0524;
 
 /// A switch of a processor from one thread to another: Windows' event `CSwitch`, with a payload of 24 bytes.

@@ -7,13 +7,14 @@ use crate::trace::header::HEADER;
 use crate::trace::header::header_word;
 use crate::trace::record_error::RecordError;
 
-/// Hook id of a sampled profile: `PERFINFO_LOG_TYPE_SAMPLED_PROFILE`.
+/// Hook id of a record of a sampled profile: `PERFINFO_LOG_TYPE_SAMPLED_PROFILE`.
 pub const SAMPLED_PROFILE_HOOK: u16 = 0x0F2E;
 
-/// Hook id of a PMC interrupt: `PERFINFO_LOG_TYPE_PMC_INTERRUPT`.
+/// Hook id of a record of a PMC interrupt: `PERFINFO_LOG_TYPE_PMC_INTERRUPT`.
 pub const PMC_INTERRUPT_HOOK: u16 = 0x0F2F;
 
-/// Hook id of a sampled profile by NMI: `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_NMI`. The payload is not known.
+/// Hook id of a record of a sampled profile by NMI: `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_NMI`. The form of such a
+/// record's payload is not known.
 pub const SAMPLED_PROFILE_NMI_HOOK: u16 = 0x0F47;
 
 /// Bit of a sampled profile's flags: a DPC was executing.

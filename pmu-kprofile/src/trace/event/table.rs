@@ -99,7 +99,7 @@ macro_rules! events {
 events! {
     /// A profile interrupt.
     SAMPLED_PROFILE_HOOK | PMC_INTERRUPT_HOOK => Sample,
-    /// Several sampled profiles in one record.
+    /// Several sampled profiles that are written in one record.
     SAMPLED_PROFILE_CACHE_HOOK => SampleCache<'b>,
     /// A call chain.
     STACK_WALK_HOOK => StackWalk<'b>,
@@ -107,6 +107,6 @@ events! {
     CONTEXT_SWITCH_HOOK => ContextSwitch,
     /// The interval of a source.
     SET_INTERVAL_HOOK | COLLECTION_START_HOOK | COLLECTION_END_HOOK => SourceInterval<'b>,
-    /// The names of the counters whose values records have.
+    /// The names of the counters whose values are in records.
     PMC_CONFIG_HOOK => CounterNames<'b>,
 }
