@@ -38,7 +38,7 @@ pub fn explain(machine: &Machine, source: &Source) -> String {
         let _ = writeln!(text, "  bits       {}", flags.join(", "));
     }
     let supported = match source.information.is_supported() {
-        true => "declared by the processor; not proven",
+        true => "declared by the processor; not verified",
         false => "no",
     };
     let _ = writeln!(text, "  supported  {supported}");

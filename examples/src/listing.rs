@@ -48,7 +48,7 @@ fn meaning(machine: &Machine, source: &Source) -> Option<Meaning> {
 /// print them, below a line each for the processor and the interface.
 pub fn table(machine: &Machine) -> String {
     let mut text = format!(
-        "Processor: {}\nInterface: {}\nProven:    nothing; a source is declared by CPUID, and only a kernel sees whether it counts\n\n",
+        "Processor: {}\nInterface: {}\nVerified:  nothing; a source is declared by CPUID, and only a kernel sees whether it counts\n\n",
         machine.processor(),
         machine.describe_interface()
     );

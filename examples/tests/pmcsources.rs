@@ -294,7 +294,7 @@ fn a_source_that_is_not_there_is_told_with_whose_sources_were_searched() {
 fn the_table_says_that_nothing_is_proven_and_its_columns_stay_in_line() {
     let table = printed(&["--interface", "amd64"]);
     let mut lines = table.lines();
-    assert!(lines.by_ref().take(3).any(|line| line.starts_with("Proven:    nothing")), "{table}");
+    assert!(lines.by_ref().take(3).any(|line| line.starts_with("Verified:  nothing")), "{table}");
     let lines: Vec<_> = lines.skip_while(|line| !line.starts_with("---")).collect();
     let width = lines[1].len();
     assert!(

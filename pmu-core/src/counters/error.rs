@@ -147,7 +147,7 @@ pub struct ServiceError {
 
 impl fmt::Display for ServiceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "counters {:#X} fell out: {}", self.counters.bits(), self.fault)?;
+        write!(f, "counters {:#X} faulted: {}", self.counters.bits(), self.fault)?;
         if self.masked { f.write_str("; the performance interrupt is masked") } else { Ok(()) }
     }
 }
@@ -203,7 +203,7 @@ impl fmt::Display for CounterError {
             ),
             Self::NoCounterForEvent => f.write_str("no counter can count the event"),
             Self::Period(period) => {
-                write!(f, "a period of {period} events is below the floor, or beyond 63 bits")
+                write!(f, "a period of {period} events is below the minimum, or beyond 63 bits")
             }
             Self::NoSuchEvent(event) => write!(f, "{event} is not open"),
             Self::NoTotal(event) => write!(f, "{event} interrupts, and was opened without a total"),

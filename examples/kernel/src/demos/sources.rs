@@ -92,7 +92,7 @@ fn list_sources(
         let availability = match information.availability {
             Availability::Unsupported => continue,
             Availability::Declared => "declared",
-            Availability::Verified => "proven",
+            Availability::Verified => "verified",
         };
         if source == KProfileSource::TIME {
             line!("source {} {} timer", row.name(), availability);

@@ -279,13 +279,13 @@ impl CounterMemory {
     /// Notes that up to this many more spurious interrupts may come.
     pub(crate) fn expect_spurious(&self, interrupts: u32) {
         let more = interrupts.min(u8::MAX.into()) as u8;
-        let add = |late: u8| Some(late.saturating_add(more));
+        let add = |spurious: u8| Some(spurious.saturating_add(more));
         let _ = self.spurious_expected.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
     /// Expects one spurious interrupt fewer: the counter had not overflowed.
     pub(crate) fn cancel_spurious(&self) {
-        let subtract = |late: u8| Some(late.saturating_sub(1));
+        let subtract = |spurious: u8| Some(spurious.saturating_sub(1));
         let _ = self.spurious_expected.fetch_update(Ordering::Relaxed, Ordering::Relaxed, subtract);
     }
 

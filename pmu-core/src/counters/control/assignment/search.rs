@@ -30,7 +30,7 @@ impl Planner<'_> {
         self.before = self.plan;
         let mut moves = false;
         loop {
-            let outcome = self.admit_all(event, moves);
+            let outcome = self.try_place_all(event, moves);
             if outcome.is_ok() {
                 return outcome;
             }
@@ -42,9 +42,9 @@ impl Planner<'_> {
         }
     }
 
-    fn admit_all(&mut self, event: EventId, moves: bool) -> Result<(), NoRoom> {
+    fn try_place_all(&mut self, event: EventId, moves: bool) -> Result<(), NoRoom> {
         for event in self.table.with_group(event) {
-            if !self.admit_one(event, moves) {
+            if !self.try_place_one(event, moves) {
                 return Err(NoRoom { event, register: 0 });
             }
             let extra = self.table.entry(event).and_then(|entry| entry.extra_register(0));
@@ -60,7 +60,7 @@ impl Planner<'_> {
     /// Adds an event to the plan. Other events keep their counters, unless `moves`. Returns `false` if there is no
     /// counter.
     #[inline(never)]
-    fn admit_one(&mut self, event: EventId, moves: bool) -> bool {
+    fn try_place_one(&mut self, event: EventId, moves: bool) -> bool {
         // The event may have been removed to make room for another.
         let present = self.running(event).filter(|counter| self.plan.at(*counter).is_none());
         let Some(counter) = present.or_else(|| self.make_room(event, moves)) else { return false };
