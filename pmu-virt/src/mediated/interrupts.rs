@@ -103,6 +103,11 @@ impl GuestInterrupts {
         let _ = self.state.fetch_update(AcqRel, Acquire, load);
     }
 
+    /// Notes that the load failed. What was pending or announced before stays so.
+    pub(super) fn cancel_load(&self) {
+        self.state.fetch_and(PENDING | EXPECTED, AcqRel);
+    }
+
     /// Notes overflows that do not interrupt.
     pub(super) fn know(&self, overflows: u64) {
         self.state.fetch_or(overflows & COUNTERS, AcqRel);

@@ -107,7 +107,7 @@ impl HostCounters {
         if self.is_amd() {
             let entered = loaded.lent.global_control() | loaded.global_control;
             msr.write(control, entered).inspect_err(|_| {
-                loaded.interrupts.put(0);
+                loaded.interrupts.cancel_load();
             })?;
         }
         Ok(())

@@ -100,6 +100,23 @@ fn a_status_bit_whose_acknowledgement_faults_does_not_stay_behind_the_guest() {
     }
 }
 
+/// The guest's next load fails before the interrupt comes that its put announced: it is claimed all the same.
+#[test]
+fn a_load_that_fails_leaves_an_announced_interrupt_announced() {
+    for (host, given) in pairs().into_iter().filter(|(host, _)| host.vendor() == Vendor::Amd) {
+        let mut machine = busy(host, given);
+        machine.enter();
+        machine.happen(100, 0, false);
+        let (put, _) = machine.put_with(Fault::None);
+        assert!(put.unwrap().interrupt_is_coming, "{host:?}");
+        machine.mock.inject(Fault::Register(0xC000_0301));
+        let loaded = machine.counters.load(lent(), &mut machine.guest, machine.cell, &machine.mock);
+        assert!(loaded.is_err(), "{host:?}");
+        machine.mock.inject(Fault::None);
+        machine.arrive();
+    }
+}
+
 /// A put fails at any access, and before it is tried again the hypervisor writes registers for the guest: on AMD they
 /// ran on after the put.
 #[test]
