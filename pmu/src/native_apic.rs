@@ -17,18 +17,16 @@ const ENABLED: u64 = 1 << 11;
 /// The local APIC of the processor that executes the call, in the mode that `IA32_APIC_BASE` tells: [`ApicRegisters`]
 /// for a kernel that has no code of its own for it.
 ///
-/// ```no_run
-/// use pmu::core::NativeMsr;
-/// use pmu::{Delivery, LocalApic, NativeApic, NoTimer};
+/// ```
+/// use pmu::core::MsrBackend;
+/// use pmu::{Delivery, LocalApic, NativeApic, NoApic, NoTimer};
 ///
-/// # let mapping_of_0xfee0_0000 = 0xFFFF_8000_FEE0_0000_u64 as usize;
-/// // SAFETY: this kernel runs at privilege level 0.
-/// let msr = unsafe { NativeMsr::new() };
-/// // SAFETY: the page is mapped there, uncached, in every address space, and every processor is in this one's mode.
-/// let apic = unsafe { NativeApic::detect(msr, Some(mapping_of_0xfee0_0000)) }?;
-/// let platform = LocalApic::new(apic, Delivery::NON_MASKABLE, NoTimer);
-/// # let _ = platform;
-/// # Ok::<(), pmu::NoApic>(())
+/// /// `page`: where the kernel mapped FEE0_0000h; `msr`: `pmu::core::NativeMsr` (feature `native`), for instance.
+/// fn platform<M: MsrBackend>(msr: M, page: usize) -> Result<LocalApic<NativeApic<M>>, NoApic> {
+///     // SAFETY: the mapping is uncached and in every address space; every processor is in this one's mode.
+///     let apic = unsafe { NativeApic::detect(msr, Some(page)) }?;
+///     Ok(LocalApic::new(apic, Delivery::NON_MASKABLE, NoTimer))
+/// }
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct NativeApic<M> {
