@@ -27,10 +27,10 @@ const MERGE: u16 = 0xFFF;
 const AMD: [u8; 12] = *b"AuthenticAMD";
 const HYGON: [u8; 12] = *b"HygonGenuine";
 
-/// Detects the core counters of an AMD processor, or of a Hygon one, whose counters are those of AMD's first Zen.
+/// Detects the core counters of an AMD or Hygon processor. Hygon's counters are those of AMD's first Zen.
 ///
-/// The counters take any event of the processor's manual. Windows has no sources for Hygon, so
-/// [`SOURCES`](crate::SOURCES) are AMD's alone.
+/// The counters take any event of the processor's manual. Windows has no sources for Hygon: the
+/// [`SOURCES`](crate::SOURCES) are for AMD's processors only.
 ///
 /// ```
 /// # use pmu_core::{CpuidDump, Snapshot};

@@ -2,7 +2,7 @@
 
 use pmu_core::Snapshot;
 
-/// A generation of AMD's processors, within which an event number means the same.
+/// A generation of AMD's processors, on all of which an event number selects the same event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Generation {
@@ -30,7 +30,7 @@ pub enum Generation {
     Zen5,
     /// Family 1Ah, the other models: Zen 6.
     Zen6,
-    /// Family 0Fh: K8, for which the sources were defined.
+    /// Family 0Fh: K8, for which Windows' sources were defined.
     Hammer,
 }
 
@@ -60,7 +60,7 @@ impl Generation {
         Self::Zen6,
     ];
 
-    /// Returns the generation of a processor; `None` if the vendor is not AMD, or the family is unknown.
+    /// Returns the generation of a processor. Returns `None` if the vendor is not AMD, or the family is unknown.
     ///
     /// ```
     /// # use pmu_core::{CpuidDump, Snapshot};

@@ -16,8 +16,8 @@ use crate::sources::{SOURCES, TABLE};
 
 /// The Amd64 interface: Windows' profile sources on the core counters of an AMD machine.
 ///
-/// It has the sources of [`SOURCES`](crate::SOURCES), on the best counters that CPUID declares: PerfMonV2's with their
-/// global registers, those of the core extension, or the four legacy ones.
+/// It has the sources of [`SOURCES`](crate::SOURCES). They run on the best counters that CPUID declares: the counters
+/// of PerfMonV2 with its global registers, or the counters of the core extension, or the four legacy counters.
 ///
 /// ```
 /// use pmu_amd::Amd64;
@@ -36,17 +36,22 @@ pub struct Amd64 {
 }
 
 impl Amd64 {
-    /// `HAL_MEMORY_ALLOCATION` (0xAC): Windows' bug check where [`initialize`](ProfileInterface::initialize) returns
+    /// `HAL_MEMORY_ALLOCATION` (0xAC), the bug check by which Windows stops in the situation in which
+    /// [`initialize`](ProfileInterface::initialize) returns
     /// [`InsufficientMemory`](pmu_core::CounterError::InsufficientMemory).
     pub const BUG_CHECK_WITHOUT_MEMORY: u32 = BUG_CHECK_HAL_MEMORY_ALLOCATION;
 
-    /// Detects the interface of a machine by Windows' rule; `snapshot` describes the boot processor.
+    /// Detects the interface of a machine by the conditions that Windows checks. `snapshot` describes the boot
+    /// processor.
     ///
-    /// Windows' conditions: the vendor is AMD. The processor has long mode. No Microsoft-compatible hypervisor hides
-    /// the counters.
+    /// The conditions are:
     ///
-    /// No CPUID bit declares the legacy counters; [`initialize`](ProfileInterface::initialize) probes the counters that
-    /// are used.
+    /// - The vendor is AMD.
+    /// - The processor has long mode.
+    /// - No Microsoft-compatible hypervisor hides the counters.
+    ///
+    /// No CPUID bit declares the legacy counters. So [`initialize`](ProfileInterface::initialize) probes the counters
+    /// that are used.
     ///
     /// ```
     /// use pmu_amd::{Amd64, Generation, Meaning};
@@ -64,7 +69,7 @@ impl Amd64 {
     /// ```
     ///
     /// # Errors
-    /// The first of these conditions that does not hold.
+    /// Returns the first of these conditions that does not hold.
     pub fn detect(snapshot: &Snapshot) -> Result<Self, NoInterface> {
         if snapshot.vendor() != *b"AuthenticAMD" {
             Err(NoInterface::OtherVendor(snapshot.vendor()))
@@ -77,11 +82,11 @@ impl Amd64 {
         }
     }
 
-    /// Detects the interface as the HAL of a given Windows does: there may be none, or one with only the [four legacy
-    /// counters](Self::with_legacy_counters). The conditions of [`detect`](Self::detect) hold too.
+    /// Detects the interface as the HAL of a given Windows does. The HAL may have no interface, or use only the [four
+    /// legacy counters](Self::with_legacy_counters). The conditions of [`detect`](Self::detect) hold too.
     ///
-    /// [`has_four_amd_counters`](pmu_core::WindowsVersion::has_four_amd_counters) has the versions whose HAL knows only
-    /// four counters.
+    /// [`has_four_amd_counters`](pmu_core::WindowsVersion::has_four_amd_counters) tells for each Windows version
+    /// whether its HAL uses only four counters.
     ///
     /// ```
     /// # use pmu_core::{CpuidDump, Snapshot};
@@ -100,7 +105,7 @@ impl Amd64 {
     /// ```
     ///
     /// # Errors
-    /// Those of [`detect`](Self::detect); [`NotInVersion`](NoInterface::NotInVersion).
+    /// The errors of [`detect`](Self::detect), and [`NotInVersion`](NoInterface::NotInVersion).
     pub fn detect_as_of(snapshot: &Snapshot, rules: Rules) -> Result<Self, NoInterface> {
         let amd64 = Self::detect(snapshot)?;
         if !rules.version.has_counters(HalInterface::Amd64, rules.width) {
@@ -112,10 +117,11 @@ impl Amd64 {
         }
     }
 
-    /// Restricts the interface to the four legacy counters, at their legacy addresses, as Windows' interface is
-    /// documented. Other owners may use the other counters.
+    /// Restricts the interface to the four legacy counters, at their legacy addresses, as the documentation of Windows'
+    /// interface has it. Other owners may use the other counters.
     ///
-    /// The global registers of PerfMonV2 control these counters too, and are used.
+    /// If the processor has PerfMonV2, the interface still uses its global registers, which control the legacy counters
+    /// too.
     ///
     /// # Examples
     /// ```
@@ -140,8 +146,8 @@ impl Amd64 {
         self
     }
 
-    /// Returns the interface with the four legacy counters, which every detected machine has: for listings of its
-    /// sources.
+    /// Returns the interface with the four legacy counters, which every detected machine has. A tool can list the
+    /// interface's sources with it, without a processor.
     pub const fn declared() -> Self {
         Self::new(counters::of_family(Family::Legacy))
     }

@@ -7,22 +7,22 @@ use pmu_core::KProfileSource;
 
 use crate::generation::Generation;
 
-/// The event that a source of the Amd64 table counts on a generation, compared with the source's name.
+/// Comparison of the event that a source of the Amd64 table counts on a generation with the source's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Meaning {
-    /// The event that the source's name says.
+    /// The source counts the event that its name says.
     Same,
-    /// Another event than the source's name says.
+    /// The source counts another event than its name says.
     Other,
-    /// No event: the event number needs bits of the unit mask, and the source's unit mask has none of them.
+    /// The source counts nothing: its event needs bits of the unit mask, none of which the source sets.
     Nothing,
-    /// Unknown: no available table describes the event number on this generation.
+    /// The meaning is unknown: no available table describes the event number on this generation.
     Unknown,
 }
 
 impl Meaning {
-    /// Returns the meaning as a word: `same`, `other`, `nothing`, `unknown`.
+    /// Returns the meaning as a word: `same`, `other`, `nothing` or `unknown`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Same => "same",
@@ -34,12 +34,12 @@ impl Meaning {
 }
 
 impl Generation {
-    /// Returns whether a source of [`SOURCES`](crate::SOURCES) counts on this generation what its name says; `None` if
-    /// there is no such source.
+    /// Returns whether a source of [`SOURCES`](crate::SOURCES) counts what its name says on this generation. Returns
+    /// `None` if there is no such source.
     ///
-    /// A kernel that avoids misleading names starts only the sources that are [`Same`](Meaning::Same). This concerns
-    /// the rows of [`Amd64`](crate::Amd64). The rows of [`Zen`](crate::Zen) have the same values, and count what their
-    /// names say.
+    /// A kernel that avoids misleading names starts only the sources whose meaning is [`Same`](Meaning::Same). The
+    /// meaning is that of the sources of [`Amd64`](crate::Amd64). The sources of [`Zen`](crate::Zen) have the same
+    /// values, and count what their names say.
     ///
     /// # Examples
     ///

@@ -5,24 +5,24 @@
 use bitfield_struct::bitfield;
 use pmu_core::EventSelect;
 
-/// `PerfEvtSel0`–`PerfEvtSel3`: the first legacy event select (APM vol. 2, appendix A).
+/// `PerfEvtSel0`: the first of the four legacy event selects (APM vol. 2, appendix A).
 pub const PERF_LEGACY_CTL0: u32 = 0xC001_0000;
 
-/// `PerfCtr0`–`PerfCtr3`: the first legacy counter (APM vol. 2, appendix A).
+/// `PerfCtr0`: the first of the four legacy counters (APM vol. 2, appendix A).
 pub const PERF_LEGACY_CTR0: u32 = 0xC001_0004;
 
-/// Number of legacy counters that every processor of the architecture has (APM vol. 2, §13.2.1).
+/// Number of legacy counters, which every processor of the architecture has (APM vol. 2, §13.2.1).
 pub const LEGACY_COUNTERS: u8 = 4;
 
-/// `PERF_CTL0`: the first event select of the core extension; the next one is two further (APM vol. 2, §13.2.1; CPUID
-/// 0x80000001 ECX bit 23, PerfCtrExtCore).
+/// `PERF_CTL0`: the first event select of the core extension. The next event select is at this address plus 2 (APM vol.
+/// 2, §13.2.1; CPUID 0x80000001 ECX bit 23, PerfCtrExtCore).
 pub const PERF_CTL0: u32 = 0xC001_0200;
 
-/// `PERF_CTR0`: the first counter of the core extension; the next one is two further (APM vol. 2, §13.2.1; CPUID
-/// 0x80000001 ECX bit 23, PerfCtrExtCore).
+/// `PERF_CTR0`: the first counter of the core extension. The next counter is at this address plus 2 (APM vol. 2,
+/// §13.2.1; CPUID 0x80000001 ECX bit 23, PerfCtrExtCore).
 pub const PERF_CTR0: u32 = 0xC001_0201;
 
-/// Number of counters of the core extension, where CPUID does not declare a number (APM vol. 2, §13.2.1).
+/// Number of counters of the core extension if CPUID does not declare a number (APM vol. 2, §13.2.1).
 pub const CORE_COUNTERS: u8 = 6;
 
 /// `PerfCntrGlobalStatus`, with PerfMonV2: the overflows of all counters (APM vol. 2, §13.2.1; CPUID 0x80000022 EAX bit
@@ -38,10 +38,11 @@ pub const PERF_CNTR_GLOBAL_CTL: u32 = 0xC000_0301;
 pub const PERF_CNTR_GLOBAL_STATUS_CLR: u32 = 0xC000_0302;
 
 /// `PerfCntrGlobalStatus` bit 59, PMCF: the counters are frozen until the bit is cleared (APM vol. 2, §13.2.1). Bit 12
-/// of DebugCtl enables freezing; the interface does not set that bit, but may find it set.
+/// of DebugCtl enables freezing; the interface does not set bit 12, but firmware may have set it.
 pub const STATUS_PMC_FREEZE: u64 = 1 << 59;
 
-/// Number of core counters that RDPMC reads; the index 6 begins those of other units (APM vol. 3, RDPMC).
+/// Number of core counters that RDPMC can read; from index 6 on, RDPMC reads counters of other units (APM vol. 3,
+/// RDPMC).
 pub const RDPMC_CORE_COUNTERS: u8 = 6;
 
 /// Width of the counters in bits (APM vol. 2, §13.2.1).
@@ -77,9 +78,9 @@ pub struct PerfCtl {
     pub enable: bool,
     /// Inverts the comparison with the counter mask.
     pub invert: bool,
-    /// Counts cycles with at least this many events; 0 counts events.
+    /// Counts the cycles with at least this many events; if 0, counts the events.
     pub counter_mask: u8,
-    /// Bits 11:8 of the event's number; no event of the table has any.
+    /// Bits 11:8 of the event's number, which are 0 in every event of [`SOURCES`](crate::SOURCES).
     #[bits(4, access = RO)]
     pub event_high: u8,
     #[bits(4)]

@@ -11,13 +11,14 @@ use crate::counters;
 use crate::generation::Generation;
 use crate::registers::PerfCtl;
 
-/// The interface of AMD's Zen: general profile sources with events that count what the sources' names say.
+/// The interface of AMD's Zen: Windows' general profile sources, each on an event that counts what its name says.
 ///
-/// [`Amd64`](crate::Amd64) has Windows' table, most rows of which count another event on Zen.
+/// [`Amd64`](crate::Amd64) has Windows' table instead, most rows of which count another event on Zen than their names
+/// say.
 ///
-/// A source is missing where the generation has no event for it: instruction-cache fetches and floating-point
-/// instructions on Zen 6, misses of the last cache on Zen 1 and 2. Loads and stores are counted at dispatch. Data-cache
-/// misses are requests to the second level on Zen 1 and 2, and fills from Zen 3 on.
+/// A source is missing if the generation has no event for it: instruction-cache fetches and floating-point instructions
+/// on Zen 6, misses of the last cache on Zen 1 and 2. Loads and stores are counted at dispatch. Data-cache misses are
+/// counted as requests to the second level on Zen 1 and 2, and as fills from Zen 3 on.
 ///
 /// Sources: the PMC events of AMD's processor programming references, as Linux' tables for Zen have them.
 ///
@@ -46,10 +47,10 @@ pub struct Zen {
 }
 
 impl Zen {
-    /// Detects the interface of a machine with AMD's Zen; `None` for any other machine.
+    /// Detects the interface of a machine with AMD's Zen. Returns `None` for any other machine.
     ///
-    /// The conditions of [`Amd64::detect`](crate::Amd64::detect) hold too: long mode, and no hypervisor that hides the
-    /// counters.
+    /// The conditions of [`Amd64::detect`](crate::Amd64::detect) hold too: the processor has long mode, and no
+    /// hypervisor hides the counters.
     pub fn detect(processor: &Snapshot) -> Option<Self> {
         let table = table(Generation::of(processor)?)?;
         if !processor.has_long_mode() || processor.hypervisor_hides_counters() {
@@ -61,7 +62,7 @@ impl Zen {
         Some(Self { unit, table, intervals, answer })
     }
 
-    /// Returns the sources of a generation; `None` if the generation is not a Zen.
+    /// Returns the sources of a generation. Returns `None` if the generation is not a Zen.
     ///
     /// ```
     /// use pmu_amd::{Generation, Zen};

@@ -27,13 +27,14 @@ pub(crate) const MAX_COUNTERS: u8 = 10;
 pub(crate) const INTEL: [u8; 12] = *b"GenuineIntel";
 const ZHAOXIN: [[u8; 12]; 2] = [*b"CentaurHauls", *b"  Shanghai  "];
 
-/// Detects the counters of an Intel processor, or of a Zhaoxin one, whose counters are like those of version 2.
+/// Detects the counters of an Intel or Zhaoxin processor. Zhaoxin's counters are like those of Intel's version 2.
 ///
-/// The counters take any event of the processor's manual. Zhaoxin's processors have other events than Intel's under the
-/// same numbers. So no event of Zhaoxin's is known by name, and [`SOURCES`](crate::SOURCES) has none of its sources.
+/// The counters take any event of the processor's manual. On Zhaoxin's processors, Intel's event numbers select other
+/// events. So no event of Zhaoxin's has a name here, and the [`SOURCES`](crate::SOURCES) are for Intel's processors
+/// only.
 ///
-/// Neither auto counter reload nor architectural PEBS of version 6 is used. If a predecessor left them enabled,
-/// [`clear_stale`](crate::clear_stale) disables them.
+/// The driver uses neither auto counter reload nor architectural PEBS of version 6. If firmware or the previous kernel
+/// left them enabled, [`clear_stale`](crate::clear_stale) disables them.
 ///
 /// ```
 /// # use pmu_core::{CpuidDump, Snapshot};

@@ -45,7 +45,7 @@ struct Edx {
 }
 
 impl ArchitecturalPerfmon {
-    /// Returns the leaf of the processor that a snapshot describes; all zero if the processor lacks it.
+    /// Returns leaf 0x0A of the processor that a snapshot describes; all bits are 0 if the processor lacks the leaf.
     ///
     /// ```
     /// # use pmu_core::Snapshot;
@@ -61,7 +61,7 @@ impl ArchitecturalPerfmon {
         Self::from_registers(leaf.eax, leaf.ebx, leaf.ecx, leaf.edx)
     }
 
-    /// Creates the leaf from the registers that CPUID returned.
+    /// Creates the value from the registers that CPUID returned for leaf 0x0A.
     pub const fn from_registers(eax: u32, ebx: u32, ecx: u32, edx: u32) -> Self {
         Self {
             eax: Eax::from_bits(eax),
@@ -71,7 +71,7 @@ impl ArchitecturalPerfmon {
         }
     }
 
-    /// Returns the version of architectural performance monitoring (EAX 7:0); 0 for none.
+    /// Returns the version of architectural performance monitoring (EAX 7:0); 0 if there is none.
     pub const fn version(&self) -> u8 {
         self.eax.version()
     }
@@ -96,7 +96,8 @@ impl ArchitecturalPerfmon {
         self.events_unavailable
     }
 
-    /// Returns whether the architectural event of this number is available: its bit in EBX is meaningful and clear.
+    /// Returns whether the architectural event of this number is available. It is available if its bit in EBX is
+    /// meaningful and clear.
     ///
     /// ```
     /// use pmu_intel::ArchitecturalPerfmon;
@@ -117,8 +118,8 @@ impl ArchitecturalPerfmon {
 
     /// Returns the fixed counters, one bit per counter.
     ///
-    /// Before version 2 there are none. Versions 2 to 4 have as many as EDX says, from counter 0 on. From version 5 on
-    /// those of ECX's bitmap are added.
+    /// Before version 2 there are no fixed counters. In versions 2 to 4, EDX has their number, from counter 0 on. From
+    /// version 5 on, there are also the counters of ECX's bitmap.
     pub const fn fixed_counters(&self) -> u32 {
         let contiguous = ((1u64 << self.edx.fixed_counters()) - 1) as u32;
         match self.version() {

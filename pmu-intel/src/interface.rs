@@ -32,11 +32,16 @@ pub struct Emon {
 }
 
 impl Emon {
-    /// Detects the interface of a machine by Windows' rule; `snapshot` describes the boot processor.
+    /// Detects the interface of a machine by the conditions that Windows checks. `snapshot` describes the boot
+    /// processor.
     ///
-    /// Windows' conditions: the vendor is Intel. CPUID leaf 0x0A has a version and a number of events. Its first event,
-    /// cycles, is available. No Microsoft-compatible hypervisor hides the counters. In addition, the declared counters
-    /// must be plausible.
+    /// The conditions are:
+    ///
+    /// - The vendor is Intel.
+    /// - CPUID leaf 0x0A has a version and a number of events that are not 0.
+    /// - The first event, cycles, is available.
+    /// - No Microsoft-compatible hypervisor hides the counters.
+    /// - The declared counters are plausible. Windows does not check this condition.
     ///
     /// ```
     /// use pmu_core::{NoInterface, Snapshot};
@@ -53,7 +58,7 @@ impl Emon {
     /// ```
     ///
     /// # Errors
-    /// The first of these conditions that does not hold.
+    /// Returns the first of these conditions that does not hold.
     pub fn detect(snapshot: &Snapshot) -> Result<Self, NoInterface> {
         let perfmon = ArchitecturalPerfmon::from_snapshot(snapshot);
         let (count, width) = (perfmon.counters(), perfmon.width());
@@ -72,11 +77,11 @@ impl Emon {
         }
     }
 
-    /// Detects the interface as the HAL of a given Windows does: there may be none, and a 32-bit HAL knows only
-    /// families 6 and 15. The conditions of [`detect`](Self::detect) hold too.
+    /// Detects the interface as the HAL of a given Windows does. The HAL may have no interface, and a 32-bit HAL knows
+    /// only families 6 and 15. The conditions of [`detect`](Self::detect) hold too.
     ///
     /// # Errors
-    /// Those of [`detect`](Self::detect); [`NotInVersion`](NoInterface::NotInVersion),
+    /// The errors of [`detect`](Self::detect), and [`NotInVersion`](NoInterface::NotInVersion),
     /// [`OtherFamily`](NoInterface::OtherFamily).
     ///
     /// # Examples
@@ -108,7 +113,8 @@ impl Emon {
         }
     }
 
-    /// Returns the interface of a machine that declares every event: for listings of its sources.
+    /// Returns the interface of a machine that declares every event. A tool can list the interface's sources with it,
+    /// without a processor.
     pub const fn declared() -> Self {
         let perfmon = ArchitecturalPerfmon::from_registers(0x0730_0401, 0, 0, 0);
         let (extension, bits) = (PerfmonExtension::NONE, counters::PLAIN_EVENT_BITS);

@@ -6,8 +6,7 @@
 use bitfield_struct::bitfield;
 use pmu_core::EventSelect;
 
-/// `IA32_PMC0`: the first general counter; writes take 32 bits and sign-extend them (SDM vol. 3B,
-/// §20.2.1.1).
+/// `IA32_PMC0`: the first general counter. A write takes 32 bits and sign-extends them (SDM vol. 3B, §20.2.1.1).
 pub const IA32_PMC0: u32 = 0xC1;
 
 /// `IA32_PERFEVTSEL0`: the first event select (SDM vol. 3B, §20.2.1.1).
@@ -22,8 +21,8 @@ pub const IA32_DEBUGCTL: u32 = 0x1D9;
 /// `IA32_FIXED_CTR0`: the first fixed counter, from version 2 (SDM vol. 3B, §20.2.2).
 pub const IA32_FIXED_CTR0: u32 = 0x309;
 
-/// `IA32_PERF_CAPABILITIES`, which declares full-width writes; it exists if CPUID leaf 1, ECX bit 15 is set (SDM vol.
-/// 4, table 2-2).
+/// `IA32_PERF_CAPABILITIES`, which declares full-width writes. The register exists if CPUID leaf 1, ECX bit 15 is set
+/// (SDM vol. 4, table 2-2).
 pub const IA32_PERF_CAPABILITIES: u32 = 0x345;
 
 /// `IA32_PERF_CAPABILITIES.FW_WRITE`: the general counters can be written at [`IA32_A_PMC0`] (SDM vol. 3B,
@@ -43,38 +42,40 @@ pub const STATUS_CTR_FRZ: u64 = 1 << 59;
 /// `IA32_PERF_GLOBAL_CTRL`, from version 2: the enable bits of all counters (SDM vol. 3B, §20.2.2).
 pub const IA32_PERF_GLOBAL_CTRL: u32 = 0x38F;
 
-/// `IA32_PERF_GLOBAL_OVF_CTRL`, from version 2: writing 1 to a bit clears it in the status. From version 4 on its name
-/// is `IA32_PERF_GLOBAL_STATUS_RESET` (SDM vol. 3B, §20.2.2 and §20.2.4).
+/// `IA32_PERF_GLOBAL_OVF_CTRL`, from version 2: writing 1 to a bit clears the same bit in the status. From version 4 on
+/// the register's name is `IA32_PERF_GLOBAL_STATUS_RESET` (SDM vol. 3B, §20.2.2 and §20.2.4).
 pub const IA32_PERF_GLOBAL_OVF_CTRL: u32 = 0x390;
 
-/// `IA32_A_PMC0`: the first general counter, whose writes take the whole value (SDM vol. 3B, "Full-Width Writes
-/// to Performance Counter Registers").
+/// `IA32_A_PMC0`: the first general counter, at the address where a write takes all bits (SDM vol. 3B, "Full-Width
+/// Writes to Performance Counter Registers").
 pub const IA32_A_PMC0: u32 = 0x4C1;
 
-/// `IA32_PMC_GP0_CTR`, from version 6: the first general counter; the next is four further (SDM vol. 4, table
-/// 2-2).
+/// `IA32_PMC_GP0_CTR`, from version 6: the first general counter. The next one is at this address plus 4 (SDM vol. 4,
+/// table 2-2).
 pub const IA32_PMC_GP0_CTR: u32 = 0x1900;
 
-/// `IA32_PMC_GP0_CFG_A`, from version 6: the first event select; the next is four further (SDM vol. 4, table
-/// 2-2).
+/// `IA32_PMC_GP0_CFG_A`, from version 6: the first event select. The next one is at this address plus 4 (SDM vol. 4,
+/// table 2-2).
 pub const IA32_PMC_GP0_CFG_A: u32 = 0x1901;
 
-/// `IA32_PMC_GP0_CFG_B`, from version 6: the counters whose overflows reload the first general counter; the next is
-/// four further (SDM vol. 4, table 2-2).
+/// `IA32_PMC_GP0_CFG_B`, from version 6: the counters whose overflows reload the first general counter. The register of
+/// the next counter is at this address plus 4 (SDM vol. 4, table 2-2).
 pub const IA32_PMC_GP0_CFG_B: u32 = 0x1902;
 
 /// `IA32_PMC_GP0_CFG_C`, from version 6: the first general counter's reload value, and the contents of its
-/// architectural PEBS records; the next is four further (SDM vol. 4, table 2-2).
+/// architectural PEBS records. The register of the next counter is at this address plus 4 (SDM vol. 4, table 2-2).
 pub const IA32_PMC_GP0_CFG_C: u32 = 0x1903;
 
-/// `IA32_PMC_FX0_CTR`, from version 6: the first fixed counter; the next is four further (SDM vol. 4, table
-/// 2-2).
+/// `IA32_PMC_FX0_CTR`, from version 6: the first fixed counter. The next one is at this address plus 4 (SDM vol. 4,
+/// table 2-2).
 pub const IA32_PMC_FX0_CTR: u32 = 0x1980;
 
-/// `IA32_PMC_FX0_CFG_B`, from version 6: [`IA32_PMC_GP0_CFG_B`] of the first fixed counter (SDM vol. 4, table 2-2).
+/// `IA32_PMC_FX0_CFG_B`, from version 6: as [`IA32_PMC_GP0_CFG_B`], for the first fixed counter (SDM vol. 4, table
+/// 2-2).
 pub const IA32_PMC_FX0_CFG_B: u32 = 0x1982;
 
-/// `IA32_PMC_FX0_CFG_C`, from version 6: [`IA32_PMC_GP0_CFG_C`] of the first fixed counter (SDM vol. 4, table 2-2).
+/// `IA32_PMC_FX0_CFG_C`, from version 6: as [`IA32_PMC_GP0_CFG_C`], for the first fixed counter (SDM vol. 4, table
+/// 2-2).
 pub const IA32_PMC_FX0_CFG_C: u32 = 0x1983;
 
 /// `IA32_PEBS_ENABLE`: the counters whose overflows write PEBS records (SDM vol. 3B, §20.6.2.4).
@@ -108,19 +109,19 @@ pub struct PerfEvtSel {
     pub pin_control: bool,
     /// Interrupts through the local APIC when the counter overflows.
     pub interrupt: bool,
-    /// Counts for all threads of the core; from version 3 on, deprecated from version 5 on.
+    /// Counts for all threads of the core. The bit exists from version 3 on, and is deprecated from version 5 on.
     pub any_thread: bool,
     /// Enables the counter.
     pub enable: bool,
     /// Inverts the comparison with the counter mask.
     pub invert: bool,
-    /// Counts cycles with at least this many events; 0 counts events.
+    /// Counts the cycles with at least this many events; if 0, counts the events.
     pub counter_mask: u8,
     __: u32,
 }
 
 impl PerfEvtSel {
-    /// Returns the register's value as an [`EventSelect`], without the reserved bits, 63:32.
+    /// Returns the register's value as an [`EventSelect`], without the reserved bits 63:32.
     pub const fn select(self) -> EventSelect {
         EventSelect::from_bits(self.into_bits() & 0xFFFF_FFFF)
     }
@@ -157,7 +158,7 @@ pub struct MiscEnable {
 pub struct DebugCtl {
     /// Records branches in the LBR stack.
     pub lbr: bool,
-    /// Single-steps on branches.
+    /// Makes the trap flag (RFLAGS.TF) single-step on branches.
     pub btf: bool,
     #[bits(4)]
     __: u8,
@@ -165,7 +166,7 @@ pub struct DebugCtl {
     pub tr: bool,
     /// Stores branch trace messages in the BTS buffer: **memory is written**.
     pub bts: bool,
-    /// Interrupts when the BTS buffer reaches its threshold; otherwise the buffer is a ring.
+    /// Interrupts when the BTS buffer reaches its threshold. If the bit is clear, the buffer is used as a ring.
     pub bt_int: bool,
     /// Suppresses branch trace messages at privilege level 0.
     pub bts_off_os: bool,

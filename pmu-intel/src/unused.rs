@@ -15,11 +15,11 @@ const CFG_C: u32 = IA32_PMC_GP0_CFG_C - IA32_PMC_GP0_CTR;
 const _: () = assert!(IA32_PMC_FX0_CFG_B - IA32_PMC_FX0_CTR == CFG_B);
 const _: () = assert!(IA32_PMC_FX0_CFG_C - IA32_PMC_FX0_CTR == CFG_C);
 
-/// Returns which counters of version 6 have the registers of auto counter reload, and which those of architectural
-/// PEBS, as leaf 0x23 declares them.
+/// Returns two groups of registers of version 6 that the driver does not use, with the counters that have them: those
+/// of auto counter reload, and those of architectural PEBS. Leaf 0x23 declares them.
 ///
-/// Counters that can be reloaded have CFG_B (sub-leaf 2). Counters that PEBS can record have CFG_C (sub-leaf 5, if
-/// sub-leaf 4 exists too). Other processors have neither.
+/// A counter that can be reloaded has CFG_B (sub-leaf 2). A counter that PEBS can record has CFG_C (sub-leaf 5, if
+/// sub-leaf 4 exists too). A processor without leaf 0x23 has neither register.
 ///
 /// ```
 /// # use pmu_core::Snapshot;
@@ -30,9 +30,9 @@ const _: () = assert!(IA32_PMC_FX0_CFG_C - IA32_PMC_FX0_CTR == CFG_C);
 /// # let _ = report;
 /// ```
 ///
-/// Sources: SDM vol. 4, table 2-2, and vol. 2A, CPUID, "Input EAX = 23H". Linux' reading is that the counters with
-/// CFG_C are those that can be recorded, and the counters with CFG_B those that can be reloaded; no processor has
-/// confirmed it.
+/// Sources: SDM vol. 4, table 2-2, and vol. 2A, CPUID, "Input EAX = 23H". As in Linux, the counters that can be
+/// reloaded are taken to have CFG_B, and the counters that can be recorded are taken to have CFG_C. No test on a
+/// processor has confirmed this.
 pub fn unused_registers(processor: &Snapshot) -> [UnusedRegisters; 2] {
     let version = ArchitecturalPerfmon::from_snapshot(processor).version();
     let has_leaf = processor.vendor() == INTEL && processor.leaf(7, 1).eax >> 8 & 1 != 0;
@@ -53,16 +53,16 @@ pub fn unused_registers(processor: &Snapshot) -> [UnusedRegisters; 2] {
     ]
 }
 
-/// Disables auto counter reload and architectural PEBS on these counters, where firmware or the kernel before a kexec
-/// left them enabled. Returns the counters on which that failed.
+/// Disables auto counter reload and architectural PEBS on these counters, in case firmware or the previous kernel left
+/// them enabled. Returns the counters on which a write failed.
 ///
-/// An enabled counter would be reloaded, or would write records, without the driver's knowledge. So take no counter
-/// that this function returns.
+/// Take no counter that this function returns: its overflows may still reload it or write records, without the driver's
+/// knowledge.
 ///
-/// `processor` describes the processor that executes the call. Each [existing register](unused_registers) is written
-/// once; processors before version 6 have none. `IA32_PEBS_BASE` and `IA32_PEBS_INDEX` are not written.
+/// `processor` describes the processor that executes the call. Each [register that exists](unused_registers) is written
+/// once. Before version 6 no such register exists. `IA32_PEBS_BASE` and `IA32_PEBS_INDEX` are not written.
 ///
-/// Call this function before the counters are taken, and before another kernel is started, beside
+/// Call this function before the counters are taken. Call it again before another kernel is started, in addition to
 /// [`stop_all`](pmu_core::stop_all).
 ///
 /// # Context

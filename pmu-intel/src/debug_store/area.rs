@@ -7,14 +7,17 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// The words are atomic, because the processor updates the two indexes while tracing is enabled.
 ///
 /// The documented `PEBS_DS_SAVE_AREA` has four counter resets, for processors whose PEBS has four general counters.
-/// Later processors read more, from offsets that depend on the PEBS format. So `RESETS` is a parameter: 12 for the form
-/// of later Windows headers (eight general counters and four fixed ones), 48 for PEBS formats 5 and 6 (32 and 16).
+/// Later processors read more counter resets, at offsets that depend on the PEBS format. So `RESETS` is a parameter:
+///
+/// - 4 for the documented structure;
+/// - 12 for the structure of later Windows headers (eight general counters and four fixed counters);
+/// - 48 for PEBS formats 5 and 6 (32 general counters and 16 fixed counters).
 #[derive(Debug)]
 #[repr(C)]
 pub struct DsSaveArea<Word, const RESETS: usize> {
     /// Linear address of the BTS buffer's first byte.
     pub bts_buffer_base: Word,
-    /// Linear address of the next BTS record to write. The processor advances it.
+    /// Linear address at which the processor writes the next BTS record. The processor advances the address.
     pub bts_index: Word,
     /// Linear address of the byte after the BTS buffer.
     pub bts_absolute_maximum: Word,
@@ -22,25 +25,24 @@ pub struct DsSaveArea<Word, const RESETS: usize> {
     pub bts_interrupt_threshold: Word,
     /// Linear address of the PEBS buffer's first byte.
     pub pebs_buffer_base: Word,
-    /// Linear address of the next PEBS record to write. The processor advances it.
+    /// Linear address at which the processor writes the next PEBS record. The processor advances the address.
     pub pebs_index: Word,
     /// Linear address of the byte after the PEBS buffer.
     pub pebs_absolute_maximum: Word,
     /// Linear address of the PEBS record at which the processor interrupts.
     pub pebs_interrupt_threshold: Word,
-    /// Values that the processor loads into the counters after each of their PEBS records.
+    /// Values that the processor loads into the counters, each after a PEBS record of that counter.
     pub pebs_counter_reset: [Word; RESETS],
 }
 
-/// `PEBS_DS_SAVE_AREA`: the 64-bit DS save area, 0x60 bytes with four counter resets.
+/// `PEBS_DS_SAVE_AREA`: the 64-bit DS save area. With four counter resets it has 0x60 bytes.
 pub type PebsDsSaveArea<const RESETS: usize = 4> = DsSaveArea<AtomicU64, RESETS>;
 
-/// The 32-bit DS save area, which a processor without DTES64 uses: 0x30 bytes with four counter
-/// resets.
+/// The 32-bit DS save area, which a processor without DTES64 uses. With four counter resets it has 0x30 bytes.
 pub type PebsDsSaveArea32<const RESETS: usize = 4> = DsSaveArea<AtomicU32, RESETS>;
 
-/// `PROCESSOR_PROFILE_CONTROL_AREA`: the memory of a processor's own profiling. So far it holds only the Debug Store:
-/// 0x60 bytes with four counter resets.
+/// `PROCESSOR_PROFILE_CONTROL_AREA`: the memory of one processor's own profiling, of which Windows has defined only the
+/// DS save area. With four counter resets it has 0x60 bytes.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct ProcessorProfileControlArea<const RESETS: usize = 4> {
@@ -59,7 +61,7 @@ pub struct ProcessorProfileControlArea32<const RESETS: usize = 4> {
 macro_rules! zeroed {
     ($word:ident) => {
         impl<const RESETS: usize> DsSaveArea<$word, RESETS> {
-            /// Creates an area of zeros: no buffer at all.
+            /// Creates an area of zeros, which has no buffer.
             pub const fn new() -> Self {
                 Self {
                     bts_buffer_base: $word::new(0),
@@ -109,14 +111,14 @@ const _: () = assert!(size_of::<ProcessorProfileControlArea>() == 0x60);
 
 /// Memory for one processor's control area, aligned to a cache line.
 ///
-/// Where the area is handed to a processor, the memory must be mapped and writable in every address
-/// space that the processor may run in while tracing is enabled.
+/// If the area is handed to a processor, the memory must be mapped and writable in every address space in which the
+/// processor may run while tracing is enabled.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct ControlAreaMemory<const RESETS: usize = 4>(ProcessorProfileControlArea<RESETS>);
 
 impl<const RESETS: usize> ControlAreaMemory<RESETS> {
-    /// Creates memory for an area, zeroed.
+    /// Creates zeroed memory for an area.
     pub const fn new() -> Self {
         Self(ProcessorProfileControlArea {
             pebs_ds_save_area: DsSaveArea::<AtomicU64, RESETS>::new(),

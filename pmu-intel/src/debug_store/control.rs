@@ -10,11 +10,11 @@ use crate::debug_store::error::ControlAreaError;
 use crate::debug_store::request::{CallerMode, ProfileControlRequest};
 use crate::debug_store::support::DebugStoreSupport;
 
-/// The control area of one processor: created and destroyed on request, as Windows does it.
+/// The control of one processor's control area, which creates and destroys the area on request, as Windows does.
 ///
-/// Creation only prepares memory. The caller fills the area in, and hands it to the processor
-/// ([`write_ds_area`](super::write_ds_area)). Every request concerns the processor that executes it: the caller stays
-/// on it.
+/// Creation only prepares memory. The caller writes the area, and hands it to the processor by
+/// [`write_ds_area`](super::write_ds_area). Every request concerns the processor that executes the request, so the
+/// caller stays on that processor.
 ///
 /// ```
 /// use pmu_intel::debug_store::{ControlAreaMemory, ProcessorProfileControl};
@@ -34,17 +34,18 @@ pub struct ProcessorProfileControl<'m, const RESETS: usize = 4> {
 }
 
 impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
-    /// Creates the control of a processor that has no area yet, by the rules of the latest Windows.
+    /// Creates the control of a processor that has no area yet, by the rules of [`Rules::LATEST`].
     ///
-    /// The area will be in `memory`, which serves no other processor; with `None`, its creation fails.
+    /// The area will be in `memory`, which serves no other processor. If `memory` is `None`, the creation of the area
+    /// fails.
     pub const fn new(memory: Option<&'m ControlAreaMemory<RESETS>>) -> Self {
         Self::as_of(Rules::LATEST, memory)
     }
 
-    /// Creates the control by the rules of a given Windows.
+    /// Creates the control of a processor that has no area yet, by the rules of a given Windows.
     ///
-    /// Before version 6.2 there is no control area. A 32-bit Windows demands DTES64 too, because the area has 64-bit
-    /// words.
+    /// Before version 6.2 there is no control area. On a 32-bit Windows, creation also requires DTES64, because the
+    /// area has 64-bit words.
     pub const fn as_of(rules: Rules, memory: Option<&'m ControlAreaMemory<RESETS>>) -> Self {
         Self { memory, created: AtomicBool::new(false), rules }
     }
@@ -55,8 +56,9 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
 
     /// Serves a request of `SystemProcessorProfileControlArea` as Windows does.
     ///
-    /// Windows' order of checks: version, mode and length. To create: memory, support, and that there is no area. To
-    /// destroy: that there is an area. `request` receives the area's address, or 0 if there is no area.
+    /// The checks have Windows' order: version, mode and length come first. Creation then checks for memory, for
+    /// support by the processor, and that there is no area. Destruction checks that there is an area. `request`
+    /// receives the area's address, or 0 if there is no area.
     ///
     /// ```
     /// use pmu_core::NtStatus;
@@ -78,7 +80,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
     /// Task.
     ///
     /// # Errors
-    /// Each has the [status](ControlAreaError::status) that Windows returns.
+    /// Each error has the [status](ControlAreaError::status) that Windows returns.
     pub fn set(
         &self,
         mode: CallerMode,
@@ -112,7 +114,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         }
     }
 
-    /// Creates the area, with every word zero: no buffer.
+    /// Creates the area with every word 0, so it has no buffer.
     ///
     /// ```
     /// # use pmu_core::MsrBackend;
@@ -169,7 +171,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         Ok(memory.area())
     }
 
-    /// Destroys the area, after the caller took it from the processor.
+    /// Destroys the area, after the caller has removed its address from the processor.
     ///
     /// ```
     /// # use pmu_core::MsrBackend;
@@ -195,8 +197,8 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         }
     }
 
-    /// Returns the address of the next PEBS record, to stamp the kernel's own events with; `None` while there is
-    /// no area.
+    /// Returns the address of the next PEBS record, with which the kernel can stamp its own events. Returns `None`
+    /// while there is no area.
     ///
     /// ```
     /// use pmu_intel::debug_store::ProcessorProfileControl;

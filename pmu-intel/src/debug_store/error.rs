@@ -10,18 +10,18 @@ use pmu_core::{NtStatus, Rules};
 pub enum ControlAreaError {
     /// The request came from user mode.
     AccessDenied,
-    /// The request does not have the structure's size.
+    /// The length of the request is not the size of the structure.
     LengthMismatch {
         /// The request's size in bytes.
         length: usize,
     },
-    /// This Windows has no control area: it dates from version 6.2.
+    /// This Windows has no control area, which exists from version 6.2 on.
     NotInVersion(Rules),
     /// No memory was lent for this processor.
     InsufficientResources,
     /// The processor has no usable Debug Store.
     NotSupported,
-    /// The processor has an area already; the answer has its address.
+    /// The processor has an area already; the request's answer has the address of the area.
     AlreadyExists {
         /// Address of the area.
         area: u64,

@@ -4,10 +4,10 @@ use pmu_core::{MsrAddress, MsrBackend};
 
 use crate::registers::{DebugCtl, IA32_DEBUGCTL, IA32_DS_AREA, IA32_PEBS_ENABLE};
 
-/// Writes `IA32_DS_AREA`, the address of the DS save area, on the processor that executes the call; 0 for none.
+/// Writes `IA32_DS_AREA` on the processor that executes the call: the address of the DS save area, or 0 for no area.
 ///
 /// # Errors
-/// The access failed, as it does with a non-canonical address.
+/// The access failed, as an access with a non-canonical address does.
 ///
 /// # Examples
 /// ```
@@ -22,7 +22,7 @@ use crate::registers::{DebugCtl, IA32_DEBUGCTL, IA32_DS_AREA, IA32_PEBS_ENABLE};
 /// }
 /// ```
 ///
-/// Wrong: an area on the stack, which the processor goes on writing to after the function has returned.
+/// Wrong: the area is on the stack, and the processor still writes to it after the function has returned.
 ///
 /// ```
 /// # use pmu_core::MsrBackend;
@@ -35,25 +35,28 @@ use crate::registers::{DebugCtl, IA32_DEBUGCTL, IA32_DS_AREA, IA32_PEBS_ENABLE};
 /// ```
 ///
 /// # Safety
-/// `msr` writes the given value, once, and neither keeps the register's [`MsrAddress`] nor passes it on to
-/// other safe code. Unless `linear_address` is 0, until another value was written on this processor:
-/// - a DS save area of the form that this processor uses (DTES64, number of counter resets by its
-///   PEBS format) is mapped, writable, at `linear_address` in *every* address space that the
-///   processor runs in, and nothing frees or moves it;
-/// - each buffer that the save area names is mapped in the same way, belongs to this processor's
-///   tracing alone, and its maximum lies at or below its end;
-/// - no other processor uses the same save area.
+/// - `msr` writes the given value, once. It neither keeps the register's [`MsrAddress`] nor passes it to other safe
+///   code.
+///
+/// If `linear_address` is not 0, the following holds until another value was written on this processor:
+///
+/// - At `linear_address` is a DS save area of the form that this processor uses (DTES64, number of counter resets by
+///   its PEBS format). The area is mapped and writable in *every* address space in which the processor runs, and
+///   nothing frees or moves the area.
+/// - Each buffer that the save area names is mapped in the same way, belongs only to this processor's tracing, and its
+///   maximum lies at or below its end.
+/// - No other processor uses the same save area.
 pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Result<(), M::Error> {
     // SAFETY: the register holds an address that the processor writes through; the caller promised
     // that it may. The backend keeps the address to itself, by the caller's promise.
     msr.write(unsafe { MsrAddress::new(IA32_DS_AREA) }, linear_address)
 }
 
-/// Writes `IA32_PEBS_ENABLE` on the processor that executes the call: an overflow of a counter whose bit is set writes
-/// a record through the DS save area. 0 disables PEBS.
+/// Writes `IA32_PEBS_ENABLE` on the processor that executes the call. An overflow of a counter whose bit is set in
+/// `counters` then writes a PEBS record through the DS save area. 0 disables PEBS.
 ///
 /// # Errors
-/// The access failed, as it does with a bit of a counter without PEBS.
+/// The access failed, as an access does that sets the bit of a counter without PEBS.
 ///
 /// # Examples
 /// ```
@@ -67,7 +70,8 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 /// }
 /// ```
 ///
-/// Wrong: in the other order, so that the processor may write a record where there is no area any more.
+/// Wrong: the area is removed before PEBS is disabled, so the processor may write a record where there is no area any
+/// more.
 ///
 /// ```
 /// # use pmu_core::MsrBackend;
@@ -81,13 +85,18 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 /// ```
 ///
 /// # Safety
-/// `msr` does as [`write_ds_area`] says of it. Unless `counters` is 0, until 0 was written on this processor:
-/// - the promises of [`write_ds_area`] hold for a save area that was written, with a PEBS buffer;
-/// - the save area has a counter reset for each counter whose bit is set, at the offset that the
-///   processor's PEBS format gives it.
+/// - `msr` keeps the promises of [`write_ds_area`] about `msr`.
+///
+/// If `counters` is not 0, the following holds until 0 was written on this processor:
+///
+/// - A save area with a PEBS buffer was written by [`write_ds_area`], and the promises of [`write_ds_area`] hold for
+///   that area.
+/// - The save area has a counter reset for each counter whose bit is set, at the offset that the processor's PEBS
+///   format gives.
 ///
 /// Whatever `counters` is, do not call this from code that may have interrupted an operation of a session on this
-/// processor: the session changes other bits of the register, and would write the old value of these bits back.
+/// processor. The session changes other bits of the register by a read and a write, and the write would restore the old
+/// value of the bits of `counters`.
 pub unsafe fn write_pebs_enable<M: MsrBackend>(msr: &M, counters: u64) -> Result<(), M::Error> {
     // SAFETY: the caller promised a save area and a buffer that the processor may write. The
     // backend keeps the address to itself, by the caller's promise.
@@ -96,10 +105,10 @@ pub unsafe fn write_pebs_enable<M: MsrBackend>(msr: &M, counters: u64) -> Result
 
 /// Writes `IA32_DEBUGCTL` on the processor that executes the call.
 ///
-/// All bits are replaced: read the register first where others use it.
+/// The call replaces all bits of the register. If other code uses some of the bits, read the register first.
 ///
 /// # Errors
-/// The access failed, as it does with a reserved bit or one that the processor lacks.
+/// The access failed, as an access does that sets a reserved bit, or a bit that the processor lacks.
 ///
 /// # Examples
 /// ```
@@ -112,7 +121,7 @@ pub unsafe fn write_pebs_enable<M: MsrBackend>(msr: &M, counters: u64) -> Result
 /// }
 /// ```
 ///
-/// Wrong: branches stored without a buffer to store them in.
+/// Wrong: the processor stores branches although there is no buffer for them.
 ///
 /// ```
 /// # use pmu_core::MsrBackend;
@@ -125,12 +134,13 @@ pub unsafe fn write_pebs_enable<M: MsrBackend>(msr: &M, counters: u64) -> Result
 /// ```
 ///
 /// # Safety
-/// - `msr` does as [`write_ds_area`] says of it.
-/// - If `value` has both `tr` and `bts` set, then until one of them was cleared on this processor
-///   the promises of [`write_ds_area`] hold for a save area that was written, with a BTS buffer.
-/// - The kernel's debugger and debug-exception handler can live with `lbr` and `btf` as given.
-/// - It is not called from code that may have interrupted an operation of a session on this processor: the session
-///   changes another bit of the register, and would write the old value of the others back.
+/// - `msr` keeps the promises of [`write_ds_area`] about `msr`.
+/// - If `value` has both `tr` and `bts` set, the following holds until one of these bits was cleared on this processor:
+///   a save area with a BTS buffer was written by [`write_ds_area`], and the promises of [`write_ds_area`] hold for
+///   that area.
+/// - The kernel's debugger and its handler of debug exceptions work with the values of `lbr` and `btf`.
+/// - The calling code cannot have interrupted an operation of a session on this processor. The session changes another bit of the
+///   register by a read and a write, and the write would restore the old value of the bits of `value`.
 pub unsafe fn write_debugctl<M: MsrBackend>(msr: &M, value: DebugCtl) -> Result<(), M::Error> {
     // SAFETY: the caller promised that the processor may store branch records. The
     // backend keeps the address to itself, by the caller's promise.

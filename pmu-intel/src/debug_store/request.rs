@@ -17,7 +17,7 @@ use crate::debug_store::error::ControlAreaError;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ProfileControlRequest {
-    /// `ProcessorProfileControlArea`, out: address of the area; 0: none.
+    /// `ProcessorProfileControlArea`, out: address of the area; 0 if there is no area.
     pub area: u64,
     /// `Allocate`, in: `true` creates the area, `false` destroys it.
     pub allocate: bool,
@@ -29,10 +29,11 @@ impl ProfileControlRequest {
     /// The structure's size for 32-bit callers.
     pub const SIZE_32: usize = 0x08;
 
-    /// Reads the structure of a caller whose pointers have 4 or 8 bytes.
+    /// Reads the structure of a 32-bit or 64-bit caller.
     ///
     /// # Errors
-    /// [`LengthMismatch`](ControlAreaError::LengthMismatch) unless `bytes` is exactly as long.
+    /// [`LengthMismatch`](ControlAreaError::LengthMismatch): the length of `bytes` is not the size of the caller's
+    /// structure.
     pub fn decode(bytes: &[u8], is_64_bit: bool) -> Result<Self, ControlAreaError> {
         let mismatch = ControlAreaError::LengthMismatch { length: bytes.len() };
         let size = if is_64_bit { Self::SIZE } else { Self::SIZE_32 };
@@ -46,10 +47,11 @@ impl ProfileControlRequest {
         Ok(Self { area: u64::from_le_bytes(area), allocate })
     }
 
-    /// Writes the answer into the caller's structure: the pointer, and nothing else.
+    /// Writes the answer into the structure of a 32-bit or 64-bit caller. Only the pointer is written.
     ///
     /// # Errors
-    /// [`LengthMismatch`](ControlAreaError::LengthMismatch) unless `bytes` is exactly as long.
+    /// [`LengthMismatch`](ControlAreaError::LengthMismatch): the length of `bytes` is not the size of the caller's
+    /// structure.
     pub fn encode(&self, bytes: &mut [u8], is_64_bit: bool) -> Result<(), ControlAreaError> {
         let mismatch = ControlAreaError::LengthMismatch { length: bytes.len() };
         let size = if is_64_bit { Self::SIZE } else { Self::SIZE_32 };
@@ -67,6 +69,6 @@ impl ProfileControlRequest {
 pub enum CallerMode {
     /// Kernel mode.
     Kernel,
-    /// User mode: never allowed.
+    /// User mode, whose requests are always refused.
     User,
 }

@@ -4,13 +4,13 @@ use pmu_core::{MsrBackend, MsrError, MsrFault, MsrOperation, MsrUpdate, Snapshot
 
 use crate::registers::{IA32_MISC_ENABLE, MiscEnable};
 
-/// The Debug Store as CPUID and `IA32_MISC_ENABLE` declare it.
+/// Support of a processor for the Debug Store, as CPUID and `IA32_MISC_ENABLE` declare it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct DebugStoreSupport {
     /// The processor is Intel's and has the Debug Store (leaf 1, EDX bit 21, DS).
     pub debug_store: bool,
-    /// Its save area has 64-bit words (leaf 1, ECX bit 2, DTES64).
+    /// The DS save area has 64-bit words (leaf 1, ECX bit 2, DTES64).
     pub dtes64: bool,
     /// `IA32_MISC_ENABLE`; zero if there is no Debug Store.
     pub misc_enable: MiscEnable,
@@ -34,7 +34,7 @@ impl DebugStoreSupport {
     /// Task.
     ///
     /// # Errors
-    /// `IA32_MISC_ENABLE` faulted; it is read only where CPUID declares a Debug Store.
+    /// The read of `IA32_MISC_ENABLE` failed. The register is read only if CPUID declares a Debug Store.
     pub fn detect<M: MsrBackend>(snapshot: &Snapshot, msr: &M) -> Result<Self, MsrFault> {
         let features = snapshot.leaf(1, 0);
         let debug_store = snapshot.vendor() == *b"GenuineIntel" && features.edx >> 21 & 1 != 0;
@@ -62,8 +62,8 @@ impl DebugStoreSupport {
 
     /// Returns whether processor event-based sampling (PEBS) can be used.
     ///
-    /// This is Windows' condition for a control area in a 64-bit kernel: `IA32_MISC_ENABLE` declares performance
-    /// monitoring, and does not declare PEBS unavailable.
+    /// A 64-bit Windows creates a control area under the same condition: the processor has a Debug Store, and
+    /// `IA32_MISC_ENABLE` declares performance monitoring available and does not declare PEBS unavailable.
     pub const fn has_pebs(&self) -> bool {
         self.debug_store
             && self.misc_enable.performance_monitoring()
