@@ -177,8 +177,8 @@ pub struct SessionCounters {
     /// Counters that answered, on which events run. A counter that faults later stays in this set, but no event uses it
     /// until [`reprogram`](CounterSession::reprogram).
     pub usable: CounterSet,
-    /// Counters that faulted, or did not read back the value written to them. They are absent, or belong to another
-    /// owner.
+    /// Counters that faulted, or did not read back the value written to them, because they are absent or belong to
+    /// another owner.
     pub unresponsive: CounterSet,
     /// Counters for which no [`CounterSlot`] was lent.
     pub without_slot: CounterSet,

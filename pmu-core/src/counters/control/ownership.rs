@@ -262,7 +262,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// - [`NotAvailable`](CounterError::NotAvailable): one of the counters is in use, or does not belong to the
     ///   session, or the session would have no counter left.
     /// - [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): the global control register does not
-    ///   answer, or the control of a counter that [`save`](Self::save) left programmed does not.
+    ///   answer, or a counter's control register that [`save`](Self::save) left programmed does not answer.
     pub fn give_back(&mut self, counters: CounterSet) -> Result<(), CounterError> {
         let rest = self.own().without(counters);
         let in_use = |slot: &CounterSlot| {

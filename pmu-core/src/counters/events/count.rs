@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct EventCount {
-    /// Number of events counted since the event was opened. Events that happened while it was on no counter are
+    /// Number of events counted since the event was opened. Events that happened while the event was on no counter are
     /// missing.
     pub value: u64,
     /// Time for which the event was started, in the units of the caller's clock.

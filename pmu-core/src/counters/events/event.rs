@@ -8,8 +8,8 @@ use crate::msr::address::MsrAddress;
 
 /// An event to be counted, with its privilege levels, its period, and the counters that may count it.
 ///
-/// A new event is counted at every privilege level, on any counter, without interrupts. Its total is exact, except for
-/// events that the interrupt handler itself causes. The total may miss such events in two cases:
+/// A new event is counted at every privilege level, on any counter, without interrupts. The event's total is exact,
+/// except for events that the interrupt handler itself causes. The total may miss such events in two cases:
 /// - On Intel, the driver stops the counters while it services an interrupt.
 /// - Without an overflow status (AMD before PerfMonV2, Intel's version 1), the driver stops a wrapped counter while it
 ///   re-arms the counter, once per 2^47 or 2^31 events.
@@ -145,7 +145,7 @@ impl Event {
         self
     }
 
-    /// Makes the event interrupt once per `period` events. Its count is readable only if
+    /// Makes the event interrupt once per `period` events. The event's count is readable only if
     /// [`with_total`](Self::with_total) is set, too.
     ///
     /// With a period of 0, the event does not interrupt. A period longer than the counter can be loaded for is split

@@ -13,10 +13,11 @@ use crate::counters::registers::unit::CounterUnit;
 
 /// An event that is on no processor: plain data, from which the event can be switched in on any processor.
 ///
-/// [`switch_out`](crate::CounterSession::switch_out) returns one, and so does [`new`](Self::new), without a processor.
-/// [`switch_in`](crate::CounterSession::switch_in) puts it on a processor.
+/// [`switch_out`](crate::CounterSession::switch_out) makes a saved event of an opened event, and [`new`](Self::new)
+/// creates a saved event without a processor. [`switch_in`](crate::CounterSession::switch_in) puts the event on a
+/// processor.
 ///
-/// The life of an inherited event, from the system call that opens it to its thread's exit:
+/// An inherited event, from the system call that opens it to the exit of its thread:
 ///
 /// ```
 /// use pmu_core::{CounterError, CounterUnit, Event, SavedEvent, ThreadEvent};
@@ -117,14 +118,15 @@ impl SavedEvent {
         EventSelect::from_bits(self.select)
     }
 
-    /// Returns whether the event was started when it was switched out. If so,
-    /// [`switch_in`](crate::CounterSession::switch_in) starts it again.
+    /// Returns whether [`switch_in`](crate::CounterSession::switch_in) is to start the event, as after a
+    /// [`switch_out`](crate::CounterSession::switch_out) of a started event.
     pub const fn is_started(&self) -> bool {
         self.started
     }
 
-    /// Sets whether [`switch_in`](crate::CounterSession::switch_in) is to start the event. An event that
-    /// [stopped reporting](crate::EventTable::stop_reporting) reports again if it is to be started.
+    /// Returns the event, changed so that [`switch_in`](crate::CounterSession::switch_in) starts it or leaves it
+    /// stopped. If the event is to be started, and has [stopped reporting](crate::EventTable::stop_reporting), it
+    /// reports again.
     pub const fn to_be_started(mut self, started: bool) -> Self {
         if started {
             self.period = self.period.reporting();

@@ -11,19 +11,21 @@ use crate::counters::names::group_id::GroupId;
 use crate::counters::registers::unit::CounterUnit;
 
 impl SavedEvent {
-    /// Creates an event, stopped, without a processor: no counter, table or session is needed. `unit` describes a
-    /// processor that can count it. A raw event is of that processor's [type of core](CounterUnit::core_type).
+    /// Creates a stopped event that is on no processor, without a counter, table or session. `unit` describes a
+    /// processor that can count the event. An event from a select belongs to the [type of core](CounterUnit::core_type)
+    /// of `unit`.
     ///
     /// # Context
-    /// Any. No register is accessed.
+    /// Any context. No register is accessed.
     ///
     /// # Errors
-    /// Those of [`open_event`](crate::CounterSession::open_event) that the unit decides:
-    /// [`Unsupported`](CounterError::Unsupported), [`IllegalBits`](CounterError::IllegalBits),
-    /// [`GuestModeUnsupported`](CounterError::GuestModeUnsupported),
-    /// [`NeedsCounterPair`](CounterError::NeedsCounterPair), [`NoCounterForEvent`](CounterError::NoCounterForEvent).
-    /// [`Period`](CounterError::Period): below [`DEFAULT_MIN_PERIOD`](crate::EventTable::DEFAULT_MIN_PERIOD), or
-    /// beyond 63 bits. [`set_period`](Self::set_period) sets a shorter one, by a table's minimum.
+    /// - [`Unsupported`](CounterError::Unsupported), [`IllegalBits`](CounterError::IllegalBits),
+    ///   [`GuestModeUnsupported`](CounterError::GuestModeUnsupported),
+    ///   [`NeedsCounterPair`](CounterError::NeedsCounterPair), [`NoCounterForEvent`](CounterError::NoCounterForEvent):
+    ///   `unit` cannot count the event, as at [`open_event`](crate::CounterSession::open_event).
+    /// - [`Period`](CounterError::Period): the period is below
+    ///   [`DEFAULT_MIN_PERIOD`](crate::EventTable::DEFAULT_MIN_PERIOD), or beyond 63 bits. For a table with a lower
+    ///   minimum, [`set_period`](Self::set_period) sets a shorter period.
     pub fn new(unit: &CounterUnit, event: &Event) -> Result<Self, CounterError> {
         let (select, counters) = unit.resolve(event)?;
         if counters.is_empty() {
@@ -37,16 +39,18 @@ impl SavedEvent {
         Ok(Self::resolved(event, select, counters, core_type_of(event, unit)))
     }
 
-    /// Makes these events a group: they are counted together, or not at all, and all of them are to be given to
-    /// [`switch_in`](crate::CounterSession::switch_in). The group [rotates](Event::rotating) if its first event does,
-    /// and is to be started if its first event is. Members of an earlier group leave it.
+    /// Makes these events a group, whose events are counted together or not at all. All of them have to be given to
+    /// [`switch_in`](crate::CounterSession::switch_in) together. The first event decides whether the group
+    /// [rotates](Event::rotating), and whether it is to be started. Events that belong to another group leave that
+    /// group.
     ///
-    /// Whether counters can count the group together is known on a processor only:
-    /// [`switch_in`](crate::CounterSession::switch_in) returns it.
+    /// Only [`switch_in`](crate::CounterSession::switch_in) finds out whether the processor's counters can count the
+    /// whole group; if not, it returns an error.
     ///
     /// # Errors
-    /// [`NoEvents`](CounterError::NoEvents). [`NoFreeCounter`](CounterError::NoFreeCounter): no processor has so many
-    /// counters. Nothing was changed.
+    /// Nothing was changed:
+    /// - [`NoEvents`](CounterError::NoEvents): `events` is empty.
+    /// - [`NoFreeCounter`](CounterError::NoFreeCounter): the group has more events than any processor has counters.
     pub fn make_group(events: &mut [Self]) -> Result<GroupId, GroupError> {
         let first = events.first().ok_or(GroupError::of_group(CounterError::NoEvents))?;
         let (rotates, started, members) = (first.rotates, first.started, events.len());
@@ -63,11 +67,11 @@ impl SavedEvent {
         Ok(group)
     }
 
-    /// Returns a child of the event, for a new thread: the same event with this `tag`, its count and times 0, and a
-    /// whole period before it. It is to be started if the parent is.
+    /// Returns a child of the event, for a new thread: the same event with this `tag`, a count and times of 0, and a
+    /// whole period ahead. The child is to be started if the event is.
     ///
-    /// The child of a group's member is in no group. [`make_group`](Self::make_group) makes a new thread's children a
-    /// group of their own.
+    /// If the event belongs to a group, the child is in no group. [`make_group`](Self::make_group) makes the children
+    /// of one thread a group of their own.
     pub fn child(&self, tag: u64) -> Self {
         let membership = Membership::unpack(self.membership);
         Self {
@@ -80,10 +84,10 @@ impl SavedEvent {
         }
     }
 
-    /// Adds a child's count to the event's: its value and both times. The event's own share of the counters at
-    /// [`rotate`](crate::CounterSession::rotate) stays the same.
+    /// Adds a child's count, both its value and its times, to the event's count. The event's own share of the counters
+    /// at [`rotate`](crate::CounterSession::rotate) stays the same.
     ///
-    /// To the count of an event on a processor, [`CounterSession::add_count`](crate::CounterSession::add_count) adds.
+    /// For an event that is open on a processor, use [`CounterSession::add_count`](crate::CounterSession::add_count).
     pub fn add_count(&mut self, child: EventCount) {
         let add = |to: &mut u64, more: u64| *to = to.wrapping_add(more);
         add(&mut self.count.value, child.value);
@@ -93,7 +97,8 @@ impl SavedEvent {
         add(&mut self.forgotten[1], child.running << 8);
     }
 
-    /// Sets the count to 0, as `PERF_EVENT_IOC_RESET` does: both times go on, and so does a period.
+    /// Returns the event with a count of 0, as `PERF_EVENT_IOC_RESET` sets it. Both times of the count, and the period,
+    /// continue.
     pub const fn reset_count(mut self) -> Self {
         self.count.value = 0;
         self

@@ -15,8 +15,8 @@ pub struct Serviced {
     pub overflows: u32,
     /// The session's claim of the interrupt, for a handler that several drivers share.
     pub claim: Claim,
-    /// Bits of the global status that were set, and that the session does not acknowledge. They stand for other owners'
-    /// counters, and for other causes of this interrupt, such as a branch or trace buffer.
+    /// Bits of the global status that were set, and that the session does not acknowledge. The bits stand for other
+    /// owners' counters, and for other causes of this interrupt, such as a branch or trace buffer.
     pub others: u64,
     /// The counters are [lent](crate::CounterSession::lend), and no register was accessed. The interrupt may be the
     /// borrower's whatever the claim says, so the handler also asks the borrower. If delivery masked the LVT entry, the

@@ -13,11 +13,11 @@ use crate::counters::shared::slot::SlotState;
 use crate::msr::access::MsrAccess;
 use crate::msr::backend::MsrBackend;
 
-/// The count of one event of a group, with an overflow.
+/// The count of one event of a group, read at an overflow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SampleRead {
-    /// The event.
+    /// The event that was counted.
     pub event: EventId,
     /// The event's [tag](crate::Event::tagged).
     pub tag: u64,
@@ -28,17 +28,19 @@ pub struct SampleRead {
 /// A wrap is served before the counter has counted this many events more.
 const SERVED_WITHIN: u64 = 1 << 31;
 
-/// Reads the counts of an event's group, in the group's order, without a session: `PERF_SAMPLE_READ`. An event in no
-/// group is read alone. Costs one RDPMC for each event on a counter.
+/// Reads the counts of an event's group, in the group's order, without a session: `PERF_SAMPLE_READ`. If the event is
+/// in no group, only the event itself is read. This costs one RDPMC for each event on a counter.
 ///
-/// `source`, `msr` and `memory` are those of [`service`](crate::service()), whose closure calls this with the event
-/// that overflowed; the handler may call it after `service`, too. `now` is the time by the clock of the session's
-/// operations.
+/// The closure given to [`service`](crate::service()) calls this with the event that overflowed. The handler may also
+/// call it after `service`. `source`, `msr` and `memory` are the arguments of `service`. `now` is a time of the clock
+/// that the session's operations use.
 ///
-/// The counts are those of the moment of the call, and lack nothing. Where the counters stand still while the
-/// interrupt is serviced, they are all of one moment: that of the overflow where the processor
-/// [freezes](crate::CounterSession::freeze_on_interrupt) them, and otherwise that at which `service` stopped them.
-/// Elsewhere (AMD before PerfMonV2, Intel's version 1) and after `service`, each is that of its own RDPMC.
+/// The counts are complete up to the moment at which they are read:
+/// - If the processor [freezes](crate::CounterSession::freeze_on_interrupt) its counters, all counts are of the moment
+///   of the overflow.
+/// - If `service` stops the counters, all counts are of the moment at which it stopped them.
+/// - Otherwise (AMD before PerfMonV2, Intel's version 1, and after `service`), each count is of the moment of its own
+///   RDPMC.
 ///
 /// ```
 /// use pmu_core::{CounterMemory, EventOverflow, EventSource, GroupError, MsrBackend, Platform, sample_read, service};
@@ -58,18 +60,25 @@ const SERVED_WITHIN: u64 = 1 << 31;
 /// ```
 ///
 /// # Context
-/// The closure given to [`service`](crate::service()), or after it in the same interrupt. Wait-free: bounded by the
-/// number of places and counters. In an interrupt that interrupted `service`, such as an NMI, counts may be torn.
+/// In the closure given to [`service`](crate::service()), or after `service` in the same interrupt. The call is
+/// wait-free, and bounded by the number of places and counters. In an interrupt that interrupted `service`, such as an
+/// NMI, counts may be torn.
 ///
-/// If the interrupt came into a task's operation on these events, their times may lack what passed since the last one.
+/// If the interrupt interrupted an operation of a task on these events, their times may lack the time since the
+/// operation before it.
 ///
 /// # Errors
-/// [`NoSuchEvent`](CounterError::NoSuchEvent). [`NoSuchGroup`](CounterError::NoSuchGroup): not all events of the group
-/// are on this processor. Per event: [`NoTotal`](CounterError::NoTotal). [`CounterLost`](CounterError::CounterLost):
-/// the counter faulted, or a task was about to take the event off it. [`Access`](CounterError::Access).
-/// [`NotAvailable`](CounterError::NotAvailable), within the closure only: the counter of a member without a period
-/// wrapped less than 2³¹ events ago, `service` serves it after the overflowed one, and its total may have that wrap or
-/// not. This is known after `service`.
+/// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
+/// - [`NoSuchGroup`](CounterError::NoSuchGroup): not all events of the group are on this processor.
+///
+/// The count of a single event may be one of these errors:
+/// - [`NoTotal`](CounterError::NoTotal): the event interrupts, and was opened without a total.
+/// - [`CounterLost`](CounterError::CounterLost): the event's counter faulted, or a task was about to take the event off
+///   its counter.
+/// - [`Access`](CounterError::Access): the counter or the overflow status could not be read.
+/// - [`NotAvailable`](CounterError::NotAvailable), only within the closure: the counter of an event without a period
+///   wrapped less than 2³¹ events ago, and `service` has not served it yet. The event's total may lack that wrap. After
+///   `service` the count can be read.
 pub fn sample_read<'a, S: EventSource, M: MsrBackend>(
     source: &'a S,
     msr: &'a M,

@@ -53,11 +53,11 @@ impl UnusedRegisters {
     }
 
     /// Clears these registers of the given `counters`, as far as `unit` has the counters, by one write per counter.
-    /// Returns the counters whose write failed twice; do not take these counters.
+    /// Returns the counters for which the write failed twice. Do not take these counters.
     ///
     /// Call this on the processor that `unit` describes:
     /// - before the counters are taken;
-    /// - after a suspend in which their registers may have lost their contents;
+    /// - after a suspend in which the counters' registers may have lost their contents;
     /// - before another kernel is started.
     ///
     /// The cleared values are not restored.

@@ -6,12 +6,13 @@ use crate::counters::events::saved::SavedEvent;
 use crate::counters::shared::table::EventTable;
 
 impl SavedEvent {
-    /// Sets the period of an event that interrupts: when the event is next on a counter, a whole period of this length
-    /// begins, whatever was left of the old one. `table` has the [minimum](EventTable::set_min_period):
-    /// [`EventTable::none`] has the default one.
+    /// Sets the period of an event that interrupts. When the event is next on a counter, a whole period of this length
+    /// begins, whatever was left of the old period. The [minimum](EventTable::set_min_period) is that of `table`;
+    /// [`EventTable::none`] has the default minimum.
     ///
     /// # Errors
-    /// [`Period`](CounterError::Period): below the minimum, or beyond 63 bits; or the event does not interrupt.
+    /// [`Period`](CounterError::Period): the period is below the minimum or beyond 63 bits, or the event does not
+    /// interrupt.
     pub fn set_period(&mut self, table: &EventTable, period: u64) -> Result<(), CounterError> {
         table.check_period(period)?;
         if self.period.every == 0 {

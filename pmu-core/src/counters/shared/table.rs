@@ -140,16 +140,17 @@ impl EventTable {
         Ok(())
     }
 
-    /// Makes an event that interrupts stop reporting, until a task starts it again. The event stays on its counter and
-    /// counts on until the task stops it.
+    /// Makes an event that interrupts stop reporting, until a task starts the event again. The event stays on its
+    /// counter, and continues to count until the task stops it.
     ///
-    /// Called from the event's own overflow, that overflow is the last one. Called elsewhere, the period under way may
-    /// be reported once more.
+    /// After a call from the handler of the event's own overflow, no other overflow is reported. After a call from
+    /// elsewhere, the current period may be reported once more.
     ///
-    /// The event reports again after any of these: [`stop_event`](crate::CounterSession::stop_event) and
-    /// [`start_event`](crate::CounterSession::start_event), or the same of its group;
-    /// [`set_period`](Self::set_period); [`apply_period`](crate::CounterSession::apply_period);
-    /// [`to_be_started`](crate::SavedEvent::to_be_started). It does not after a context switch.
+    /// The event reports again after any of these calls, but not after a context switch:
+    /// - [`stop_event`](crate::CounterSession::stop_event) and then
+    ///   [`start_event`](crate::CounterSession::start_event), or the same calls for its group;
+    /// - [`set_period`](Self::set_period) or [`apply_period`](crate::CounterSession::apply_period);
+    /// - [`to_be_started`](crate::SavedEvent::to_be_started) with `true`.
     ///
     /// ```
     /// use pmu_core::{EventOverflow, EventTable};
@@ -162,10 +163,12 @@ impl EventTable {
     /// ```
     ///
     /// # Context
-    /// Any on the table's processor, also the event's own interrupt. Wait-free; no register is accessed.
+    /// Any context on the table's processor, including the event's own interrupt. The call is wait-free, and accesses
+    /// no register.
     ///
     /// # Errors
-    /// [`NoSuchEvent`](CounterError::NoSuchEvent). [`NoPeriod`](CounterError::NoPeriod): the event does not interrupt.
+    /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
+    /// - [`NoPeriod`](CounterError::NoPeriod): the event does not interrupt.
     pub fn stop_reporting(&self, event: EventId) -> Result<(), CounterError> {
         let entry = self.entry(event).ok_or(CounterError::NoSuchEvent(event))?;
         if !entry.period.reports() {

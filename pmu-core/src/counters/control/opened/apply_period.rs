@@ -11,16 +11,17 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Sets the period of an opened event that interrupts, at once: a whole period of this length begins, as at
-    /// `PERF_EVENT_IOC_PERIOD`. The count goes on. [`EventTable::set_period`](crate::EventTable::set_period) waits for
-    /// the next overflow instead.
+    /// Sets the period of an opened event that interrupts, and begins a whole period of the new length at once, as
+    /// `PERF_EVENT_IOC_PERIOD` does. The event's count continues. To wait for the next overflow instead, use
+    /// [`EventTable::set_period`](crate::EventTable::set_period).
     ///
-    /// An overflow that is pending is reported to `overflowed`, as its interrupt would have reported it. If the
-    /// interrupt still comes, it is spurious, and is claimed. If the event waits for a counter with an overflow
-    /// pending, or one event before it, that overflow is reported once the event has a counter. The new period begins
-    /// then.
+    /// If an overflow is pending, it is reported to `overflowed`, as its interrupt would have reported it. If the
+    /// interrupt still comes, it is claimed as spurious.
     ///
-    /// The event's group is stopped meanwhile, where there is a global control register.
+    /// If the event waits for a counter, and its old period is over or lacks one event, the overflow of the old period
+    /// is reported once the event has a counter. The new period begins then.
+    ///
+    /// On a processor with a global control register, the call stops the event's group until it is done.
     ///
     /// ```
     /// use pmu_core::{CounterError, CounterSession, EventId, EventOverflow, EventSource, MsrBackend, Platform};
@@ -36,10 +37,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// [`NoSuchEvent`](CounterError::NoSuchEvent), [`NoPeriod`](CounterError::NoPeriod),
-    /// [`Period`](CounterError::Period): nothing was changed. [`Access`](CounterError::Access),
-    /// [`Faulted`](CounterError::Faulted): the event and its group are stopped. After `Access` its count is complete;
-    /// after `Faulted`, the count since the last interrupt is lost.
+    /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
+    /// - [`NoPeriod`](CounterError::NoPeriod): the event does not interrupt.
+    /// - [`Period`](CounterError::Period): the period is below the table's minimum, or beyond 63 bits.
+    /// - [`Access`](CounterError::Access): a register access failed. The event and its group are stopped, and the
+    ///   event's count is complete.
+    /// - [`Faulted`](CounterError::Faulted): a register does not answer. The event and its group are stopped, and the
+    ///   events counted since the last interrupt are lost.
     pub fn apply_period(
         &mut self,
         event: EventId,

@@ -10,8 +10,8 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Returns a [child](SavedEvent::child) of an opened event, for a thread that the running one creates. The event
-    /// runs on.
+    /// Returns a [child](SavedEvent::child) of an opened event, for a thread that the running thread creates. The
+    /// opened event continues.
     ///
     /// ```
     /// use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform, ThreadEvent};
@@ -31,19 +31,20 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// [`NoSuchEvent`](CounterError::NoSuchEvent).
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
     pub fn child_event(&self, event: EventId, tag: u64) -> Result<SavedEvent, CounterError> {
         Ok(self.entry(event)?.extract().child(tag))
     }
 
-    /// Adds a child's count, its value and both times, to the count of an opened event, on a counter or not. A
-    /// [`UserView`](crate::UserView) that was made before does not have it.
+    /// Adds a child's count, both its value and its times, to the count of an opened event. The opened event may be on
+    /// a counter. A [`UserView`](crate::UserView) that was made before the call lacks the child's count.
     ///
-    /// To the count of an event on no processor, [`SavedEvent::add_count`] adds.
+    /// For an event that is on no processor, use [`SavedEvent::add_count`].
     ///
     /// # Errors
-    /// [`NoSuchEvent`](CounterError::NoSuchEvent). [`NoTotal`](CounterError::NoTotal): the event was opened without a
-    /// [total](crate::Event::with_total).
+    /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
+    /// - [`NoTotal`](CounterError::NoTotal): the event interrupts, and was opened without a
+    ///   [total](crate::Event::with_total).
     pub fn add_count(&mut self, event: EventId, child: EventCount) -> Result<(), CounterError> {
         let entry = self.entry(event)?;
         if !entry.wants_total() {

@@ -9,24 +9,24 @@ use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
-/// State of an opened event, by Linux' names.
+/// State of an opened event, under the names of Linux perf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum EventStatus {
     /// The event is not started.
     Off,
-    /// The event is started, and not counted at present: it waits for its turn, or this processor cannot count it or
-    /// another event of its group.
+    /// The event is started, but not counted at present. Either it waits for its turn, or this processor cannot count
+    /// the event or another event of its group.
     Inactive,
-    /// The event is started, and on this counter.
+    /// The event is started, and runs on this counter.
     Active(CounterId),
-    /// The event was started, and is not counted: it does not [rotate](crate::Event::rotating) and found no counter,
-    /// or its counter faulted. A task starts it again, or stops it.
+    /// The event was started, but is no longer counted. Either its counter faulted, or it found no counter and does not
+    /// [rotate](crate::Event::rotating). A task starts the event again, or stops it.
     Error,
 }
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Returns the opened events, in the order of their places.
+    /// Returns the opened events, in the order of their places in the table.
     ///
     /// ```
     /// use pmu_core::{CounterSession, EventId, EventSource, EventStatus, MsrBackend, Platform};
@@ -44,7 +44,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Returns the [tag](crate::Event::tagged) of an opened event.
     ///
     /// # Errors
-    /// [`NoSuchEvent`](CounterError::NoSuchEvent).
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
     pub fn event_tag(&self, event: EventId) -> Result<u64, CounterError> {
         self.entry(event).map(EventEntry::tag)
     }
@@ -52,7 +52,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Returns the state of an opened event.
     ///
     /// # Errors
-    /// [`NoSuchEvent`](CounterError::NoSuchEvent).
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
     pub fn event_status(&self, event: EventId) -> Result<EventStatus, CounterError> {
         let entry = self.entry(event)?;
         Ok(match (entry.state(), self.counter_of(event)) {
