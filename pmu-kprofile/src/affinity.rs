@@ -48,7 +48,7 @@ impl Affinity {
         Self::of_group(processor.group, mask_of(processor))
     }
 
-    /// Returns the set of the first `count` processors, numbered through full groups of 64.
+    /// Returns the set of the first `count` processors, counted from group 0 on, with 64 processors per group.
     #[inline(never)]
     pub const fn first(count: usize) -> Self {
         let mut masks = [0; MAX_GROUPS];

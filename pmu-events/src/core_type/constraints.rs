@@ -14,10 +14,11 @@ impl CoreType {
     /// which event each fixed counter counts. An encoding with event number 0 is that of a fixed counter, and the
     /// result is that counter. Mode bits are ignored, as are other bits that select no event.
     ///
-    /// If no event of the table has the same unit mask and qualifiers, the events with the same unit mask are taken
-    /// instead, or else all events with the same number. The result then has the counters that can count all of these
-    /// events; if there is no such counter, it has each counter that can count at least one of them. Events that can
-    /// only be sampled precisely are left out if others remain.
+    /// If no event of the table has the encoding's event number, unit mask and qualifiers, the function takes the
+    /// events with the same number and unit mask. If there are none, it takes all events with the same number. The
+    /// result then has the counters that can count every event taken; if there is no such counter, the result has each
+    /// counter that can count any event taken. An event that can only be sampled precisely is ignored if another event
+    /// was taken.
     ///
     /// ```
     /// use pmu_core::{CounterSet, Event, EventSelect};

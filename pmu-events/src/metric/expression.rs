@@ -116,8 +116,8 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// Returns the value times `factor`, rounded down; a factor of 100 gives percent. The result is `None` if it does
-    /// not fit.
+    /// Returns the value times `factor`, rounded down; a factor of 100 gives percent. The result is `None` if the
+    /// product does not fit an `i64`.
     ///
     /// A share can be slightly below 0 or above 1, because the counters of a group are not read at the same instant.
     pub fn times(self, factor: u32) -> Option<i64> {

@@ -29,7 +29,8 @@ pub enum LayoutError {
     Affinity,
     /// An address does not fit the pointers of the layout.
     Address(u64),
-    /// The offsets given to [`Layout::from_offsets`](super::layout::Layout::from_offsets) do not describe a structure.
+    /// The offsets given to [`Layout::from_offsets`](super::layout::Layout::from_offsets) are outside the structure, or
+    /// the structure is too large.
     Offsets,
     /// The layout has no source member for a source other than `ProfileTime`, or no affinity member for an affinity.
     NoSourceOrAffinity,

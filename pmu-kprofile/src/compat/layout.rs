@@ -11,7 +11,8 @@ use crate::affinity::{Affinity, MAX_GROUPS};
 use crate::compat::error::LayoutError;
 use crate::compat::object_type::ObjectType;
 
-/// Offsets of the members of a `KPROFILE`, in bytes from the beginning of the structure; `None` for an absent member.
+/// Offsets of the members of a `KPROFILE`, in bytes from the beginning of the structure; `None` for a member that the
+/// structure does not have.
 ///
 /// In every layout the object type is at offset 0, and the size of the structure at offset 2; both are signed 16-bit
 /// numbers.

@@ -32,7 +32,7 @@ impl Bucket {
     /// The largest bucket, 2 GiB.
     pub const LARGEST: Self = Self { log2: 31 };
 
-    /// Creates the bucket size of 2 to the power of `log2` bytes.
+    /// Creates a bucket size of 2 to the power of `log2` bytes.
     ///
     /// # Errors
     /// [`BucketSizeError`]: `log2` is not within 2–31.

@@ -180,9 +180,9 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Call this function after the session of a processor that came up is initialized, and after a processor went
     /// down.
     ///
-    /// A call that starts, stops or updates notes for each inactive processor that no source runs there. A processor
-    /// that went down and came back between two such calls is assumed to be still running its sources: report that
-    /// processor with [`try_restart_processor`](Self::try_restart_processor).
+    /// Each start, stop or update also records that no source runs on the inactive processors. If a processor goes down
+    /// and comes back between two such calls, its sources are taken to be still running: report the processor with
+    /// [`try_restart_processor`](Self::try_restart_processor).
     ///
     /// # Context
     /// Task. Never waits.
@@ -218,7 +218,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Starts the sources of started profiles again on a processor that lost its state.
     ///
     /// The processor went down and came back, or its session was shut down and replaced. If the processor is inactive,
-    /// the call only notes that no source runs there.
+    /// the call only records that no source runs there.
     ///
     /// # Context
     /// Task. Never waits. No source that a profile started may be running on the processor.

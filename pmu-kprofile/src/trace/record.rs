@@ -96,8 +96,9 @@ impl<'b> Record<'b> {
     /// Any.
     ///
     /// # Errors
-    /// - [`Marker`](RecordError::Marker): the bytes are not a performance record.
-    /// - [`TooShort`](RecordError::TooShort): the record is longer than the bytes, or shorter than its event.
+    /// - [`Marker`](RecordError::Marker): the marker in the header is not that of a performance record.
+    /// - [`TooShort`](RecordError::TooShort): the length in the header is more than that of `bytes`, or the record is
+    ///   shorter than its event.
     ///
     /// # Examples
     /// ```

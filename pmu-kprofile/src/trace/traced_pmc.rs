@@ -221,7 +221,7 @@ impl TracedPmc {
 
     /// Returns the sources that are counted, in the order of their values in a record.
     ///
-    /// [`CounterNames`](crate::trace::CounterNames) have the same order.
+    /// The names in [`CounterNames`](crate::trace::CounterNames) are in the same order.
     ///
     /// # Context
     /// Any.
