@@ -75,8 +75,8 @@ pub enum CounterError {
     AlreadyStarted(EventId),
     /// The event is not started.
     NotStarted(EventId),
-    /// A register access of the event's counter failed, and the event has not run since. The events counted since its
-    /// last interrupt, or since it got the counter, are lost. The event can be started again.
+    /// A register access of the event's counter failed, and the event has not run since. The events counted since the
+    /// last interrupt, or since the event got the counter, are lost. The event can be started again.
     CounterLost(EventId),
     /// No counter is free for the event. Each counter that can count it has faulted, or is used by an event that does
     /// not give way. After a [`service`](crate::service) that [masked](ServiceError::masked) the interrupt, every
@@ -309,9 +309,9 @@ pub(crate) fn no_such(group: GroupId) -> GroupError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SwitchError {
-    /// Mask of the events that failed: bit *n* stands for the event at index *n* of the slice, and bit 63 for index 63
-    /// and all after it. No bit is set if groups could not be stopped or resumed together, or if another waiting event
-    /// could not be given a free counter.
+    /// Mask of the events that failed: bit *n* stands for the event at index *n* of the slice, and bit 63 for all
+    /// events from index 63 on. No bit is set if groups could not be stopped or resumed together, or if another waiting
+    /// event could not be given a free counter.
     pub events: u64,
     /// Reason of the first failure.
     pub reason: CounterError,

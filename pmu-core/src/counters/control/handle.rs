@@ -74,8 +74,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
     }
 
-    /// Returns the counter on which an event runs at present, or `None` if the event does not run. The event is an
-    /// opened event, or a row of the source.
+    /// Returns the counter on which an event runs at present, or `None` if the event does not run. The event is either
+    /// an opened event or a row of the source's table.
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventId, EventSource, MsrBackend, Platform};
@@ -143,9 +143,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 /// The control handle of one processor's counters, which opens, starts, stops, reads and switches events on these
 /// counters.
 ///
-/// The session cannot move to another thread. Call [`shut_down`](Self::shut_down) on its processor before dropping it.
-/// Dropping a session accesses no register, so without a shutdown its counters keep running and its [`CounterMemory`]
-/// stays in use. [`service`](crate::service) then keeps reporting overflows, until the memory is
+/// The session cannot move to another thread. Before dropping a session, call [`shut_down`](Self::shut_down) on its
+/// processor. Dropping a session accesses no register, so without a shutdown its counters keep running and its
+/// [`CounterMemory`] stays in use. [`service`](crate::service) then keeps reporting overflows, until the memory is
 /// [reclaimed](CounterMemory::reclaim).
 ///
 /// # Context

@@ -21,8 +21,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// can come.
     ///
     /// Returns the counters whose events start their periods anew. The counts of the old periods are lost, and so is
-    /// the part of the totals since the last start or interrupt. To keep them, a kernel that knows of a suspend stops
-    /// its events, or [switches](Self::switch_out) them out, before the suspend.
+    /// the part of the totals since the last start or interrupt. To keep the counts, a kernel that knows of a suspend
+    /// stops its events, or [switches](Self::switch_out) them out, before the suspend.
     ///
     /// A counter that kept its registers continues. If its overflow is pending, the overflow is reported to
     /// `overflowed`, because its interrupt may be lost. The interrupted address is not known, so a sampler drops this

@@ -262,7 +262,7 @@ impl Event {
         self
     }
 
-    /// Confines the event to these counters, for an event that only they count by the processor's manual.
+    /// Confines the event to these counters, if the processor's manual says that no others count it.
     ///
     /// If `counters` is a single fixed counter, it counts its own event, whatever the event's select.
     ///

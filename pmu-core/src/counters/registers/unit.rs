@@ -155,8 +155,8 @@ impl CounterUnit {
         Self { counters: CounterSet::from_bits(kept), bank, ..*self }
     }
 
-    /// Adds the fixed counters whose bits are set in `counters`, each of which is `width` bits wide (32–64). Fixed
-    /// counters need [global registers](Self::set_global).
+    /// Adds the fixed counters whose bits are set in `counters`, each of which is `width` bits wide (32–64). A unit
+    /// with fixed counters also needs [global registers](Self::set_global).
     ///
     /// # Safety
     /// - For each of these counters, `fixed` gives the addresses of the shared control register and of the counter's
@@ -211,8 +211,8 @@ impl CounterUnit {
         self.has_generic = available;
     }
 
-    /// Declares whether each counter's control has a bit that denies RDPMC above privilege level 0. It is bit 37 of an
-    /// event select, and bit 33 + 4*n* of the control register for fixed counter *n*.
+    /// Declares whether each counter's control has a bit that denies RDPMC above privilege level 0. In an event select
+    /// this is bit 37. In the control register of the fixed counters, it is bit 33 + 4*n* for counter *n*.
     pub const fn set_user_rdpmc_control(&mut self, declared: bool) {
         self.user_rdpmc_control = declared;
     }
@@ -250,7 +250,7 @@ impl CounterUnit {
         self.precise = Some(precise);
     }
 
-    /// Declares whether the local APIC may mask the LVT entry when it delivers the interrupt. If it may, each service
+    /// Declares whether the local APIC may mask the LVT entry when it delivers the interrupt. With `true`, each service
     /// of the interrupt unmasks the entry.
     pub const fn set_masked_on_delivery(&mut self, masked: bool) {
         self.masked_on_delivery = masked;

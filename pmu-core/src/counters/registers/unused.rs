@@ -11,7 +11,7 @@ use crate::msr::backend::MsrBackend;
 /// the driver's knowledge.
 ///
 /// [`CounterSession::take`](crate::CounterSession::take) does not clear these registers, so that kernels without such a
-/// predecessor do not pay for it.
+/// predecessor do not pay for clearing them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct UnusedRegisters {

@@ -18,8 +18,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// If an overflow is pending, it is reported to `overflowed`, as its interrupt would have reported it. If the
     /// interrupt still comes, it is claimed as spurious.
     ///
-    /// If the event waits for a counter, and its old period is over or lacks one event, the overflow of the old period
-    /// is reported once the event has a counter. The new period begins then.
+    /// If the event waits for a counter, and at most one event of its old period is left, the overflow of the old
+    /// period is reported once the event has a counter. The new period begins then.
     ///
     /// On a processor with a global control register, the call stops the event's group until it is done.
     ///

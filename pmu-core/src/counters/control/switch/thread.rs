@@ -127,7 +127,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// order:
     /// - First, events that do not rotate and are on counters already, such as the processor's own, keep their
     ///   counters, or move to others.
-    /// - Then the thread's events that do not rotate get counters. Rotating events give way to them.
+    /// - Then the thread's events that do not rotate get counters. Rotating events give way to these events.
     /// - Last come [rotating](crate::Event::rotating) events, both the processor's and the thread's, by their shares as
     ///   at [`rotate`](Self::rotate). The events with the smallest shares get counters first, and take them from
     ///   rotating events with greater shares.

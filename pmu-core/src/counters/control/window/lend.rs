@@ -56,7 +56,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     ///   writes;
     /// - without a global control register, for each event on a counter one RDPMC and three writes.
     ///
-    /// All fixed counters share one control register, so together they need only one write of their controls.
+    /// All fixed counters share one control register, so the window writes this register only once for all of them.
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventSource, LentCounters, MsrBackend, Platform, WindowError};
