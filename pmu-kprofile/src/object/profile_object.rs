@@ -182,9 +182,9 @@ impl<'b> ProfileObject<'b> {
 
     /// Returns whether the object's source runs on a processor for this object.
     ///
-    /// The source runs for the object from the start on that processor until it is stopped there, or the processor is
-    /// found to have lost it. After an operation that failed on one processor, this function tells on which other
-    /// processors the operation succeeded.
+    /// The source runs for the object after it was started on the processor, until it is stopped there or found to be
+    /// lost. After an operation that failed on one processor, this function tells on which other processors the
+    /// operation succeeded.
     ///
     /// # Context
     /// Any.

@@ -13,7 +13,8 @@ use crate::registry::write_lock::WriteLock;
 use crate::sync::{exclusively, spin_loop};
 
 impl<const N: usize, const P: usize> Profiles<N, P> {
-    /// Starts a profile like [`try_start`](Self::try_start), but waits while another task starts or stops a profile.
+    /// Starts a profile on each active processor of its affinity, and waits until the start is possible: see
+    /// [`try_start`](Self::try_start).
     ///
     /// # Context
     /// Task. Waits.

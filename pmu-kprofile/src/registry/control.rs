@@ -28,8 +28,9 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// See [`ProfileError`].
     /// - [`Busy`](ProfileError::Busy): another task is starting or stopping, or an interrupt that began before the last
     ///   change is still being dispatched.
-    /// - After a failure, the object is started on no processor, and nothing else is changed. The exception is a
-    ///   counter that [faulted](pmu_core::CounterError::Faulted): it stays faulted.
+    /// - In all cases of failure: the call changes nothing, except that a counter that
+    ///   [faulted](pmu_core::CounterError::Faulted) stays faulted. The object is started on all of its active
+    ///   processors, or on none.
     ///
     /// # Examples
     /// ```
@@ -188,9 +189,9 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Task. Never waits.
     ///
     /// # Errors
-    /// See [`ProfileError`]: the first failure. Each source on each processor is independent of the others: all others
-    /// were started, and the next call retries the failed starts. [`ProfileObject::runs_on`] tells where an object's
-    /// source runs.
+    /// The first failure: see [`ProfileError`]. Every source was started on every processor where the start did not
+    /// fail, and the next call retries the failed starts. [`ProfileObject::runs_on`] tells where an object's source
+    /// runs.
     ///
     /// # Examples
     /// ```

@@ -40,8 +40,8 @@ pub enum ProfileError {
     ProcessorBeyondLists(ProcessorNumber),
     /// Starting or stopping a source failed on a processor.
     ///
-    /// A failed start is undone. If undoing the start fails as well, the error is that of undoing the start. Any other
-    /// operation goes on with the remaining sources and processors, and returns its first failure.
+    /// A failed start is undone. If undoing the start fails as well, the error is that of undoing the start. An
+    /// operation other than a start goes on with the remaining sources and processors, and returns its first failure.
     Hardware {
         /// The processor on which the operation failed.
         processor: ProcessorNumber,

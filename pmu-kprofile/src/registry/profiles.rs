@@ -15,8 +15,8 @@ use crate::sync::{AtomicUsize, UnsafeCell, array_of, const_fn};
 /// A value has room for `N` started objects, and serves processors whose [index](pmu_core::ProcessorNumber::index) is
 /// below `P`. Nothing is started on other processors.
 ///
-/// At most one task at a time starts or stops. The functions whose names begin with `try_` never wait: while another
-/// task starts or stops, they return [`Busy`](crate::ProfileError::Busy). The other functions, which need the feature
+/// At most one task at a time starts or stops. The functions whose names begin with `try_` never wait: if they cannot
+/// proceed at once, they return [`Busy`](crate::ProfileError::Busy). The other functions, which need the feature
 /// `critical-section`, spin until they are done. In a kernel with task priorities, keep the tasks that call them from
 /// preempting each other.
 ///
