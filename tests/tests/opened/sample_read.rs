@@ -173,6 +173,77 @@ fn wrap(processor: &Processor, leader_first: bool, wraps: u64, with_leader: bool
     for reads in reads.within.take().iter().chain(&reads.after.take()) {
         assert_eq!(reads[1].1.map(|count| count.value), Ok(passed + (1 << 31)), "{context}");
     }
+    // The next wrap's interrupt is pending.
+    let left = mask - value() + 1;
+    let mut feed = happened(3, left + 5);
+    mock.pass(&mut feed);
+    mock.pass(&mut feed);
+    let beyond = if processor.freezing { 0 } else { 5 };
+    let event = counters.group_events(group).next().unwrap();
+    let msr = &mock;
+    let counts = sample_read(&source, &msr, &memory, event, 0).unwrap();
+    let values: Vec<_> = counts.map(|read| read.count.unwrap().value).collect();
+    assert_eq!(values[1], passed + (1 << 31) + left + beyond, "{context}");
+    mock.deliver();
+    counters.shut_down().unwrap();
+}
+
+/// A member wraps at the very event at which its leader overflows: one pass serves both.
+#[test]
+fn a_wrap_at_the_leaders_own_overflow_is_counted_or_said_to_be_unknown() {
+    for processor in processors(Deviations::NONE) {
+        let narrow = format!("{processor:?}").contains("full_width_writes: false");
+        if processor.unit.global().is_none() || narrow {
+            continue;
+        }
+        for leader_first in [false, true] {
+            for wraps in 1..=3 {
+                wrap_together(&processor, leader_first, wraps);
+            }
+        }
+    }
+}
+
+fn wrap_together(processor: &Processor, leader_first: bool, wraps: u64) {
+    let context = format!("{processor:?}, {leader_first}, wrap {wraps}");
+    let (memory, table, reads) = (Memory::new(), Table::new(), Reads::new());
+    let source = OpenedEvents::new(&processor.unit, &table);
+    let handler = |mock: &Mock<'_>| reads.handle(&source, mock, &memory);
+    let mock = processor.mock();
+    mock.on_interrupt(&handler);
+    let mut counters = processor.take(&mock, &memory, &table);
+    let mut general = (processor.unit.counters() & CounterSet::GENERAL).iter();
+    let [first, second] = [(); 2].map(|()| general.next().unwrap().only());
+    let (of_leader, of_member) = if leader_first { (first, second) } else { (second, first) };
+    let leader = raw(2).every(i64::MAX as u64).with_total().on(of_leader);
+    let events = [leader, raw(2).on(of_member)];
+    let group = counters.open_group(&processor.unit, &events).unwrap();
+    counters.start_group(group, 0).unwrap();
+    let leader = counters.group_events(group).next().unwrap();
+    let member = of_member.iter().next().unwrap();
+    let mask = processor.unit.counter(member).unwrap().mask();
+    let value = || mock.with_pmu(|pmu| pmu.state().general()[usize::from(member.number())]);
+    let mut passed = 0;
+    for number in 1..=wraps {
+        let until = if number == wraps { PERIOD } else { 0 };
+        let count = mask - value() + 1 - until;
+        passed += count;
+        happen(&mock, 2, count);
+    }
+    counters.apply_period(leader, PERIOD, 0, |o| panic!("{context}: {o:?}")).unwrap();
+    happen(&mock, 2, PERIOD);
+    let expected = Ok(passed + PERIOD);
+    let within = reads.within.take();
+    let [within] = &within[..] else { panic!("{context}: {within:?}") };
+    let values = [0, 1].map(|place: usize| within[place].1.map(|count| count.value));
+    let frozen = processor.freezing && processor.freezes_by_status();
+    let unknown = leader_first && !frozen && wraps > 1;
+    let not_available = Err(CounterError::NotAvailable(of_member));
+    assert_eq!(values, [expected, if unknown { not_available } else { expected }], "{context}");
+    for after in reads.after.take() {
+        let values = [0, 1].map(|place: usize| after[place].1.map(|count| count.value));
+        assert_eq!(values, [expected; 2], "{context}");
+    }
     counters.shut_down().unwrap();
 }
 

@@ -258,7 +258,12 @@ fn a_group_is_made_and_inherited_without_a_processor() {
         let mut counters = processor.take(&mock, &memory, &table);
         let leader = SavedEvent::new(unit, &raw(2)).unwrap().to_be_started(true);
         let mut parents = [leader, SavedEvent::new(unit, &raw(3).rotating()).unwrap()];
+        let former = SavedEvent::make_group(&mut parents).unwrap();
+        // Its members leave it for another one, which rotates and is to be started as its first event.
         let group = SavedEvent::make_group(&mut parents).unwrap();
+        assert_ne!(former, group);
+        let plain = SavedEvent::new(unit, &raw(3)).unwrap().to_be_started(true);
+        assert_eq!(parents[1].child(0), plain, "{processor:?}");
         let mut children = parents.map(|parent| parent.child(9));
         let of_children = SavedEvent::make_group(&mut children).unwrap();
         assert_ne!(group, of_children);
