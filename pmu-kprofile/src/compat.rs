@@ -1,7 +1,7 @@
 //! Windows' own structures as bytes, for the tools and images of other systems.
 //!
-//! - [`layout`]: the member offsets of `KPROFILE`, one row per Windows version
-//! - [`kprofile`]: a `KPROFILE`, read from bytes and written to them
+//! - [`layout`]: the offsets of the members of `KPROFILE`, by Windows version and pointer width
+//! - [`kprofile`]: a `KPROFILE`, read from bytes and written as bytes
 //! - `object_type`, `error`: the type in an object's first member; the errors of this folder
 //! - [`walk`]: the lists of profile objects in a foreign memory image
 //! - [`source_list`]: the answer to a query for the profile sources

@@ -4,7 +4,7 @@
 //! - `switches` (feature `critical-section`): the same for context switches
 //! - `control`, with `trace_objects` (feature `critical-section`) and `group_mask`: starts and stops all tracing
 //! - `interval_services`: sets intervals, and traces them
-//! - `traced_pmc`, with `counter_sets` and `once_list`: the counters whose values records have
+//! - `traced_pmc`, with `counter_sets` and `once_list`: the counters whose values are in records
 //! - `ring`, `ring_slot`, `drain`, `record_bytes`: the records of one processor, from their writers to a task
 //! - `record`, `event`, `extended`, `header`, `bytes`: records as bytes, and the events that they describe
 //! - `record_error`, `trace_error`: the errors of records and of control

@@ -1,4 +1,4 @@
-//! `KPROFILE`, decoded from bytes and encoded to them.
+//! The members of a `KPROFILE`, decoded from bytes and encoded to bytes.
 
 use pmu_core::{KProfileSource, PointerWidth};
 

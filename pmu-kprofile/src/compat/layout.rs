@@ -1,7 +1,7 @@
-//! The layouts of `KPROFILE`, one row per layout.
+//! The layouts of `KPROFILE`: the offsets of the members, by Windows version and pointer width.
 //!
-//! A layout describes a Windows version, not the machine that this code runs on: every layout is available everywhere.
-//! A new version is a new row of [`Layout::ALL`]; buffer sizes follow from the rows.
+//! A layout describes a Windows version, not the machine that this code runs on: every layout is available on every
+//! host. A new layout is a new element of [`Layout::ALL`]; the sizes of buffers follow from the elements.
 
 use core::fmt;
 

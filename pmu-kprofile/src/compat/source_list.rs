@@ -1,7 +1,7 @@
-//! The source list as Windows' kernel returns it: a chain of `PROFILE_SOURCE_INFO`.
+//! The list of profile sources that Windows' kernel returns: a chain of `PROFILE_SOURCE_INFO`.
 //!
-//! `NtQuerySystemInformation`, information class 0x1F (`SystemPerformanceTraceInformation`), whose
-//! buffer's first word selects 0x0D (`EventTraceProfileSourceListInformation`).
+//! `NtQuerySystemInformation` returns the list for the information class 0x1F (`SystemPerformanceTraceInformation`), if
+//! the first word of the buffer is 0x0D (`EventTraceProfileSourceListInformation`).
 
 use core::fmt;
 

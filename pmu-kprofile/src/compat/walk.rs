@@ -1,4 +1,4 @@
-//! A walk over the profile lists of a foreign memory image: a crash dump, a guest, another kernel.
+//! A walk over the profile lists in a foreign memory image, such as that of a crash dump or a guest.
 
 use core::fmt;
 
