@@ -222,7 +222,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// All counts have the same times, so that the ratio of two counts needs no [scaling](EventCount::scaled).
     ///
-    /// An interrupt handler cannot call this, because it has no session.
+    /// An interrupt handler has no session, and reads a group by [`sample_read`](crate::sample_read).
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventCount, EventSource, GroupError, GroupId, MsrBackend, Platform};
