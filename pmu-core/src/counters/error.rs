@@ -27,8 +27,8 @@ pub enum CounterError {
     NoCounters(NoInterface),
     /// The operation does not fit this processor:
     /// - The processor is of another kind than the boot processor.
-    /// - It has none of the requested counters.
-    /// - It is not of the given type of core.
+    /// - The processor has none of the requested counters.
+    /// - The processor is not of the given type of core.
     OtherProcessor,
     /// The lent memory or event table is in use by another processor, or by a session that was not shut down.
     MemoryInUse,
@@ -90,13 +90,13 @@ pub enum CounterError {
     InGroup(GroupId),
     /// The group to be opened has no events.
     NoEvents,
-    /// No such group is open, or some of its events are not on this processor.
+    /// No such group is open, or some of the group's events are not on this processor.
     NoSuchGroup(GroupId),
     /// A running counter's registers lost their contents. [`reprogram`](crate::CounterSession::reprogram) loads them
     /// again.
     RegistersLost,
     /// The saved counters cannot be restored:
-    /// - They were saved under another table of rows.
+    /// - The counters were saved under another table of rows.
     /// - This processor lacks the event of a saved counter.
     /// - One of the counters or rows is in use already, or one of the counters has faulted.
     /// - Too few counters are free.
@@ -135,7 +135,7 @@ pub struct ServiceError {
     /// longer run.
     ///
     /// A task starts the events again that do not rotate; [`is_started`](crate::CounterSession::is_started) returns
-    /// false for each. They can start at once on other counters, or on the same counters after
+    /// false for each. The events can start at once on other counters, or on the same counters after
     /// [`reprogram`](crate::CounterSession::reprogram). Events that rotate take turns again at the next
     /// [`rotate`](crate::CounterSession::rotate).
     pub counters: CounterSet,

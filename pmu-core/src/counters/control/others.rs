@@ -13,7 +13,7 @@ use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Sets or clears bits of the global control register for other owners of counters, such as a watchdog. Other
-    /// owners do not write the register while the session lives. Bits that they set by this call stay set at
+    /// owners do not write the register while the session lives. Bits that other owners set by this call stay set at
     /// [`shut_down`](Self::shut_down).
     ///
     /// The handler of a shared interrupt calls [`service`](crate::service) first, and then looks for the overflows of

@@ -20,10 +20,10 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     ///
     /// The call stops each counter, verifies it by a write that RDMSR and RDPMC read back, and leaves it zero. The call
     /// then prepares the processor:
-    /// - It disables precise sampling by `IA32_PEBS_ENABLE`; for Intel's version 6 see
+    /// - The call disables precise sampling by `IA32_PEBS_ENABLE`; for Intel's version 6 see
     ///   [`UnusedRegisters`](crate::UnusedRegisters).
-    /// - It enables the counters in the global control register, if there is one.
-    /// - It acknowledges overflows that a predecessor left, and unmasks the LVT entry.
+    /// - The call enables the counters in the global control register, if there is one.
+    /// - The call acknowledges overflows that a predecessor left, and unmasks the LVT entry.
     ///
     /// [`counters`](Self::counters) tells which counters the session left out, and does not access again: counters that
     /// did not answer, and counters without a lent slot. If the source's table of opened events is empty, the session

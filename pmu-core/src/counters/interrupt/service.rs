@@ -40,9 +40,9 @@ use crate::platform::Platform;
 /// If `overflowed` unwinds, later interrupts are only recorded until [`reprogram`](crate::CounterSession::reprogram).
 ///
 /// # Errors
-/// Returns the first access that failed after one retry, and the faulted counters. These are the counters that may no
-/// longer count or interrupt, and the counters of the other events in the same groups. The events of faulted counters
-/// do not run. The remaining accesses are still attempted. The caller counts the interrupt as
+/// Returns the first access that failed after one retry, and the faulted counters, which may no longer count or
+/// interrupt. The counters of the other events in the same groups are faulted, too. The events of faulted counters do
+/// not run. The remaining accesses are still attempted. The caller counts the interrupt as
 /// [`OursAndMore`](Claim::OursAndMore).
 ///
 /// If the overflow status can be neither read nor cleared, the LVT entry is left [masked](ServiceError::masked). Until

@@ -6,7 +6,7 @@ use crate::msr::address::MsrAddress;
 /// The registers that control all counters of a processor together.
 ///
 /// A session owns the bits of its own counters in these registers. While the session lives, other owners do not write
-/// the control register. They set their bits by
+/// the control register. Other owners set their bits by
 /// [`CounterSession::set_others_control`](crate::CounterSession::set_others_control). In the status register, other
 /// owners acknowledge their own bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

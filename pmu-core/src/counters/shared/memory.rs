@@ -258,8 +258,8 @@ impl CounterMemory {
     /// Task, on the processor of this memory, while none of this processor's interrupts is being serviced.
     ///
     /// # Safety
-    /// - The old session is not used again. It would share its counters with the next session that takes the memory,
-    ///   and each session's events would be counted and reported as the other's.
+    /// - The old session is not used again. Used again, the old session would share its counters with the next session
+    ///   that takes the memory, and each session's events would be counted and reported as the other's.
     ///
     /// ```
     /// # use pmu_core::{CounterMemory, CounterSlot};

@@ -12,8 +12,8 @@ use crate::counters::names::event_id::EventId;
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::extra_registers::ExtraRegisters;
 
-/// Table of the events that are opened on one processor: 168 bytes per event, and 208 bytes for the processor. It may
-/// have room for more events than there are counters.
+/// Table of the events that are opened on one processor: 168 bytes per event, and 208 bytes for the processor. The
+/// table may have room for more events than there are counters.
 ///
 /// The embedder lends a table as it lends a [`CounterMemory`](crate::CounterMemory). `&EventTable<[EventEntry; N]>`
 /// coerces to `&EventTable`.
@@ -244,13 +244,14 @@ impl EventTable {
 
     /// Releases the table of a session that ended without [`shut_down`](crate::CounterSession::shut_down). The
     /// session's [memory](crate::CounterMemory::reclaim) has to be released, too. All events of the table are closed.
-    /// Their [extra registers](crate::Event::with_extra) keep their values.
+    /// The events' [extra registers](crate::Event::with_extra) keep their values.
     ///
     /// # Context
     /// Task, on the processor of this table, while none of this processor's interrupts is being serviced.
     ///
     /// # Safety
-    /// - The old session is not used again. It would share its events with the next session that takes the table.
+    /// - The old session is not used again. Used again, the old session would share its events with the next session
+    ///   that takes the table.
     ///
     /// ```
     /// # use pmu_core::{CounterMemory, CounterSlot, EventEntry, EventTable};

@@ -111,9 +111,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// If counters are missing, other events move to other counters if this frees enough of them. If there still are
     /// too few, a group that rotates waits for its turn, and any other group takes the counters of events that rotate.
     ///
-    /// The search finds an assignment if one exists. It assigns counters and [extra registers](Event::with_extra) to
-    /// the group's events and to the running events that do not give way. It visits the counters once per event, and at
-    /// most every order of the extra registers' values. The call accesses no register before the search has ended.
+    /// The search finds an assignment if one exists. The assignment gives counters and [extra
+    /// registers](Event::with_extra) to the group's events and to the running events that do not give way. The search
+    /// visits the counters once per event, and at most every order of the extra registers' values. The call accesses no
+    /// register before the search has ended.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, GroupError, GroupId, MsrBackend, Platform};
@@ -170,7 +171,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`NoSuchGroup`](CounterError::NoSuchGroup): the group is not open, or not all of its events are on this
     ///   processor.
     /// - [`NotStarted`](CounterError::NotStarted): none of the group's events is started.
-    /// - Otherwise the first error of [`stop_event`](Self::stop_event). Everything else was stopped.
+    /// - The first error of [`stop_event`](Self::stop_event). All other events were stopped.
     pub fn stop_group(&mut self, group: GroupId, now: u64) -> Result<(), GroupError> {
         let first = self.first_of(group)?;
         if !self.group_events(group).any(|event| self.is_started(event)) {
@@ -243,7 +244,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`NoSuchGroup`](CounterError::NoSuchGroup): the group is not open, or not all of its events are on this
     ///   processor.
     /// - [`CounterLost`](CounterError::CounterLost): a register access of a counter of the group failed earlier.
-    /// - Otherwise the errors of [`read_event`](Self::read_event), for the first event that cannot be read.
+    /// - The errors of [`read_event`](Self::read_event), for the first event that cannot be read.
     pub fn read_group(
         &self,
         group: GroupId,

@@ -27,18 +27,19 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// of a group get their counters together.
     ///
     /// An event's share is the part of its started time in which it was on a counter, over about the last 16 rotations.
-    /// The waiting event with the smallest share comes first. It takes the counter of the rotating event with the
-    /// greatest share, if that share exceeds the waiting event's. In the long run, rotating events that can use the
-    /// same counters have equal shares, whether the events are the processor's or a thread's, and however long the
-    /// threads' time slices are. Events that do not rotate keep their counters.
+    /// The waiting event with the smallest share comes first. This event takes the counter of the rotating event with
+    /// the greatest share, if that share exceeds its own. In the long run, rotating events that can use the same
+    /// counters have equal shares, whether the events are the processor's or a thread's, and however long the threads'
+    /// time slices are. Events that do not rotate keep their counters.
     ///
     /// For a caller without a clock, who always passes 0 as `now`, each rotation counts as one unit of time for the
     /// events on this processor.
     ///
     /// If no event waits, no register is accessed.
     ///
-    /// A rotating event whose counter faulted waits for its turn, too. Its count since its last interrupt, or since it
-    /// got the counter, is lost. An event that does not rotate, and whose counter faulted, has to be started again.
+    /// A rotating event whose counter faulted waits for its turn, too. The event's count since the last interrupt, or
+    /// since the event got the counter, is lost. An event that does not rotate, and whose counter faulted, has to be
+    /// started again.
     ///
     /// If an event loses its counter while an overflow is pending, the overflow is reported when the event next occurs
     /// on a counter.

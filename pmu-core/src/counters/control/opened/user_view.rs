@@ -28,7 +28,7 @@ pub struct UserView {
     /// The counter's index, which RDPMC takes in ECX.
     pub index: PmcIndex,
     /// Number of the counter's low bits that count on across the counter's own interrupts. If the counter has only
-    /// sign-extended writes, `width` is 31. Otherwise it is the counter's width less 1.
+    /// sign-extended writes, `width` is 31. Otherwise `width` is the counter's width less 1.
     pub width: u32,
     /// Total of the event at the time at which the view was made.
     pub counted: u64,
@@ -75,8 +75,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// # Errors
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
-    /// - [`HasPeriod`](CounterError::HasPeriod): the event interrupts. Its next interrupt reloads the counter, which
-    ///   would make the view wrong.
+    /// - [`HasPeriod`](CounterError::HasPeriod): the event interrupts. The event's next interrupt reloads the counter,
+    ///   which would make the view wrong.
     /// - [`NotStarted`](CounterError::NotStarted): the event is on no counter at present.
     /// - [`NotAvailable`](CounterError::NotAvailable): RDPMC cannot read the counter, or user mode may not; see
     ///   [`Event::with_user_rdpmc`](crate::Event::with_user_rdpmc).

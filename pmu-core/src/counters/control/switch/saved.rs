@@ -98,7 +98,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`Faulted`](CounterError::Faulted): a counter's register did not answer, and its count is lost. The other
     ///   counters were saved.
     /// - [`RegistersLost`](CounterError::RegistersLost), only with a global control register: a counter's registers
-    ///   lost their contents. Its count is lost, and it was saved as at the beginning of its period.
+    ///   lost their contents. The counter's count is lost, and the counter was saved as at the beginning of its period.
     pub fn save(
         &mut self,
         area: &mut SavedCounters,

@@ -49,9 +49,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Returns the events that failed, and the reason of the first failure. All other events were taken.
     ///
     /// [`Faulted`](CounterError::Faulted) means that a register of the event's counter does not answer,
-    /// [`CounterLost`](CounterError::CounterLost) that it did not answer earlier. The event's count since its last
-    /// interrupt, or since it got the counter, is lost. The event is taken all the same, and starts again where it is
-    /// switched in.
+    /// [`CounterLost`](CounterError::CounterLost) that it did not answer earlier. The events counted since the last
+    /// interrupt, or since the event got the counter, are lost. The event is taken all the same, and starts again where
+    /// it is switched in.
     pub fn switch_out(
         &mut self,
         events: &mut [ThreadEvent],
@@ -143,7 +143,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - is confined to counters that this processor lacks.
     ///
     /// This costs two writes per event, and two per group. An interrupt may come before the events' identities are in
-    /// `events`. Its handler then identifies the event by its [tag](crate::Event::tagged).
+    /// `events`. The interrupt's handler then identifies the event by its [tag](crate::Event::tagged).
     ///
     /// ```
     /// # use pmu_core::{CounterSession, CounterUnit, EventSource, MsrBackend, Platform, ThreadEvent};

@@ -22,8 +22,8 @@ use crate::platform::Platform;
 /// Call [`end`](Self::end) on every path, also before an early return by `?`. Dropping a window instead accesses no
 /// register, and leaves the counters lent:
 /// - The session's operations find no counters, and its events count nothing.
-/// - The end of the session's next window restores the events. Their periods begin anew, and their counts since the
-///   last interrupt or start are lost.
+/// - The end of the session's next window restores the events. The events' periods begin anew, and their counts since
+///   the last interrupt or start are lost.
 /// - [`shut_down`](CounterSession::shut_down) still stops the counters.
 /// - No later call clears what the borrower left in the status, and on [added](LentCounters::add_unowned) counters.
 #[must_use = "the counters are lent until the window ends"]
@@ -44,9 +44,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// hypervisor opens the window before it loads a guest's state, and ends it after it has saved that state.
     ///
     /// During the window, [`service`](crate::service) accesses no register, and [tells](crate::Serviced::lent) that the
-    /// interrupt may be the borrower's. If delivery masks the LVT entry, the borrower unmasks it after acknowledging
-    /// the overflow; otherwise the window's end unmasks it. The events' times do not advance during the window, from
-    /// this call's `now` to the end's.
+    /// interrupt may be the borrower's. If delivery masks the LVT entry, the borrower unmasks the entry after
+    /// acknowledging the overflow; otherwise the window's end unmasks the entry. The events' times do not advance
+    /// during the window, from this call's `now` to the end's.
     ///
     /// If an overflow is pending, it is reported to `overflowed` once, as its interrupt would have reported it. If the
     /// interrupt still comes, `service` claims it as spurious.

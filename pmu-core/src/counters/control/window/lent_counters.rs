@@ -8,7 +8,7 @@ use crate::counters::names::counter_id::CounterSet;
 /// the counters are free.
 ///
 /// A [`CounterWindow`](crate::CounterWindow) provides this value while a session lends its counters. The counters are
-/// stopped, and have no overflow pending. Their control and value registers still hold what the owner left. The
+/// stopped, and have no overflow pending. The counters' control and value registers still hold what the owner left. The
 /// borrower programs a counter before it enables the counter, and disarms the counter in the end.
 #[derive(Debug)]
 pub struct LentCounters {
@@ -55,8 +55,8 @@ impl LentCounters {
     }
 
     /// Returns the value of the global control register without the lent counters' bits, so that only other owners'
-    /// counters run. The borrower writes this value back in the end. It is also the value for the host-state field of a
-    /// VMCS.
+    /// counters run. The borrower writes this value back in the end. The host-state field of a VMCS takes the same
+    /// value.
     pub const fn global_control(&self) -> u64 {
         self.global_control
     }
