@@ -124,8 +124,8 @@ impl PmuEvent {
         })
     }
 
-    /// Returns the MSR that refines the event's first encoding beyond its select, with the value for the MSR; `None` if
-    /// there is none.
+    /// Returns the MSR of the event's first [encoding](Encoding), with the value that the event needs in it; `None` if
+    /// the encoding has no MSR.
     ///
     /// ```
     /// // The latency in cycles above which loads are counted is in an MSR.
@@ -138,7 +138,7 @@ impl PmuEvent {
         self.encodings().next().and_then(|encoding| encoding.extra)
     }
 
-    /// Returns whether the event can be sampled precisely, by PEBS, and whether the event must be.
+    /// Returns whether the event cannot, can or must be sampled precisely, which is by PEBS.
     pub const fn precise(&self) -> Precise {
         self.record.shape.precise
     }

@@ -19,7 +19,8 @@ pub enum EventError {
     },
     /// The name or pattern is longer than [`MAX_NAME`] bytes, as no event's name is.
     TooLong,
-    /// Several events match a pattern of [`only_match`](CoreType::only_match), which expects exactly one.
+    /// Several events match the pattern passed to [`only_match`](CoreType::only_match), which expects exactly one
+    /// match.
     Ambiguous {
         /// Number of matching events.
         matches: usize,

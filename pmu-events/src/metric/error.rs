@@ -13,7 +13,7 @@ pub enum MetricError {
     NotHere(Metric),
     /// No count was given for this event of the metric.
     NotCounted(&'static str),
-    /// The denominator is 0: the events in it did not happen while they were counted.
+    /// The denominator of the ratio is 0, because the events counted for it did not happen.
     NothingToShare,
 }
 

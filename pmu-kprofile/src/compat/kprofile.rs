@@ -51,7 +51,7 @@ pub struct KProfile {
     pub object_type: ObjectType,
     /// List entry of the object.
     pub link: ListEntry,
-    /// Address of the process object; 0 if the profile is global.
+    /// Address of the profiled process object; 0 if all execution is profiled.
     pub process: u64,
     /// Members whose meaning depends on whether the object is a basic or a callback object.
     pub role: Role,

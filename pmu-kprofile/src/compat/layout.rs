@@ -88,7 +88,7 @@ impl Layout {
     /// layouts.
     pub const X64_WIN11: Self = Self::x64("X64Win11", WindowsVersion::Windows11, Tail { segment: 0x40, affinity: Some(0x48), groups: 32, source: Some(0x150), started: 0x152, callbacks: true, size: 0x158 });
 
-    /// All known layouts: first those of 32-bit, then those of 64-bit Windows, each ascending by version.
+    /// All known layouts: 32-bit Windows before 64-bit Windows, each in ascending order of versions.
     pub const ALL: [Self; 7] = [
         Self::X86_NT310, Self::X86_NT351, Self::X86_WIN7,
         Self::X64_SERVER2003, Self::X64_WIN7, Self::X64_WIN8, Self::X64_WIN11,

@@ -28,8 +28,8 @@ impl<const P: usize> Mailbox<P> {
         }
     }
 
-    /// Performs what other processors requested of this one: first the stops that were not done in time, then the
-    /// posted request.
+    /// Performs the requests of other processors to this processor: first the stops that were not done in time, then
+    /// the posted request.
     ///
     /// A call that interrupts another call returns at once; the interrupted call then looks for requests once more. If
     /// [`serve`](Processors::serve) unwinds, the requester's error is [`NoAnswer`](InterfaceError::NoAnswer), the

@@ -164,7 +164,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Starts the sources of started profiles on processors that became active, and waits while another task starts or
     /// stops.
     ///
-    /// The call otherwise does what [`try_update_processors`](Self::try_update_processors) does.
+    /// Apart from the waiting, the call does what [`try_update_processors`](Self::try_update_processors) does.
     ///
     /// # Context
     /// Task. Waits.
@@ -181,7 +181,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Starts the sources of started profiles again on a processor that lost its state, and waits while another task
     /// starts or stops.
     ///
-    /// The call otherwise does what [`try_restart_processor`](Self::try_restart_processor) does.
+    /// Apart from the waiting, the call does what [`try_restart_processor`](Self::try_restart_processor) does.
     ///
     /// # Context
     /// Task. Waits. No source that a profile started may be running on the processor.

@@ -304,7 +304,7 @@ impl<const N: usize, const P: usize> Stopping<'_, N, P> {
         lock.change() != self.change || lock.poll()
     }
 
-    /// Returns whether the stop of the source succeeded on every processor on which the source had to be stopped.
+    /// Returns whether the source was stopped on every processor on which it had to be stopped.
     ///
     /// # Errors
     /// [`Hardware`](ProfileError::Hardware) names the first processor on which the source may still be running.

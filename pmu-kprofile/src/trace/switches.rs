@@ -81,7 +81,7 @@ impl<const N: usize> SwitchTrace<N> {
     /// [`TraceControl::set_pebs_hooks`](crate::trace::TraceControl::set_pebs_hooks) requested it.
     ///
     /// # Context
-    /// Any, on the processor that switches, which is `on`. Wait-free.
+    /// Any, on the processor `on`, which is switching threads. Wait-free.
     pub fn record(
         &self,
         on: ProcessorNumber,
