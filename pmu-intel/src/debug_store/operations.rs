@@ -139,8 +139,8 @@ pub unsafe fn write_pebs_enable<M: MsrBackend>(msr: &M, counters: u64) -> Result
 ///   a save area with a BTS buffer was written by [`write_ds_area`], and the promises of [`write_ds_area`] hold for
 ///   that area.
 /// - The kernel's debugger and its handler of debug exceptions work with the values of `lbr` and `btf`.
-/// - The calling code cannot have interrupted an operation of a session on this processor. The session changes another bit of the
-///   register by a read and a write, and the write would restore the old value of the bits of `value`.
+/// - The calling code cannot have interrupted an operation of a session on this processor. The session changes another
+///   bit of the register by a read and a write, and the write would restore the old value of the bits of `value`.
 pub unsafe fn write_debugctl<M: MsrBackend>(msr: &M, value: DebugCtl) -> Result<(), M::Error> {
     // SAFETY: the caller promised that the processor may store branch records. The
     // backend keeps the address to itself, by the caller's promise.
