@@ -78,8 +78,8 @@ pub enum CounterError {
     /// A register access of the event's counter failed, and the event has not run since. The events counted since the
     /// last interrupt, or since the event got the counter, are lost. The event can be started again.
     CounterLost(EventId),
-    /// No counter is free for the event. Each counter that can count it has faulted, or is used by an event that does
-    /// not give way. After a [`service`](crate::service) that [masked](ServiceError::masked) the interrupt, every
+    /// No counter is free for the event. Each counter that can count the event has faulted, or is used by an event that
+    /// does not give way. After a [`service`](crate::service) that [masked](ServiceError::masked) the interrupt, every
     /// counter is treated as faulted until [`reprogram`](crate::CounterSession::reprogram).
     NoFreeCounter,
     /// The [extra register](crate::Event::with_extra) at this address is not available to the event. Either running
@@ -96,7 +96,7 @@ pub enum CounterError {
     /// again.
     RegistersLost,
     /// The saved counters cannot be restored:
-    /// - The counters were saved under another table of rows.
+    /// - The counters were saved under another source's table of rows.
     /// - This processor lacks the event of a saved counter.
     /// - One of the counters or rows is in use already, or one of the counters has faulted.
     /// - Too few counters are free.

@@ -14,7 +14,7 @@ use crate::msr::fault::MsrFault;
 /// overflow status. Other registers of single counters keep their values; [`UnusedRegisters`](crate::UnusedRegisters)
 /// clears those.
 ///
-/// The call needs no session, and ends none. After it, use this processor's sessions only for
+/// The call needs no session, and ends none. After this call, use this processor's sessions only for
 /// [`reprogram`](crate::CounterSession::reprogram), which starts their events anew. If a performance interrupt is still
 /// to come, and its handler calls [`service`](crate::service), `service` may write the global control register once
 /// more. The counters' own controls stay clear.

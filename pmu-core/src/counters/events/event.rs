@@ -9,7 +9,7 @@ use crate::msr::address::MsrAddress;
 /// An event to be counted, with its privilege levels, its period, and the counters that may count it.
 ///
 /// A new event is counted at every privilege level, on any counter, without interrupts. The event's total is exact,
-/// except for events that the interrupt handler itself causes. The total may miss such events in two cases:
+/// except that events caused by the interrupt handler itself may be missing in two cases:
 /// - On Intel, the driver stops the counters while it services an interrupt.
 /// - Without an overflow status (AMD before PerfMonV2, Intel's version 1), the driver stops a wrapped counter while it
 ///   re-arms the counter, once per 2^47 or 2^31 events.
@@ -201,9 +201,9 @@ impl Event {
     /// Lets the event rotate: if there are too few counters, the event takes turns with other events at each
     /// [`rotate`](crate::CounterSession::rotate).
     ///
-    /// An event that does not rotate takes the counter of a rotating event, and keeps it until it is stopped or its
-    /// thread is switched out. All rotating events, the processor's and its threads', share the remaining counters:
-    /// each event gets an equal part of the time for which it is started.
+    /// An event that does not rotate takes the counter of a rotating event, and keeps that counter until the event is
+    /// stopped or its thread is switched out. All rotating events, the processor's and its threads', share the
+    /// remaining counters: each event gets an equal part of the time for which it is started.
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};
@@ -287,7 +287,7 @@ impl Event {
     /// fails to start, or takes turns if it [rotates](Self::rotating).
     ///
     /// On Intel's Nehalem and Westmere, the two logical processors of a core share each such register, so the kernel
-    /// lets only one of them use it. Source: SDM vol. 4, scope of the registers.
+    /// lets only one of the two processors use the register. Source: SDM vol. 4, scope of the registers.
     ///
     /// ```
     /// use pmu_core::{Event, EventSelect, MsrAddress};

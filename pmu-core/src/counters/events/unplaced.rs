@@ -39,13 +39,13 @@ impl SavedEvent {
         Ok(Self::resolved(event, select, counters, core_type_of(event, unit)))
     }
 
-    /// Makes these events a group, whose events are counted together or not at all. All of them have to be given to
-    /// [`switch_in`](crate::CounterSession::switch_in) together. The first event decides whether the group
+    /// Makes these events a group, whose events are counted together or not at all. All events of the group have to be
+    /// given to [`switch_in`](crate::CounterSession::switch_in) together. The first event decides whether the group
     /// [rotates](Event::rotating), and whether it is to be started. Events that belong to another group leave that
     /// group.
     ///
     /// Only [`switch_in`](crate::CounterSession::switch_in) finds out whether the processor's counters can count the
-    /// whole group; if not, it returns an error.
+    /// whole group. If they cannot, `switch_in` returns an error.
     ///
     /// # Errors
     /// Nothing was changed:

@@ -64,8 +64,8 @@ const SERVED_WITHIN: u64 = 1 << 31;
 /// wait-free, and bounded by the number of places and counters. In an interrupt that interrupted `service`, such as an
 /// NMI, counts may be torn.
 ///
-/// If the interrupt interrupted an operation of a task on these events, their times may lack the time since the
-/// operation before it.
+/// If the interrupt interrupted an operation of a task on these events, the events' times may lack the time since the
+/// operation before.
 ///
 /// # Errors
 /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.

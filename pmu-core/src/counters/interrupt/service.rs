@@ -13,7 +13,7 @@ use crate::platform::Platform;
 /// Services the performance interrupt of the processor that executes the call: finds the overflowed counters, re-arms
 /// them, reports each completed period to `overflowed` once, and lets the interrupt recur.
 ///
-/// `memory` is this processor's. If no session has taken it, `service` accesses no register and returns
+/// `memory` is this processor's. If no session has taken this memory, `service` accesses no register and returns
 /// [`NotOurs`](Claim::NotOurs), with one exception. The first interrupt after a
 /// [`shut_down`](crate::CounterSession::shut_down) may be claimed as spurious.
 ///

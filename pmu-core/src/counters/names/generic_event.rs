@@ -19,8 +19,8 @@ pub enum GenericEvent {
     /// Instructions retired.
     Instructions,
     /// Cycles of a clock of constant frequency, counted while the core is not halted. The clock is the TSC's on Intel's
-    /// fixed counter 2, and on AMD from Zen 4 on. On an Intel processor without fixed counter 2, it is the clock that
-    /// the processor's manual names.
+    /// fixed counter 2, and on AMD from Zen 4 on. On an Intel processor without fixed counter 2, the clock is the one
+    /// that the processor's manual names.
     ReferenceCycles,
     /// On Intel, accesses of the last-level cache. On AMD's Zen, accesses of the second-level cache.
     CacheReferences,

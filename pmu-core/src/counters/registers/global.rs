@@ -12,8 +12,8 @@ use crate::msr::address::MsrAddress;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct GlobalRegisters {
-    /// The control register, with one bit per counter. A counter counts only while its bit here and the enable bits of
-    /// its own control are set.
+    /// The control register, with one bit per counter. A counter counts only while its bit in this register and the
+    /// enable bits of its own control are set.
     pub control: MsrAddress,
     /// The overflow status register, with one bit per counter, set when the counter has overflowed.
     pub status: MsrAddress,
@@ -22,8 +22,8 @@ pub struct GlobalRegisters {
     /// The driver stops the counters while it services their interrupt. This costs two more writes per interrupt, and
     /// keeps the events of the interrupt path itself out of the counts.
     pub stop_while_serviced: bool,
-    /// Bit of the status that the processor sets when it freezes the counters; acknowledging this bit releases them. If
-    /// this field is 0, a processor that freezes its counters clears the control register instead.
+    /// Bit of the status that the processor sets when it freezes the counters; acknowledging this bit releases the
+    /// counters. If this field is 0, a processor that freezes its counters clears the control register instead.
     pub frozen: u64,
     /// The freeze bit, if the processor has one. While it is set, the processor stops all its counters when it raises
     /// the performance interrupt.

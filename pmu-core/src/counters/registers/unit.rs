@@ -212,7 +212,7 @@ impl CounterUnit {
     }
 
     /// Declares whether each counter's control has a bit that denies RDPMC above privilege level 0. In an event select
-    /// this is bit 37. In the control register of the fixed counters, it is bit 33 + 4*n* for counter *n*.
+    /// this is bit 37. In the control register of the fixed counters, this is bit 33 + 4*n* for counter *n*.
     pub const fn set_user_rdpmc_control(&mut self, declared: bool) {
         self.user_rdpmc_control = declared;
     }

@@ -21,7 +21,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// If the event waits for a counter, and at most one event of its old period is left, the overflow of the old
     /// period is reported once the event has a counter. The new period begins then.
     ///
-    /// On a processor with a global control register, the call stops the event's group until it is done.
+    /// On a processor with a global control register, the event's group is stopped during the call.
     ///
     /// ```
     /// use pmu_core::{CounterError, CounterSession, EventId, EventOverflow, EventSource, MsrBackend, Platform};

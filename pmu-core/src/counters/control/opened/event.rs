@@ -90,8 +90,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Starts an opened event on a counter that can count it. If every such counter is in use, other events move to
-    /// other counters if this frees one. If no counter becomes free, an event that [rotates](Event::rotating) waits for
-    /// its turn, and any other event takes the counter of an event that rotates.
+    /// other counters if this frees a counter. If no counter becomes free, an event that [rotates](Event::rotating)
+    /// waits for its turn, and any other event takes the counter of an event that rotates.
     ///
     /// The event's total continues from its last value, and so does a period that a stop interrupted.
     ///

@@ -109,7 +109,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// continue as in [`start_event`](Self::start_event).
     ///
     /// If counters are missing, other events move to other counters if this frees enough of them. If there still are
-    /// too few, a group that rotates waits for its turn, and any other group takes the counters of events that rotate.
+    /// too few counters, a group that rotates waits for its turn, and any other group takes the counters of events that
+    /// rotate.
     ///
     /// The search finds an assignment if one exists. The assignment gives counters and [extra
     /// registers](Event::with_extra) to the group's events and to the running events that do not give way. The search
@@ -188,8 +189,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         outcome.and(resumed)
     }
 
-    /// Stops a group and closes its events. If some of its events are switched out, the call closes the events that are
-    /// on this processor. Events opened later may get the same identities.
+    /// Stops a group and closes its events. If some of the group's events are switched out, the call closes the events
+    /// that are on this processor. Events opened later may get the same identities.
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventSource, GroupId, MsrBackend, Platform};

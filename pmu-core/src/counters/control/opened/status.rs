@@ -20,8 +20,8 @@ pub enum EventStatus {
     Inactive,
     /// The event is started, and runs on this counter.
     Active(CounterId),
-    /// The event was started, but is no longer counted. Either its counter faulted, or it found no counter and does not
-    /// [rotate](crate::Event::rotating). A task starts the event again, or stops it.
+    /// The event was started, but is no longer counted. Either the event's counter faulted, or the event found no
+    /// counter and does not [rotate](crate::Event::rotating). A task starts the event again, or stops it.
     Error,
 }
 

@@ -166,7 +166,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// processor.
     /// - An event for which the table has no room stays switched out.
     /// - An event that finds no counter is opened, but not started, unless it [rotates](crate::Event::rotating). After
-    ///   the next [`switch_out`](Self::switch_out) it counts as started, so that the next `switch_in` starts it again.
+    ///   the next [`switch_out`](Self::switch_out) the event counts as started, so that the next `switch_in` starts it
+    ///   again.
     /// - With [`OtherProcessor`](CounterError::OtherProcessor), nothing was changed: `processor` describes another type
     ///   of core than the session's, as for [`open_event`](Self::open_event).
     pub fn switch_in(

@@ -21,8 +21,8 @@ pub struct LentCounters {
 
 impl LentCounters {
     /// Declares that these counters of the processor that executes the call have no owner and are stopped. For
-    /// instance, they are stopped by the global control register, whose value is `global_control`. If a counter has an
-    /// owner after all, the owner's counts become wrong.
+    /// instance, the counters are stopped by the global control register, whose value is `global_control`. If a counter
+    /// has an owner after all, the owner's counts become wrong.
     ///
     /// # Context
     /// Task. The returned value stays on the processor.
