@@ -7,14 +7,14 @@ use core::fmt;
 
 use pmu_core::{Interval, Platform, TimerUnavailable};
 
-/// Access to the local APIC of the processor that executes the call, which the kernel implements: one write, of the LVT
-/// entry for performance counters.
+/// Access to the local APIC of the processor that executes the call, which the kernel implements. The one operation is
+/// a write of the LVT entry for performance counters.
 ///
 /// # For embedders
-/// - Called in task, interrupt and NMI context; takes no lock that an interrupt could find held.
+/// - Called in task, interrupt and NMI context; takes no lock that the interrupted code may hold.
 ///
-/// In xAPIC mode the registers are memory; in x2APIC mode they are model-specific registers. The APIC is the kernel's,
-/// and so is the code that writes it:
+/// In xAPIC mode the registers are memory; in x2APIC mode they are model-specific registers. The local APIC belongs to
+/// the kernel, so the kernel has the code that writes it:
 ///
 /// ```
 /// use pmu::{ApicRegisters, LocalApic};
@@ -39,8 +39,9 @@ use pmu_core::{Interval, Platform, TimerUnavailable};
 /// # XApic(0).write_performance_entry(0);
 /// ```
 pub trait ApicRegisters {
-    /// Writes the LVT entry for performance counters (LVTPC): MSR [`X2APIC_MSR`](LocalApic::X2APIC_MSR), or
-    /// [`XAPIC_OFFSET`](LocalApic::XAPIC_OFFSET) bytes into the page of xAPIC mode.
+    /// Writes the LVT entry for performance counters (LVTPC). In x2APIC mode the entry is MSR
+    /// [`X2APIC_MSR`](LocalApic::X2APIC_MSR); in xAPIC mode it is at [`XAPIC_OFFSET`](LocalApic::XAPIC_OFFSET) bytes
+    /// into the page of registers.
     fn write_performance_entry(&self, entry: u32);
 }
 
@@ -52,14 +53,14 @@ impl<A: ApicRegisters + ?Sized> ApicRegisters for &A {
 
 /// Delivery of the performance interrupt: as an NMI, or by a vector.
 ///
-/// An NMI comes everywhere, also in code with interrupts off, and every handler on its way must be ready for it. An
-/// interrupt by vector waits until interrupts are on, and is charged to the code that runs then; its handler
-/// acknowledges it at the local APIC. [`service`](pmu_core::ProfileInterface::service) serves both alike.
+/// An NMI also interrupts code with interrupts off, so it can interrupt any other handler. An interrupt by vector waits
+/// until interrupts are on, and is attributed to the code that runs then. The handler of the vector acknowledges the
+/// interrupt at the local APIC. [`service`](pmu_core::ProfileInterface::service) serves both in the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Delivery(u32);
 
-/// Vector below 32, which belongs to an exception and cannot be the performance interrupt's.
+/// Vector below 32, which belongs to an exception and cannot be that of the performance interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct InvalidVector(pub u8);
@@ -91,7 +92,8 @@ impl Delivery {
         if vector < 32 { Err(InvalidVector(vector)) } else { Ok(Self(vector as u32)) }
     }
 
-    /// Returns the value of the unmasked LVT entry with this delivery: vector 7:0, delivery mode 10:8, mask 16.
+    /// Returns the value of the unmasked LVT entry with this delivery. Bits 7:0 are the vector, 10:8 the delivery mode;
+    /// bit 16, the mask, is 0.
     pub const fn entry(self) -> u32 {
         self.0
     }
@@ -148,7 +150,7 @@ impl<T: ProfileTimer + ?Sized> ProfileTimer for &T {
     }
 }
 
-/// Absence of a timer: `ProfileTime` cannot be started.
+/// Stands for a missing timer: `ProfileTime` cannot be started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct NoTimer;
@@ -163,7 +165,7 @@ impl ProfileTimer for NoTimer {
 /// Mask bit of an LVT entry (SDM vol. 3A, "Local Vector Table").
 const MASKED: u32 = 1 << 16;
 
-/// [`Platform`] of a processor with a local APIC, by which a session and its interrupt's handler mask and unmask the
+/// [`Platform`] of a processor with a local APIC, through which a session and the interrupt handler mask and unmask the
 /// performance interrupt.
 ///
 /// ```
@@ -196,11 +198,11 @@ impl<A, T> LocalApic<A, T> {
 }
 
 impl<A: ApicRegisters, T: ProfileTimer> LocalApic<A, T> {
-    /// Creates the platform of the local APIC that `registers` writes, with this delivery of the performance interrupt
-    /// and this timer.
+    /// Creates the platform of a processor. `registers` writes the local APIC; `delivery` and `timer` are those of the
+    /// platform.
     ///
-    /// The session and the interrupt's handler of a processor each have such a value, and both need the same delivery:
-    /// each unmasking writes the LVT entry anew.
+    /// A processor's session and its interrupt handler each have their own `LocalApic`. Both need the same `delivery`,
+    /// because each unmasking writes the whole LVT entry.
     pub const fn new(registers: A, delivery: Delivery, timer: T) -> Self {
         Self { registers, entry: delivery.entry(), timer }
     }

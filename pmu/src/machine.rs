@@ -10,13 +10,13 @@ use pmu_core::{
 };
 use pmu_intel::Emon;
 
-/// Counters and profile interface of a machine, detected by CPUID: Intel's, AMD's, counters without sources, or time
-/// alone.
+/// Counters and profile interface of a machine, detected by CPUID: Intel's, AMD's, counters without sources, or only
+/// time.
 ///
-/// One type stands for all vendors, so that a kernel keeps the machine in one static and its interrupt's handler needs
-/// no generics. Further operations are those of [`ProfileInterface`](pmu_core::ProfileInterface) and
-/// [`SourceInterface`](pmu_core::SourceInterface). Of these, `unit` is the boot processor's counters, and `unit_of` the
-/// counters of the processor that a snapshot describes.
+/// One type stands for all vendors. So a kernel can keep the machine in one static, and its interrupt handler needs no
+/// generics. The other operations are those of [`ProfileInterface`](pmu_core::ProfileInterface) and
+/// [`SourceInterface`](pmu_core::SourceInterface): among them, `unit` describes the boot processor's counters, and
+/// `unit_of` the counters of the processor that a snapshot describes.
 ///
 /// ```
 /// use pmu::Machine;
@@ -47,13 +47,13 @@ pub enum Machine {
     Intel(Emon),
     /// AMD's core counters, with Windows' sources.
     Amd(Amd64),
-    /// AMD's core counters on a Zen, with sources that count what their names say. Only
-    /// [`detect_zen`](Machine::detect_zen) returns it.
+    /// AMD's core counters on a Zen, with sources that count what their names say. [`detect_zen`](Machine::detect_zen)
+    /// returns this variant; the other methods do not.
     Zen(Zen),
-    /// Counters that take any event, and no sources but time, for this reason: Hygon's counters, which are as AMD's,
-    /// and Zhaoxin's, which are as Intel's.
+    /// Counters that take any event, without sources except `ProfileTime`, for this reason. Examples are Hygon's
+    /// counters, which are like AMD's, and Zhaoxin's, which are like Intel's.
     CountersOnly(DefaultInterface, NoInterface, CounterUnit),
-    /// Time alone, and no counters, for this reason.
+    /// No counters, and `ProfileTime` as the only source, for this reason.
     TimeOnly(DefaultInterface, NoInterface),
 }
 
@@ -66,8 +66,8 @@ impl Machine {
         Self::of(snapshot, Emon::detect(snapshot), Amd64::detect(snapshot))
     }
 
-    /// Detects the machine as [`detect`](Self::detect) does, except that a Zen has the sources of [`Zen`]: fewer than
-    /// Windows has, each of which counts what its name says.
+    /// Detects the machine as [`detect`](Self::detect) does, except that a Zen has the sources of [`Zen`]. These are
+    /// fewer than Windows' sources, and each counts what its name says.
     ///
     /// ```
     /// use pmu::Machine;
@@ -96,8 +96,8 @@ impl Machine {
 
     /// Detects the machine as the HAL of a given Windows does.
     ///
-    /// Where that HAL has no interface for the processor, the processor's counters take events and have no sources.
-    /// Where that HAL has AMD's four legacy counters alone ([`Amd64::detect_as_of`]), so has the machine.
+    /// If that HAL has no interface for the processor, the processor's counters take events and have no sources. If
+    /// that HAL uses only AMD's four legacy counters ([`Amd64::detect_as_of`]), the machine has only these counters.
     ///
     /// ```
     /// use pmu::Machine;
@@ -140,7 +140,7 @@ impl Machine {
     }
 
     /// Returns the machine's sources together with the opened events of one processor, whose table is `events`. The
-    /// session is made from the result; the interrupt's handler makes its own with the same table.
+    /// session is created from the result. The interrupt handler calls `with_events` with the same table itself.
     ///
     /// ```
     /// use pmu::Machine;
@@ -169,12 +169,12 @@ impl Machine {
         WithOpenedEvents::new(self, events)
     }
 
-    /// Returns the opened events of one processor, whose table is `events`, without any source. They run on the
-    /// counters that the processor shares with the boot processor.
+    /// Returns the opened events of one processor, whose table is `events`, without any source. The events run on those
+    /// counters that both this processor and the boot processor have.
     ///
-    /// On a hybrid machine, whose types of core differ in their counters, [`OpenedEvents::new`] of the processor's own
-    /// [`unit_of`](SourceInterface::unit_of) has all counters of the processor. Its interrupt's handler then calls
-    /// [`service`](pmu_core::service) with the same source.
+    /// The core types of a hybrid machine differ in their counters. To use all counters of a processor there, create
+    /// [`OpenedEvents::new`] from the processor's own [`unit_of`](SourceInterface::unit_of), and call
+    /// [`service`](pmu_core::service) with the same value in the interrupt handler.
     ///
     /// ```
     /// use pmu::Machine;
@@ -203,14 +203,14 @@ impl Machine {
     }
 
     /// Services the performance interrupt of the processor that executes the call: finds the overflowed counters,
-    /// reports and re-arms them. This is [`ProfileInterface::service`] of the machine's interface, after one
-    /// comparison.
+    /// reports the overflows, and re-arms the counters. This calls [`ProfileInterface::service`] of the machine's
+    /// interface.
     ///
     /// # Context
-    /// Interrupt or NMI, and any other.
+    /// Any context: task, interrupt or NMI.
     ///
     /// # Errors
-    /// Those of [`pmu_core::service`].
+    /// The errors of [`pmu_core::service`].
     ///
     /// ```
     /// use pmu::Machine;
@@ -250,7 +250,7 @@ impl Machine {
         }
     }
 
-    /// Returns the reason why the machine has no sources but time; `None` if it has others.
+    /// Returns the reason why `ProfileTime` is the machine's only source; `None` if the machine has other sources.
     pub const fn why_time_only(&self) -> Option<NoInterface> {
         match self {
             Self::Intel(_) | Self::Amd(_) | Self::Zen(_) => None,

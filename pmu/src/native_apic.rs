@@ -14,8 +14,8 @@ const APIC_BASE: MsrUpdate = MsrUpdate::read(0x1B);
 const X2APIC_MODE: u64 = 1 << 10;
 const ENABLED: u64 = 1 << 11;
 
-/// The local APIC of the processor that executes the call, in the mode that `IA32_APIC_BASE` tells: [`ApicRegisters`]
-/// for a kernel that has no code of its own for it.
+/// The local APIC of the processor that executes the call, in the mode that `IA32_APIC_BASE` tells. It implements
+/// [`ApicRegisters`] for a kernel that has no code of its own for the local APIC.
 ///
 /// ```
 /// use pmu::core::MsrBackend;
@@ -39,11 +39,11 @@ pub struct NativeApic<M> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum NoApic {
-    /// `IA32_APIC_BASE` says that the local APIC is disabled.
+    /// The local APIC is disabled, according to `IA32_APIC_BASE`.
     Disabled,
     /// The local APIC is in xAPIC mode, and no mapping of its page was given.
     NotMapped,
-    /// `IA32_APIC_BASE` did not answer.
+    /// The read of `IA32_APIC_BASE` failed.
     Access(MsrFault),
 }
 
@@ -60,21 +60,24 @@ impl fmt::Display for NoApic {
 impl core::error::Error for NoApic {}
 
 impl<M: MsrBackend> NativeApic<M> {
-    /// Detects the mode of the local APIC of the processor that executes the call. `page` is the address at which the
-    /// registers of xAPIC mode are mapped; x2APIC mode needs none.
+    /// Detects the mode of the local APIC of the processor that executes the call. In xAPIC mode, `page` is the address
+    /// at which the registers are mapped. In x2APIC mode `page` is not used.
     ///
     /// # Context
     /// Task.
     ///
     /// # Errors
-    /// The local APIC is disabled; or in xAPIC mode, and there is no `page`; or its mode could not be read.
+    /// - The local APIC is disabled.
+    /// - The local APIC is in xAPIC mode, and `page` is `None`.
+    /// - The mode of the local APIC could not be read.
     ///
     /// # Safety
-    /// - At `page`, if given, are the 4 KiB of the local APIC's registers, mapped uncached and writable, wherever the
-    ///   value is used and for as long.
-    /// - Each processor on which the value is used is in the mode of this one for as long.
+    /// - If `page` is given, the 4 KiB of the local APIC's registers are mapped there, uncached and writable, in every
+    ///   context in which the value is used, for as long as it is used.
+    /// - Each processor on which the value is used has its local APIC in the detected mode for as long as the value is
+    ///   used.
     ///
-    /// Wrong: detected by a boot processor in xAPIC mode, before the kernel unmaps the page and changes to x2APIC mode.
+    /// Wrong: the boot processor detects xAPIC mode before the kernel unmaps the page and changes to x2APIC mode.
     ///
     /// ```
     /// # use pmu::{NativeApic, core::MsrBackend};

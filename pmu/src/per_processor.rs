@@ -7,15 +7,15 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use pmu_core::{CounterSession, Session};
 
-/// Number of the executing processor, which the kernel provides: the one promise that it makes for all of its
-/// [`PerProcessor`] and [`ProcessorLocal`] values.
+/// Number of the executing processor, which the kernel provides. All [`PerProcessor`] and [`ProcessorLocal`] values of
+/// the kernel rely on this one promise.
 ///
 /// # Safety
 /// - [`this_processor`](Self::this_processor) returns the same number throughout a call of [`PerProcessor::with`] or
 ///   [`ProcessorLocal::with`], and a number always means the same processor. So within `with` the task does not move to
-///   another processor, and no other task runs there that calls `with`: preemption is off, or the caller is bound to
-///   the processor and `with` is not called concurrently.
-/// - It may be called in any context, NMI included.
+///   another processor, and no other task that calls `with` runs on the same processor. Either preemption is off, or
+///   the caller is bound to the processor and `with` is not called concurrently.
+/// - `this_processor` may be called in any context, NMI included.
 ///
 /// ```
 /// use pmu::Processors;
@@ -28,7 +28,7 @@ use pmu_core::{CounterSession, Session};
 /// }
 /// ```
 ///
-/// Wrong: a number that was read before the task moved.
+/// Wrong: the number was read before the task moved to another processor.
 ///
 /// ```
 /// # use pmu::Processors;
@@ -46,10 +46,10 @@ pub unsafe trait Processors {
     fn this_processor() -> usize;
 }
 
-/// Value that tasks on one processor may use in turn, though it is not [`Send`].
+/// Value that tasks on one processor may use one after another, although the value is not [`Send`].
 ///
 /// # Safety
-/// - Using the value in one task, and then in another, does not break memory safety: the value shares nothing that the
+/// - Using the value in one task, and then in another, does not break memory safety. The value shares nothing that the
 ///   first task keeps, as an `Rc` would, and refers to no thread-local memory.
 ///
 /// ```
@@ -60,7 +60,7 @@ pub unsafe trait Processors {
 /// unsafe impl OnProcessor for Pending {}
 /// ```
 ///
-/// Wrong: a value that shares with others, without a lock.
+/// Wrong: the value shares data with other values, without a lock.
 ///
 /// ```
 /// # use pmu::OnProcessor;
@@ -95,7 +95,7 @@ unsafe impl<S: Send, M: Send, P: Send> OnProcessor for CounterSession<'_, S, M, 
 /// # Ok::<(), pmu::Busy>(())
 /// ```
 ///
-/// An `Rc` cannot be such a value: another task could hold a clone of it.
+/// An `Rc` cannot be such a value, because another task could hold a clone of the `Rc`.
 ///
 /// ```compile_fail,E0277
 /// # struct Kernel;
@@ -141,7 +141,7 @@ impl<T> Place<T> {
 }
 
 /// Place in a kernel's per-CPU data, for a value that must stay on its processor, such as a [`Session`]. The place
-/// belongs to the processor that uses it first, and any other is refused.
+/// belongs to the processor that uses it first. Calls on any other processor are refused.
 ///
 /// ```
 /// use pmu::{OnProcessor, ProcessorLocal, Processors};
@@ -179,10 +179,11 @@ impl<T, K: Processors> ProcessorLocal<T, K> {
         Self { owner: AtomicUsize::new(Self::UNUSED), place: Place::new(), kernel: PhantomData }
     }
 
-    /// Calls `act` with this processor's value, `None` before one was put there.
+    /// Calls `act` with this processor's value, which is `None` until `act` puts a value there.
     ///
     /// # Context
-    /// Any. In an interrupt that interrupted a call of `with` on the same processor the result is [`Busy::InUse`].
+    /// Any. If an interrupt came during a call of `with` on the same processor, `with` in its handler fails with
+    /// [`Busy::InUse`].
     ///
     /// # Errors
     /// [`Busy`]: `act` was not called.
@@ -215,11 +216,12 @@ impl<T, K> fmt::Debug for ProcessorLocal<T, K> {
 // tasks use a value in turn, which it can take by the promise of `OnProcessor`.
 unsafe impl<T: OnProcessor, K: Processors, const N: usize> Sync for PerProcessor<T, K, N> {}
 
-/// Reason why `with` did not call its function: the value is in use, or is not this processor's.
+/// Reason why `with` did not call `act`: the value is in use, or is not this processor's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Busy {
-    /// A call of `with` is under way on this processor: this call comes from an interrupt, or from within that one.
+    /// A call of `with` is under way on this processor. This call was made by an interrupt during that call, or within
+    /// its `act`.
     InUse,
     /// The number of the processor is not below the number of places.
     NoPlace {
@@ -246,15 +248,16 @@ impl fmt::Display for Busy {
 impl core::error::Error for Busy {}
 
 impl<T, K: Processors, const N: usize> PerProcessor<T, K, N> {
-    /// Creates places without a value.
+    /// Creates the places of `N` processors, without values.
     pub const fn new() -> Self {
         Self { places: [const { Place::new() }; N], kernel: PhantomData }
     }
 
-    /// Calls `act` with this processor's value, `None` before one was put there.
+    /// Calls `act` with this processor's value, which is `None` until `act` puts a value there.
     ///
     /// # Context
-    /// Any. In an interrupt that interrupted a call of `with` on the same processor the result is [`Busy::InUse`].
+    /// Any. If an interrupt came during a call of `with` on the same processor, `with` in its handler fails with
+    /// [`Busy::InUse`].
     ///
     /// # Errors
     /// [`Busy`]: `act` was not called.

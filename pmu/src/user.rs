@@ -34,15 +34,19 @@ use pmu_core::{PmcIndex, UserView};
 /// Number of attempts of [`UserPage::read`], after which the thread asks the kernel.
 const ATTEMPTS: u32 = 64;
 
-/// Page that a kernel shares with a user thread, by which the thread reads its event without a system call.
+/// Page that a kernel shares with a user thread, through which the thread reads its event without a system call.
 ///
-/// The page is a sequence lock, as Linux' `perf_event_mmap_page` is: the sequence is odd while the kernel writes. All
-/// zeros is a hidden page. The layout is fixed. Of 32 bits each are the sequence, at 0, the index for RDPMC plus 1 (0:
-/// hidden), at 4, and the width, at 8. Of 64 bits each are the events counted, at 16, and the counter's value then, at
-/// 24.
+/// The page is a sequence lock, like Linux' `perf_event_mmap_page`: the sequence is odd while the kernel writes. A page
+/// of zeros is a hidden page. The layout is fixed:
+///
+/// - at 0, 32 bits: the sequence;
+/// - at 4, 32 bits: the index for RDPMC plus 1, or 0 if the event is hidden;
+/// - at 8, 32 bits: the counter's width;
+/// - at 16, 64 bits: the number of events counted when the page was written;
+/// - at 24, 64 bits: the counter's value when the page was written.
 ///
 /// # Examples
-/// The kernel, whenever the [module](self) says so:
+/// The kernel, whenever the [module](self)'s documentation says so:
 ///
 /// ```
 /// use pmu::core::{CounterSession, EventId, EventSource, MsrBackend, Platform};
@@ -102,10 +106,11 @@ impl UserPage {
         }
     }
 
-    /// Publishes the event's present counter and count, so that the thread reads them by RDPMC.
+    /// Publishes the event's present counter and count, so that the thread can read the event by RDPMC.
     ///
     /// # Context
-    /// The kernel: task, on the processor on which the thread then runs, one call at a time for each page.
+    /// The kernel's task context, on the processor on which the thread then runs. For each page, only one call runs at
+    /// a time.
     ///
     /// ```
     /// use pmu::core::{PmcIndex, UserView};
@@ -121,10 +126,11 @@ impl UserPage {
         self.write(view.index.get().wrapping_add(1), view);
     }
 
-    /// Hides the event, which is on no counter: [`read`](Self::read) returns `None`, and the thread asks the kernel.
+    /// Hides the event, because it is on no counter. [`read`](Self::read) then returns `None`, and the thread asks the
+    /// kernel.
     ///
     /// # Context
-    /// As [`publish`](Self::publish).
+    /// The context of [`publish`](Self::publish).
     pub fn hide(&self) {
         let view = UserView { index: PmcIndex::new(0), width: 0, counted: 0, counted_to: 0 };
         self.write(0, &view);
@@ -142,13 +148,13 @@ impl UserPage {
         self.sequence.store((sequence | 1).wrapping_add(1), Release);
     }
 
-    /// Reads the event's total up to now. `rdpmc` executes RDPMC with the given index.
+    /// Reads the event's total up to now. `rdpmc` executes RDPMC with the given index in ECX.
     ///
-    /// `None`: the event is hidden, or the kernel changed the page at each of several attempts. The thread then
-    /// asks the kernel.
+    /// Returns `None` if the event is hidden, or if the kernel changed the page during each of several attempts. The
+    /// thread then asks the kernel.
     ///
     /// # Context
-    /// User mode, the thread whose page it is. Another thread would read another processor's counter.
+    /// User mode, on the thread to which the page belongs. Another thread would read the counter of another processor.
     #[inline]
     pub fn read(&self, mut rdpmc: impl FnMut(u32) -> u64) -> Option<u64> {
         for _ in 0..ATTEMPTS {

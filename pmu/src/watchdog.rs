@@ -5,16 +5,16 @@ use core::sync::atomic::{AtomicBool, AtomicU32};
 
 use pmu_core::{CounterMemory, CounterUnit, Event, EventId, GenericEvent};
 
-/// Hard-lockup detector of one processor: reports, by an NMI, that the processor has not taken its timer tick for
+/// Hard-lockup detector of one processor, which reports by an NMI that the processor has not taken its timer tick for
 /// seconds.
 ///
-/// An event of cycles interrupts, by NMI, every few seconds of the processor's work. If the processor's own timer tick
-/// has not come since the interrupt before, the processor is stuck with interrupts off. [`service`](pmu_core::service)
-/// arms the event again, as any other. The event counts cycles in which the processor is not halted, so an idle
-/// processor needs no tick.
+/// An event of cycles interrupts by NMI every few seconds of the processor's work. If the processor's own timer tick
+/// has not come since the previous interrupt, the processor is stuck with interrupts off.
+/// [`service`](pmu_core::service) re-arms the event like any other event. The event counts cycles in which the
+/// processor is not halted, so an idle processor needs no tick.
 ///
 /// # Examples
-/// A kernel's whole part, on a machine of two processors. `Registers` and `Apic` are the kernel's
+/// All the code that a kernel needs, on a machine of two processors. `Registers` and `Apic` are the kernel's
 /// [`MsrBackend`](pmu_core::MsrBackend) and [`Platform`](pmu_core::Platform).
 ///
 /// ```
@@ -92,22 +92,22 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Creates a watchdog that watches nothing yet.
+    /// Creates a watchdog that does not watch an event yet.
     pub const fn new() -> Self {
         Self { place: AtomicU32::new(0), touched: AtomicBool::new(false) }
     }
 
     /// Returns the event that a kernel opens for the watchdog: cycles at every privilege level, with one interrupt per
-    /// `seconds` at `hertz`.
+    /// `seconds` seconds at a frequency of `hertz`.
     ///
-    /// If the processor has no event of cycles, the event is reference cycles. A fixed counter that counts the event is
-    /// taken, if one is free.
+    /// If the processor has no event of cycles, the event is reference cycles. The event runs on a fixed counter if one
+    /// that counts the event is free.
     ///
-    /// `hertz` is the highest frequency that the core reaches: at lower frequencies the interrupt comes later than
-    /// `seconds`, never sooner. `seconds` is several times the interval of the timer's tick.
+    /// `hertz` is the highest frequency that the core reaches. At lower frequencies the interrupt comes after more than
+    /// `seconds` seconds, never after fewer. `seconds` is several times the interval of the timer tick.
     ///
-    /// `None`: the processor has neither event by name, or the period is 0 or beyond 63 bits. A kernel that knows the
-    /// event by number opens [`Event::raw`] with that period.
+    /// Returns `None` if the processor has neither event by name, or if the period is 0 or beyond 63 bits. A kernel
+    /// that knows the event's number opens [`Event::raw`] with that period instead.
     ///
     /// ```
     /// use pmu::Watchdog;
@@ -129,14 +129,14 @@ impl Watchdog {
         fits.then(|| Event::generic(event).every(period))
     }
 
-    /// Stops watching. A kernel calls this before it closes the event, because another event may then have the same
-    /// identity.
+    /// Stops watching. A kernel calls this before it closes the event, because an event that is opened later may have
+    /// the same identity.
     pub fn unwatch(&self) {
         self.place.store(0, Relaxed);
     }
 
-    /// Watches an opened event from now on, in place of any other. The processor has one whole period for its first
-    /// tick.
+    /// Watches an opened event from now on, in place of any other event. The processor has one whole period of the
+    /// event for its first tick.
     ///
     /// # Context
     /// Task, on the watchdog's processor, before the event is started.
@@ -146,11 +146,11 @@ impl Watchdog {
         self.place.store(place, Relaxed);
     }
 
-    /// Returns whether the watched event has no counter, so that nothing notices a processor that gets stuck: the event
-    /// was not started yet, or its counter failed. `memory` is the processor's.
+    /// Returns whether the watched event has no counter, so that nothing notices a stuck processor. The event was not
+    /// started yet, or its counter failed. `memory` is the memory of this processor's counters.
     ///
-    /// A kernel asks after [`service`](pmu_core::service) failed. To move the watchdog to another counter, a task
-    /// starts the event again: [`start_event`](pmu_core::CounterSession::start_event).
+    /// A kernel calls this after [`service`](pmu_core::service) failed. To move the watchdog to another counter, a task
+    /// starts the event again by [`start_event`](pmu_core::CounterSession::start_event).
     ///
     /// # Context
     /// Any, on the watchdog's processor.
@@ -163,17 +163,18 @@ impl Watchdog {
     /// Notes that the processor is alive.
     ///
     /// # Context
-    /// The timer tick of the watchdog's processor. Any other context too, where the processor is known to be busy with
-    /// interrupts off.
+    /// The timer tick of the watchdog's processor. A kernel may also call this in any other context, if the processor
+    /// is known to be busy with interrupts off.
     #[inline]
     pub fn touch(&self) {
         self.touched.store(true, Relaxed);
     }
 
-    /// Returns whether the processor is stuck: the overflow is of the watched event, and there was no
-    /// [`touch`](Self::touch) since the overflow before.
+    /// Returns whether the processor is stuck: the overflow is of the watched event, and [`touch`](Self::touch) was not
+    /// called since the event's previous overflow.
     ///
-    /// A kernel calls this once for each reported overflow. While a processor stays stuck, each overflow says so again.
+    /// A kernel calls this once for each reported overflow. While a processor stays stuck, the result is `true` at each
+    /// overflow.
     ///
     /// ```
     /// use pmu::Watchdog;

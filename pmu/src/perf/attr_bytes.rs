@@ -27,14 +27,15 @@ impl PerfEventAttr {
     /// Sizes that Linux published: `PERF_ATTR_SIZE_VER0` to `PERF_ATTR_SIZE_VER9`.
     pub const SIZES: [usize; 10] = [64, 72, 80, 96, 104, 112, 120, 128, 136, 144];
 
-    /// Size of the latest version, with which [`to_bytes`](Self::to_bytes) writes.
+    /// Size of the attributes in the latest version, which [`to_bytes`](Self::to_bytes) writes.
     pub const SIZE: usize = 144;
 
-    /// Greatest size that is read: a page.
+    /// Greatest size of a caller's attributes, which is a page.
     pub const MAX_SIZE: usize = 4096;
 
-    /// Returns how many bytes the caller's attributes have, by the first eight of them: what the kernel is to copy from
-    /// user mode and give to [`from_bytes`](Self::from_bytes). A size of 0 stands for the first version's.
+    /// Returns the size of the caller's attributes in bytes, from their first eight bytes. The kernel copies so many
+    /// bytes from user mode for [`from_bytes`](Self::from_bytes). If the caller's size is 0, it is that of the first
+    /// version.
     ///
     /// ```
     /// use pmu::perf::{AttrError, PerfEventAttr};
@@ -57,11 +58,11 @@ impl PerfEventAttr {
 
     /// Reads attributes of any size, as Linux' system call does.
     ///
-    /// Fields beyond the caller's size are 0. Bytes beyond the latest version must be 0, and so must reserved fields.
-    /// What follows the caller's size in `bytes` is not read.
+    /// Fields beyond the caller's size are 0. Bytes beyond the latest version must be 0, and reserved fields must be 0.
+    /// Any `bytes` after the caller's size are not read.
     ///
     /// # Errors
-    /// Each has the number that the system call returns: [`AttrError::errno`].
+    /// Each error has the number that the system call returns: [`AttrError::errno`].
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, AttrError> {
         let head = bytes.first_chunk().ok_or(AttrError::Short { needed: 8 })?;
         let size = Self::size_of(*head)?;
@@ -135,7 +136,8 @@ impl PerfEventAttr {
         }
     }
 
-    /// Returns the attributes as bytes of the latest version, which says its size. `precise_ip` has two bits.
+    /// Returns the attributes as bytes of the latest version, with that version's size in the size field. Only the low
+    /// two bits of `precise_ip` are written.
     pub fn to_bytes(&self) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
         let mut put = |at: usize, value: &[u8]| {
@@ -199,15 +201,15 @@ fn u32_at(bytes: &[u8; PerfEventAttr::SIZE], at: usize) -> u32 {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum AttrError {
-    /// The size that the attributes give is below the first version's or above a page. Linux writes the size that it
+    /// The size in the attributes is below the first version's, or above a page. Linux then writes the size that it
     /// knows, [`PerfEventAttr::SIZE`], to the caller's `size`.
     Size(u32),
-    /// A field beyond the latest version is not 0. Linux writes the size that it knows to the caller's `size`.
+    /// A byte beyond the latest version is not 0. Linux then writes the size that it knows to the caller's `size`.
     Unknown {
-        /// Place of the first such byte.
+        /// Offset of the first such byte.
         at: usize,
     },
-    /// There are fewer bytes than the attributes say.
+    /// There are fewer bytes than the size in the attributes.
     Short {
         /// The number of bytes that are needed.
         needed: usize,
@@ -216,7 +218,7 @@ pub enum AttrError {
     Flags(u64),
     /// A reserved field is not 0.
     Reserved {
-        /// Place of the field, in bytes.
+        /// Offset of the field in bytes.
         at: usize,
     },
     /// These bits of `sample_type` are reserved.
@@ -228,7 +230,8 @@ pub enum AttrError {
 }
 
 impl AttrError {
-    /// Returns what Linux' system call returns for it, as a positive number: `E2BIG` (7), `EFAULT` (14), `EINVAL` (22).
+    /// Returns the number with which Linux' system call reports the error, as a positive number: `E2BIG` (7), `EFAULT`
+    /// (14), `EINVAL` (22).
     pub const fn errno(self) -> i32 {
         match self {
             Self::Size(_) | Self::Unknown { .. } => 7,

@@ -2,10 +2,10 @@
 
 use core::ops::BitOr;
 
-/// Flags of `perf_event_attr` other than those that exclude (they are in
-/// [`PerfAttributes`](crate::perf::PerfAttributes)) and `precise_ip`. They are the kernel's to act on.
+/// Flags of `perf_event_attr`, except `precise_ip` and the flags that exclude. The flags that exclude are in
+/// [`PerfAttributes`](crate::perf::PerfAttributes). The kernel itself acts on the flags.
 ///
-/// Source: `include/uapi/linux/perf_event.h`, `struct perf_event_attr`, as the bits are in the word at offset 40.
+/// Source: `include/uapi/linux/perf_event.h`, `struct perf_event_attr`. The bits are those of the word at offset 40.
 ///
 /// ```
 /// use pmu::perf::AttrFlags;
@@ -21,79 +21,82 @@ impl AttrFlags {
     /// No flag.
     pub const NONE: Self = Self(0);
 
-    /// `disabled`: starts stopped.
+    /// `disabled`: the event starts stopped.
     pub const DISABLED: Self = Self(1 << 0);
-    /// `inherit`: new threads of the thread get the event, too.
+    /// `inherit`: threads that the event's thread creates get the event, too.
     pub const INHERIT: Self = Self(1 << 1);
-    /// `pinned`: always on a counter, or in an error state.
+    /// `pinned`: the event is always on a counter, or is in an error state.
     pub const PINNED: Self = Self(1 << 2);
-    /// `exclusive`: no other group runs beside its group.
+    /// `exclusive`: while the event's group runs, no other group does.
     pub const EXCLUSIVE: Self = Self(1 << 3);
-    /// `exclude_hv`: a level above the kernel's, which x86 does not have; as in Linux, without effect.
+    /// `exclude_hv`: does not count at a level above the kernel's. It has no effect, as in Linux, because x86 has no
+    /// such level.
     pub const EXCLUDE_HV: Self = Self(1 << 6);
-    /// `exclude_idle`: for software events only; as in Linux, without effect.
+    /// `exclude_idle`: does not count while idle. It has no effect on counters, as in Linux, where it is for software
+    /// events.
     pub const EXCLUDE_IDLE: Self = Self(1 << 7);
-    /// `mmap`: records of executable mappings.
+    /// `mmap`: asks for records of executable mappings.
     pub const MMAP: Self = Self(1 << 8);
-    /// `comm`: records of names of threads.
+    /// `comm`: asks for records of changes of threads' names.
     pub const COMM: Self = Self(1 << 9);
-    /// `freq`: the period is a [frequency](crate::perf::Frequency): `sample_freq`.
+    /// `freq`: the period field is a [frequency](crate::perf::Frequency), `sample_freq`.
     pub const FREQ: Self = Self(1 << 10);
-    /// `inherit_stat`: counts per thread are kept apart.
+    /// `inherit_stat`: the counts of threads that inherit the event are kept apart.
     pub const INHERIT_STAT: Self = Self(1 << 11);
-    /// `enable_on_exec`: starts at the next exec.
+    /// `enable_on_exec`: the event starts at the next exec.
     pub const ENABLE_ON_EXEC: Self = Self(1 << 12);
-    /// `task`: records of forks and exits.
+    /// `task`: asks for records of forks and exits.
     pub const TASK: Self = Self(1 << 13);
-    /// `watermark`: [`wakeup`](crate::perf::PerfEventAttr::wakeup) is in bytes.
+    /// `watermark`: [`wakeup`](crate::perf::PerfEventAttr::wakeup) is a number of bytes.
     pub const WATERMARK: Self = Self(1 << 14);
-    /// `mmap_data`: records of other mappings.
+    /// `mmap_data`: asks for records of mappings that are not executable.
     pub const MMAP_DATA: Self = Self(1 << 17);
     /// `sample_id_all`: each record names its event.
     pub const SAMPLE_ID_ALL: Self = Self(1 << 18);
-    /// `exclude_callchain_kernel`: call chains without the kernel's part.
+    /// `exclude_callchain_kernel`: call chains do not have the kernel's part.
     pub const EXCLUDE_CALLCHAIN_KERNEL: Self = Self(1 << 21);
-    /// `exclude_callchain_user`: call chains without user mode's part.
+    /// `exclude_callchain_user`: call chains do not have user mode's part.
     pub const EXCLUDE_CALLCHAIN_USER: Self = Self(1 << 22);
     /// `mmap2`: records of mappings have the file's identity.
     pub const MMAP2: Self = Self(1 << 23);
-    /// `comm_exec`: records of names tell those of an exec.
+    /// `comm_exec`: records of threads' names tell whether an exec changed the name.
     pub const COMM_EXEC: Self = Self(1 << 24);
-    /// `use_clockid`: times are of [`clockid`](crate::perf::PerfEventAttr::clockid).
+    /// `use_clockid`: times are those of the clock [`clockid`](crate::perf::PerfEventAttr::clockid).
     pub const USE_CLOCKID: Self = Self(1 << 25);
-    /// `context_switch`: records of context switches.
+    /// `context_switch`: asks for records of context switches.
     pub const CONTEXT_SWITCH: Self = Self(1 << 26);
-    /// `write_backward`: the ring is written from its end.
+    /// `write_backward`: the ring buffer is written from its end.
     pub const WRITE_BACKWARD: Self = Self(1 << 27);
-    /// `namespaces`: records of namespaces.
+    /// `namespaces`: asks for records of namespaces.
     pub const NAMESPACES: Self = Self(1 << 28);
-    /// `ksymbol`: records of the kernel's symbols that come and go.
+    /// `ksymbol`: asks for records of kernel symbols that are registered and unregistered.
     pub const KSYMBOL: Self = Self(1 << 29);
-    /// `bpf_event`: records of BPF programs.
+    /// `bpf_event`: asks for records of BPF programs.
     pub const BPF_EVENT: Self = Self(1 << 30);
-    /// `aux_output`: writes to a processor trace, and no records.
+    /// `aux_output`: the event writes to a processor trace, instead of records.
     pub const AUX_OUTPUT: Self = Self(1 << 31);
-    /// `cgroup`: records of control groups.
+    /// `cgroup`: asks for records of control groups.
     pub const CGROUP: Self = Self(1 << 32);
-    /// `text_poke`: records of changes of the kernel's code.
+    /// `text_poke`: asks for records of changes of the kernel's code.
     pub const TEXT_POKE: Self = Self(1 << 33);
     /// `build_id`: records of mappings have the build ID.
     pub const BUILD_ID: Self = Self(1 << 34);
-    /// `inherit_thread`: inherits to threads of the same process only.
+    /// `inherit_thread`: only threads of the same process inherit the event.
     pub const INHERIT_THREAD: Self = Self(1 << 35);
-    /// `remove_on_exec`: an exec removes it.
+    /// `remove_on_exec`: an exec removes the event.
     pub const REMOVE_ON_EXEC: Self = Self(1 << 36);
     /// `sigtrap`: an overflow sends SIGTRAP at once.
     pub const SIGTRAP: Self = Self(1 << 37);
     /// `defer_callchain`: user mode's call chain follows in a record of its own.
     pub const DEFER_CALLCHAIN: Self = Self(1 << 38);
-    /// `defer_output`: records of deferred call chains.
+    /// `defer_output`: asks for records of deferred call chains.
     pub const DEFER_OUTPUT: Self = Self(1 << 39);
 
-    /// All of them: of the 40 flags, those that exclude and the two bits of `precise_ip` are missing.
+    /// All flags of this type: the 40 flags of Linux without those that exclude and without the two bits of
+    /// `precise_ip`.
     pub const ALL: Self = Self(((1 << 40) - 1) & !(0b11 << 4 | 0b11 << 15 | 0b11 << 19));
 
-    /// Returns the flags among these bits of the word at offset 40.
+    /// Returns the flags that are set in `bits`, the word at offset 40. Other bits are ignored.
     pub const fn from_bits_truncate(bits: u64) -> Self {
         Self(bits & Self::ALL.0)
     }
@@ -103,7 +106,7 @@ impl AttrFlags {
         self.0
     }
 
-    /// Returns the flags without these.
+    /// Returns these flags without the flags of `flags`.
     pub const fn without(self, flags: Self) -> Self {
         Self(self.0 & !flags.0)
     }

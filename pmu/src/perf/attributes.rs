@@ -5,7 +5,7 @@ use pmu_core::{CounterSet, Event, EventSelect, GenericEvent, MsrAddress};
 use crate::perf::error::PerfError;
 use crate::perf::raw_config::RawConfig;
 
-/// Type of perf's generic events, `PERF_TYPE_HARDWARE`: the configuration is one of [`HARDWARE_EVENTS`].
+/// Type of perf's generic events, `PERF_TYPE_HARDWARE`: the configuration is a number of [`HARDWARE_EVENTS`].
 pub const PERF_TYPE_HARDWARE: u32 = 0;
 
 /// Type of raw events, `PERF_TYPE_RAW`: the configuration is a [`RawConfig`].
@@ -56,8 +56,8 @@ fn extra_register(config: u64) -> Option<MsrAddress> {
     known.map(|(_, register)| unsafe { MsrAddress::new(*register) })
 }
 
-/// Fields of perf's `perf_event_attr` that select an event and its privilege levels. All zeros: cycles, everywhere,
-/// without interrupts.
+/// Fields of perf's `perf_event_attr` that select an event and its privilege levels. If all fields are 0, they select
+/// cycles, at all privilege levels, without interrupts.
 ///
 /// ```
 /// use pmu::core::{Event, EventSelect};
@@ -77,13 +77,13 @@ fn extra_register(config: u64) -> Option<MsrAddress> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct PerfAttributes {
-    /// `type`: [`PERF_TYPE_HARDWARE`] or [`PERF_TYPE_RAW`]; others only until they are [resolved](Self::resolved).
+    /// `type`: [`PERF_TYPE_HARDWARE`] or [`PERF_TYPE_RAW`]. [`resolved`](Self::resolved) replaces some other types.
     pub type_: u32,
-    /// `config`: the event, as the type says.
+    /// `config`: the event, encoded as the type has it.
     pub config: u64,
-    /// `config1`: value of the event's [extra register](Event::with_extra), if the event has one: perf's terms
-    /// `offcore_rsp`, `ldlat` and `frontend`. 0 leaves the register as it is. Where two registers could serve an event,
-    /// its `config` names one.
+    /// `config1`: value of the event's [extra register](Event::with_extra), if the event has one. perf's terms
+    /// `offcore_rsp`, `ldlat` and `frontend` set this value. 0 leaves the register as it is. If two registers can serve
+    /// an event, `config` selects the register.
     pub config1: u64,
     /// `sample_period`: number of events between two interrupts; 0 for no interrupt.
     pub sample_period: u64,
@@ -100,12 +100,12 @@ pub struct PerfAttributes {
 impl PerfAttributes {
     /// Converts perf's attributes into an event.
     ///
-    /// A raw event is confined to the counters that `constraints` returns for its select. On many processors only some
-    /// counters count an event; Linux' perf knows them by model. `pmu-events` has the constraints of each core type. A
-    /// kernel that does not link its tables returns `None`, for "not known".
+    /// `constraints` returns, for a raw event's select, the counters that can count the event. On many processors only
+    /// some counters count an event; Linux' perf knows these counters by model. `pmu-events` has the constraints of
+    /// each core type. A kernel that does not link the tables of `pmu-events` returns `None`, for "not known".
     ///
-    /// Where perf reads the total of a sampling event, add [`with_total`](Event::with_total); where perf multiplexes,
-    /// add [`rotating`](Event::rotating).
+    /// perf reads the total of a sampling event: if the kernel offers that, add [`with_total`](Event::with_total). perf
+    /// multiplexes events: if the kernel offers that, add [`rotating`](Event::rotating).
     ///
     /// ```
     /// use pmu::core::{Event, Snapshot};

@@ -5,7 +5,7 @@ use core::str::FromStr;
 
 use crate::perf::error::PerfError;
 
-/// Type of perf's generic cache events, `PERF_TYPE_HW_CACHE`: the configuration is a [`CacheEvent`]'s.
+/// Type of perf's generic cache events, `PERF_TYPE_HW_CACHE`: the configuration is that of a [`CacheEvent`].
 pub const PERF_TYPE_HW_CACHE: u32 = 3;
 
 /// A cache of perf's generic events.
@@ -16,7 +16,7 @@ pub enum Cache {
     L1Data,
     /// `L1-icache`: the first level's instruction cache.
     L1Instruction,
-    /// `LLC`: the last level, or what comes nearest to it.
+    /// `LLC`: the last level, or the cache that comes nearest to it.
     LastLevel,
     /// `dTLB`: translations of data addresses.
     DataTlb,
@@ -42,7 +42,7 @@ pub enum CacheOperation {
 
 /// One of perf's generic events of caches, such as `L1-dcache-load-misses`.
 ///
-/// Source: `include/uapi/linux/perf_event.h`, `enum perf_hw_cache_id` and those after it; perf-list(1).
+/// Source: `include/uapi/linux/perf_event.h`, `enum perf_hw_cache_id` and the two enumerations after it; perf-list(1).
 ///
 /// ```
 /// use pmu::perf::{Cache, CacheEvent, CacheOperation};
@@ -59,9 +59,9 @@ pub enum CacheOperation {
 pub struct CacheEvent {
     /// The cache.
     pub cache: Cache,
-    /// The operation on it.
+    /// The operation on the cache.
     pub operation: CacheOperation,
-    /// Counts the misses only, instead of all accesses.
+    /// If set, counts the misses; if not, counts all accesses.
     pub misses: bool,
 }
 
@@ -112,7 +112,7 @@ impl CacheEvent {
         }
     }
 
-    /// Returns the event with this configuration; `None` if there is none.
+    /// Returns the event with this configuration; `None` if no cache event has it.
     pub fn from_config(config: u64) -> Option<Self> {
         let number = |at: u32| usize::from((config >> at) as u8);
         let (cache, _) = CACHES.get(number(0))?;
@@ -122,7 +122,7 @@ impl CacheEvent {
         (config >> 24 == 0 && event.is_possible()).then_some(event)
     }
 
-    /// Returns the configuration: the cache, the operation and the result, of 8 bits each.
+    /// Returns the configuration: the cache in bits 7:0, the operation in bits 15:8, and the result in bits 23:16.
     pub const fn config(self) -> u64 {
         self.cache as u64 | (self.operation as u64) << 8 | (self.misses as u64) << 16
     }

@@ -93,12 +93,13 @@ const fn names_of(event: CacheEvent) -> &'static [&'static str] {
 }
 
 impl PerfAttributes {
-    /// Replaces a generic event that processors encode differently by the raw event of a processor: cache events
-    /// ([`PERF_TYPE_HW_CACHE`]), bus cycles and stalled cycles. Other events stay.
+    /// Replaces a generic event that processors encode differently by the raw event of a processor. These generic
+    /// events are cache events ([`PERF_TYPE_HW_CACHE`]), bus cycles and stalled cycles. Any other event is returned
+    /// unchanged.
     ///
     /// `names` returns `config` and `config1` of the processor's event with this name, as `pmu_events` has them, or
-    /// `None`. Linux counts the same events where the vendor's list has them; of page walks it counts on some
-    /// processors those that began, and here it is those that completed.
+    /// `None`. Linux counts the same events if the vendor's list has them. For page walks, Linux counts on some
+    /// processors the walks that began; here the walks that completed are counted.
     ///
     /// ```
     /// use pmu::perf::{PERF_TYPE_HW_CACHE, PerfAttributes};
@@ -113,8 +114,9 @@ impl PerfAttributes {
     /// ```
     ///
     /// # Errors
-    /// [`NotOnProcessor`](PerfError::NotOnProcessor): no such cache event exists, or `names` knows none of its names.
-    /// [`Bits`](PerfError::Bits): `names` returned a `config` that is no raw one.
+    /// - [`NotOnProcessor`](PerfError::NotOnProcessor): no such cache event exists, or `names` knows none of the
+    ///   event's names.
+    /// - [`Bits`](PerfError::Bits): `names` returned a `config` that is no raw configuration.
     pub fn resolved(
         self,
         names: impl FnMut(&str) -> Option<(u64, u64)>,

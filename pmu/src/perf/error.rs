@@ -4,33 +4,33 @@ use core::fmt;
 
 use crate::perf::facility::Facility;
 
-/// Reason why attributes or a text are not an event, or an event has no attributes.
+/// Reason why attributes or a text cannot be converted into an event, or an event has no attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum PerfError {
-    /// The type is neither that of generic events nor that of raw ones.
+    /// This type is neither that of generic events nor that of raw events.
     Type(u32),
     /// The hardware event with this number has no name here.
     Hardware(u64),
-    /// These bits of a raw configuration belong to no term; perf itself sets bits 16, 17, 20 and 22.
+    /// These bits of a raw configuration belong to no term. Bits 16, 17, 20 and 22 are set by perf itself.
     Bits(u64),
-    /// The event with this configuration has no extra register, or another one than was given.
+    /// The event with this configuration has no extra register, or has another extra register than was given.
     NoExtraRegister(u64),
     /// The attributes exclude everything: user and kernel, or host and guest.
     ExcludesAll,
-    /// The attributes ask for something beside a counter.
+    /// The attributes ask for this facility in addition to a counter.
     Facility(Facility),
     /// This extension of the configuration, `config3` or `config4`, has no meaning for a counter.
     Extension(u8),
-    /// This term, modifier or name asks for something beside a counter.
+    /// A term, modifier or name of the text asks for a facility in addition to a counter.
     Needs {
         /// The facility.
         facility: Facility,
-        /// Place in the text, in bytes.
+        /// Offset of the term, modifier or name in the text, in bytes.
         at: usize,
     },
-    /// The processor has no such event: of this type, with this configuration.
+    /// The processor has no event of this type with this configuration.
     NotOnProcessor {
         /// `type`: [`PERF_TYPE_HARDWARE`](crate::perf::PERF_TYPE_HARDWARE) or
         /// [`PERF_TYPE_HW_CACHE`](crate::perf::PERF_TYPE_HW_CACHE).
@@ -38,26 +38,26 @@ pub enum PerfError {
         /// `config`.
         config: u64,
     },
-    /// The text has an unknown modifier, one that is there already, or none after the colon.
+    /// A modifier of the text is unknown or is there already, or the text has no modifier after the colon.
     Modifier {
-        /// Place in the text, in bytes.
+        /// Offset of the modifier in the text, in bytes.
         at: usize,
     },
-    /// The text has an unknown name or term, one that does not go with those before it, or no closing slash.
+    /// A name or term of the text is unknown or does not go with those before it, or the closing slash is missing.
     Term {
-        /// Place in the text, in bytes.
+        /// Offset of the name or term in the text, in bytes.
         at: usize,
     },
-    /// A term's value is missing, is no number, or is too great.
+    /// The value of a term is missing, is not a number, or is too great.
     Value {
-        /// Place in the text, in bytes.
+        /// Offset of the value in the text, in bytes.
         at: usize,
     },
 }
 
 impl PerfError {
-    /// Returns what Linux' system call returns for it, as a positive number: `ENOENT` (2), `EINVAL` (22),
-    /// `EOPNOTSUPP` (95).
+    /// Returns the number with which Linux' system call reports the error, as a positive number: `ENOENT` (2), `EINVAL`
+    /// (22), `EOPNOTSUPP` (95).
     ///
     /// ```
     /// use pmu::perf::{Facility, PerfError};

@@ -10,8 +10,8 @@ use crate::perf::frequency::Frequency;
 
 /// All fields of Linux' `perf_event_attr`, of every published size, as `perf_event_open` takes them.
 ///
-/// [`from_bytes`](Self::from_bytes) reads them as the system call does, and [`event`](Self::event) is what a counter
-/// counts. The fields of records are the kernel's to act on, and so are most flags.
+/// [`from_bytes`](Self::from_bytes) reads the fields as the system call does. [`event`](Self::event) returns the event
+/// for a counter. The kernel itself acts on the fields that concern records, and on most flags.
 ///
 /// Source: `include/uapi/linux/perf_event.h`; `perf_event_open(2)`.
 ///
@@ -35,42 +35,42 @@ use crate::perf::frequency::Frequency;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct PerfEventAttr {
-    /// The fields that select the event. With [`AttrFlags::FREQ`] its `sample_period` is `sample_freq`, in interrupts
-    /// per second.
+    /// The fields that select the event. If [`AttrFlags::FREQ`] is set, `sample_period` of these fields is
+    /// `sample_freq`, in interrupts per second.
     pub select: PerfAttributes,
-    /// The flags, but those that exclude.
+    /// The flags, without the flags that exclude.
     pub flags: AttrFlags,
     /// `precise_ip`: 0 to 3, the skid that samples may have.
     pub precise_ip: u8,
-    /// `sample_type`: what samples have.
+    /// `sample_type`: the parts of a sample's record.
     pub sample_type: u64,
-    /// `read_format`: what reading the event returns.
+    /// `read_format`: the parts of the value that a read of the event returns.
     pub read_format: u64,
-    /// `wakeup_events`, or `wakeup_watermark`.
+    /// `wakeup_events`, or `wakeup_watermark` if [`AttrFlags::WATERMARK`] is set.
     pub wakeup: u32,
-    /// `bp_type`: of breakpoints.
+    /// `bp_type`: the type of a breakpoint.
     pub bp_type: u32,
-    /// `config2`, or `bp_len`.
+    /// `config2`, or `bp_len` of a breakpoint.
     pub config2: u64,
     /// `branch_sample_type`: which branches are recorded.
     pub branch_sample_type: u64,
-    /// `sample_regs_user`: registers of user mode in samples.
+    /// `sample_regs_user`: the registers of user mode that a sample has.
     pub sample_regs_user: u64,
-    /// `sample_stack_user`: bytes of user mode's stack in samples.
+    /// `sample_stack_user`: the number of bytes of user mode's stack that a sample has.
     pub sample_stack_user: u32,
-    /// `clockid`: the clock of times.
+    /// `clockid`: the clock whose times the records have.
     pub clockid: i32,
-    /// `sample_regs_intr`: registers of the interrupted context in samples.
+    /// `sample_regs_intr`: the registers of the interrupted context that a sample has.
     pub sample_regs_intr: u64,
-    /// `aux_watermark`: bytes of a trace before a wake-up.
+    /// `aux_watermark`: the number of bytes of a trace after which the reader is woken.
     pub aux_watermark: u32,
     /// `sample_max_stack`: greatest number of frames in a call chain.
     pub sample_max_stack: u16,
-    /// `aux_sample_size`: bytes of a trace in samples.
+    /// `aux_sample_size`: the number of bytes of a trace that a sample has.
     pub aux_sample_size: u32,
-    /// `aux_action`: starts paused, pauses or resumes a trace.
+    /// `aux_action`: whether the event starts paused, pauses a trace, or resumes a trace.
     pub aux_action: u32,
-    /// `sig_data`: what SIGTRAP carries.
+    /// `sig_data`: the data that SIGTRAP carries.
     pub sig_data: u64,
     /// `config3`.
     pub config3: u64,
@@ -86,14 +86,16 @@ impl PerfEventAttr {
     /// Bit of `read_format` for the counts of a whole group, `PERF_FORMAT_GROUP`.
     pub const FORMAT_GROUP: u64 = 1 << 3;
 
-    /// Converts the attributes into an event that behaves as Linux' does: it keeps its total while it interrupts, and
-    /// takes turns unless it is pinned. `constraints` is as for [`PerfAttributes::event`].
+    /// Converts the attributes into an event that behaves as Linux' does. The event keeps its total while it
+    /// interrupts, and takes turns with other events unless it is pinned. `constraints` is as for
+    /// [`PerfAttributes::event`].
     ///
-    /// An event of a frequency starts with [`Frequency::INITIAL_PERIOD`]. The kernel acts on the other flags: it starts
-    /// the event unless it is `DISABLED`, and so on.
+    /// An event with a frequency starts with [`Frequency::INITIAL_PERIOD`]. The kernel acts on the other flags: for
+    /// instance, it starts the event unless `DISABLED` is set.
     ///
     /// # Errors
-    /// Those of [`PerfAttributes::event`]; [`Facility`](PerfError::Facility) and [`Extension`](PerfError::Extension).
+    /// The errors of [`PerfAttributes::event`], [`Facility`](PerfError::Facility) and
+    /// [`Extension`](PerfError::Extension).
     pub fn event(
         &self,
         constraints: impl FnOnce(EventSelect) -> Option<CounterSet>,

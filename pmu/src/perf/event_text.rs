@@ -12,7 +12,7 @@ use crate::perf::hardware_names;
 use crate::perf::modifiers;
 use crate::perf::raw_config::{RawConfig, number};
 
-/// The cores of a hybrid processor to which `cpu_core/…/` and `cpu_atom/…/` confine an event.
+/// Core type of a hybrid processor, to which `cpu_core/…/` and `cpu_atom/…/` confine an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum CoreKind {
@@ -23,8 +23,8 @@ pub enum CoreKind {
 }
 
 impl CoreKind {
-    /// Returns whether a processor is of this kind, by the snapshot that it took of itself. Cores of a processor that
-    /// is not hybrid are of neither.
+    /// Returns whether a processor has this core type, by the snapshot that was taken on that processor. A processor of
+    /// a machine that is not hybrid has neither core type.
     ///
     /// Source: SDM vol. 2A, CPUID, leaf 1AH: core type.
     pub fn is_of(self, processor: &Snapshot) -> bool {
@@ -36,19 +36,19 @@ impl CoreKind {
     }
 }
 
-/// An event as perf's command line has it.
+/// An event as perf's command line writes it.
 ///
-/// - A name: a generic event (`cycles`, `stalled-cycles-frontend`), a cache event (`L1-dcache-load-misses`), a name of
-///   the processor's events, for which the kernel is asked, or a raw configuration (`r1a8`).
-/// - Terms between slashes: `cpu/event=0xd1,umask=0x20/`, as of [`RawConfig`], or one of the names above; `config1` to
-///   `config4`; `offcore_rsp`, `ldlat` and `frontend`, for the event's extra register; `period`, `freq`, `name`,
-///   `inherit` and `no-inherit`. `cpu_core` and `cpu_atom` name the cores. A name before the slashes takes terms, too:
-///   `cycles/period=1000/`.
-/// - Modifiers behind a colon or the last slash: `u`, `k`, `h` (levels); `G`, `H` (guest, host); `I`; `D` (pinned), `e`
-///   (exclusive), `W` (weak group), `S` (the group's counts with each sample). Without `u` and `k` an event counts at
-///   each level, and without `G` and `H` in guests and outside.
+/// - A name is a generic event (`cycles`, `stalled-cycles-frontend`), a cache event (`L1-dcache-load-misses`), an event
+///   of the processor by its own name, for which `names` is called, or a raw configuration (`r1a8`).
+/// - Terms are between slashes, as in `cpu/event=0xd1,umask=0x20/`. They are the terms of [`RawConfig`] or a name as
+///   above; `config1` to `config4`; `offcore_rsp`, `ldlat` and `frontend`, for the event's extra register; `period`,
+///   `freq`, `name`, `inherit` and `no-inherit`. `cpu_core` and `cpu_atom` instead of `cpu` select the core type. Terms
+///   may also follow a name: `cycles/period=1000/`.
+/// - Modifiers follow a colon or the last slash: `u`, `k`, `h` (levels); `G`, `H` (guest, host); `I`; `D` (pinned), `e`
+///   (exclusive), `W` (weak group), `S` (the group's counts with each sample). Without `u` and `k` the event counts at
+///   each level. Without `G` and `H` the event counts in guests and outside guests.
 ///
-/// What needs more than a counter is a typed error that names it: [`PerfError::Needs`].
+/// If the text asks for more than a counter, the error [`PerfError::Needs`] names the facility.
 ///
 /// ```
 /// use pmu::core::{Event, Snapshot};
@@ -82,21 +82,22 @@ impl CoreKind {
 pub struct PerfEvent<'a> {
     /// The event, as `perf_event_open` takes it.
     pub attr: PerfEventAttr,
-    /// `name=`: what the user calls the event.
+    /// `name=`: the user's own name for the event.
     pub name: Option<&'a str>,
-    /// The cores that the text names; `None`: all.
+    /// The core type that the text names; `None` if the event is for all core types.
     pub core: Option<CoreKind>,
-    /// `:W`: if its group does not fit, its members are counted one by one.
+    /// `:W`: if the event's group does not fit on the counters, the members of the group are counted one by one.
     pub weak_group: bool,
 }
 
 impl<'a> PerfEvent<'a> {
-    /// Parses an event. `names` returns `config` and `config1` of a processor's event, such as
-    /// `pmu_events::PmuEvent::perf_config` has; `None` for an unknown name.
+    /// Parses an event. `names` returns `config` and `config1` of the processor's event with this name, as
+    /// `pmu_events::PmuEvent::perf_config` does, or `None` for an unknown name.
     ///
     /// # Errors
-    /// [`Term`](PerfError::Term), [`Value`](PerfError::Value), [`Modifier`](PerfError::Modifier),
-    /// [`Needs`](PerfError::Needs), each with its place; [`Bits`](PerfError::Bits).
+    /// - [`Term`](PerfError::Term), [`Value`](PerfError::Value), [`Modifier`](PerfError::Modifier),
+    ///   [`Needs`](PerfError::Needs): each has the offset in the text.
+    /// - [`Bits`](PerfError::Bits).
     pub fn parse(
         text: &'a str,
         mut names: impl FnMut(&str) -> Option<(u64, u64)>,

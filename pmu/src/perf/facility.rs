@@ -13,9 +13,9 @@ pub enum Facility {
     BranchRecords,
     /// Processor traces: Intel PT (`aux_output`).
     ProcessorTrace,
-    /// Counters that reload others (`acr_mask`, `config2`).
+    /// Counters whose overflows reload other counters (`acr_mask`, `config2`).
     AutoCounterReload,
-    /// BPF programs that count (`:b`).
+    /// Counting by BPF programs (`:b`).
     Bpf,
     /// Events of the kernel's software.
     SoftwareEvents,

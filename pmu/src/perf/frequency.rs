@@ -2,10 +2,10 @@
 
 use pmu_core::EventTable;
 
-/// A number of interrupts per second to be kept, by changes of the event's period.
+/// State of an event that is to interrupt a number of times per second, for which the event's period is changed.
 ///
-/// As Linux does it: each interrupt and each tick estimates the period at which the event would interrupt this often,
-/// and the period goes an eighth of the way there. Times are nanoseconds of one clock.
+/// As in Linux, each interrupt and each tick estimates the period at which the event would interrupt this often. The
+/// event's period then changes by an eighth of the difference. Times are nanoseconds of one clock.
 ///
 /// ```
 /// use pmu::perf::Frequency;
@@ -29,12 +29,11 @@ pub struct Frequency {
 }
 
 impl Frequency {
-    /// Period with which an event of a frequency starts: the shortest that a new
-    /// [`EventTable`] takes.
+    /// Period with which an event with a frequency starts: the shortest period that a new [`EventTable`] accepts.
     pub const INITIAL_PERIOD: u64 = EventTable::DEFAULT_MIN_PERIOD;
 
-    /// Creates the state of an event that is to interrupt `hertz` times per second, has this period now, and is looked
-    /// at once per `tick` nanoseconds.
+    /// Creates the state of an event that is to interrupt `hertz` times per second and has `period` now.
+    /// [`ticked`](Self::ticked) will be called once per `tick` nanoseconds.
     pub const fn new(hertz: u64, period: u64, tick: u64) -> Self {
         Self { hertz, period, tick, time: None, count: 0 }
     }
@@ -44,12 +43,13 @@ impl Frequency {
         self.period
     }
 
-    /// Takes note of an interrupt of the event at this time, and returns the next period.
+    /// Records an interrupt of the event at the time `now`, and returns the next period.
     ///
-    /// Two interrupts that are two ticks or more apart tell nothing: the event may have stood still between them.
+    /// If two interrupts are two ticks or more apart, the period stays as it is, because the event may have been
+    /// stopped in between.
     ///
-    /// A period below the table's [shortest](EventTable::set_min_period) is not taken: the kernel takes the
-    /// greater of both.
+    /// The returned period may be below the table's [shortest](EventTable::set_min_period). The kernel then sets the
+    /// shortest period instead, because the table refuses a shorter one.
     ///
     /// # Context
     /// Interrupt or task, on the processor of the event.
@@ -64,10 +64,10 @@ impl Frequency {
         self.period
     }
 
-    /// Takes note of a tick with this count of the event, and returns the next period. Without it an event whose period
-    /// is too long for the present rate would keep the period until the next interrupt.
+    /// Records a tick at which the event's count is `count`, and returns the next period. Without ticks, an event whose
+    /// period is too long for the present rate would keep its period until the next interrupt.
     ///
-    /// Where the event's remaining period is more than eight times what this returns, Linux loads the counter anew.
+    /// If the event's remaining period is more than eight times the returned period, Linux loads the counter anew.
     pub const fn ticked(&mut self, count: u64) -> u64 {
         let happened = count.wrapping_sub(self.count);
         self.count = count;
@@ -77,11 +77,12 @@ impl Frequency {
         self.period
     }
 
-    /// Returns the period that follows on `period` for an event that happened `count` times in so many nanoseconds and
-    /// is to interrupt `hertz` times per second.
+    /// Returns the next period of an event that has `period` and is to interrupt `hertz` times per second. The event
+    /// happened `count` times in the last `nanoseconds` nanoseconds.
     ///
-    /// It goes an eighth of the way, rounded away from the present period, to `count` · 10⁹ / (`nanoseconds` ·
-    /// `hertz`). It is at least 1 and below 2⁶³. A frequency or a time of 0 keeps the period.
+    /// The period changes by an eighth of its difference from `count` · 10⁹ / (`nanoseconds` · `hertz`), rounded away
+    /// from the present period. The result is at least 1 and below 2⁶³. If `hertz` or `nanoseconds` is 0, the result is
+    /// `period`.
     ///
     /// ```
     /// use pmu::perf::Frequency;

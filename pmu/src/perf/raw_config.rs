@@ -9,9 +9,10 @@ use crate::perf::error::PerfError;
 
 /// Raw configuration of perf: an event select without the bits that perf itself sets (16, 17, 20 and 22).
 ///
-/// As text it is `r01c0`, with the event in the low byte and the unit mask in the next; or terms, as in
-/// `cpu/event=0xc0,umask=0x1/`, where a flag needs no value. As in perf, `cpu/r1a8/` and `cpu/config=0x1a8/` are the
-/// same as `r1a8`. The terms are those of the kernel's format files:
+/// As a text, the configuration is written in one of two ways. One is `r01c0`, with the event in the low byte and the
+/// unit mask in the next byte. The other is terms, as in `cpu/event=0xc0,umask=0x1/`, where a flag needs no value. As
+/// in perf, `cpu/r1a8/` and `cpu/config=0x1a8/` are the same as `r1a8`. The terms are those of the Linux kernel's
+/// format files:
 ///
 /// | term | bits |
 /// |---|---|
@@ -21,9 +22,9 @@ use crate::perf::error::PerfError;
 /// | `cmask` | 31:24 |
 /// | `eq` | 36 |
 ///
-/// A processor may lack some of these bits, which is checked where the event is opened. Intel's `in_tx` and `in_tx_cp`,
-/// bits 32 and 33, are parsed. [`terms`](Self::terms) writes these bits as AMD's event, which perf refuses on Intel's
-/// processors; `r1000001c0` is right on both.
+/// A processor may lack some of these bits, which is checked when the event is opened. Intel's `in_tx` and `in_tx_cp`,
+/// bits 32 and 33, are parsed too. [`terms`](Self::terms) writes bits 32 and 33 as bits of AMD's `event`, which perf
+/// refuses on Intel's processors; the form `r1000001c0` is right on both vendors' processors.
 ///
 /// ```
 /// use pmu::perf::RawConfig;
@@ -93,7 +94,7 @@ impl RawConfig {
     /// Creates the configuration with these bits.
     ///
     /// # Errors
-    /// [`Bits`](PerfError::Bits): some bits are no term's.
+    /// [`Bits`](PerfError::Bits): some bits belong to no term.
     ///
     /// ```
     /// use pmu::perf::{PerfError, RawConfig};
@@ -112,13 +113,13 @@ impl RawConfig {
         self.0
     }
 
-    /// Returns the configuration as an event select, at no privilege level yet.
+    /// Returns the configuration as an event select. Its bits for privilege levels are clear.
     pub const fn select(self) -> EventSelect {
         EventSelect::from_bits(self.0)
     }
 
-    /// Returns the configuration in a form that is written as terms: `cpu/event=0xc0,umask=0x1/`. Terms that are 0 are
-    /// left out, except the event.
+    /// Returns the configuration in a form that is written as terms: `cpu/event=0xc0,umask=0x1/`. Except for the event,
+    /// terms whose value is 0 are left out.
     pub const fn terms(self) -> RawTerms {
         RawTerms(self)
     }
@@ -175,7 +176,7 @@ fn hexadecimal(digits: &str) -> Option<u64> {
 impl FromStr for RawConfig {
     type Err = PerfError;
 
-    /// Parses `r01c0`, or terms between `cpu/` and `/`.
+    /// Parses a text such as `r01c0`, or terms between `cpu/` and `/`.
     fn from_str(text: &str) -> Result<Self, PerfError> {
         match text.strip_prefix("cpu/") {
             Some(terms) => {
@@ -194,7 +195,7 @@ impl fmt::Display for RawConfig {
     }
 }
 
-/// [`RawConfig`] that is written as terms: see [`RawConfig::terms`].
+/// Form of a [`RawConfig`] that is written as terms: see [`RawConfig::terms`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct RawTerms(RawConfig);

@@ -4,7 +4,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 /// A limit on the interrupts of one event between two timer ticks.
 ///
-/// At the last interrupt that the limit allows, the handler stops the event; the next tick lets it be started again.
+/// At the last interrupt that the limit allows, the handler stops the event. The next tick allows the kernel to start
+/// the event again.
 ///
 /// ```
 /// use pmu::perf::Throttle;
@@ -32,13 +33,14 @@ pub struct Throttle {
 impl Throttle {
     const THROTTLED: u32 = u32::MAX;
 
-    /// Creates a throttle of at most `limit` interrupts per tick; 0 means 1.
+    /// Creates a throttle of at most `limit` interrupts per tick. A `limit` of 0 means 1.
     pub const fn new(limit: u32) -> Self {
         Self { limit, interrupts: AtomicU32::new(0) }
     }
 
-    /// Returns the limit per tick for so many interrupts per second, rounded up: Linux' `perf_event_max_sample_rate`
-    /// divided by `HZ`. Where there are no ticks, there is no limit.
+    /// Returns the limit per tick for a limit of `per_second` interrupts, rounded up: Linux'
+    /// `perf_event_max_sample_rate` divided by `HZ`. If there are no ticks (`ticks_per_second` is 0), there is no
+    /// limit.
     pub const fn per_tick(per_second: u32, ticks_per_second: u32) -> u32 {
         match ticks_per_second {
             0 => u32::MAX,
@@ -46,7 +48,7 @@ impl Throttle {
         }
     }
 
-    /// Counts an interrupt of the event, and returns whether the event is to be stopped until the next tick.
+    /// Counts an interrupt of the event. Returns whether the event is to be stopped until the next tick.
     ///
     /// # Context
     /// Interrupt, NMI, or task, on the processor of the event.
@@ -59,10 +61,10 @@ impl Throttle {
         throttled
     }
 
-    /// Begins a new tick, and returns whether the event was stopped by the throttle in the last one.
+    /// Begins a new tick. Returns whether the throttle stopped the event in the previous tick.
     ///
     /// # Context
-    /// The timer tick, on the processor of the event; an NMI may come in between.
+    /// The timer tick, on the processor of the event. An NMI may interrupt the call.
     pub fn ticked(&self) -> bool {
         self.interrupts.swap(0, Ordering::Relaxed) == Self::THROTTLED
     }
