@@ -92,8 +92,8 @@ pub enum CounterError {
     NoEvents,
     /// No such group is open, or some of the group's events are not on this processor.
     NoSuchGroup(GroupId),
-    /// A running counter's registers lost their contents. [`reprogram`](crate::CounterSession::reprogram) loads them
-    /// again.
+    /// A running counter's registers lost their contents. [`reprogram`](crate::CounterSession::reprogram) loads the
+    /// registers again.
     RegistersLost,
     /// The saved counters cannot be restored:
     /// - The counters were saved under another source's table of rows.

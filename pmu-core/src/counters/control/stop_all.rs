@@ -12,7 +12,7 @@ use crate::msr::fault::MsrFault;
 ///
 /// The call clears the global control register, each event select, the fixed counters' control register, and the
 /// overflow status. Other registers of single counters keep their values; [`UnusedRegisters`](crate::UnusedRegisters)
-/// clears those.
+/// clears such registers.
 ///
 /// The call needs no session, and ends none. After this call, use this processor's sessions only for
 /// [`reprogram`](crate::CounterSession::reprogram), which starts their events anew. If a performance interrupt is still

@@ -245,7 +245,7 @@ impl Event {
 
     /// Promises that the event's select means the same on every type of core of a hybrid processor, as an architectural
     /// event's does. Without this promise, an event opened by its select counts only on the type of core on which it
-    /// was opened. While its thread is on another type of core, the event is [not
+    /// was opened. While the event's thread is on another type of core, the event is [not
     /// counted](crate::CounterSession::switch_in).
     ///
     /// ```

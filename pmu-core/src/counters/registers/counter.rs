@@ -58,7 +58,7 @@ impl CounterControl {
     }
 }
 
-/// The registers of one hardware counter. [`CounterUnit::counter`](crate::CounterUnit::counter) returns them.
+/// The registers of one hardware counter. [`CounterUnit::counter`](crate::CounterUnit::counter) returns this value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Counter {

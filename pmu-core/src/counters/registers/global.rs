@@ -25,7 +25,7 @@ pub struct GlobalRegisters {
     /// Bit of the status that the processor sets when it freezes the counters; acknowledging this bit releases the
     /// counters. If this field is 0, a processor that freezes its counters clears the control register instead.
     pub frozen: u64,
-    /// The freeze bit, if the processor has one. While it is set, the processor stops all its counters when it raises
-    /// the performance interrupt.
+    /// The freeze bit, if the processor has one. While this bit is set, the processor stops all its counters when it
+    /// raises the performance interrupt.
     pub freeze: Option<RegisterBits>,
 }

@@ -34,9 +34,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// - [`OtherProcessor`](CounterError::OtherProcessor): `processor` has other generic events or select bits than the
-    ///   session's processor, so it describes another type of core. If only [`core_type`](CounterUnit::core_type)
-    ///   differs, there is no error: an event opened by its select is then of the type in `processor`.
+    /// - [`OtherProcessor`](CounterError::OtherProcessor): `processor` describes another type of core than the
+    ///   session's, with other generic events or select bits. If only [`core_type`](CounterUnit::core_type) differs,
+    ///   there is no error: an event opened by its select is then of the type in `processor`.
     /// - [`Unsupported`](CounterError::Unsupported): this processor lacks the generic event.
     /// - [`IllegalBits`](CounterError::IllegalBits): the event's select has bits that are illegal on this processor.
     /// - [`GuestModeUnsupported`](CounterError::GuestModeUnsupported): this processor cannot separate guests and host.
@@ -93,7 +93,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// other counters if this frees a counter. If no counter becomes free, an event that [rotates](Event::rotating)
     /// waits for its turn, and any other event takes the counter of an event that rotates.
     ///
-    /// The event's total continues from its last value, and so does a period that a stop interrupted.
+    /// The event's total continues from its last value. A period that a stop interrupted continues, too.
     ///
     /// `now` is a time of the caller's clock, in whose units the events' times are counted. All calls for one table use
     /// the same clock, because a call may also add to other events' times. If `now` is earlier than in a previous call,

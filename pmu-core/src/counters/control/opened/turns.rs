@@ -22,8 +22,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         places.fold(0, |places, (number, _)| places | bit(number))
     }
 
-    /// Rotates: gives counters of [rotating](crate::Event::rotating) events that had more than their share to events
-    /// that wait. A kernel calls this at its tick, while the running thread's events are on the processor. The events
+    /// Rotates events: waiting events take the counters of [rotating](crate::Event::rotating) events that had more than
+    /// their share. A kernel calls this at its tick, while the running thread's events are on the processor. The events
     /// of a group get their counters together.
     ///
     /// An event's share is the part of its started time in which it was on a counter, over about the last 16 rotations.

@@ -52,8 +52,8 @@ impl UserView {
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Returns the view by which user mode reads an opened event that has no period. This costs one RDPMC.
     ///
-    /// The view is valid while the event stays on its counter, for 2^`width` of its events, also across the counter's
-    /// own interrupts. Each operation that starts, stops, moves or closes an event may move this event, too. Such
+    /// The view is valid while the event stays on its counter, for 2^`width` events. The counter's own interrupts leave
+    /// the view valid. Each operation that starts, stops, moves or closes an event may move this event, too. Such
     /// operations include [`start_event`](Self::start_event) of *another* event, and [`rotate`](Self::rotate).
     ///
     /// ```

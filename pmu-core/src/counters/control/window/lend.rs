@@ -216,7 +216,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
 }
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> {
-    /// Returns the lent counters, to pass to their borrower.
+    /// Returns the lent counters, to pass to the borrower.
     pub const fn lent(&mut self) -> &mut LentCounters {
         &mut self.lent
     }
