@@ -16,8 +16,9 @@ use crate::sources::{SOURCES, TABLE};
 
 /// The Amd64 interface: Windows' profile sources on the core counters of an AMD machine.
 ///
-/// It has the sources of [`SOURCES`](crate::SOURCES). They run on the best counters that CPUID declares: the counters
-/// of PerfMonV2 with its global registers, or the counters of the core extension, or the four legacy counters.
+/// The interface has the sources of [`SOURCES`](crate::SOURCES), which run on the best counters that CPUID declares:
+/// the counters of PerfMonV2 with its global registers, or the counters of the core extension, or the four legacy
+/// counters.
 ///
 /// ```
 /// use pmu_amd::Amd64;

@@ -12,7 +12,7 @@ const MPERF: MsrUpdate = MsrUpdate::read(0xE7);
 const APERF: MsrUpdate = MsrUpdate::read(0xE8);
 
 /// The MPERF and APERF clocks of a processor that declares them: MPERF ticks at a constant rate, APERF at the core's
-/// present frequency. Both stop while the core is halted.
+/// present frequency. Both clocks stop while the core is halted.
 ///
 /// A value of this type proves that CPUID declares the two registers on the processor that the snapshot describes. No
 /// operation on the value writes a register.
@@ -88,8 +88,8 @@ impl ClockReading {
     }
 }
 
-/// Returns the frequency of a processor's TSC in hertz, if CPUID declares it. It is the core crystal clock's frequency
-/// times a ratio.
+/// Returns the frequency of a processor's TSC in hertz, if CPUID declares it. The frequency is the core crystal clock's
+/// frequency times a ratio.
 ///
 /// Returns `None` if CPUID gives no ratio or no crystal frequency, as on many Intel processors and all of AMD's.
 ///

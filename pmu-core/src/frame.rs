@@ -78,8 +78,8 @@ impl fmt::Display for ProcessorNumber {
 
 /// The interrupted context: the registers that the embedder's trap frame has, and facts that its kernel knows.
 ///
-/// - Every method is called in interrupt or NMI context. It answers at once, from the frame or from per-processor data,
-///   and takes no lock.
+/// - Every method is called in interrupt or NMI context. Every method answers at once, from the frame or from
+///   per-processor data, and takes no lock.
 ///
 /// # Examples
 ///
@@ -156,7 +156,7 @@ pub trait InterruptFrame {
     /// Visits the call chain: the return addresses, innermost first, without [`pc`](Self::pc).
     ///
     /// The implementation stops when `visit` returns [`Break`](ControlFlow::Break), or at an address that it cannot
-    /// read without a fault. It is called in interrupt or NMI context, if a callback asks for the chain.
+    /// read without a fault. The method is called in interrupt or NMI context, if a callback asks for the chain.
     fn call_chain(&self, _visit: &mut dyn FnMut(u64) -> ControlFlow<()>) {}
 }
 

@@ -4,8 +4,8 @@ use core::fmt;
 
 /// A version of Windows in which profiling changed.
 ///
-/// The default, [`LATEST`](Self::LATEST), is the latest version whose behavior is known with certainty. It does not
-/// have the defects of earlier versions.
+/// The default, [`LATEST`](Self::LATEST), is the latest version whose behavior is known with certainty. That version
+/// does not have the defects of earlier versions.
 ///
 /// ```
 /// use pmu_core::WindowsVersion;
@@ -132,8 +132,8 @@ impl WindowsVersion {
     /// The default version: the latest whose behavior is known with certainty.
     pub const LATEST: Self = Self::Windows10v2004;
 
-    /// Returns whether profile objects have a source and an affinity. If not, every profile interrupt acts on every
-    /// started object.
+    /// Returns whether profile objects have a source and an affinity. In a version without source and affinity, every
+    /// profile interrupt acts on every started object.
     pub const fn has_source_and_affinity(self) -> bool {
         self as u8 >= Self::Nt351 as u8
     }

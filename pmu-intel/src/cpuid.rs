@@ -96,8 +96,8 @@ impl ArchitecturalPerfmon {
         self.events_unavailable
     }
 
-    /// Returns whether the architectural event of this number is available. It is available if its bit in EBX is
-    /// meaningful and clear.
+    /// Returns whether the architectural event of this number is available, which it is if its bit in EBX is meaningful
+    /// and clear.
     ///
     /// ```
     /// use pmu_intel::ArchitecturalPerfmon;

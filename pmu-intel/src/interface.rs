@@ -13,7 +13,8 @@ use crate::sources::{SOURCES, TABLE};
 
 /// The Emon interface: Windows' profile sources on the counters of an Intel machine.
 ///
-/// It has the general counters of architectural performance monitoring, and the sources of [`SOURCES`](crate::SOURCES).
+/// The interface has the general counters of architectural performance monitoring, and the sources of
+/// [`SOURCES`](crate::SOURCES).
 ///
 /// ```
 /// use pmu_core::{KProfileSource, ProfileInterface};

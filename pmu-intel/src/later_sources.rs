@@ -51,7 +51,7 @@ const fn fixed(value: u32, name: &'static str, event: u64, counter: u8) -> Added
 /// Sources 0x23 and 0x24 share a counter: only one of the two can run at a time.
 ///
 /// # Context
-/// Task. One caller at a time adds and removes sources.
+/// Task. Only one caller at a time adds or removes sources.
 ///
 /// # Errors
 /// See [`AddSourceError`]. After an error, none of the sources is added.

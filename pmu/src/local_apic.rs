@@ -201,8 +201,8 @@ impl<A: ApicRegisters, T: ProfileTimer> LocalApic<A, T> {
     /// Creates the platform of a processor. `registers` writes the local APIC; `delivery` and `timer` are those of the
     /// platform.
     ///
-    /// A processor's session and its interrupt handler each have their own `LocalApic`. Both need the same `delivery`,
-    /// because each unmasking writes the whole LVT entry.
+    /// A processor's session and its interrupt handler each have their own `LocalApic`. The two values need the same
+    /// `delivery`, because each unmasking writes the whole LVT entry.
     pub const fn new(registers: A, delivery: Delivery, timer: T) -> Self {
         Self { registers, entry: delivery.entry(), timer }
     }

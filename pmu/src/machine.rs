@@ -66,8 +66,8 @@ impl Machine {
         Self::of(snapshot, Emon::detect(snapshot), Amd64::detect(snapshot))
     }
 
-    /// Detects the machine as [`detect`](Self::detect) does, except that a Zen has the sources of [`Zen`]. These are
-    /// fewer than Windows' sources, and each counts what its name says.
+    /// Detects the machine as [`detect`](Self::detect) does, except that a Zen has the sources of [`Zen`]. The sources
+    /// of [`Zen`] are fewer than Windows' sources, and each counts what its name says.
     ///
     /// ```
     /// use pmu::Machine;

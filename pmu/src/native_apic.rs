@@ -14,8 +14,8 @@ const APIC_BASE: MsrUpdate = MsrUpdate::read(0x1B);
 const X2APIC_MODE: u64 = 1 << 10;
 const ENABLED: u64 = 1 << 11;
 
-/// The local APIC of the processor that executes the call, in the mode that `IA32_APIC_BASE` tells. It implements
-/// [`ApicRegisters`] for a kernel that has no code of its own for the local APIC.
+/// The local APIC of the processor that executes the call, in the mode that `IA32_APIC_BASE` tells. The value
+/// implements [`ApicRegisters`] for a kernel that has no code of its own for the local APIC.
 ///
 /// ```
 /// use pmu::core::MsrBackend;

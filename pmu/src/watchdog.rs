@@ -146,8 +146,9 @@ impl Watchdog {
         self.place.store(place, Relaxed);
     }
 
-    /// Returns whether the watched event has no counter, so that nothing notices a stuck processor. The event was not
-    /// started yet, or its counter failed. `memory` is the memory of this processor's counters.
+    /// Returns whether the watched event has no counter, so that nothing notices a stuck processor. That is so if the
+    /// event was not started yet, or if the event's counter failed. `memory` is the memory of this processor's
+    /// counters.
     ///
     /// A kernel calls this after [`service`](pmu_core::service) failed. To move the watchdog to another counter, a task
     /// starts the event again by [`start_event`](pmu_core::CounterSession::start_event).
@@ -163,8 +164,8 @@ impl Watchdog {
     /// Notes that the processor is alive.
     ///
     /// # Context
-    /// The timer tick of the watchdog's processor. A kernel may also call this in any other context, if the processor
-    /// is known to be busy with interrupts off.
+    /// The kernel calls this in the timer tick of the watchdog's processor. The kernel may also call this in any other
+    /// context, if the processor is known to be busy with interrupts off.
     #[inline]
     pub fn touch(&self) {
         self.touched.store(true, Relaxed);

@@ -89,7 +89,7 @@ impl AddedSlot {
 
 /// The sources of a machine that are in no interface's table. Sources may be added and removed while others run.
 ///
-/// On each processor where an added source runs, it is an opened event, and occupies an entry of the processor's
+/// An added source that runs on a processor is an opened event there, and occupies an entry of the processor's
 /// [`EventTable`].
 ///
 /// ```
@@ -144,7 +144,7 @@ impl AddedSources {
     /// Adds a source, with the default interval of [events](IntervalLimits::EVENTS).
     ///
     /// # Context
-    /// Task. One caller at a time adds and removes.
+    /// Task. Only one caller at a time adds or removes sources.
     ///
     /// # Errors
     /// See [`AddSourceError`].
@@ -155,7 +155,7 @@ impl AddedSources {
     /// Adds a source whose event happens `hertz` times per second. The source's interval is a time, in units of 100 ns.
     ///
     /// # Context
-    /// Task. One caller at a time adds and removes.
+    /// Task. Only one caller at a time adds or removes sources.
     ///
     /// # Errors
     /// See [`AddSourceError`].
@@ -192,7 +192,7 @@ impl AddedSources {
     /// ```
     ///
     /// # Context
-    /// Task. One caller at a time adds and removes.
+    /// Task. Only one caller at a time adds or removes sources.
     pub fn remove(&self, source: KProfileSource) -> Option<&'static AddedSource> {
         let slot = self.find(source)?;
         let removed = slot.source();

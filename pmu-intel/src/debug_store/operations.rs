@@ -35,7 +35,7 @@ use crate::registers::{DebugCtl, IA32_DEBUGCTL, IA32_DS_AREA, IA32_PEBS_ENABLE};
 /// ```
 ///
 /// # Safety
-/// - `msr` writes the given value, once. It neither keeps the register's [`MsrAddress`] nor passes it to other safe
+/// - `msr` writes the given value, once. `msr` neither keeps the register's [`MsrAddress`] nor passes it to other safe
 ///   code.
 ///
 /// If `linear_address` is not 0, the following holds until another value was written on this processor:

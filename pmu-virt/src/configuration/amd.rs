@@ -21,8 +21,8 @@ pub struct AmdConfiguration {
     /// Event selects have the bits `GuestOnly` (40) and `HostOnly` (41), which are part of the [event's
     /// key](crate::EventKey).
     ///
-    /// If this is set, the guest sees the embedder's answer about SVM (CPUID leaf 0x80000001, ECX bit 2). If not, CPUID
-    /// hides SVM, and a write drops the two bits.
+    /// If the field is set, the guest sees the embedder's answer about SVM (CPUID leaf 0x80000001, ECX bit 2). If the
+    /// field is not set, CPUID hides SVM, and a write to a select drops `GuestOnly` and `HostOnly`.
     pub guest_host: bool,
 }
 

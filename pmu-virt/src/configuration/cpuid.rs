@@ -97,8 +97,8 @@ const LEAVES: [(u32, u32); 19] = [
 ];
 
 impl Configuration {
-    /// Returns the answer to CPUID with `leaf` in EAX and `subleaf` in ECX. It is the embedder's answer `given`, with
-    /// the bits that concern the PMU replaced.
+    /// Returns the answer to CPUID with `leaf` in EAX and `subleaf` in ECX. The answer is the embedder's answer
+    /// `given`, with the bits that concern the PMU replaced.
     ///
     /// The embedder gives the vendor in leaf 0 (a driver looks for `GenuineIntel` or `AuthenticAMD`), and decides
     /// whether the extended leaves (0x80000000 and above) exist.

@@ -10,8 +10,8 @@ use crate::configuration::intel::IntelConfiguration;
 impl Configuration {
     /// Returns the configuration of the largest PMU that a guest on this host can have, as read from the host's CPUID.
     ///
-    /// `cpuid` is called with a leaf and a sub-leaf. `capabilities` is the value of `IA32_PERF_CAPABILITIES`. It is 0
-    /// on AMD, and on an Intel processor without the register (leaf 1, ECX bit 15).
+    /// `cpuid` is called with a leaf and a sub-leaf. `capabilities` is the value of `IA32_PERF_CAPABILITIES`.
+    /// `capabilities` is 0 on AMD, and on an Intel processor without the register (leaf 1, ECX bit 15).
     ///
     /// The configuration leaves these features of the host out:
     ///

@@ -50,8 +50,8 @@ pub struct IntelConfiguration {
     /// Event selects have `IN_TX` (bit 32), and the select of counter 2 also has `IN_TXCP` (bit 33). The two bits are
     /// part of the [event's key](crate::EventKey).
     ///
-    /// If this is set, the guest sees the embedder's answer about TSX (leaf 7, EBX bits 4, HLE, and 11, RTM). If not,
-    /// CPUID hides TSX, and the two bits are reserved.
+    /// If the field is set, the guest sees the embedder's answer about TSX (leaf 7, EBX bits 4, HLE, and 11, RTM). If
+    /// the field is not set, CPUID hides TSX, and `IN_TX` and `IN_TXCP` are reserved.
     pub transactional: bool,
     /// Event selects have a second unit mask, UMASK2 (bits 47:40): leaf 0x23, EBX bit 0. Version 6 only.
     pub unit_mask_2: bool,

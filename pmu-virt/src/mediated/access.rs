@@ -26,8 +26,8 @@ impl HostCounters {
     /// - the global registers, if the processor may have counters or PERF_METRICS that the guest lacks
     ///   ([`from_cpuid`](Self::from_cpuid)).
     ///
-    /// [`write`](Self::write) and [`read`](Self::read) answer the intercepted accesses. They also answer accesses to
-    /// the PMU's other registers.
+    /// [`write`](Self::write) and [`read`](Self::read) answer the intercepted accesses. `write` and `read` also answer
+    /// accesses to the PMU's other registers.
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, HostCounters, IntelConfiguration, MediationError, VirtualPmu};
@@ -67,8 +67,8 @@ impl HostCounters {
         }
     }
 
-    /// Returns whether the hypervisor intercepts RDPMC while the guest is loaded, for [`read_pmc`](Self::read_pmc). It
-    /// does if the processor may have counters that no guest has, or PERF_METRICS (ECX 2000_0000h).
+    /// Returns whether the hypervisor intercepts RDPMC while the guest is loaded, for [`read_pmc`](Self::read_pmc).
+    /// RDPMC is intercepted if the processor may have counters that no guest has, or PERF_METRICS (ECX 2000_0000h).
     pub const fn intercepts_rdpmc(&self) -> bool {
         self.has_more
     }
@@ -78,7 +78,7 @@ impl HostCounters {
     ///
     /// The answer is the answer of [`VirtualPmu::write`]. Status bits that the guest sets raise no interrupt.
     /// Afterwards [`Loaded::global_control`] and [`Loaded::debug_control`] return the guest's new values. Accesses: one
-    /// write. If a counter newly interrupts, also one read of the status.
+    /// write, and one read of the status if the write makes a counter interrupt.
     ///
     /// # Errors
     /// - Another guest is loaded.

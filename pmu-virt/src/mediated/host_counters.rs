@@ -15,7 +15,7 @@ const PERF_METRICS: u64 = 1 << 15;
 
 /// Real counters of one processor of the hypervisor's, which guests use in turn: a mediated PMU.
 ///
-/// While a guest is [loaded](Self::load), the guest has all counters. It accesses directly what is not
+/// While a guest is [loaded](Self::load), the guest has all counters. The guest accesses directly what is not
 /// [intercepted](Self::intercepts): counters, global control, the status and its acknowledgement, RDPMC. The hypervisor
 /// answers the intercepted accesses by [`write`](Self::write), [`read`](Self::read) and [`read_pmc`](Self::read_pmc).
 ///

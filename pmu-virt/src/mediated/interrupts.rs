@@ -87,8 +87,8 @@ impl GuestInterrupts {
         pending
     }
 
-    /// Returns whether an interrupt has come that was not [delivered](Self::deliver_to). If so, the hypervisor leaves
-    /// the guest, or wakes it.
+    /// Returns whether an interrupt has come that was not [delivered](Self::deliver_to). If an interrupt has come, the
+    /// hypervisor leaves the guest, or wakes it.
     ///
     /// # Context
     /// Any context.
@@ -169,11 +169,11 @@ impl Default for GuestInterrupts {
 
 impl HostCounters {
     /// Returns whether an interrupt of the performance counters belongs to the guest that was loaded last on this
-    /// processor. If so, the interrupt is pending for [`deliver_to`](GuestInterrupts::deliver_to) afterwards.
+    /// processor. An interrupt of the guest is pending for [`deliver_to`](GuestInterrupts::deliver_to) afterwards.
     ///
     /// While the guest is loaded, the interrupt is the guest's in two cases:
     ///
-    /// - A counter has overflowed whose overflow interrupts.
+    /// - A counter whose overflow raises an interrupt has overflowed.
     /// - Another bit of the status is set that raises an interrupt.
     ///
     /// After a [`put`](Self::put) the interrupt is the guest's in two cases:

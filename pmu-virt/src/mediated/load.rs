@@ -18,8 +18,8 @@ use crate::registers::family::Family;
 impl HostCounters {
     /// Loads a guest's state onto this processor's lent counters, which start to count when the guest is entered.
     ///
-    /// `interrupts` are those of the guest: an interrupt that is noted there becomes pending in the guest. A policy
-    /// that [changes](VirtualPmu::set_policy) while the guest is loaded takes effect at the next load.
+    /// `interrupts` belongs to the guest: an interrupt that is noted there becomes pending in the guest. A policy that
+    /// [changes](VirtualPmu::set_policy) while the guest is loaded takes effect at the next load.
     ///
     /// Accesses: a write of each counter and of each general counter's select; one read and at most two writes of the
     /// status; a write of `IA32_FIXED_CTR_CTRL` if there are fixed counters; on AMD, a write of the global control.

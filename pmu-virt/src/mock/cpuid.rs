@@ -7,8 +7,9 @@ use crate::configuration::vendor::Vendor;
 use crate::mock::processor::MockMsr;
 
 impl<'h, const T: usize> MockMsr<'h, T> {
-    /// Captures CPUID of this processor, as a driver does. Its only features are 64-bit mode, its PMU, and those that
-    /// the platform's deviations add. Family and model are those of Sapphire Rapids or Zen 4, whatever the PMU is.
+    /// Captures CPUID of this processor, as a driver does. The processor's only features are 64-bit mode, the PMU, and
+    /// the features that the platform's deviations add. Family and model are those of Sapphire Rapids or Zen 4,
+    /// whatever the PMU is.
     ///
     /// ```
     /// use pmu_virt::mock::MockMsr;

@@ -24,13 +24,13 @@ type Handler<'h, const T: usize> = &'h dyn Fn(&MockMsr<'h, T>);
 /// real one. The mock keeps the driver's last `T` accesses, refuses illegal accesses, fails on demand, and interrupts.
 ///
 /// The mock is both the [`MsrBackend`](pmu_core::MsrBackend) and the [`Platform`](pmu_core::Platform) of the processor.
-/// Its methods take a shared reference, and only one thread can use it.
+/// The methods of the mock take a shared reference, and only one thread can use the mock.
 ///
 /// The mock does not enter guests. A test of [`HostCounters`](crate::HostCounters) stands in for an entry and an exit:
 /// on Intel it writes 0x38F, on AMD it feeds events whose [key](crate::EventKey::of_select) has GuestOnly.
 ///
-/// The processor has one core type. A test of a hybrid machine has a mock for each core type, and sets the core types
-/// in the [counter units](pmu_core::CounterUnit::set_core_type).
+/// The mock's processor has a single core type. A test of a hybrid machine has a mock for each core type, and sets the
+/// core types in the [counter units](pmu_core::CounterUnit::set_core_type).
 ///
 /// ```
 /// use pmu_core::{MsrAddress, MsrBackend, MsrErrorKind};

@@ -124,6 +124,6 @@ pub struct RunningEvent {
     pub user: bool,
     /// The counter counts at CPL 0.
     pub kernel: bool,
-    /// The embedder feeds the event. If not, the counter's value does not change.
+    /// The embedder feeds the event. If the embedder does not feed the event, the counter's value does not change.
     pub fed: bool,
 }

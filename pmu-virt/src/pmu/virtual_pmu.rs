@@ -9,8 +9,8 @@ use crate::pmu::load_number::LoadNumber;
 use crate::policy::event_policy::{AllowAll, EventPolicy};
 use crate::registers::layout::Layout;
 
-/// Software PMU of one virtual processor. It answers the guest's RDMSR, WRMSR and RDPMC, counts the events that the
-/// embedder feeds to it, and raises an interrupt when a counter overflows.
+/// Software PMU of one virtual processor. The PMU answers the guest's RDMSR, WRMSR and RDPMC, counts the events that
+/// the embedder feeds, and raises an interrupt when a counter overflows.
 ///
 /// The embedder feeds events by [`advance`](Self::advance), and delivers the interrupt by
 /// [`deliver_pmi`](Self::deliver_pmi). No method allocates or panics. No loop is longer than the number of counters,

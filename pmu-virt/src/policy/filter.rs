@@ -22,7 +22,8 @@ struct FilterRow {
     unit_masks: UnitMasks,
 }
 
-/// Policy that follows a list of entries, by KVM's rules. It holds at most `EVENTS` different events, 40 bytes each.
+/// Policy that follows a list of entries, by KVM's rules. The filter holds at most `EVENTS` different events, 40 bytes
+/// each.
 ///
 /// The list is compiled, so a lookup takes at most 9 steps. Several guests can share a filter through a reference or a
 /// handle: `VirtualPmu<&EventFilter<300>>`, `VirtualPmu<Arc<EventFilter<300>>>`.

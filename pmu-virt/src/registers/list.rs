@@ -27,7 +27,8 @@ pub struct RegisterInfo {
     pub kind: RegisterKind,
     /// Number of the counter to which the register belongs; 0 if the register belongs to no single counter.
     pub counter: u8,
-    /// The processor has the register. If not, the PMU still answers accesses to it, most of them with a fault.
+    /// The processor has the register. If the processor lacks the register, the PMU still answers accesses to the
+    /// register, mostly with a fault.
     pub exists: bool,
     /// WRMSR can change the register.
     pub is_writable: bool,

@@ -5,7 +5,8 @@ use core::ops::BitOr;
 /// Flags of `perf_event_attr`, except `precise_ip` and the flags that exclude. The flags that exclude are in
 /// [`PerfAttributes`](crate::perf::PerfAttributes). The kernel itself acts on the flags.
 ///
-/// Source: `include/uapi/linux/perf_event.h`, `struct perf_event_attr`. The bits are those of the word at offset 40.
+/// Source: `include/uapi/linux/perf_event.h`, `struct perf_event_attr`. The value of `AttrFlags` has the bits of the
+/// word at offset 40.
 ///
 /// ```
 /// use pmu::perf::AttrFlags;
@@ -29,11 +30,11 @@ impl AttrFlags {
     pub const PINNED: Self = Self(1 << 2);
     /// `exclusive`: while the event's group runs, no other group does.
     pub const EXCLUSIVE: Self = Self(1 << 3);
-    /// `exclude_hv`: does not count at a level above the kernel's. It has no effect, as in Linux, because x86 has no
-    /// such level.
+    /// `exclude_hv`: does not count at a level above the kernel's. The flag has no effect, as in Linux, because x86 has
+    /// no such level.
     pub const EXCLUDE_HV: Self = Self(1 << 6);
-    /// `exclude_idle`: does not count while idle. It has no effect on counters, as in Linux, where it is for software
-    /// events.
+    /// `exclude_idle`: does not count while idle. The flag has no effect on counters; in Linux, too, only software
+    /// events use the flag.
     pub const EXCLUDE_IDLE: Self = Self(1 << 7);
     /// `mmap`: asks for records of executable mappings.
     pub const MMAP: Self = Self(1 << 8);

@@ -40,7 +40,7 @@ pub enum CacheOperation {
     Prefetch,
 }
 
-/// One of perf's generic events of caches, such as `L1-dcache-load-misses`.
+/// A generic cache event of perf's, such as `L1-dcache-load-misses`.
 ///
 /// Source: `include/uapi/linux/perf_event.h`, `enum perf_hw_cache_id` and the two enumerations after it; perf-list(1).
 ///

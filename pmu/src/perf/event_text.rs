@@ -40,10 +40,10 @@ impl CoreKind {
 ///
 /// - A name is a generic event (`cycles`, `stalled-cycles-frontend`), a cache event (`L1-dcache-load-misses`), an event
 ///   of the processor by its own name, for which `names` is called, or a raw configuration (`r1a8`).
-/// - Terms are between slashes, as in `cpu/event=0xd1,umask=0x20/`. They are the terms of [`RawConfig`] or a name as
-///   above; `config1` to `config4`; `offcore_rsp`, `ldlat` and `frontend`, for the event's extra register; `period`,
-///   `freq`, `name`, `inherit` and `no-inherit`. `cpu_core` and `cpu_atom` instead of `cpu` select the core type. Terms
-///   may also follow a name: `cycles/period=1000/`.
+/// - Terms are between slashes, as in `cpu/event=0xd1,umask=0x20/`. Possible terms are the terms of [`RawConfig`]; a
+///   name as above; `config1` to `config4`; `offcore_rsp`, `ldlat` and `frontend`, for the event's extra register;
+///   `period`, `freq`, `name`, `inherit` and `no-inherit`. `cpu_core` and `cpu_atom` instead of `cpu` select the core
+///   type. Terms may also follow a name: `cycles/period=1000/`.
 /// - Modifiers follow a colon or the last slash: `u`, `k`, `h` (levels); `G`, `H` (guest, host); `I`; `D` (pinned), `e`
 ///   (exclusive), `W` (weak group), `S` (the group's counts with each sample). Without `u` and `k` the event counts at
 ///   each level. Without `G` and `H` the event counts in guests and outside guests.

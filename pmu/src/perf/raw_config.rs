@@ -9,10 +9,10 @@ use crate::perf::error::PerfError;
 
 /// Raw configuration of perf: an event select without the bits that perf itself sets (16, 17, 20 and 22).
 ///
-/// As a text, the configuration is written in one of two ways. One is `r01c0`, with the event in the low byte and the
-/// unit mask in the next byte. The other is terms, as in `cpu/event=0xc0,umask=0x1/`, where a flag needs no value. As
-/// in perf, `cpu/r1a8/` and `cpu/config=0x1a8/` are the same as `r1a8`. The terms are those of the Linux kernel's
-/// format files:
+/// As a text, the configuration is written in one of two ways. The first way is `r01c0`, with the event in the low byte
+/// and the unit mask in the next byte. The second way is terms, as in `cpu/event=0xc0,umask=0x1/`, where a flag needs
+/// no value. As in perf, `cpu/r1a8/` and `cpu/config=0x1a8/` are the same as `r1a8`. The terms are those of the Linux
+/// kernel's format files:
 ///
 /// | term | bits |
 /// |---|---|
@@ -113,7 +113,7 @@ impl RawConfig {
         self.0
     }
 
-    /// Returns the configuration as an event select. Its bits for privilege levels are clear.
+    /// Returns the configuration as an event select. The select's bits for privilege levels are clear.
     pub const fn select(self) -> EventSelect {
         EventSelect::from_bits(self.0)
     }
