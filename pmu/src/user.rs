@@ -130,7 +130,7 @@ impl UserPage {
     /// kernel.
     ///
     /// # Context
-    /// The context of [`publish`](Self::publish).
+    /// The same context as that of [`publish`](Self::publish).
     pub fn hide(&self) {
         let view = UserView { index: PmcIndex::new(0), width: 0, counted: 0, counted_to: 0 };
         self.write(0, &view);

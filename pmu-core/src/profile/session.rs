@@ -329,7 +329,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// ```
     ///
     /// # Errors
-    /// [`NotStarted`](InterfaceError::NotStarted), [`Timer`](InterfaceError::Timer).
+    /// [`NotStarted`](InterfaceError::NotStarted) if the source does not run, [`Timer`](InterfaceError::Timer) if the
+    /// timer cannot run at the interval.
     pub fn apply_interval(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
         if !self.is_running(source) {
             return Err(InterfaceError::NotStarted(source));

@@ -90,7 +90,7 @@ impl Configuration {
         bytes
     }
 
-    /// Decodes a configuration from bytes that this release wrote, or an earlier release from 0.2.0 on.
+    /// Decodes a configuration from bytes that this release or an earlier release from 0.2.0 on has written.
     ///
     /// # Errors
     /// - [`Length`](BytesError::Length), [`Version`](BytesError::Version) or [`Malformed`](BytesError::Malformed): the

@@ -43,7 +43,7 @@ impl PmuState {
         bytes
     }
 
-    /// Decodes a state from bytes that this release wrote, or an earlier release from 0.2.0 on.
+    /// Decodes a state from bytes that this release or an earlier release from 0.2.0 on has written.
     ///
     /// Untrusted bytes are safe to decode. The number of zeros at the end of the bytes does not matter.
     ///

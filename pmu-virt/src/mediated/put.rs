@@ -17,8 +17,8 @@ impl HostCounters {
     /// overflows.
     ///
     /// `global_control` is the value that the processor saved when it left the guest; on AMD `global_control` is
-    /// ignored, and the register is read. `put` clears what the load has written to the registers, whatever was done
-    /// with the guest since. A guest that was [reset](VirtualPmu::reset) while it was loaded keeps its state after
+    /// ignored, and the register is read. `put` clears the registers that the load has written, even if the guest was
+    /// changed since the load. A guest that was [reset](VirtualPmu::reset) while it was loaded keeps its state after
     /// reset.
     ///
     /// An overflow in the guest becomes pending in the guest once. If the processor's interrupt came before `put`,

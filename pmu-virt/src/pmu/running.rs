@@ -71,8 +71,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
         places(running).map(|counter| self.running_event(counter))
     }
 
-    /// Returns the running counters whose events the embedder does not feed. The values of these counters do not
-    /// change.
+    /// Returns the running counters whose events the embedder does not feed. The values of counters whose events are
+    /// not fed do not change.
     ///
     /// ```
     /// use pmu_virt::{Configuration, EventKey, FedEvents, IntelConfiguration, VirtualPmu};

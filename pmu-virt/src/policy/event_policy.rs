@@ -6,7 +6,7 @@ use core::ops::Deref;
 /// counter counts nothing.
 ///
 /// A PMU asks the policy when the guest writes an event select. At
-/// [`VirtualPmu::set_policy`](crate::VirtualPmu::set_policy) it asks for all counters.
+/// [`VirtualPmu::set_policy`](crate::VirtualPmu::set_policy) the PMU asks the policy about all counters.
 ///
 /// ```
 /// use pmu_virt::{Configuration, EventPolicy, FedEvents, IntelConfiguration, VirtualPmu};

@@ -98,8 +98,8 @@ impl PerfAttributes {
     /// unchanged.
     ///
     /// `names` returns `config` and `config1` of the processor's event with this name, as `pmu_events` has them, or
-    /// `None`. Linux counts the same events if the vendor's list has them. For page walks, Linux counts on some
-    /// processors the walks that began; here the walks that completed are counted.
+    /// `None`. If the vendor's list of events has the event that Linux counts, that event is used. For page walks,
+    /// Linux counts on some processors the walks that began; here the walks that completed are counted.
     ///
     /// ```
     /// use pmu::perf::{PERF_TYPE_HW_CACHE, PerfAttributes};
