@@ -29,7 +29,7 @@ const HYGON: [u8; 12] = *b"HygonGenuine";
 
 /// Detects the core counters of an AMD or Hygon processor. Hygon's counters are those of AMD's first Zen.
 ///
-/// The counters take any event of the processor's manual. Windows has no sources for Hygon: the
+/// The counters take any event of the processor's manual. Windows has no profile sources for Hygon: the
 /// [`SOURCES`](crate::SOURCES) are for AMD's processors only.
 ///
 /// ```

@@ -16,9 +16,12 @@ use crate::sources::{SOURCES, TABLE};
 
 /// The Amd64 interface: Windows' profile sources on the core counters of an AMD machine.
 ///
-/// The interface has the sources of [`SOURCES`](crate::SOURCES), which run on the best counters that CPUID declares:
-/// the counters of PerfMonV2 with its global registers, or the counters of the core extension, or the four legacy
-/// counters.
+/// The interface has the sources of [`SOURCES`](crate::SOURCES), which run on the first of these groups of counters
+/// that CPUID declares:
+///
+/// - the counters of PerfMonV2, with its global registers;
+/// - the counters of the core extension;
+/// - the four legacy counters, which every processor has.
 ///
 /// ```
 /// use pmu_amd::Amd64;
@@ -52,7 +55,7 @@ impl Amd64 {
     /// - No Microsoft-compatible hypervisor hides the counters.
     ///
     /// No CPUID bit declares the legacy counters. So [`initialize`](ProfileInterface::initialize) probes the counters
-    /// that are used.
+    /// that the interface uses.
     ///
     /// ```
     /// use pmu_amd::{Amd64, Generation, Meaning};
@@ -118,10 +121,10 @@ impl Amd64 {
         }
     }
 
-    /// Restricts the interface to the four legacy counters, at their legacy addresses, as the documentation of Windows'
-    /// interface has it. Other owners may use the other counters.
+    /// Restricts the interface to the four legacy counters, at their legacy addresses, as Windows' Amd64 interface is
+    /// documented. Other owners may use the other counters.
     ///
-    /// If the processor has PerfMonV2, the interface still uses its global registers, which control the legacy counters
+    /// If the processor has PerfMonV2, the interface still uses the global registers, which control the legacy counters
     /// too.
     ///
     /// # Examples

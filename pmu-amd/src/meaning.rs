@@ -7,7 +7,8 @@ use pmu_core::KProfileSource;
 
 use crate::generation::Generation;
 
-/// Comparison of the event that a source of the Amd64 table counts on a generation with the source's name.
+/// Result of comparing a source's name with the event that the source counts on a generation; for the sources of
+/// [`SOURCES`](crate::SOURCES).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Meaning {
@@ -38,8 +39,8 @@ impl Generation {
     /// `None` if there is no such source.
     ///
     /// A kernel that avoids misleading names starts only the sources whose meaning is [`Same`](Meaning::Same). The
-    /// meaning is that of the sources of [`Amd64`](crate::Amd64). The sources of [`Zen`](crate::Zen) have the same
-    /// values, and count what their names say.
+    /// result applies to the sources of [`Amd64`](crate::Amd64). The sources of [`Zen`](crate::Zen) have the same
+    /// numbers, and count what their names say.
     ///
     /// # Examples
     ///

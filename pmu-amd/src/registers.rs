@@ -78,7 +78,7 @@ pub struct PerfCtl {
     pub enable: bool,
     /// Inverts the comparison with the counter mask.
     pub invert: bool,
-    /// Counts the cycles with at least this many events; if 0, counts the events.
+    /// If not 0, counts the cycles with at least this many events; if 0, counts the events.
     pub counter_mask: u8,
     /// Bits 11:8 of the event's number, which are 0 in every event of [`SOURCES`](crate::SOURCES).
     #[bits(4, access = RO)]

@@ -11,16 +11,17 @@ use crate::counters;
 use crate::generation::Generation;
 use crate::registers::PerfCtl;
 
-/// The interface of AMD's Zen: Windows' general profile sources, each on an event that counts what its name says.
+/// Profile interface for AMD's Zen processors: Windows' general profile sources, each with an event that counts what
+/// the source's name says.
 ///
-/// [`Amd64`](crate::Amd64) has Windows' table instead, most rows of which count another event on Zen than their names
+/// [`Amd64`](crate::Amd64) has Windows' own table, most sources of which count another event on Zen than their names
 /// say.
 ///
 /// A source is missing if the generation has no event for it: instruction-cache fetches and floating-point instructions
-/// on Zen 6, misses of the last cache on Zen 1 and 2. Loads and stores are counted at dispatch. Data-cache misses are
+/// on Zen 6, last-level cache misses on Zen 1 and 2. Loads and stores are counted at dispatch. Data-cache misses are
 /// counted as requests to the second level on Zen 1 and 2, and as fills from Zen 3 on.
 ///
-/// Sources: the PMC events of AMD's processor programming references, as Linux' tables for Zen have them.
+/// Sources: the PMC events of AMD's processor programming references, as they are in Linux' tables for Zen.
 ///
 /// ```
 /// # use pmu_core::{CpuidDump, Snapshot};
@@ -47,7 +48,8 @@ pub struct Zen {
 }
 
 impl Zen {
-    /// Detects the interface of a machine with AMD's Zen. Returns `None` for any other machine.
+    /// Detects the Zen profile interface, which a machine has if its processors are of Zen 1 to Zen 6. Returns `None`
+    /// for any other machine.
     ///
     /// The conditions of [`Amd64::detect`](crate::Amd64::detect) hold too: the processor has long mode, and no
     /// hypervisor hides the counters.
@@ -62,7 +64,8 @@ impl Zen {
         Some(Self { unit, table, intervals, answer })
     }
 
-    /// Returns the sources of a generation. Returns `None` if the generation is not a Zen.
+    /// Returns the sources of this interface on a generation of processors. Returns `None` if the generation is not one
+    /// of Zen 1 to Zen 6.
     ///
     /// ```
     /// use pmu_amd::{Generation, Zen};

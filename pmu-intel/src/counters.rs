@@ -30,11 +30,11 @@ const ZHAOXIN: [[u8; 12]; 2] = [*b"CentaurHauls", *b"  Shanghai  "];
 /// Detects the counters of an Intel or Zhaoxin processor. Zhaoxin's counters are like those of Intel's version 2.
 ///
 /// The counters take any event of the processor's manual. On Zhaoxin's processors, Intel's event numbers select other
-/// events. So no event of Zhaoxin's has a name here, and the [`SOURCES`](crate::SOURCES) are for Intel's processors
-/// only.
+/// events. So on Zhaoxin's processors the counters have no named events, and the [`SOURCES`](crate::SOURCES) are for
+/// Intel's processors only.
 ///
-/// The driver uses neither auto counter reload nor architectural PEBS of version 6. If firmware or the previous kernel
-/// left them enabled, [`clear_stale`](crate::clear_stale) disables them.
+/// The driver uses neither auto counter reload nor architectural PEBS of version 6. Firmware or the previous kernel may
+/// have enabled these features; [`clear_stale`](crate::clear_stale) disables them.
 ///
 /// ```
 /// # use pmu_core::{CpuidDump, Snapshot};

@@ -71,7 +71,7 @@ impl ArchitecturalPerfmon {
         }
     }
 
-    /// Returns the version of architectural performance monitoring (EAX 7:0); 0 if there is none.
+    /// Returns the version of architectural performance monitoring (EAX 7:0); 0 if the processor lacks it.
     pub const fn version(&self) -> u8 {
         self.eax.version()
     }
@@ -96,8 +96,7 @@ impl ArchitecturalPerfmon {
         self.events_unavailable
     }
 
-    /// Returns whether the architectural event of this number is available, which it is if its bit in EBX is meaningful
-    /// and clear.
+    /// Returns whether the architectural event with this number is available: its bit in EBX is meaningful and clear.
     ///
     /// ```
     /// use pmu_intel::ArchitecturalPerfmon;
@@ -118,8 +117,8 @@ impl ArchitecturalPerfmon {
 
     /// Returns the fixed counters, one bit per counter.
     ///
-    /// Before version 2 there are no fixed counters. In versions 2 to 4, EDX has their number, from counter 0 on. From
-    /// version 5 on, there are also the counters of ECX's bitmap.
+    /// Before version 2 no processor has fixed counters. In versions 2 to 4, EDX 4:0 is the number of fixed counters,
+    /// which begin with counter 0. From version 5 on, the bitmap in ECX adds further fixed counters.
     pub const fn fixed_counters(&self) -> u32 {
         let contiguous = ((1u64 << self.edx.fixed_counters()) - 1) as u32;
         match self.version() {

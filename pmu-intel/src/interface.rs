@@ -39,7 +39,7 @@ impl Emon {
     /// The conditions are:
     ///
     /// - The vendor is Intel.
-    /// - CPUID leaf 0x0A has a version and a number of events that are not 0.
+    /// - The version and the number of events in CPUID leaf 0x0A are not 0.
     /// - The first event, cycles, is available.
     /// - No Microsoft-compatible hypervisor hides the counters.
     /// - The declared counters are plausible. Windows does not check this condition.

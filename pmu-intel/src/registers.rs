@@ -50,12 +50,12 @@ pub const IA32_PERF_GLOBAL_OVF_CTRL: u32 = 0x390;
 /// Writes to Performance Counter Registers").
 pub const IA32_A_PMC0: u32 = 0x4C1;
 
-/// `IA32_PMC_GP0_CTR`, from version 6: the first general counter. The next one is at this address plus 4 (SDM vol. 4,
-/// table 2-2).
+/// `IA32_PMC_GP0_CTR`, from version 6: the first general counter. The next general counter is at this address plus 4
+/// (SDM vol. 4, table 2-2).
 pub const IA32_PMC_GP0_CTR: u32 = 0x1900;
 
-/// `IA32_PMC_GP0_CFG_A`, from version 6: the first event select. The next one is at this address plus 4 (SDM vol. 4,
-/// table 2-2).
+/// `IA32_PMC_GP0_CFG_A`, from version 6: the first event select. The next event select is at this address plus 4 (SDM
+/// vol. 4, table 2-2).
 pub const IA32_PMC_GP0_CFG_A: u32 = 0x1901;
 
 /// `IA32_PMC_GP0_CFG_B`, from version 6: the counters whose overflows reload the first general counter. The register of
@@ -66,16 +66,16 @@ pub const IA32_PMC_GP0_CFG_B: u32 = 0x1902;
 /// architectural PEBS records. The register of the next counter is at this address plus 4 (SDM vol. 4, table 2-2).
 pub const IA32_PMC_GP0_CFG_C: u32 = 0x1903;
 
-/// `IA32_PMC_FX0_CTR`, from version 6: the first fixed counter. The next one is at this address plus 4 (SDM vol. 4,
-/// table 2-2).
+/// `IA32_PMC_FX0_CTR`, from version 6: the first fixed counter. The next fixed counter is at this address plus 4 (SDM
+/// vol. 4, table 2-2).
 pub const IA32_PMC_FX0_CTR: u32 = 0x1980;
 
-/// `IA32_PMC_FX0_CFG_B`, from version 6: as [`IA32_PMC_GP0_CFG_B`], for the first fixed counter (SDM vol. 4, table
-/// 2-2).
+/// `IA32_PMC_FX0_CFG_B`, from version 6: the register of the first fixed counter that corresponds to
+/// [`IA32_PMC_GP0_CFG_B`] (SDM vol. 4, table 2-2).
 pub const IA32_PMC_FX0_CFG_B: u32 = 0x1982;
 
-/// `IA32_PMC_FX0_CFG_C`, from version 6: as [`IA32_PMC_GP0_CFG_C`], for the first fixed counter (SDM vol. 4, table
-/// 2-2).
+/// `IA32_PMC_FX0_CFG_C`, from version 6: the register of the first fixed counter that corresponds to
+/// [`IA32_PMC_GP0_CFG_C`] (SDM vol. 4, table 2-2).
 pub const IA32_PMC_FX0_CFG_C: u32 = 0x1983;
 
 /// `IA32_PEBS_ENABLE`: the counters whose overflows write PEBS records (SDM vol. 3B, §20.6.2.4).
@@ -115,7 +115,7 @@ pub struct PerfEvtSel {
     pub enable: bool,
     /// Inverts the comparison with the counter mask.
     pub invert: bool,
-    /// Counts the cycles with at least this many events; if 0, counts the events.
+    /// If not 0, counts the cycles with at least this many events; if 0, counts the events.
     pub counter_mask: u8,
     __: u32,
 }
@@ -166,7 +166,8 @@ pub struct DebugCtl {
     pub tr: bool,
     /// Stores branch trace messages in the BTS buffer: **memory is written**.
     pub bts: bool,
-    /// Interrupts when the BTS buffer reaches its threshold. If the bit is clear, the buffer is used as a ring.
+    /// Interrupts when the BTS buffer reaches its threshold. If the bit is clear, the processor uses the buffer as a
+    /// ring.
     pub bt_int: bool,
     /// Suppresses branch trace messages at privilege level 0.
     pub bts_off_os: bool,

@@ -42,8 +42,8 @@ const fn general(source: KProfileSource, name: &'static str, bit: u8) -> Profile
 
 /// The sources of the Emon interface, ascending by value.
 ///
-/// `ProfileTime` runs on a timer. The select of `ProfileTime` is unhalted core cycles, the event that a counter would
-/// count in place of the timer.
+/// `ProfileTime` runs on a timer. The event select of `ProfileTime` is that of unhalted core cycles, the event that a
+/// counter would count in place of the timer.
 pub static SOURCES: [ProfileSource; 13] = [
     ProfileSource::new(0, "ProfileTime", event(0)).spelled("Timer"),
     general(KProfileSource::TOTAL_ISSUES, "ProfileTotalIssues", 1),

@@ -15,8 +15,8 @@ const CFG_C: u32 = IA32_PMC_GP0_CFG_C - IA32_PMC_GP0_CTR;
 const _: () = assert!(IA32_PMC_FX0_CFG_B - IA32_PMC_FX0_CTR == CFG_B);
 const _: () = assert!(IA32_PMC_FX0_CFG_C - IA32_PMC_FX0_CTR == CFG_C);
 
-/// Returns two groups of registers of version 6 that the driver does not use, with the counters that have them: those
-/// of auto counter reload, and those of architectural PEBS. Leaf 0x23 declares these registers.
+/// Returns the registers of version 6 that the driver does not use, with the counters that have them: first the
+/// registers of auto counter reload, then those of architectural PEBS. Leaf 0x23 declares these registers.
 ///
 /// A counter that can be reloaded has CFG_B (sub-leaf 2). A counter that PEBS can record has CFG_C (sub-leaf 5, if
 /// sub-leaf 4 exists too). A processor without leaf 0x23 has neither register.
@@ -53,11 +53,11 @@ pub fn unused_registers(processor: &Snapshot) -> [UnusedRegisters; 2] {
     ]
 }
 
-/// Disables auto counter reload and architectural PEBS on these counters, in case firmware or the previous kernel left
-/// them enabled. Returns the counters on which a write failed.
+/// Disables auto counter reload and architectural PEBS on these counters, in case firmware or the previous kernel
+/// enabled them. Returns the counters on which a write failed.
 ///
-/// Take no counter that this function returns: its overflows may still reload it or write records, without the driver's
-/// knowledge.
+/// Take no counter that this function returns: the counter's overflows may still reload the counter or write records,
+/// without the driver's knowledge.
 ///
 /// `processor` describes the processor that executes the call. Each [register that exists](unused_registers) is written
 /// once. Before version 6 no such register exists. `IA32_PEBS_BASE` and `IA32_PEBS_INDEX` are not written.

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The DS save area, with words of either width and any number of counter resets.
 ///
-/// The words are atomic, because the processor updates the two indexes while tracing is enabled.
+/// The words are atomic, because the processor updates `bts_index` and `pebs_index` while tracing is enabled.
 ///
 /// The documented `PEBS_DS_SAVE_AREA` has four counter resets, for processors whose PEBS has four general counters.
 /// Later processors read more counter resets, at offsets that depend on the PEBS format. So `RESETS` is a parameter:
@@ -31,22 +31,22 @@ pub struct DsSaveArea<Word, const RESETS: usize> {
     pub pebs_absolute_maximum: Word,
     /// Linear address of the PEBS record at which the processor interrupts.
     pub pebs_interrupt_threshold: Word,
-    /// Values that the processor loads into the counters, each after a PEBS record of that counter.
+    /// For each counter, the value that the processor loads into the counter after writing a PEBS record for it.
     pub pebs_counter_reset: [Word; RESETS],
 }
 
 /// `PEBS_DS_SAVE_AREA`: the 64-bit DS save area. With four counter resets it has 0x60 bytes.
 pub type PebsDsSaveArea<const RESETS: usize = 4> = DsSaveArea<AtomicU64, RESETS>;
 
-/// The 32-bit DS save area, which a processor without DTES64 uses. With four counter resets it has 0x30 bytes.
+/// 32-bit DS save area, which a processor without DTES64 uses. With four counter resets it has 0x30 bytes.
 pub type PebsDsSaveArea32<const RESETS: usize = 4> = DsSaveArea<AtomicU32, RESETS>;
 
-/// `PROCESSOR_PROFILE_CONTROL_AREA`: the memory of one processor's own profiling, of which Windows has defined only the
-/// DS save area. With four counter resets it has 0x60 bytes.
+/// `PROCESSOR_PROFILE_CONTROL_AREA`: the memory of one processor's own profiling, in which Windows defines only the DS
+/// save area. With four counter resets it has 0x60 bytes.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct ProcessorProfileControlArea<const RESETS: usize = 4> {
-    /// The Debug Store's save area.
+    /// Save area of the Debug Store.
     pub pebs_ds_save_area: PebsDsSaveArea<RESETS>,
 }
 
@@ -54,14 +54,14 @@ pub struct ProcessorProfileControlArea<const RESETS: usize = 4> {
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct ProcessorProfileControlArea32<const RESETS: usize = 4> {
-    /// The Debug Store's save area.
+    /// Save area of the Debug Store.
     pub pebs_ds_save_area: PebsDsSaveArea32<RESETS>,
 }
 
 macro_rules! zeroed {
     ($word:ident) => {
         impl<const RESETS: usize> DsSaveArea<$word, RESETS> {
-            /// Creates an area of zeros, which has no buffer.
+            /// Creates an area in which every word is 0, so it names no buffer.
             pub const fn new() -> Self {
                 Self {
                     bts_buffer_base: $word::new(0),

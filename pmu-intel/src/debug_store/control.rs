@@ -36,8 +36,8 @@ pub struct ProcessorProfileControl<'m, const RESETS: usize = 4> {
 impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
     /// Creates the control of a processor that has no area yet, by the rules of [`Rules::LATEST`].
     ///
-    /// The area will be in `memory`, which serves no other processor. If `memory` is `None`, the creation of the area
-    /// fails.
+    /// The area will be in `memory`, which is not used for any other processor. If `memory` is `None`, the creation of
+    /// the area fails.
     pub const fn new(memory: Option<&'m ControlAreaMemory<RESETS>>) -> Self {
         Self::as_of(Rules::LATEST, memory)
     }
@@ -56,9 +56,10 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
 
     /// Serves a request of `SystemProcessorProfileControlArea` as Windows does.
     ///
-    /// The checks have Windows' order: version, mode and length come first. Creation then checks for memory, for
-    /// support by the processor, and that there is no area. Destruction checks that there is an area. `request`
-    /// receives the area's address, or 0 if there is no area.
+    /// The checks are in the same order as in Windows: version, mode and length come first. Creation then checks that
+    /// there is memory, that the processor has a usable Debug Store, and that the processor has no area yet.
+    /// Destruction then checks that the processor has an area. `request` receives the address of the area, or 0 if
+    /// there is no area.
     ///
     /// ```
     /// use pmu_core::NtStatus;
@@ -114,7 +115,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         }
     }
 
-    /// Creates the area with every word 0, so it has no buffer.
+    /// Creates the area with every word 0, so it names no buffer.
     ///
     /// ```
     /// # use pmu_core::MsrBackend;

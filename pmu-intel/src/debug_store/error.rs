@@ -21,7 +21,7 @@ pub enum ControlAreaError {
     InsufficientResources,
     /// The processor has no usable Debug Store.
     NotSupported,
-    /// The processor has an area already; the request's answer has the address of the area.
+    /// The processor has an area already. The answer to the request contains the address of that area.
     AlreadyExists {
         /// Address of the area.
         area: u64,

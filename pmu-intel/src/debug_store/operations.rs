@@ -7,7 +7,7 @@ use crate::registers::{DebugCtl, IA32_DEBUGCTL, IA32_DS_AREA, IA32_PEBS_ENABLE};
 /// Writes `IA32_DS_AREA` on the processor that executes the call: the address of the DS save area, or 0 for no area.
 ///
 /// # Errors
-/// The access failed, as an access with a non-canonical address does.
+/// The access failed; it fails, for example, if the address is not canonical.
 ///
 /// # Examples
 /// ```
@@ -38,13 +38,13 @@ use crate::registers::{DebugCtl, IA32_DEBUGCTL, IA32_DS_AREA, IA32_PEBS_ENABLE};
 /// - `msr` writes the given value, once. `msr` neither keeps the register's [`MsrAddress`] nor passes it to other safe
 ///   code.
 ///
-/// If `linear_address` is not 0, the following holds until another value was written on this processor:
+/// If `linear_address` is not 0, the following holds until another value is written on this processor:
 ///
 /// - At `linear_address` is a DS save area of the form that this processor uses (DTES64, number of counter resets by
 ///   its PEBS format). The area is mapped and writable in *every* address space in which the processor runs, and
 ///   nothing frees or moves the area.
-/// - Each buffer that the save area names is mapped in the same way, belongs only to this processor's tracing, and its
-///   maximum lies at or below its end.
+/// - Each buffer that the save area names is mapped in the same way, belongs only to this processor's tracing, and the
+///   buffer's absolute maximum in the save area lies at or below the end of that memory.
 /// - No other processor uses the same save area.
 pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Result<(), M::Error> {
     // SAFETY: the register holds an address that the processor writes through; the caller promised
@@ -56,7 +56,7 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 /// `counters` then writes a PEBS record through the DS save area. 0 disables PEBS.
 ///
 /// # Errors
-/// The access failed, as an access does that sets the bit of a counter without PEBS.
+/// The access failed; it fails, for example, if the bit of a counter without PEBS is set.
 ///
 /// # Examples
 /// ```
@@ -70,8 +70,8 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 /// }
 /// ```
 ///
-/// Wrong: the area is removed before PEBS is disabled, so the processor may write a record where there is no area any
-/// more.
+/// Wrong: the area is removed before PEBS is disabled, so the processor may write a record through an area that no
+/// longer exists.
 ///
 /// ```
 /// # use pmu_core::MsrBackend;
@@ -87,12 +87,12 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 /// # Safety
 /// - `msr` keeps the promises of [`write_ds_area`] about `msr`.
 ///
-/// If `counters` is not 0, the following holds until 0 was written on this processor:
+/// If `counters` is not 0, the following holds until 0 is written on this processor:
 ///
-/// - A save area with a PEBS buffer was written by [`write_ds_area`], and the promises of [`write_ds_area`] hold for
-///   that area.
+/// - `IA32_DS_AREA` holds the address of a save area with a PEBS buffer, written by [`write_ds_area`], and the promises
+///   of [`write_ds_area`] hold.
 /// - The save area has a counter reset for each counter whose bit is set, at the offset that the processor's PEBS
-///   format gives.
+///   format defines.
 ///
 /// Whatever `counters` is, do not call this from code that may have interrupted an operation of a session on this
 /// processor. The session changes other bits of the register by a read and a write, and the write would restore the old
@@ -108,7 +108,7 @@ pub unsafe fn write_pebs_enable<M: MsrBackend>(msr: &M, counters: u64) -> Result
 /// The call replaces all bits of the register. If other code uses some of the bits, read the register first.
 ///
 /// # Errors
-/// The access failed, as an access does that sets a reserved bit, or a bit that the processor lacks.
+/// The access failed; it fails, for example, if a bit is set that is reserved or that the processor lacks.
 ///
 /// # Examples
 /// ```
@@ -135,9 +135,8 @@ pub unsafe fn write_pebs_enable<M: MsrBackend>(msr: &M, counters: u64) -> Result
 ///
 /// # Safety
 /// - `msr` keeps the promises of [`write_ds_area`] about `msr`.
-/// - If `value` has both `tr` and `bts` set, the following holds until one of these bits was cleared on this processor:
-///   a save area with a BTS buffer was written by [`write_ds_area`], and the promises of [`write_ds_area`] hold for
-///   that area.
+/// - If `value` has both `tr` and `bts` set, `IA32_DS_AREA` holds the address of a save area with a BTS buffer, written
+///   by [`write_ds_area`]. The promises of [`write_ds_area`] hold until `tr` or `bts` is cleared on this processor.
 /// - The kernel's debugger and its handler of debug exceptions work with the values of `lbr` and `btf`.
 /// - The calling code cannot have interrupted an operation of a session on this processor. The session changes another
 ///   bit of the register by a read and a write, and the write would restore the old value of the bits of `value`.

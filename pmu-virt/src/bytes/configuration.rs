@@ -30,7 +30,7 @@ impl Configuration {
     /// Version of the layout that [`to_bytes`](Self::to_bytes) writes.
     pub const BYTES_VERSION: u16 = 1;
 
-    /// Encodes the configuration as bytes, which every later release reads.
+    /// Encodes the configuration as bytes. Every later release can decode the bytes.
     ///
     /// ```
     /// use pmu_virt::{Configuration, IntelConfiguration};
@@ -94,7 +94,7 @@ impl Configuration {
     ///
     /// # Errors
     /// - [`Length`](BytesError::Length), [`Version`](BytesError::Version) or [`Malformed`](BytesError::Malformed): the
-    ///   bytes are not a configuration, or a later release wrote them.
+    ///   bytes are not a configuration, or a later release wrote the bytes.
     /// - [`Configuration`](BytesError::Configuration): the configuration contradicts itself.
     ///
     /// ```

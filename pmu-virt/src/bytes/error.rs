@@ -10,9 +10,9 @@ use crate::pmu::state_error::StateError;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum BytesError {
-    /// Number of the bytes that were given: too few, or too many.
+    /// There are this many bytes: too few, or too many.
     Length(usize),
-    /// Version of the layout, which is a later release's or of no release.
+    /// The bytes have this version of the layout, which this release does not know.
     Version(u16),
     /// A byte at or after the place `at` has an impossible value.
     Malformed {

@@ -19,7 +19,7 @@ impl PmuState {
     /// Version of the layout that [`to_bytes`](Self::to_bytes) writes.
     pub const BYTES_VERSION: u16 = 1;
 
-    /// Encodes the state as bytes, padded with zeros at the end. Every later release reads these bytes.
+    /// Encodes the state as bytes, padded with zeros at the end. Every later release can decode these bytes.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let [low, high] = Self::BYTES_VERSION.to_le_bytes();
         let [a, b, c, d] = MAGIC;

@@ -12,7 +12,7 @@ const EBX: usize = 1;
 const ECX: usize = 2;
 const EDX: usize = 3;
 
-/// The PMU's part of a CPUID leaf; the rest of the leaf is the embedder's.
+/// Bits of a CPUID leaf that describe the PMU; the embedder decides the other bits of the leaf.
 ///
 /// ```
 /// use pmu_virt::{Configuration, IntelConfiguration};
@@ -29,11 +29,11 @@ pub struct CpuidLeaf {
     pub leaf: u32,
     /// The sub-leaf, in ECX; `None` if the leaf has no sub-leaves.
     pub subleaf: Option<u32>,
-    /// The PMU's bits of each register; the other bits are the embedder's.
+    /// Bits of each register that describe the PMU; the embedder decides the other bits.
     pub mask: CpuidRegisters,
-    /// Values of the PMU's bits; 0 in the other bits.
+    /// Values of the bits in `mask`; 0 in the other bits.
     pub value: CpuidRegisters,
-    /// Lowest value that the answer's EAX may have, because it names the highest leaf or sub-leaf; otherwise 0.
+    /// Lowest permitted EAX of the answer, in a leaf whose EAX is the highest leaf or sub-leaf; 0 in other leaves.
     pub at_least: u32,
 }
 
@@ -59,7 +59,8 @@ impl CpuidLeaf {
         self
     }
 
-    /// Returns the embedder's answer `given`, with the PMU's bits replaced by the PMU's values.
+    /// Returns the embedder's answer `given`, with the bits of `mask` replaced by those of `value`, and EAX raised to
+    /// `at_least`.
     pub fn apply(&self, given: CpuidRegisters) -> CpuidRegisters {
         let mut answer = given;
         for ((answer, mask), value) in answer.iter_mut().zip(self.mask).zip(self.value) {
@@ -103,8 +104,8 @@ impl Configuration {
     /// The embedder gives the vendor in leaf 0 (a driver looks for `GenuineIntel` or `AuthenticAMD`), and decides
     /// whether the extended leaves (0x80000000 and above) exist.
     ///
-    /// Leaves 0, 7 and 0x80000000 return the highest leaf or sub-leaf in EAX. If the PMU needs a higher one, EAX is
-    /// raised.
+    /// Leaves 0, 7 and 0x80000000 return the highest leaf or sub-leaf in EAX. If the PMU needs a higher leaf or
+    /// sub-leaf, EAX is raised to that number.
     ///
     /// A feature is hidden if the guest's event selects lack the bits for it: TSX without
     /// [`transactional`](IntelConfiguration::transactional), SVM without

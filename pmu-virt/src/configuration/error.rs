@@ -11,12 +11,13 @@ pub enum ConfigurationError {
     Version(u8),
     /// There is no general counter.
     NoGeneralCounter,
-    /// The general counters have gaps, and there is no leaf 0x23 to declare them.
+    /// The bitmap of general counters has gaps, which only leaf 0x23 can declare, and the configuration lacks leaf
+    /// 0x23.
     GeneralGaps {
         /// Bitmap of the general counters.
         general: u8,
     },
-    /// There is leaf 0x23 in a version below 5.
+    /// A version below 5 has leaf 0x23.
     ExtendedLeaf {
         /// Version of architectural performance monitoring.
         version: u8,
@@ -31,21 +32,21 @@ pub enum ConfigurationError {
         /// Version of architectural performance monitoring.
         version: u8,
     },
-    /// There are fixed counters in version 1, which has none.
+    /// The configuration has fixed counters, and is of version 1, which cannot have any.
     FixedInVersion1,
-    /// The fixed counters have gaps in a version below 5, whose CPUID has no bitmap of fixed counters.
+    /// The bitmap of fixed counters has gaps in a version below 5, whose CPUID cannot declare gaps.
     FixedGaps {
         /// Bitmap of the fixed counters.
         fixed: u8,
     },
-    /// The width of this many bits is outside 32–64.
+    /// The counters have this width in bits, which is outside 32–64.
     Width(u8),
     /// AnyThread is set in a version below 3.
     AnyThread {
         /// Version of architectural performance monitoring.
         version: u8,
     },
-    /// PerfMonV2 has this number of counters, which is outside 4–8.
+    /// The configuration of PerfMonV2 has this number of counters, which is outside 4–8.
     AmdCounters(u8),
 }
 

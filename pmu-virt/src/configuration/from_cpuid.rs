@@ -19,8 +19,8 @@ impl Configuration {
     /// - AnyThread, because another guest may run on the core's other thread;
     /// - the architectural events from the ninth on.
     ///
-    /// If the host has counters that a [`VirtualPmu`](crate::VirtualPmu) cannot have, this fails rather than reduce
-    /// their number.
+    /// If the host has counters that a [`VirtualPmu`](crate::VirtualPmu) cannot have, the function fails; it does not
+    /// leave these counters out.
     ///
     /// # Errors
     /// The host has no PMU, or a PMU that a [`VirtualPmu`](crate::VirtualPmu) cannot have.

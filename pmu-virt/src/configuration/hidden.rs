@@ -2,8 +2,8 @@
 
 use crate::configuration::vendor::Vendor;
 
-/// Configuration of a processor without a PMU. CPUID declares no PMU. A guest may access the registers nevertheless,
-/// and platforms differ in the answer.
+/// Configuration of a processor without a PMU. CPUID declares no PMU. If a guest accesses PMU registers nevertheless,
+/// the answer depends on the platform.
 ///
 /// ```
 /// use pmu_virt::{Configuration, FedEvents, HiddenConfiguration, HiddenRegisters, Read, Vendor};
@@ -47,7 +47,7 @@ pub enum HiddenRegisters {
 pub enum HiddenRdpmc {
     /// RDPMC raises #GP.
     Fault,
-    /// RDPMC returns 0 if ECX is 0–3, as some paravisors of SVM guests answer, and raises #GP with any other ECX.
+    /// RDPMC returns 0 if ECX is 0–3, as under some paravisors of SVM guests. With any other ECX, RDPMC raises #GP.
     Zero,
 }
 

@@ -13,7 +13,8 @@ pub enum HostError {
     Vendor,
     /// CPUID declares no PMU.
     NoPmu,
-    /// The host has counters beyond the first eight of a kind: bitmap of the counters of that kind.
+    /// The host has general or fixed counters beyond the first eight. The value is the bitmap of all its counters of
+    /// that kind.
     Counters(u32),
     /// A [`VirtualPmu`](crate::VirtualPmu) cannot have the host's PMU.
     Configuration(ConfigurationError),

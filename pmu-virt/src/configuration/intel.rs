@@ -55,8 +55,8 @@ pub struct IntelConfiguration {
     pub transactional: bool,
     /// Event selects have a second unit mask, UMASK2 (bits 47:40): leaf 0x23, EBX bit 0. Version 6 only.
     pub unit_mask_2: bool,
-    /// Event selects have the flag EQ (bit 36), which makes the comparison with the counter mask one for equality: leaf
-    /// 0x23, EBX bit 1. Version 6 only.
+    /// Event selects have the flag EQ (bit 36), with which a counter counts the cycles in which the event happened
+    /// exactly as often as the counter mask says: leaf 0x23, EBX bit 1. Version 6 only.
     pub equal: bool,
     /// The guest's kernel can hide each counter from RDPMC at CPL 1–3: leaf 0x23, EBX bit 2. Bit 37 of an event select
     /// hides a general counter, and bit 33 + 4*n* of `IA32_FIXED_CTR_CTRL` hides fixed counter *n*. Version 6 only.

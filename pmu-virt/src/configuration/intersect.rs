@@ -6,14 +6,13 @@ use crate::configuration::host_error::HostError;
 use crate::configuration::intel::IntelConfiguration;
 
 impl Configuration {
-    /// Returns the PMU that two processors have in common, with which a guest can move between them. If one of the two
-    /// configurations is hidden, the result is hidden.
+    /// Returns the PMU that two processors have in common. A guest with that PMU can move between the processors. If
+    /// one of the two configurations is hidden, the result is hidden.
     ///
     /// If the widths of the counters differ, the result has the smaller width.
     ///
     /// # Errors
-    /// The processors differ in their [vendor](Self::vendor), differ in how they hide their PMUs, or have no PMU in
-    /// common.
+    /// The processors have different [vendors](Self::vendor), hide their PMUs differently, or have no PMU in common.
     ///
     /// ```
     /// use pmu_virt::{Configuration, IntelConfiguration};

@@ -10,7 +10,7 @@ use crate::events::slot::EVENTS;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum FedEventsError {
-    /// There are this many keys, more than 16.
+    /// The set has this many keys, more than 16.
     TooMany(usize),
     /// Two of the keys are equal to this key.
     Twice(EventKey),
@@ -48,9 +48,9 @@ impl core::error::Error for OtherEvents {}
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum ExchangeError {
-    /// The feed is of other events than the PMU's.
+    /// The feed belongs to other [`FedEvents`](crate::FedEvents) than those of the PMU.
     OtherEvents,
-    /// The feed has a count of an event that the new events lack.
+    /// The feed has a count of an event that is not in the new [`FedEvents`](crate::FedEvents).
     Remainder,
 }
 

@@ -29,8 +29,8 @@ impl FedEvents {
     /// Creates the set of the events with these keys.
     ///
     /// # Errors
-    /// There are more than 16 keys, or two keys are equal. The key that [`EventKey::fixed`] returns may equal a general
-    /// counter's key; if both were in the set, the event would count twice.
+    /// `keys` has more than 16 keys, or two keys are equal. The key that [`EventKey::fixed`] returns may equal the key
+    /// of a general counter's event. A set with both keys is refused, because the event would count twice.
     pub fn new(keys: &[EventKey]) -> Result<Self, FedEventsError> {
         let mut events = Self::NONE;
         let too_many = FedEventsError::TooMany(keys.len());

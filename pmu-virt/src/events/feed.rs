@@ -41,7 +41,7 @@ impl Feed {
     /// Adds `count` to the count of an event; the sum saturates at [`MAXIMUM`](Self::MAXIMUM).
     ///
     /// # Errors
-    /// The event belongs to another [`FedEvents`] than this feed's.
+    /// The event does not belong to the [`FedEvents`] of this feed.
     #[inline]
     pub fn add(
         &mut self,
@@ -63,7 +63,8 @@ impl Feed {
         Ok(())
     }
 
-    /// Returns the part of the event's count that no PMU has consumed; 0 for an event of another [`FedEvents`].
+    /// Returns the part of the event's count that no PMU has consumed; 0 if the event does not belong to the
+    /// [`FedEvents`] of this feed.
     #[inline]
     pub fn count(&self, event: FedEvent, privilege: Privilege) -> u64 {
         if event.of != self.of {

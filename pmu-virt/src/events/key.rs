@@ -17,14 +17,15 @@ pub enum Privilege {
 /// Key of what a counter is programmed to count: its event select without USR, OS, EN, INT, the pin control and RDPMC
 /// user disable.
 ///
-/// Edge, invert, counter mask and EQ are part of the key. Each of these fields makes the event another quantity, which
-/// cannot be derived from totals. So a counter of a guest that sets such a field counts only if the embedder feeds
-/// exactly that key. Both vendors ignore invert if the counter mask is 0 and EQ is clear: a key with only invert equals
-/// the plain event's. Unit mask 2 is part of the key because it selects another event.
+/// Edge, invert, counter mask and EQ are part of the key. With such a field a counter counts another quantity, which
+/// cannot be derived from the event's totals. So a guest's counter with such a field counts only if the embedder feeds
+/// the key with exactly that field. Both vendors ignore invert if the counter mask is 0 and EQ is clear: the key of a
+/// select with only invert equals the key of the plain event. Unit mask 2 is part of the key because it selects another
+/// event.
 ///
-/// The qualifiers are part of the key, too: `IN_TX` and `IN_TXCP` on Intel, `GuestOnly` and `HostOnly` on AMD. One
-/// vendor's qualifiers are at the bits where the other vendor's select has a part of the event. So the keys of one
-/// [`FedEvents`](crate::FedEvents) are all of one vendor.
+/// The qualifiers are part of the key, too: `IN_TX` and `IN_TXCP` on Intel, `GuestOnly` and `HostOnly` on AMD. The bits
+/// of one vendor's qualifiers are part of the event in the other vendor's select. So all keys of a
+/// [`FedEvents`](crate::FedEvents) are for processors of the same vendor.
 ///
 /// ```
 /// use pmu_virt::EventKey;
@@ -101,10 +102,10 @@ impl EventKey {
 
     /// Returns the key of the event that the fixed counter with this number counts; `None` if the number is 8 or above.
     ///
-    /// General counters can count the events of three fixed counters, too. The key of such an event is the general
-    /// counter's: retired instructions (fixed counter 0; event 0xC0, unit mask 0), core cycles (fixed counter 1; 0x3C,
-    /// 0) and top-down slots (fixed counter 3; 0xA4, 1). A feed of the key reaches both counters. SDM vol. 3B,
-    /// "Fixed-function Performance Counters".
+    /// General counters can count the events of three fixed counters, too. The key of such an event equals the key of
+    /// the event on a general counter: retired instructions (fixed counter 0; event 0xC0, unit mask 0), core cycles
+    /// (fixed counter 1; 0x3C, 0) and top-down slots (fixed counter 3; 0xA4, 1). A count that is fed for the key
+    /// reaches the fixed counter and the general counter. SDM vol. 3B, "Fixed-function Performance Counters".
     ///
     /// ```
     /// use pmu_virt::EventKey;
@@ -139,7 +140,7 @@ impl EventKey {
         Self(self.0 & !Self::UNIT_MASK_2 | (unit_mask_2 as u64) << 40)
     }
 
-    /// Returns the key that counts how often the event begins: edge detect, bit 18 of a select.
+    /// Returns the key for a counter that counts how often the event begins: edge detect, bit 18 of a select.
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
@@ -151,8 +152,8 @@ impl EventKey {
         Self(self.0 | Self::EDGE)
     }
 
-    /// Returns the key of the event on all threads of the core: AnyThread, bit 21 of Intel's selects. The guest's
-    /// configuration has [`any_thread`](crate::IntelConfiguration::any_thread).
+    /// Returns the key of the event on all threads of the core: AnyThread, bit 21 of Intel's selects. A guest can
+    /// program the key only if its configuration has [`any_thread`](crate::IntelConfiguration::any_thread).
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
@@ -163,8 +164,8 @@ impl EventKey {
         Self(self.0 | Self::ANY_THREAD)
     }
 
-    /// Returns the key of the event within transactions: `IN_TX`, bit 32 of Intel's selects. The guest's configuration
-    /// has [`transactional`](crate::IntelConfiguration::transactional).
+    /// Returns the key of the event within transactions: `IN_TX`, bit 32 of Intel's selects. A guest can program the
+    /// key only if its configuration has [`transactional`](crate::IntelConfiguration::transactional).
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
@@ -175,8 +176,9 @@ impl EventKey {
         Self(self.0 | Self::IN_TX)
     }
 
-    /// Returns the key that does not count the event in aborted transactions: `IN_TXCP`, bit 33 of the select of
-    /// Intel's counter 2. The guest's configuration has [`transactional`](crate::IntelConfiguration::transactional).
+    /// Returns the key of the event without its occurrences in aborted transactions: `IN_TXCP`, bit 33 of the select of
+    /// Intel's counter 2. A guest can program the key only if its configuration has
+    /// [`transactional`](crate::IntelConfiguration::transactional).
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
@@ -188,9 +190,9 @@ impl EventKey {
         Self(self.0 | Self::IN_TX_CHECKPOINTED)
     }
 
-    /// Returns the key of the event while a guest runs: `GuestOnly`, bit 40 of AMD's selects. The configuration has
-    /// [`guest_host`](crate::AmdConfiguration::guest_host), and "a guest" is one that the virtual processor itself
-    /// runs.
+    /// Returns the key of the event while a guest runs: `GuestOnly`, bit 40 of AMD's selects. "A guest" is a nested
+    /// guest, which the virtual processor itself runs. A guest can program the key only if its configuration has
+    /// [`guest_host`](crate::AmdConfiguration::guest_host).
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
@@ -202,15 +204,15 @@ impl EventKey {
         Self(self.0 | Self::GUEST_ONLY)
     }
 
-    /// Returns the key of the event while no guest runs: `HostOnly`, bit 41 of AMD's selects. The key of a
+    /// Returns the key of the event while no nested guest runs: `HostOnly`, bit 41 of AMD's selects. The key of a
     /// select with both bits is `key.guest_only().host_only()`.
     pub const fn host_only(self) -> Self {
         Self(self.0 | Self::HOST_ONLY)
     }
 
-    /// Returns the key that counts the cycles in which the event happened at least `threshold` times. If `invert` is
-    /// set, it counts the cycles with fewer than `threshold` events. A `threshold` of 0 gives the plain event's key,
-    /// whatever `invert` is.
+    /// Returns the key of the cycles in which the event happened at least `threshold` times. If `invert` is set, the
+    /// key is that of the cycles with fewer than `threshold` events. If `threshold` is 0, the result is the key of the
+    /// plain event, whatever `invert` is.
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
@@ -224,9 +226,9 @@ impl EventKey {
         self.compared(threshold, invert, 0)
     }
 
-    /// Returns the key that counts the cycles in which the event happened exactly `count` times. If `invert` is set, it
-    /// counts all other cycles. The key has the EQ flag of Intel's version 6 and the counter mask `count`, which may be
-    /// 0.
+    /// Returns the key of the cycles in which the event happened exactly `count` times. If `invert` is set, the key is
+    /// that of all other cycles. The key has the EQ flag of Intel's version 6 and the counter mask `count`, which may
+    /// be 0.
     pub const fn equal(self, count: u8, invert: bool) -> Self {
         self.compared(count, invert, Self::EQUAL)
     }
@@ -247,7 +249,8 @@ impl EventKey {
     /// Returns the key of what a counter with this event select counts: the select without USR, OS, EN, INT, the pin
     /// control and RDPMC user disable.
     ///
-    /// An event that no general counter counts has no select: [`fixed`](Self::fixed) returns the key of such an event.
+    /// An event that only a fixed counter counts has no select: [`fixed`](Self::fixed) returns the key of such an
+    /// event.
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
@@ -287,7 +290,7 @@ impl EventKey {
         (self.0 >> 8) as u8
     }
 
-    /// Returns the unit mask 2 of a select of Intel's version 6; 0 if the key has none.
+    /// Returns the unit mask 2 of a select of Intel's version 6; 0 if the key has no unit mask 2.
     pub const fn unit_mask_2(self) -> u8 {
         (self.0 >> 40) as u8
     }

@@ -73,16 +73,16 @@ impl HostCounters {
         self.has_more
     }
 
-    /// Executes an intercepted WRMSR of the loaded guest, in its PMU and on the real counters. A counter counts nothing
-    /// while its event is one that the [policy](EventPolicy) forbids.
+    /// Executes an intercepted WRMSR of the loaded guest, in its PMU and on the real counters. A counter whose event
+    /// the [policy](EventPolicy) forbids counts nothing.
     ///
-    /// The answer is the answer of [`VirtualPmu::write`]. Status bits that the guest sets raise no interrupt.
-    /// Afterwards [`Loaded::global_control`] and [`Loaded::debug_control`] return the guest's new values. Accesses: one
-    /// write, and one read of the status if the write makes a counter interrupt.
+    /// The result has the same meaning as that of [`VirtualPmu::write`]. Status bits that the guest sets raise no
+    /// interrupt. Afterwards [`Loaded::global_control`] and [`Loaded::debug_control`] return the guest's new values.
+    /// Accesses: one write; one read of the status if the write enables the interrupt of a counter.
     ///
     /// # Errors
     /// - Another guest is loaded.
-    /// - An access failed: the guest's PMU has the value, and the real counters may not have it.
+    /// - An access failed: the guest's PMU has the value, but the real register may have another value.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};
@@ -171,8 +171,8 @@ impl HostCounters {
         Ok(answer)
     }
 
-    /// Executes an intercepted RDMSR of the loaded guest, and returns what the real counters hold now. The answer has
-    /// the form of [`VirtualPmu::read`]'s. Accesses: at most one read.
+    /// Executes an intercepted RDMSR of the loaded guest, and returns what the real counters hold now. The result has
+    /// the same meaning as that of [`VirtualPmu::read`]. Accesses: at most one read.
     ///
     /// # Errors
     /// Another guest is loaded, or the access failed.

@@ -7,7 +7,7 @@ use pmu_core::{CounterSet, MsrFault};
 use crate::configuration::error::ConfigurationError;
 use crate::configuration::host_error::HostError;
 
-/// Reason why a mediated PMU cannot be built, or why a guest was not loaded, was not put back, or could not access it.
+/// Reason why a mediated PMU cannot be built, why a guest was not loaded or saved, or why a guest's access failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -24,12 +24,12 @@ pub enum MediationError {
     /// The host's event selects have no GuestOnly bit; see
     /// [`AmdConfiguration::guest_host`](crate::AmdConfiguration::guest_host).
     NoGuestOnly,
-    /// The guest's PMU does not have exactly the host's counters: see
+    /// The guest's PMU does not have exactly the counters of the host: see
     /// [`HostCounters::guest`](crate::HostCounters::guest).
     NotTheHosts,
     /// These counters of the guest were not lent.
     NotLent(CounterSet),
-    /// The [`Loaded`](crate::Loaded) value is another guest's, or this guest was restored after it was loaded.
+    /// The [`Loaded`](crate::Loaded) value belongs to another guest, or this guest was restored after it was loaded.
     NotTheLoaded,
     /// An access to a register of the host failed.
     Access(MsrFault),

@@ -13,7 +13,7 @@ use crate::registers::layout::Layout;
 /// `IA32_PERF_CAPABILITIES`: PERF_METRICS available (SDM vol. 4, table 2-2).
 const PERF_METRICS: u64 = 1 << 15;
 
-/// Real counters of one processor of the hypervisor's, which guests use in turn: a mediated PMU.
+/// Real counters of one processor, which the hypervisor gives to its guests in turn: a mediated PMU.
 ///
 /// While a guest is [loaded](Self::load), the guest has all counters. The guest accesses directly what is not
 /// [intercepted](Self::intercepts): counters, global control, the status and its acknowledgement, RDPMC. The hypervisor
@@ -109,8 +109,8 @@ pub struct HostCounters {
 
 impl HostCounters {
     /// Describes the counters of a processor with this PMU. A configuration does not tell whether an Intel processor
-    /// has PERF_METRICS. So the hypervisor [intercepts](Self::intercepts) RDPMC and the global registers there, which
-    /// [`from_cpuid`](Self::from_cpuid) may avoid.
+    /// has PERF_METRICS. So on Intel the hypervisor [intercepts](Self::intercepts) RDPMC and the global registers;
+    /// [`from_cpuid`](Self::from_cpuid) intercepts them only if necessary.
     ///
     /// # Errors
     /// The host lacks one of these, which a switch of guests needs:
@@ -143,8 +143,8 @@ impl HostCounters {
         Ok(Self { configuration: host, layout, registers, has_more })
     }
 
-    /// Describes the counters of the processor with this CPUID and this `IA32_PERF_CAPABILITIES`. The arguments are
-    /// those of [`Configuration::from_cpuid`].
+    /// Describes the counters of the processor with this CPUID and this `IA32_PERF_CAPABILITIES`. The arguments have
+    /// the same meaning as those of [`Configuration::from_cpuid`].
     ///
     /// Guests get at most eight general and eight fixed counters. If the processor has more counters than the guest, or
     /// PERF_METRICS, the hypervisor also [intercepts](Self::intercepts) RDPMC and the global registers.
@@ -193,7 +193,8 @@ impl HostCounters {
     }
 
     /// Stops all counters of this processor by the global control. A host without a session calls this once on each
-    /// processor, because reset leaves the general counters enabled. The returned value is for that processor.
+    /// processor, because reset leaves the general counters enabled. The result describes the counters of the processor
+    /// that executes the call.
     ///
     /// # Errors
     /// The access to the global control failed.

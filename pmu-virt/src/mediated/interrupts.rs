@@ -13,8 +13,8 @@ use crate::policy::event_policy::EventPolicy;
 /// Interrupts of one virtual processor's real counters, shared by its task and the interrupt handler: 16 bytes per
 /// virtual processor, in a static for instance. The guest's other state belongs to the task.
 ///
-/// The handler uses the value of the guest that was [loaded](HostCounters::load) last on the handler's processor, until
-/// another guest is about to be loaded there.
+/// On each processor, the handler uses the `GuestInterrupts` of the guest that was [loaded](HostCounters::load) there
+/// last, until another guest is about to be loaded there.
 ///
 /// ```
 /// use core::sync::atomic::{AtomicUsize, Ordering};
@@ -169,21 +169,21 @@ impl Default for GuestInterrupts {
 
 impl HostCounters {
     /// Returns whether an interrupt of the performance counters belongs to the guest that was loaded last on this
-    /// processor. An interrupt of the guest is pending for [`deliver_to`](GuestInterrupts::deliver_to) afterwards.
+    /// processor. If so, the interrupt is pending for [`deliver_to`](GuestInterrupts::deliver_to) afterwards.
     ///
-    /// While the guest is loaded, the interrupt is the guest's in two cases:
+    /// While the guest is loaded, the interrupt belongs to the guest in two cases:
     ///
     /// - A counter whose overflow raises an interrupt has overflowed.
-    /// - Another bit of the status is set that raises an interrupt.
+    /// - The status has another bit set that raises an interrupt.
     ///
-    /// After a [`put`](Self::put) the interrupt is the guest's in two cases:
+    /// After a [`put`](Self::put), the interrupt belongs to the guest in two cases:
     ///
-    /// - The put announced the interrupt.
-    /// - The put found an overflow whose interrupt the guest already had. The same counter may have overflowed again.
+    /// - [`interrupt_is_coming`](crate::Put::interrupt_is_coming) was set in the result of `put`.
+    /// - `put` found an overflow whose interrupt the guest already had. The same counter may have overflowed again.
     ///
-    /// The interrupt is never the interrupt of the guest that is loaded next.
+    /// An interrupt that belongs to this guest is never attributed to the guest that is loaded next.
     ///
-    /// While the guest is loaded, this reads the status. If the read fails, the interrupt counts as the guest's.
+    /// While the guest is loaded, this reads the status. If the read fails, the function returns `true`.
     ///
     /// # Context
     /// Any context: task, interrupt or NMI. Takes no lock, and does not allocate or panic.

@@ -8,7 +8,7 @@ use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::registers::counters::Counters;
 
 /// Guest that is on the real counters until [`HostCounters::put`](crate::HostCounters::put) saves its state. The value
-/// borrows the lent counters, so the window in which they are lent cannot end before.
+/// borrows the lent counters, so the window in which the counters are lent cannot end while the value exists.
 ///
 /// If the value is dropped without a put, the guest keeps the state that it had before the load, and the end of the
 /// window disarms the counters.

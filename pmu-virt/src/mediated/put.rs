@@ -21,11 +21,11 @@ impl HostCounters {
     /// changed since the load. A guest that was [reset](VirtualPmu::reset) while it was loaded keeps its state after
     /// reset.
     ///
-    /// An overflow in the guest becomes pending in the guest once. If the processor's interrupt came before `put`,
-    /// [`interrupted`](Self::interrupted) has noted the overflow. If not, `put` notes the overflow, and the interrupt
-    /// is [still to come](Put::interrupt_is_coming). A guest can acknowledge an overflow, and the same counter can
-    /// overflow again, unseen by the hypervisor. The interrupt of the second overflow then comes on the host without an
-    /// announcement, and `interrupted` attributes it to the guest, too.
+    /// Each overflow of the guest's counters makes an interrupt pending in the guest once. If the processor's interrupt
+    /// came before `put`, [`interrupted`](Self::interrupted) has noted the overflow. If not, `put` notes the overflow,
+    /// and the interrupt is [still to come](Put::interrupt_is_coming). A guest can acknowledge an overflow, and the
+    /// same counter can overflow again, unseen by the hypervisor. The interrupt of the second overflow then comes on
+    /// the host without an announcement, and `interrupted` attributes it to the guest, too.
     ///
     /// Accesses:
     ///
@@ -35,8 +35,8 @@ impl HostCounters {
     /// - on AMD, a read and a write of the global control.
     ///
     /// # Errors
-    /// The loaded state is another guest's, or an access failed. `loaded` is returned for another attempt; until then
-    /// no state is lost.
+    /// `loaded` belongs to another guest, or an access failed. The error returns `loaded` for another attempt; no state
+    /// is lost until then.
     pub fn put<'w, P: EventPolicy, M: MsrBackend>(
         &self,
         mut loaded: Loaded<'w>,

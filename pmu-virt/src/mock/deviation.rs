@@ -50,22 +50,22 @@ deviations! {
     /// Writes of `IA32_DEBUGCTL` are ignored, as by some hypervisors.
     IgnoresDebugControl
     /// After several counters overflowed, a second interrupt is latched while the first is serviced, and finds no
-    /// overflow. All of AMD does this, and Intel if several counters overflow.
+    /// overflow. AMD's processors do this always, and Intel's do it if several counters overflow.
     LatchesSecondInterrupt
     /// An interrupt nests in the handler or the callback of another interrupt, at any access. Any IRET unblocks NMIs,
     /// including the IRET from a page fault or from a fixed-up #GP.
     NestsInterrupts
-    /// The register that acknowledges overflows refuses bit 59 in version 4 and above, as on a hypervisor with a narrow
-    /// mask. The bit that asks for freezing can be set there, but the counters never freeze.
+    /// In version 4 and above, a write of bit 59 to the register that acknowledges overflows faults, as on some
+    /// hypervisors. The bit of `IA32_DEBUGCTL` that asks for freezing can be set, but the counters never freeze.
     NarrowAcknowledge
-    /// Firmware, or the kernel before, left the counters running with their interrupts enabled.
+    /// Firmware or the previous kernel did not stop the counters, and their interrupts are enabled.
     LeftRunning
-    /// Firmware, or the kernel before, left overflows unacknowledged.
+    /// Firmware or the previous kernel did not acknowledge overflows.
     LeftOverflowed
-    /// Firmware, or the kernel before, left the counters frozen, and the freeze bit set.
+    /// Firmware or the previous kernel did not clear the freeze bit, and the counters are frozen.
     LeftFrozen
-    /// Firmware, or the kernel before, left the counters enabled for PEBS: an overflow writes a record, and does not
-    /// interrupt. [`Deviations::cpuid`] declares the Debug Store.
+    /// Firmware or the previous kernel did not disable PEBS: an overflow writes a record, and does not interrupt.
+    /// [`Deviations::cpuid`] declares the Debug Store.
     LeftPrecise
     /// The second counter reads 0 and ignores writes, as PMC3 does under TSX force-abort, or a counter that the BIOS
     /// reserves.
@@ -76,13 +76,14 @@ deviations! {
     /// Registers lose their contents, as in suspend and hibernation, or on a processor that was offline. The mock does
     /// nothing for this deviation: a test calls [`MockMsr::lose_registers`](super::MockMsr::lose_registers).
     LosesRegisters
-    /// The interrupt is taken only after a whole feed has passed, perhaps several intervals late, as if it came by a
-    /// vector in code with interrupts off.
+    /// The interrupt is taken only after a whole feed has passed, perhaps several intervals late, as if interrupts were
+    /// off and the LVT entry held a vector.
     ServicesLate
     /// Unmasking the LVT entry while a bit of the global status is set raises an interrupt: Intel from version 3 on.
     RaisesOnUnmask
-    /// An acknowledgement has no effect while the global control enables no counter: Zhaoxin's ZX-C (as in Linux).
-    /// CPUID of the mock is not Zhaoxin's, so a test of this deviation selects the driver of Zhaoxin's counters itself.
+    /// An acknowledgement has no effect while the global control enables no counter: Zhaoxin's ZX-C (as in Linux). The
+    /// mock's CPUID does not declare a Zhaoxin processor, so a test of this deviation selects the driver of Zhaoxin's
+    /// counters itself.
     AcknowledgesWhileEnabled
 }
 

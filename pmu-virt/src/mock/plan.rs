@@ -30,7 +30,7 @@ pub enum PmiFault {
     /// Each interrupt is delivered at once.
     #[default]
     None,
-    /// Interrupts are lost; the overflow's bit in the status stays set.
+    /// Each interrupt is lost. The status bit of the counter that overflowed stays set.
     Lost,
     /// Each interrupt comes only after this many further accesses.
     Late(u32),

@@ -27,8 +27,9 @@ type Handler<'h, const T: usize> = &'h dyn Fn(&MockMsr<'h, T>);
 /// The mock is both the [`MsrBackend`](pmu_core::MsrBackend) and the [`Platform`](pmu_core::Platform) of the processor.
 /// The methods of the mock take a shared reference, and only one thread can use the mock.
 ///
-/// The mock does not enter guests. A test of [`HostCounters`](crate::HostCounters) stands in for an entry and an exit:
-/// on Intel it writes 0x38F, on AMD it feeds events whose [key](crate::EventKey::of_select) has GuestOnly.
+/// The mock does not enter guests. A test of [`HostCounters`](crate::HostCounters) plays an entry and an exit itself:
+/// on Intel the test writes register 0x38F, on AMD it feeds events whose [key](crate::EventKey::of_select) has
+/// GuestOnly.
 ///
 /// The mock's processor has a single core type. A test of a hybrid machine has a mock for each core type, and sets the
 /// core types in the [counter units](pmu_core::CounterUnit::set_core_type).
@@ -148,8 +149,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.precise.set(0);
     }
 
-    /// Calls `before` before each access, and before each change of the LVT entry's mask. There, `before` can act as
-    /// another owner of the registers.
+    /// Calls `before` before each access, and before each change of the LVT entry's mask. A test can let `before` act
+    /// as another owner of the registers.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};
@@ -328,7 +329,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.timer.get()
     }
 
-    /// Sets the privilege at which RDPMC is executed from now on. At first it is a kernel's.
+    /// Sets the privilege at which RDPMC is executed from now on. The mock starts with [`Mode::KERNEL`].
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};

@@ -120,7 +120,7 @@ impl<const T: usize> Trace<T> {
         older.iter().chain(newer).flatten().copied()
     }
 
-    /// Returns the number of accesses before the kept ones, whose records were overwritten.
+    /// Returns the number of overwritten records, which are those of the oldest accesses.
     pub fn dropped(&self) -> usize {
         self.total.saturating_sub(T)
     }

@@ -4,7 +4,7 @@ use crate::events::fed::FedEvents;
 use crate::events::key::Privilege;
 use crate::events::slot::{CELLS, EVENTS, FedEvent, FeedSlot};
 
-/// Counts of events after which the next interrupt is due, for a timer of the embedder's.
+/// Counts of events after which the next interrupt is due. The embedder can set a timer by them.
 /// [`VirtualPmu::next_overflow`](crate::VirtualPmu::next_overflow) computes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -24,10 +24,10 @@ impl OverflowBudget {
     /// Returns the number of times that the event may happen at this privilege, without any at the other privilege,
     /// before an interrupt is due.
     ///
-    /// - `None`: the event causes no interrupt. Either no running counter that interrupts counts the event, or the
-    ///   number would be 2⁶⁴, for a counter of 64 bits at 0.
-    /// - 0: the event belongs to another [`FedEvents`] than the PMU's, so [`Feed::add`](crate::Feed::add) refuses the
-    ///   event. No counter's limit is 0.
+    /// - `None`: the event causes no interrupt. No running counter that interrupts counts the event, or the counter is
+    ///   64 bits wide and holds 0, so the number would be 2⁶⁴.
+    /// - 0: the event does not belong to the [`FedEvents`] of the PMU, so [`Feed::add`](crate::Feed::add) refuses the
+    ///   event. An event of the PMU never has the limit 0.
     ///
     /// A counter may count both privileges. While the sum of the event's counts at both privileges stays below the
     /// smaller of the two limits, no interrupt is due.

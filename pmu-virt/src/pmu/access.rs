@@ -1,6 +1,6 @@
 //! Answers to register accesses.
 
-/// Answer to the guest's RDMSR or RDPMC: a value, a fault, or a task for the embedder.
+/// Answer to the guest's RDMSR or RDPMC: a value, a fault, or a request to the embedder to answer.
 ///
 /// ```
 /// use pmu_virt::Read;
@@ -21,11 +21,11 @@
 pub enum Read {
     /// The register's value.
     Value(u64),
-    /// The register is shared: the bits of `mask` are the PMU's, the others are the embedder's.
+    /// The PMU and the embedder share the register: the PMU answers the bits of `mask`, and the embedder the others.
     Shared {
-        /// The value of the PMU's bits.
+        /// Value of the bits that belong to the PMU.
         value: u64,
-        /// The PMU's bits.
+        /// Bits that belong to the PMU.
         mask: u64,
     },
     /// The guest gets #GP(0).
@@ -34,7 +34,7 @@ pub enum Read {
     Unhandled,
 }
 
-/// Answer to the guest's WRMSR: done, a fault, or a task for the embedder.
+/// Answer to the guest's WRMSR: a completed write, a fault, or a request to the embedder to answer.
 ///
 /// ```
 /// use pmu_virt::Write;
@@ -55,9 +55,10 @@ pub enum Read {
 pub enum Write {
     /// The PMU has written the register.
     Done,
-    /// The register is shared: the PMU has written the bits of `mask`; the embedder writes the others.
+    /// The PMU and the embedder share the register: the PMU has written the bits of `mask`, and the embedder writes the
+    /// others.
     Shared {
-        /// The PMU's bits.
+        /// Bits that belong to the PMU.
         mask: u64,
     },
     /// The guest gets #GP(0), and nothing was changed.
@@ -81,7 +82,7 @@ pub enum Write {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[must_use]
 pub struct Written {
-    /// Answer that the guest gets from hardware.
+    /// Answer that hardware would give the guest.
     pub answer: Write,
     /// Bits of the value that the manual does not allow in this register, including those that hardware ignores. If the
     /// register cannot be written, all bits are set.

@@ -11,11 +11,12 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// Counts the events of a feed up to the first overflow that interrupts. The feed keeps the later events as its
     /// remainder, because the guest's interrupt handler may change what the counters count.
     ///
-    /// No [`state`](Self::state) holds the remainder. If the embedder drops the remainder, no PMU counts its events.
+    /// No [`state`](Self::state) holds the remainder. If the embedder drops the remainder, no PMU counts the events in
+    /// it.
     ///
     /// All events of a feed are taken to happen evenly over the same span of time. So the same share of every event's
     /// count, rounded down, has passed at the overflow; of the event that overflowed, exactly the missing count has
-    /// passed. A counter that does not interrupt may wrap several times before.
+    /// passed. A counter that does not interrupt may wrap several times before that overflow.
     ///
     /// The time is bounded by the number of counters. A loop `while !feed.is_empty()` ends: if a call leaves a
     /// remainder, a counter overflowed, and the same counter cannot overflow again before 2³² events.
@@ -41,7 +42,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// ```
     ///
     /// # Errors
-    /// The feed belongs to other events than this PMU's.
+    /// The feed belongs to other events than those of this PMU.
     #[inline]
     pub fn advance(&mut self, feed: &mut Feed) -> Result<Advanced, OtherEvents> {
         let model = &mut self.model;
@@ -95,7 +96,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// ```
     ///
     /// # Errors
-    /// The feed belongs to other events than this PMU's.
+    /// The feed belongs to other events than those of this PMU.
     pub fn advance_through(&mut self, feed: &mut Feed) -> Result<Advanced, OtherEvents> {
         let first = self.advance(feed)?;
         if feed.is_empty() {

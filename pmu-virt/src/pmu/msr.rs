@@ -88,8 +88,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
     ///
     /// - It stores the status as it is.
     /// - It writes counters in full width at each of their addresses.
-    /// - It refuses any value of `IA32_PERF_CAPABILITIES` but the present value: another value is that of a different
-    ///   PMU.
+    /// - It refuses any value of `IA32_PERF_CAPABILITIES` except the present value, because another value describes a
+    ///   different PMU.
     ///
     /// Save those [registers](crate::Configuration::registers) whose [`is_state`](crate::RegisterInfo::is_state) is
     /// set, and restore them in the same order. No register holds a pending interrupt: save

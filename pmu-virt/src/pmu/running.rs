@@ -40,8 +40,10 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// ```
     ///
     /// # Errors
-    /// The feed belongs to other events than this PMU's, or has a count of an event that `events` lack. In the second
-    /// case, [`advance`](Self::advance) first. Nothing is changed.
+    /// - The feed belongs to other events than those of this PMU.
+    /// - The feed has a count of an event that `events` lacks. Call [`advance`](Self::advance) first.
+    ///
+    /// After an error, nothing is changed.
     pub fn set_events(&mut self, events: FedEvents, feed: &mut Feed) -> Result<(), ExchangeError> {
         if !feed.is_of(&self.model.events) {
             return Err(ExchangeError::OtherEvents);
@@ -71,8 +73,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
         places(running).map(|counter| self.running_event(counter))
     }
 
-    /// Returns the running counters whose events the embedder does not feed. The values of counters whose events are
-    /// not fed do not change.
+    /// Returns the running counters whose events the embedder does not feed. The values of these counters do not
+    /// change.
     ///
     /// ```
     /// use pmu_virt::{Configuration, EventKey, FedEvents, IntelConfiguration, VirtualPmu};

@@ -17,7 +17,8 @@ use crate::registers::table::Located;
 /// State of a virtual processor's PMU, to be saved or sent to another host: the registers, a pending interrupt, and the
 /// configuration.
 ///
-/// The state does not have the embedder's policy, the fed events, and the remainder of a [feed](crate::Feed).
+/// The state does not include the embedder's policy, the [`FedEvents`](crate::FedEvents), or the remainder of a
+/// [feed](crate::Feed).
 ///
 /// The registers are those [registers](Configuration::registers) whose [`is_state`](crate::RegisterInfo::is_state) is
 /// set. A state that no guest could have reached cannot be built.
@@ -141,7 +142,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     }
 
     /// Creates a PMU in this state, under the embedder's policy. `configuration` is the configuration that the guest
-    /// sees in CPUID, and must be the state's.
+    /// sees in CPUID, and must equal that of the state.
     ///
     /// ```
     /// use pmu_virt::{AllowAll, Configuration, FedEvents, IntelConfiguration, StateError, VirtualPmu};
@@ -156,7 +157,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// ```
     ///
     /// # Errors
-    /// The state is of another configuration.
+    /// The state has another configuration.
     pub fn from_state(
         state: &PmuState,
         configuration: Configuration,

@@ -12,7 +12,7 @@ use crate::configuration::error::ConfigurationError;
 pub enum StateError {
     /// The configuration contradicts itself.
     Configuration(ConfigurationError),
-    /// The state has this configuration, which is not the guest's.
+    /// The state has this configuration, which is not that of the guest.
     OtherConfiguration(Configuration),
     /// The PMU has no register at this address, or the register holds no state.
     NoRegister(u32),

@@ -13,8 +13,8 @@ use crate::registers::layout::Layout;
 /// the embedder feeds, and raises an interrupt when a counter overflows.
 ///
 /// The embedder feeds events by [`advance`](Self::advance), and delivers the interrupt by
-/// [`deliver_pmi`](Self::deliver_pmi). No method allocates or panics. No loop is longer than the number of counters,
-/// whatever the guest does.
+/// [`deliver_pmi`](Self::deliver_pmi). No method allocates or panics. No loop takes more steps than the PMU has
+/// counters, whatever the guest does.
 ///
 /// ```
 /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu, Write};
@@ -39,8 +39,8 @@ pub struct VirtualPmu<P = AllowAll> {
 const _: () = assert!(size_of::<VirtualPmu>() < 1024);
 
 impl VirtualPmu {
-    /// Creates a PMU in its state after reset. The policy allows every event. The embedder can feed `events` to the
-    /// PMU.
+    /// Creates a PMU in its state after reset, under the policy that allows every event. The embedder can feed `events`
+    /// to the PMU.
     ///
     /// # Errors
     /// The configuration contradicts itself.

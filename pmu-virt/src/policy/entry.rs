@@ -4,8 +4,8 @@ use crate::policy::error::FilterError;
 
 /// Entry of a filter: an event, and the unit masks with which the entry matches that event.
 ///
-/// A unit mask matches if it equals `unit_mask` in the bits that are set in `mask`; its other bits do not matter. As in
-/// KVM, an entry whose `unit_mask` has a bit outside `mask` matches nothing.
+/// A unit mask matches if it equals `unit_mask` in the bits that are set in `mask`; the other bits of the unit mask are
+/// not compared. As in KVM, an entry whose `unit_mask` has a bit outside `mask` matches nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FilterEntry {

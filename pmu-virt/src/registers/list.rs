@@ -32,12 +32,14 @@ pub struct RegisterInfo {
     pub exists: bool,
     /// WRMSR can change the register.
     pub is_writable: bool,
-    /// Bits that a guest may write. A WRMSR that sets other bits faults, or drops them.
+    /// Bits that a guest may write. If a WRMSR sets other bits, it faults, or the other bits are dropped, depending on
+    /// the register.
     pub legal: u64,
-    /// Bits that belong to the PMU. If the embedder shares the register, the other bits are the embedder's.
+    /// Bits that belong to the PMU. If the embedder shares the register, the other bits belong to the embedder.
     pub owned: u64,
-    /// The register holds state that no earlier register of the list holds. Save each such register, and
-    /// [restore](crate::VirtualPmu::host_write) them in the order of the list.
+    /// The register holds state that no earlier register of
+    /// [`Configuration::registers`](crate::Configuration::registers) holds. Save each such register, and
+    /// [restore](crate::VirtualPmu::host_write) them in that order.
     pub is_state: bool,
 }
 
