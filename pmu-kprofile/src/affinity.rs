@@ -7,7 +7,7 @@ use pmu_core::ProcessorNumber;
 /// Maximum number of processor groups in a set, as in `KAFFINITY_EX` of Windows 11.
 pub const MAX_GROUPS: usize = 32;
 
-/// A set of processors, as Windows' `KAFFINITY_EX`: one 64-bit mask per processor group.
+/// A set of processors: one 64-bit mask per processor group, as in Windows' structure `KAFFINITY_EX`.
 ///
 /// ```
 /// use pmu_core::ProcessorNumber;
@@ -29,8 +29,8 @@ impl Affinity {
 
     /// All processors, including those that become active later.
     ///
-    /// A [profile](crate::BasicProfile) of this set also runs on processors that become active while the profile is
-    /// started.
+    /// A [profile](crate::BasicProfile) with this affinity also runs on processors that become active while the profile
+    /// is started.
     pub const ALL: Self = Self { masks: [u64::MAX; MAX_GROUPS] };
 
     /// Returns the set of the processors in `mask` of one group. The set is empty if `group` is [`MAX_GROUPS`] or more.
@@ -48,7 +48,7 @@ impl Affinity {
         Self::of_group(processor.group, mask_of(processor))
     }
 
-    /// Returns the set of the first `count` processors, counted from group 0 on, with 64 processors per group.
+    /// Returns the set of the first `count` processors: 64 processors of group 0, then 64 of group 1, and so on.
     #[inline(never)]
     pub const fn first(count: usize) -> Self {
         let mut masks = [0; MAX_GROUPS];

@@ -14,25 +14,28 @@ pub enum LayoutError {
         /// Number of bytes that were given.
         given: usize,
     },
-    /// The object type is not that of a profile object, or does not exist in the Windows versions of the layout.
-    ObjectType(u16),
-    /// The structure's size member differs from the size of the layout.
-    SizeMember(u16),
-    /// The value is not a profile source, or does not fit the signed 16 bits of the structure's member.
-    Source(u32),
-    /// The segment is above 0xFFFF, or is not 0 in a 64-bit layout.
-    Segment(u32),
-    /// The bucket shift is above 29, the shift of the largest bucket.
-    BucketShift(u32),
-    /// The affinity has more groups than the layout, or has processors beyond the width of a group's mask in the
+    /// This number is not the type of a profile object, or no object has this type in the Windows versions of the
     /// layout.
+    ObjectType(u16),
+    /// The size that the structure states in its own member, this number, differs from the size of the layout.
+    SizeMember(u16),
+    /// This value of the source is not a profile source, or does not fit the member of the structure, which has 16 bits
+    /// and a sign.
+    Source(u32),
+    /// The segment, this number, is above 0xFFFF, or is not 0 in a 64-bit layout.
+    Segment(u32),
+    /// The bucket shift, this number, is above 29, which is the shift of the largest bucket.
+    BucketShift(u32),
+    /// The affinity has more groups than the layout has room for, or has a processor whose bit does not fit the
+    /// layout's mask of a group.
     Affinity,
-    /// An address does not fit the pointers of the layout.
+    /// This address does not fit the pointers of the layout.
     Address(u64),
     /// The offsets given to [`Layout::from_offsets`](super::layout::Layout::from_offsets) are outside the structure, or
     /// the structure is too large.
     Offsets,
-    /// The layout has no source member for a source other than `ProfileTime`, or no affinity member for an affinity.
+    /// The layout lacks a member that the object needs: `Source`, for a source other than `ProfileTime`, or `Affinity`,
+    /// for an affinity that is not empty.
     NoSourceOrAffinity,
 }
 

@@ -13,8 +13,9 @@ use crate::object::profile_object::ProfileObject;
 impl ProfileObject<'_> {
     /// Returns the object as a `KPROFILE`, with the members that Windows would set, for a debugger.
     ///
-    /// The addresses in the list entry are 0. In a callback object, `callback` is the address of the
-    /// [routine](crate::ProfileCallback::routine), and `context` is the address of the callback's data.
+    /// The addresses in the list entry are 0. For a callback object, `callback` is the address that
+    /// [`ProfileCallback::routine`](crate::ProfileCallback::routine) returns, and `context` is the address of the
+    /// callback's data.
     pub fn to_kprofile(&self) -> KProfile {
         let (object_type, role, affinity) = match self.action() {
             Action::Basic(basic) => (

@@ -11,9 +11,9 @@ use crate::compat::layout::{Layout, Offsets};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ListEntry {
-    /// Address of the next list entry, not of the structure that contains it.
+    /// Address of the next list entry, which is not the address of the structure that contains the entry.
     pub flink: u64,
-    /// Address of the previous list entry, not of the structure that contains it.
+    /// Address of the previous list entry, which is not the address of the structure that contains the entry.
     pub blink: u64,
 }
 
@@ -31,7 +31,7 @@ pub enum Role {
         bucket_shift: u32,
         /// System address of the buffer.
         buffer: u64,
-        /// Profiled segment of virtual-8086 execution; 0 if no segment is profiled.
+        /// CS value of the virtual-8086 code that is profiled; 0 if the object is not limited to virtual-8086 code.
         segment: u32,
     },
     /// A profile callback object.
@@ -47,7 +47,7 @@ pub enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct KProfile {
-    /// Type of the object, basic or callback, which agrees with [`role`](Self::role).
+    /// Type of the object; [`role`](Self::role) must be of the same kind, basic or callback.
     pub object_type: ObjectType,
     /// List entry of the object.
     pub link: ListEntry,
@@ -59,14 +59,14 @@ pub struct KProfile {
     pub affinity: Affinity,
     /// Profile source; `ProfileTime` if the layout has no source.
     pub source: KProfileSource,
-    /// `Started`: set while the profile is started.
+    /// `Started`: `true` while the profile is started.
     pub started: bool,
 }
 
 impl KProfile {
     /// Decodes a `KPROFILE` from bytes of a given layout.
     ///
-    /// Members that the object's role does not use are ignored.
+    /// Members that have no meaning for this kind of object, basic or callback, are ignored.
     ///
     /// # Errors
     /// See [`LayoutError`].
@@ -144,7 +144,8 @@ impl KProfile {
 
     /// Encodes a `KPROFILE` into the beginning of `bytes` in a given layout, and returns its size.
     ///
-    /// Every byte of the structure is written. Members that the object's role does not use are written as zeros.
+    /// Every byte of the structure is written. Members that have no meaning for this kind of object, basic or callback,
+    /// are written as zeros.
     ///
     /// # Errors
     /// See [`LayoutError`]. After an error, `bytes` is unchanged.

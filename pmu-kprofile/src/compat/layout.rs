@@ -45,7 +45,7 @@ pub struct Offsets {
     pub source: Option<u16>,
     /// `Started`, 8 bits.
     pub started: u16,
-    /// Set if an object of this layout can be a callback object.
+    /// `true` if an object of this layout can be a callback object.
     pub callbacks: bool,
 }
 
@@ -70,7 +70,7 @@ struct Tail {
 
 #[rustfmt::skip] // One row per line.
 impl Layout {
-    /// Layout of 32-bit Windows 3.10 to 3.50: 0x28 bytes. It has no source and no affinity.
+    /// Layout of 32-bit Windows 3.10 to 3.50: 0x28 bytes, without the members `Source` and `Affinity`.
     pub const X86_NT310: Self = Self::x86("X86Nt310", WindowsVersion::Nt310, Tail { segment: 0x24, affinity: None, groups: 0, source: None, started: 0x20, callbacks: false, size: 0x28 });
     /// Layout of 32-bit Windows 3.51 to 6.0: 0x2C bytes.
     pub const X86_NT351: Self = Self::x86("X86Nt351", WindowsVersion::Nt351, Tail { segment: 0x20, affinity: Some(0x24), groups: 0, source: Some(0x28), started: 0x2A, callbacks: false, size: 0x2C });
@@ -84,11 +84,11 @@ impl Layout {
     /// Layout of 64-bit Windows 6.2 to 10.0 version 2004: 0xF8 bytes, 20 processor groups.
     pub const X64_WIN8: Self = Self::x64("X64Win8", WindowsVersion::Windows8, Tail { segment: 0x40, affinity: Some(0x48), groups: 20, source: Some(0xF0), started: 0xF2, callbacks: true, size: 0xF8 });
     /// Layout of 64-bit Windows 11: 0x158 bytes, 32 processor groups. **Inferred**: only the size of `KAFFINITY_EX`,
-    /// 0x108 bytes, is known. The members after it, `Source` and `Started`, are assumed to follow it as in earlier
-    /// layouts.
+    /// 0x108 bytes, is known. `Source` and `Started` are assumed to follow the `KAFFINITY_EX`, as in earlier layouts.
     pub const X64_WIN11: Self = Self::x64("X64Win11", WindowsVersion::Windows11, Tail { segment: 0x40, affinity: Some(0x48), groups: 32, source: Some(0x150), started: 0x152, callbacks: true, size: 0x158 });
 
-    /// All known layouts: 32-bit Windows before 64-bit Windows, each in ascending order of versions.
+    /// All known layouts: first those of 32-bit Windows, then those of 64-bit Windows, both in ascending order of
+    /// versions.
     pub const ALL: [Self; 7] = [
         Self::X86_NT310, Self::X86_NT351, Self::X86_WIN7,
         Self::X64_SERVER2003, Self::X64_WIN7, Self::X64_WIN8, Self::X64_WIN11,
@@ -143,7 +143,8 @@ impl Layout {
         Self { name, since, offsets }
     }
 
-    /// Returns the layout of a Windows version and pointer width; `None` if this version had no 64-bit edition.
+    /// Returns the layout of a Windows version and pointer width; `None` if 64 bits are requested and this Windows
+    /// version had no 64-bit edition.
     ///
     /// # Examples
     /// ```
@@ -174,7 +175,7 @@ impl Layout {
     /// [`LayoutError::Offsets`]:
     /// - a member is outside the size of the structure;
     /// - the size is above [`MAX_SIZE`](Self::MAX_SIZE);
-    /// - there are more groups than an [`Affinity`] has.
+    /// - `groups` is above the number of groups in an [`Affinity`], which is [`MAX_GROUPS`].
     ///
     /// # Examples
     /// ```
@@ -236,8 +237,8 @@ impl Layout {
 
     /// Returns whether an object of this layout can be a callback object.
     ///
-    /// The 32-bit layout of Windows 6.1 is also that of later versions, and callback objects exist from version 6.2 on.
-    /// For this layout the function returns `true`.
+    /// The function returns `true` for the 32-bit layout of Windows 6.1 too: later versions use the same layout, and
+    /// callback objects exist from version 6.2 on.
     pub const fn has_callback_objects(self) -> bool {
         self.offsets.callbacks
     }

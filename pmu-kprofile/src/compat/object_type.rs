@@ -24,8 +24,8 @@ impl ObjectType {
         }
     }
 
-    /// Returns the type with this number in the `KOBJECTS` enumeration; `None` if the number is not that of a profile
-    /// object.
+    /// Returns the type with this number in the `KOBJECTS` enumeration; `None` if no profile object has a type with
+    /// this number.
     pub const fn new(value: u16) -> Option<Self> {
         match value {
             0x0F => Some(Self::BasicNt3),

@@ -25,7 +25,7 @@ pub enum SourceListError {
         /// Number of bytes that the list needs.
         needed: usize,
     },
-    /// The first word of the buffer is this number, not [`SOURCE_LIST_CLASS`].
+    /// The first word of the buffer is this number instead of [`SOURCE_LIST_CLASS`].
     WrongClass(u32),
     /// An entry, its link to the next entry, or its name is ill-formed or partly outside the buffer.
     Malformed {
@@ -57,17 +57,17 @@ impl fmt::Display for SourceListError {
 
 impl core::error::Error for SourceListError {}
 
-/// Writes the list of an interface's supported sources into `buffer`, and returns the number of bytes written.
+/// Writes the list of the sources that an interface supports into `buffer`, and returns the number of bytes written.
 ///
-/// The sources of the interface's own table come first, and sources that were added to the interface follow. Before the
-/// call, the first word of `buffer` must be [`SOURCE_LIST_CLASS`].
+/// The sources of the interface's own table come first; sources that were added to the interface follow. The caller
+/// must set the first word of `buffer` to [`SOURCE_LIST_CLASS`] before the call.
 ///
 /// # Context
 /// Task.
 ///
 /// # Errors
-/// - [`WrongClass`](SourceListError::WrongClass): the first word of `buffer` is another number. This check comes before
-///   that of the size.
+/// - [`WrongClass`](SourceListError::WrongClass): the first word of `buffer` is not `SOURCE_LIST_CLASS`. The word is
+///   checked before the size of the buffer.
 /// - [`BufferTooSmall`](SourceListError::BufferTooSmall): the list does not fit; the error has the needed size.
 ///
 /// # Examples

@@ -35,8 +35,7 @@ pub trait MemoryReader {
 
     /// Fills all of `buffer` with the memory from `address` on.
     ///
-    /// # Errors
-    /// Part of this memory is unmapped, or is not in the image.
+    /// # Errors Part of the memory to read is unmapped, or is not in the image.
     fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), Self::Error>;
 }
 
@@ -47,7 +46,7 @@ impl<R: MemoryReader + ?Sized> MemoryReader for &R {
     }
 }
 
-/// Structure that a walk was reading when a read of the image's memory failed.
+/// Structure that a [`walk`] was reading when a read of the image's memory failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -67,7 +66,7 @@ impl fmt::Display for Reading {
     }
 }
 
-/// Reason that a walk ended before it reached the end of its list.
+/// Reason that a [`walk`] ended before the end of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -81,7 +80,8 @@ pub enum WalkError<E> {
         /// Error of the [`MemoryReader`].
         error: E,
     },
-    /// A link leads to this address, which is too near to 0: a profile object would begin below address 0.
+    /// A link leads to this address, which is too low for the list entry of a profile object: the object would begin
+    /// below address 0.
     Link(u64),
     /// A link leads to bytes that are not a profile object.
     Object {
@@ -90,8 +90,8 @@ pub enum WalkError<E> {
         /// Reason that the bytes were rejected.
         error: LayoutError,
     },
-    /// The backward link of an entry does not lead to the entry before it. The list is damaged, was being changed, or
-    /// is a cycle that does not contain its head.
+    /// The backward link of an entry does not lead to the previous entry. The list is damaged, was being changed when
+    /// the image was taken, or is a cycle that does not contain the list head.
     BrokenLink {
         /// Address of the entry.
         entry: u64,
@@ -133,8 +133,8 @@ impl<E: core::error::Error + 'static> core::error::Error for WalkError<E> {
 /// The list head is a `LIST_ENTRY`: `KPROCESS.ProfileListHead`, or the kernel's global list head.
 ///
 /// Each item is the address of a `KPROFILE` and its decoded members. An error is the last item; the items before it
-/// remain valid. The walk ends whatever the image contains: after at most `limit` objects, or where a cycle closes,
-/// because the backward link is wrong there.
+/// remain valid. The walk ends for every content of the image. After `limit` objects, a further object is an error. An
+/// entry that closes a cycle has a wrong backward link, which is an error too.
 ///
 /// # Examples
 /// ```

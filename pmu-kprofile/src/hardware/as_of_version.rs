@@ -5,10 +5,11 @@ use pmu_core::{HalInterface, InterfaceError, KProfileSource, ProcessorNumber, Ru
 use crate::affinity::Affinity;
 use crate::hardware::profile_hardware::ProfileHardware;
 
-/// Profile hardware restricted to the sources that a given Windows version has: see [`Rules::has_source`].
+/// Profile hardware that is restricted to the sources of a given Windows version: see [`Rules::has_source`].
 ///
-/// Use this type if [`Profiles`](crate::Profiles) follows another Windows version than the one for which the interface
-/// was detected ([`detect_as_of`](https://docs.rs/pmu-intel/latest/pmu_intel/struct.Emon.html#method.detect_as_of)).
+/// Use this type if [`Profiles`](crate::Profiles) follows a different Windows version than the version for which the
+/// profile interface was detected
+/// ([`detect_as_of`](https://docs.rs/pmu-intel/latest/pmu_intel/struct.Emon.html#method.detect_as_of)).
 ///
 /// # Examples
 /// ```
@@ -31,8 +32,8 @@ pub struct AsOfVersion<'h, H> {
 }
 
 impl<'h, H: ProfileHardware> AsOfVersion<'h, H> {
-    /// Restricts `hardware`, whose interface is `interface`, to the sources that this interface has in the Windows
-    /// version of `rules`.
+    /// Restricts `hardware` to the sources that its profile interface, `interface`, has in the Windows version of
+    /// `rules`.
     pub const fn new(hardware: &'h mut H, interface: HalInterface, rules: Rules) -> Self {
         Self { hardware, interface, rules }
     }

@@ -4,11 +4,11 @@ use pmu_core::{InterfaceError, Interval, KProfileSource, ProfileInterface};
 
 /// Holds the interval of a source, and restores the previous interval on drop.
 ///
-/// An interval is machine-wide and persistent: an interval that is set without this guard stays in force until it is
-/// set again.
+/// The interval of a source is the same for the whole machine. If it is set without this guard, it stays in force until
+/// it is set again.
 ///
-/// Drop the guards of one source in reverse order of creation. In any other order, the interval that is left in force
-/// is not the original one.
+/// Drop the guards of one source in reverse order of creation. In any other order, the interval that is in force
+/// afterwards is not the original interval.
 ///
 /// ```
 /// use pmu_core::{DefaultInterface, KProfileSource, ProfileInterface};
@@ -33,8 +33,9 @@ pub struct IntervalGuard<'i, I: ProfileInterface> {
 }
 
 impl<'i, I: ProfileInterface> IntervalGuard<'i, I> {
-    /// Sets the interval of a source until the guard is dropped. An interval outside the source's limits is clamped, as
-    /// by [`set_interval_clamped`](ProfileInterface::set_interval_clamped).
+    /// Sets the interval of a source until the guard is dropped. Like
+    /// [`set_interval_clamped`](ProfileInterface::set_interval_clamped), the function clamps `units` to the limits of
+    /// the source.
     ///
     /// # Context
     /// Task.

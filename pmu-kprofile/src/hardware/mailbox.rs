@@ -28,34 +28,36 @@ impl<const P: usize> Mailbox<P> {
         }
     }
 
-    /// Performs the requests of other processors to this processor: first the stops that were not done in time, then
-    /// the posted request.
+    /// Performs the requests of other processors to the processor that executes the call: first the stops that were not
+    /// done in time, then the posted request.
     ///
-    /// A call that interrupts another call returns at once; the interrupted call then looks for requests once more. If
-    /// [`serve`](Processors::serve) unwinds, the requester's error is [`NoAnswer`](InterfaceError::NoAnswer), the
-    /// source is left to be stopped by the next call, and the slot stays usable. If a call ends without returning or
-    /// unwinding, see [`reclaim`](Self::reclaim).
+    /// A call of this function that interrupts another call on the same processor returns at once; the interrupted call
+    /// then looks for requests once more. If [`serve`](Processors::serve) unwinds, the processor that made the request
+    /// gets the error [`NoAnswer`](InterfaceError::NoAnswer), the slot stays usable, and the next call of `drain` stops
+    /// the source that the request names. If a call of `drain` ends without returning or unwinding, see
+    /// [`reclaim`](Self::reclaim).
     ///
-    /// # In a task
-    /// If the handler of the inter-processor interrupt cannot use the session, it can wake a task, bound to the
-    /// processor, which calls this function. The following then holds:
+    /// # In a task If the handler of the inter-processor interrupt cannot use the session, the handler can wake a task
+    /// that is bound to the processor and calls this function. Then consider the following:
     ///
-    /// - A start or a stop on another processor waits until the task has run, for as long as
-    ///   [`keep_waiting`](Processors::keep_waiting) says. Meanwhile, other tasks that start or stop wait too, or their
-    ///   error is [`Busy`](crate::ProfileError::Busy). Give the task a higher priority than the tasks that start and
-    ///   stop, and let it take no lock that they hold.
-    /// - An idle task, of the lowest priority, answers only when its processor has nothing else to do. With such a
-    ///   task, use [`try_start`](crate::Profiles::try_start) and [`try_stop`](crate::Profiles::try_stop), let
-    ///   `keep_waiting` end soon, and sleep between tries: a task that spins keeps the idle task of its own processor
-    ///   from answering.
-    /// - A start that is not answered in time is withdrawn, or undone when the task runs. The error is
-    ///   [`NoAnswer`](InterfaceError::NoAnswer): the caller tries again. A start by
-    ///   [`try_update_processors`](crate::Profiles::try_update_processors) is tried again by the next call of that
-    ///   function.
-    /// - A stop that is not answered in time is left to the task, which does it before any later request. The error is
-    ///   `NoAnswer` too, but the caller need not try again. Until the stop is done, interrupts of the source hit no
-    ///   object.
-    /// - Preemption is off within `drain`: meanwhile no task that starts or stops runs on the same processor.
+    /// - A start or a stop on another processor waits until the woken task of that processor has run, but not longer
+    ///   than [`keep_waiting`](Processors::keep_waiting) returns `true`. Meanwhile, a function that waits for its turn
+    ///   to start or stop a profile goes on waiting, and a function that does not wait returns
+    ///   [`Busy`](crate::ProfileError::Busy). Give the woken task a higher priority than the tasks that start and stop
+    ///   profiles. The woken task must take no lock that these tasks hold.
+    /// - A woken task of the lowest priority answers only when its processor has nothing else to do. In this case,
+    ///   start and stop profiles with [`try_start`](crate::Profiles::try_start) and
+    ///   [`try_stop`](crate::Profiles::try_stop), let `keep_waiting` return `false` soon, and sleep between tries: a
+    ///   task that spins keeps the woken task of its own processor from answering.
+    /// - A start that is not answered in time is withdrawn if the woken task has not begun it; otherwise the start is
+    ///   undone. The error is [`NoAnswer`](InterfaceError::NoAnswer), and the caller has to try again. A start that
+    ///   failed in [`try_update_processors`](crate::Profiles::try_update_processors) is tried again by the next call of
+    ///   that function.
+    /// - A stop that is not answered in time stays in the mailbox, and the woken task does the stop before any later
+    ///   request. The error is `NoAnswer` too, but the caller need not try again. Until the stop is done, an interrupt
+    ///   of the source reaches no object.
+    /// - Preemption must be off during `drain`, so that no task that starts or stops profiles runs on the same
+    ///   processor.
     ///
     /// # Context
     /// The handler of the interrupt that [`Processors::interrupt`] sends, or any other context of that processor in
@@ -93,8 +95,9 @@ impl<const P: usize> Mailbox<P> {
     /// Makes the slot of a processor usable again after a call of [`drain`](Self::drain) there ended without returning
     /// or unwinding.
     ///
-    /// A call ends in this way if its task was killed, or the processor was reset. If the call was serving a request,
-    /// the source of the request is left to be stopped by the next call of `drain`.
+    /// A call of `drain` ends in this way if the task that made the call is killed, or if the processor is reset. If
+    /// the call was serving a request, the profile source that the request names may still be running; the next call of
+    /// `drain` on that processor stops it.
     ///
     /// # Context
     /// Any.

@@ -5,14 +5,16 @@ use pmu_core::{InterfaceError, KProfileSource, ProcessorNumber};
 use crate::affinity::Affinity;
 use crate::hardware::request::SourceRequest;
 
-/// Interrupts a kernel's processors for a [`Mailbox`](crate::Mailbox), and serves its requests with their sessions.
+/// Interrupts a kernel's processors for a [`Mailbox`](crate::Mailbox), and performs the mailbox's requests with the
+/// sessions of these processors.
 ///
 /// # For implementers
 /// - [`interrupt`](Self::interrupt) makes the other processor call [`Mailbox::drain`](crate::Mailbox::drain) soon, from
 ///   the handler of an inter-processor interrupt or from a task that the handler wakes. `interrupt` does not wait for
 ///   that call.
-/// - [`serve`](Self::serve) is called in task context and in that handler. Mask the inter-processor interrupt while any
-///   code uses the session; otherwise the handler may find the session in use.
+/// - [`serve`](Self::serve) is called in task context, and in the handler of that interrupt if the handler calls
+///   `drain`. Mask the inter-processor interrupt while any code uses the session; otherwise the handler may find the
+///   session in use.
 /// - [`keep_waiting`](Self::keep_waiting) limits how long a start or a stop waits for another processor.
 ///
 /// # Examples
@@ -78,15 +80,17 @@ pub trait Processors {
     /// Performs a request with the session of the processor that executes the call.
     ///
     /// # Errors
-    /// - The error of the session.
-    /// - [`NoAnswer`](InterfaceError::NoAnswer): the session is in use. If the request is a stop, it stays in the slot
-    ///   to be done later.
+    /// - The error that the session returned.
+    /// - [`NoAnswer`](InterfaceError::NoAnswer): the session is in use. A request to stop a source then stays in the
+    ///   mailbox and is performed later.
     /// - [`NoSession`](InterfaceError::NoSession): the processor has no session, so nothing has to be stopped.
     fn serve(&self, request: SourceRequest) -> Result<(), InterfaceError>;
 
-    /// Interrupts another processor, so that its handler drains the mailbox, or wakes a task that drains it.
+    /// Interrupts another processor; the handler of the interrupt drains the mailbox there, or wakes a task that drains
+    /// the mailbox.
     fn interrupt(&self, processor: ProcessorNumber);
 
-    /// Returns whether to keep waiting for another processor's answer, after `turns` iterations of the waiting loop.
+    /// Returns whether to wait further for another processor's answer. `turns` is the number of iterations of the
+    /// waiting loop so far.
     fn keep_waiting(&self, turns: u64) -> bool;
 }

@@ -6,13 +6,13 @@ use crate::affinity::Affinity;
 
 /// Starts and stops profile sources on any processor.
 ///
-/// The methods [`start`](Self::start) and [`stop`](Self::stop) are Windows' `HalStartProfileInterrupt` and
-/// `HalStopProfileInterrupt`, with a result.
+/// The methods [`start`](Self::start) and [`stop`](Self::stop) do the same as Windows' functions
+/// `HalStartProfileInterrupt` and `HalStopProfileInterrupt`, but on a given processor, and return a result.
 ///
 /// [`ThisProcessor`](crate::ThisProcessor) implements this trait for a machine with one processor.
 /// [`Remote`](crate::Remote) implements it for several processors, through a [`Mailbox`](crate::Mailbox). A kernel that
-/// can run a function on another processor may implement this trait itself: the function uses the
-/// [`Session`](pmu_core::Session) of the processor on which it runs.
+/// can run a function on another processor may implement this trait itself; such a function uses the
+/// [`Session`](pmu_core::Session) of the processor on which the function runs.
 ///
 /// # Context
 /// Every method is called in task context, while this crate holds no lock that an interrupt needs.
@@ -60,19 +60,20 @@ use crate::affinity::Affinity;
 pub trait ProfileHardware {
     /// Returns the processor that executes the call.
     ///
-    /// A task that starts or stops a profile stays on one processor until the operation returns: the task is bound to
-    /// the processor, or preemption is off.
+    /// The embedder makes sure that a task that starts or stops a profile stays on one processor until the operation
+    /// returns. For this, bind the task to the processor, or turn preemption off.
     fn this_processor(&self) -> ProcessorNumber;
 
-    /// Returns whether this processor is handling an interrupt, for instance an NMI.
+    /// Returns whether the processor that executes the call is handling an interrupt, for instance an NMI.
     ///
-    /// If so, profiles are not started or stopped: the interrupted code may be starting or stopping one, and waiting
-    /// for that code would deadlock.
+    /// If the result is `true`, this crate refuses to start or stop a profile: the interrupted code may be starting or
+    /// stopping a profile itself, and waiting for that code would deadlock.
     fn in_interrupt(&self) -> bool;
 
     /// Returns the active processors whose sessions are initialized.
     ///
-    /// A processor that is not in the returned set is taken to have lost the sources that were started on it.
+    /// This crate assumes that on a processor outside the returned set no source runs, even if a source was started
+    /// there earlier.
     fn active_processors(&self) -> Affinity;
 
     /// Returns whether the profile interface supports a source.
@@ -80,9 +81,8 @@ pub trait ProfileHardware {
 
     /// Starts a source on an active processor on which it does not run.
     ///
-    /// # Errors
-    /// The error that kept the source from running. The calling operation reports the error, and either goes on with
-    /// the other processors or is undone.
+    /// # Errors The reason that the source does not run. When a profile is started, the error ends the start, and the
+    /// start is undone. When processors are updated, the other sources and processors are still tried.
     fn start(
         &mut self,
         processor: ProcessorNumber,
@@ -91,8 +91,7 @@ pub trait ProfileHardware {
 
     /// Stops a source on an active processor on which it was started.
     ///
-    /// # Errors
-    /// The error because of which the source may still be running. The calling operation does not try the stop again.
+    /// # Errors The reason that the source may still be running. This crate does not try the stop again.
     fn stop(
         &mut self,
         processor: ProcessorNumber,

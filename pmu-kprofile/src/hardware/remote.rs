@@ -50,7 +50,7 @@ pub struct Remote<'m, K, const P: usize> {
 }
 
 impl<'m, K: Processors, const P: usize> Remote<'m, K, P> {
-    /// Creates the hardware of a kernel's processors. Each of the processors must drain `mailbox`.
+    /// Creates the profile hardware from a kernel's processors. Each of the processors must drain `mailbox`.
     pub const fn new(mailbox: &'m Mailbox<P>, processors: K) -> Self {
         Self { mailbox, processors }
     }

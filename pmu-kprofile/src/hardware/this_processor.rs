@@ -6,7 +6,7 @@ use pmu_core::{ProfileInterface, Session};
 use crate::affinity::Affinity;
 use crate::hardware::profile_hardware::ProfileHardware;
 
-/// The profile hardware of a machine with one processor, made from the processor's [`Session`].
+/// The profile hardware of a machine with one processor: starts and stops sources with the processor's [`Session`].
 ///
 /// # Examples
 /// ```

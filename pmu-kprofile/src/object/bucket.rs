@@ -78,10 +78,10 @@ impl Bucket {
         size.div_ceil(self.bytes())
     }
 
-    /// Returns whether a buffer has a counter for each bucket of a range, by the check of a Windows version.
+    /// Returns whether a buffer has a counter for each bucket of a range, by the check that a Windows version makes.
     ///
-    /// Before version 1703, Windows compared bytes instead of counters. That check accepts some buffers that are too
-    /// small: if the last bucket is partial, or if the buffer's size is not a multiple of 4.
+    /// Before version 1703, Windows compared bytes instead of counters. The comparison of bytes accepts some buffers
+    /// that are too small: it can do so if the last bucket is partial, or if the buffer's size is not a multiple of 4.
     ///
     /// # Examples
     /// ```
@@ -107,8 +107,9 @@ impl Bucket {
     /// Returns the smallest bucket size with which a range fits a buffer, as the kernel chooses it in the segment mode
     /// of 32-bit Windows.
     ///
-    /// Before version 1703, the formula rounds down in an intermediate step. The bucket may then be too small for the
-    /// buffer, or be `None`. For a bucket that is too small, [`fits`](Self::fits) may nevertheless return `true`.
+    /// Before version 1703, the formula rounds down in an intermediate step. The result may then be a bucket size with
+    /// which the range has more buckets than the buffer has counters, or `None` although a bucket size exists. For a
+    /// bucket size that is too small, [`fits`](Self::fits) may nevertheless return `true`.
     pub const fn for_buffer(rules: Rules, size: u64, buffer_bytes: u32) -> Option<Self> {
         let counters = buffer_bytes as u64 / COUNTER_BYTES;
         if counters == 0 {

@@ -2,7 +2,7 @@
 
 use pmu_core::{InterruptFrame, KProfileSource};
 
-/// The action of a callback object: a function that is called on each interrupt of a profile source. A closure
+/// The callback of a callback object: a function that is called on each interrupt of a profile source. A closure
 /// implements the trait:
 ///
 /// ```
@@ -25,17 +25,18 @@ use pmu_core::{InterruptFrame, KProfileSource};
 ///
 /// # For implementers
 /// - The callback runs in interrupt or NMI context: it must not lock, allocate or panic.
-/// - The callback may run on several processors at a time, and may interrupt a call of itself on the same processor.
+/// - The callback may run on several processors at a time. On one processor, a call of the callback may interrupt an
+///   earlier call.
 /// - The callback cannot start or stop profiles: the attempt returns
 ///   [`WrongContext`](crate::ProfileError::WrongContext).
 pub trait ProfileCallback: Sync {
     /// Handles an interrupt of the object's source.
     fn profile_interrupt(&self, frame: &dyn InterruptFrame, source: KProfileSource);
 
-    /// Returns the address of the callback routine, for a debugger.
+    /// Returns the address of the callback routine, so that a debugger can show the address.
     ///
-    /// [`ProfileObject::to_kprofile`](crate::ProfileObject::to_kprofile) exports the address. The default
-    /// implementation returns the address of [`profile_interrupt`](Self::profile_interrupt).
+    /// [`ProfileObject::to_kprofile`](crate::ProfileObject::to_kprofile) writes this address into the `KPROFILE`. The
+    /// default implementation returns the address of [`profile_interrupt`](Self::profile_interrupt).
     ///
     /// ```
     /// # use pmu_core::{InterruptFrame, KProfileSource};

@@ -25,7 +25,7 @@ pub trait Caller {
     fn user(&self) -> Option<&UserCaller>;
 }
 
-/// The kernel itself as the caller of a service: no privilege or memory is checked.
+/// The kernel itself as the caller of a service: neither its privileges nor its memory is checked.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct KernelCaller;
@@ -37,7 +37,8 @@ impl Caller for KernelCaller {
     }
 }
 
-/// Facts about a user-mode caller that only the kernel knows: memory probes, handles and privileges.
+/// Facts about a user-mode caller that only the kernel knows: results of memory probes and of a handle's look-up, and
+/// rights of the caller.
 ///
 /// # Examples
 /// ```
@@ -70,11 +71,12 @@ pub struct UserCaller {
     /// Result of probing the memory that the caller passed: the handle's address, the buffer, and the array of
     /// affinities. The status of a failed probe is `STATUS_ACCESS_VIOLATION` or `STATUS_DATATYPE_MISALIGNMENT`.
     pub probes: Result<(), NtStatus>,
-    /// Set if the caller is restricted, because its process has low integrity or is in a sandbox.
+    /// `true` if the caller is restricted, because its process has low integrity or is in a sandbox.
     pub is_restricted: bool,
-    /// Result of looking up the process that the caller's process handle names; `Ok` if the caller passed no handle.
+    /// Result of looking up the process that the caller's process handle names; `Ok(())` if the caller passed no
+    /// process handle.
     pub process: Result<(), NtStatus>,
-    /// Set if the caller has `SeSystemProfilePrivilege`.
+    /// `true` if the caller has the privilege `SeSystemProfilePrivilege`.
     pub has_profile_privilege: bool,
     /// Lowest address of the kernel's part of the address space.
     pub kernel_space: u64,

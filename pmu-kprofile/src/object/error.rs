@@ -27,17 +27,19 @@ pub enum CreateError {
     RangeWraps,
     /// The hardware does not support the source.
     UnsupportedSource(KProfileSource),
-    /// The source's number is `ProfileMaximum`, which counts the sources and names none.
+    /// The source's number is `ProfileMaximum`, which is the number of sources and not itself a source.
     NotASource,
-    /// The affinity is not valid: it is empty, names an inactive processor, or has a reserved member that is not zero.
+    /// The affinity is not valid: the affinity is empty, it names an inactive processor, or a reserved member of it is
+    /// not zero.
     Affinity,
-    /// A profile of a segment of virtual-8086 execution was requested without a process.
+    /// A profile of virtual-8086 code was requested for all execution: in segment mode, a process must be given.
     SegmentWithoutProcess,
     /// This version of Windows has no callback objects.
     NoCallbackObjects,
     /// This version of Windows has no `NtCreateProfileEx`, the service that takes processor groups.
     NotInVersion(Rules),
-    /// The caller lacks a right, or passed memory that cannot be accessed; the status says which.
+    /// The caller lacks a right, or a handle or memory that the caller passed is not valid. The status tells the
+    /// reason.
     Caller(NtStatus),
 }
 

@@ -18,7 +18,8 @@ use crate::object::state::State;
 /// A kernel profile object: counts the interrupts of one source in buckets, or calls a function on each interrupt.
 ///
 /// A basic object counts the interrupts whose address is in a range. A callback object calls a function of the
-/// embedder's. An object is created stopped, and acts while it is started on [`Profiles`](crate::Profiles).
+/// embedder. A new object is stopped; an object acts on interrupts while it is started on a
+/// [`Profiles`](crate::Profiles).
 pub struct ProfileObject<'b> {
     process: Option<ProcessId>,
     source: AtomicU32,
@@ -34,13 +35,13 @@ pub struct ProfileObject<'b> {
 impl<'b> ProfileObject<'b> {
     /// Creates a callback object, which acts on each interrupt of its source on every processor.
     ///
-    /// The object also acts on processors that become active later.
+    /// The object also acts on processors that become active after the object was started.
     ///
     /// # Errors
     /// [`NoCallbackObjects`](CreateError::NoCallbackObjects): the Windows version is before Windows 8.
     ///
-    /// Support of the source is not checked here: starting the object fails if the hardware does not support the
-    /// source.
+    /// The function does not check whether the hardware supports the source. If the hardware does not, starting the
+    /// object fails.
     pub const fn callback(
         rules: Rules,
         source: KProfileSource,
@@ -100,10 +101,10 @@ impl<'b> ProfileObject<'b> {
         self.rules
     }
 
-    /// Returns the profiled addresses of a basic object; `None` for a callback object.
+    /// Returns the range of addresses that a basic object profiles; `None` for a callback object.
     ///
-    /// The end of the returned range is exclusive, even if the object's Windows version counts interrupts at the end
-    /// address.
+    /// The end of the returned range is exclusive. If the object's Windows version also counts interrupts at the end
+    /// address, the returned range has the same end nevertheless.
     pub fn range(&self) -> Option<Range<u64>> {
         self.as_basic().map(|basic| basic.base..basic.limit)
     }
@@ -127,7 +128,7 @@ impl<'b> ProfileObject<'b> {
         self.as_basic().map_or(&[], |basic| basic.buffer)
     }
 
-    /// Returns the size of a basic object's buckets.
+    /// Returns the size of a basic object's buckets; `None` for a callback object.
     pub fn bucket(&self) -> Option<Bucket> {
         self.as_basic().map(|basic| basic.bucket)
     }
@@ -182,9 +183,9 @@ impl<'b> ProfileObject<'b> {
 
     /// Returns whether the object's source runs on a processor for this object.
     ///
-    /// The source runs for the object after it was started on the processor, until it is stopped there or found to be
-    /// lost. After an operation that failed on one processor, this function tells on which other processors the
-    /// operation succeeded.
+    /// The source runs for the object from the start of the source on the processor until the source is stopped there,
+    /// or until this crate learns that the processor went down or lost its state. After an operation that failed on
+    /// one processor, this function tells on which other processors the operation succeeded.
     ///
     /// # Context
     /// Any.

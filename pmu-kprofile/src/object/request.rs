@@ -45,7 +45,7 @@ pub struct BasicProfile<'b> {
     /// Process to profile; `None` to profile all execution.
     pub process: Option<ProcessId>,
     /// First address of the range. In 32-bit Windows, a base below 64 KiB with a `bucket_log2` of 0 selects the segment
-    /// mode: the base is then the number of a segment of virtual-8086 execution.
+    /// mode: `base` is then not an address but the CS value of the virtual-8086 code to profile.
     pub base: u64,
     /// Size of the range in bytes.
     pub size: u64,
@@ -58,8 +58,9 @@ pub struct BasicProfile<'b> {
     pub source: KProfileSource,
     /// Profiled processors. `None` selects the processors that are active when the object is created, as in Windows.
     ///
-    /// [`Affinity::ALL`], an extension to Windows, selects all processors, including those that become active later. A
-    /// later processor joins at the next [`try_update_processors`](crate::Profiles::try_update_processors).
+    /// [`Affinity::ALL`], an extension to Windows, selects all processors, including processors that become active
+    /// later. The profile runs on such a processor from the next call of
+    /// [`try_update_processors`](crate::Profiles::try_update_processors) on.
     pub affinity: Option<Affinity>,
 }
 
@@ -85,18 +86,17 @@ impl defmt::Format for BasicProfile<'_> {
 impl<'b> ProfileObject<'b> {
     /// Creates a basic profile object, with Windows' checks in Windows' order.
     ///
-    /// The affinity is evaluated at the call: `None` becomes the set of active processors. Before Windows 7, an
-    /// affinity without any active processor becomes the set of active processors too. [`Affinity::ALL`] is accepted
-    /// under all rules and stays as it is.
+    /// An affinity of `None` becomes the set of the processors that are active during the call. Before Windows 7, an
+    /// affinity without any active processor becomes that set too. [`Affinity::ALL`] is accepted in every Windows
+    /// version, and is not replaced by the active processors.
     ///
-    /// The object can be started on [`Profiles`](crate::Profiles) with the same rules: pass
+    /// The object can only be started on a [`Profiles`](crate::Profiles) with the same rules: pass the result of
     /// [`Profiles::rules`](crate::Profiles::rules).
     ///
     /// # Context
     /// Task.
     ///
-    /// # Errors
-    /// See [`CreateError`]; each error has the status that Windows returns.
+    /// # Errors See [`CreateError`]; [`CreateError::status`] returns the status with which Windows reports the error.
     pub fn basic(
         rules: Rules,
         request: BasicProfile<'b>,

@@ -39,38 +39,40 @@ use crate::object::error::CreateError;
 pub struct CreateRequest<'a> {
     /// Process that the request's process handle names; `None` if the request has no handle.
     pub process: Option<ProcessId>,
-    /// `ProfileBase`.
+    /// `ProfileBase`: the first address of the range.
     pub base: u64,
-    /// `ProfileSize`, in bytes.
+    /// `ProfileSize`: the size of the range in bytes.
     pub size: u64,
     /// `BucketSize`: the base-2 logarithm of the bucket's size in bytes.
     pub bucket_log2: u32,
-    /// `BufferSize`, in bytes.
+    /// `BufferSize`: the size of the buffer in bytes.
     pub buffer_bytes: u32,
-    /// `ProfileSource`: the source, or [`NotASource`] for the number `ProfileMaximum`. Before version 6.2 Windows
-    /// accepts `ProfileMaximum`, although no interrupt has that source; this crate refuses the number in every version.
+    /// `ProfileSource`: the source, or [`NotASource`] for the number `ProfileMaximum`. Before version 6.2, Windows
+    /// accepts `ProfileMaximum`, although no interrupt has that source. This crate refuses `ProfileMaximum` in every
+    /// version.
     pub source: Result<KProfileSource, NotASource>,
     /// Requested processors.
     pub affinity: RequestedAffinity<'a>,
 }
 
-/// The processors of a creation request, in the form that the called service takes.
+/// The processors of a creation request: one variant for each form in which a caller can pass them.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum RequestedAffinity<'a> {
     /// `NtCreateProfile`: a mask of processors of the caller's group.
     ///
-    /// A mask of all ones, in the width of the kernel's pointers, means the active processors of the group. From a
-    /// 32-bit caller of a 64-bit kernel, a mask of 32 ones means 32 processors.
+    /// If every bit of the mask is 1, in the width of the kernel's pointers, the mask selects the active processors of
+    /// the group. If a 32-bit caller of a 64-bit kernel passes a mask of 32 ones, the mask selects 32 processors.
     Mask {
-        /// `Affinity`, zero-extended.
+        /// Argument `Affinity` of the service, zero-extended to 64 bits.
         mask: u64,
-        /// Processor group that the caller runs in; 0 before version 6.1.
+        /// Processor group in which the caller runs; 0 before version 6.1.
         group: u16,
     },
-    /// `NtCreateProfileEx`: an array of processors by group. An empty array means all active processors.
+    /// `NtCreateProfileEx`: an array with a set of processors for each group. An empty array selects all active
+    /// processors.
     Groups(&'a [GroupAffinity]),
-    /// The kernel itself: a set of processors, or `None`. See
+    /// A request of the kernel itself: a set of processors, or `None` for the active processors. See
     /// [`BasicProfile::affinity`](crate::BasicProfile::affinity).
     Processors(Option<&'a Affinity>),
 }
@@ -87,7 +89,7 @@ pub struct GroupAffinity {
     pub reserved: [u16; 3],
 }
 
-/// A creation request that passed all checks; the input for creating the object.
+/// A creation request that passed all checks: the values with which the kernel creates the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ValidRequest {
@@ -95,9 +97,9 @@ pub struct ValidRequest {
     pub base: u64,
     /// First address beyond the range: base plus size.
     pub limit: u64,
-    /// Size of the bucket; chosen by the kernel in segment mode.
+    /// Size of the buckets. In segment mode, [`CreateRequest::validate`] chose the size.
     pub bucket: Bucket,
-    /// Profiled segment of virtual-8086 execution in segment mode; otherwise 0.
+    /// CS value of the virtual-8086 code to profile, in segment mode; otherwise 0.
     pub segment: u16,
     /// Profile source; `ProfileTime` before version 3.51.
     pub source: KProfileSource,
@@ -108,14 +110,14 @@ pub struct ValidRequest {
 impl CreateRequest<'_> {
     /// Validates a creation request, with Windows' checks in Windows' order.
     ///
-    /// On success the kernel goes on to create the object, and a handle to it with the right
-    /// [`PROFILE_CONTROL`](pmu_core::classes::PROFILE_CONTROL). The statuses of these two steps are the kernel's own.
+    /// On success the kernel creates the object, and then a handle to the object with the access right
+    /// [`PROFILE_CONTROL`](pmu_core::classes::PROFILE_CONTROL). If one of these two steps fails, the kernel itself
+    /// chooses the status.
     ///
     /// # Context
     /// Task.
     ///
-    /// # Errors
-    /// See [`CreateError`]; each error has the status that Windows returns.
+    /// # Errors See [`CreateError`]; [`CreateError::status`] returns the status with which Windows reports the error.
     #[inline] // Of the kernel's own requests half the checks vanish.
     pub fn validate(
         &self,
