@@ -11,11 +11,11 @@ const MPERF: MsrUpdate = MsrUpdate::read(0xE7);
 /// `IA32_APERF`, AMD's `APERF`.
 const APERF: MsrUpdate = MsrUpdate::read(0xE8);
 
-/// The MPERF and APERF clocks of a processor that declares them: MPERF ticks at a constant rate, APERF at the core's
-/// present frequency. Both clocks stop while the core is halted.
+/// MPERF and APERF clocks of a processor. MPERF ticks at a constant rate, and APERF at the core's present frequency.
+/// Both clocks stop while the core is halted.
 ///
-/// A value of this type proves that CPUID declares the two registers on the processor that the snapshot describes. No
-/// operation on the value writes a register.
+/// A value of this type proves that CPUID declares the registers MPERF and APERF on the processor that the snapshot
+/// describes. No operation on the value writes a register.
 ///
 /// Sources: SDM vol. 3B, "Hardware Coordination Feedback", and vol. 2A, CPUID leaf 06H, ECX bit 0; APM vol. 2,
 /// "Effective Frequency", and vol. 3, appendix E, CPUID leaf 6, ECX bit 0 (`EffFreq`).
@@ -62,8 +62,8 @@ impl Clocks {
     /// Reads MPERF, then APERF.
     ///
     /// # Context
-    /// Any, on the processor for which the clocks were detected. An interrupt between the two reads adds its time to
-    /// APERF and not to MPERF. So turn interrupts off if the time between two readings is short.
+    /// Any, on the processor for which the clocks were detected. The time of an interrupt between the two reads is
+    /// added to APERF, but not to MPERF. So turn interrupts off if the time between two readings is short.
     ///
     /// # Errors
     /// Returns the access that failed: a hypervisor may declare registers that it does not have.
@@ -76,8 +76,8 @@ impl ClockReading {
     /// Returns the core's mean frequency between `earlier` and this reading, not counting the time in which the core
     /// was halted.
     ///
-    /// `base_hertz` is the rate of MPERF: commonly the rate of the TSC; on AMD's processors, the frequency of P-state
-    /// 0.
+    /// `base_hertz` is the rate of MPERF: on Intel's processors commonly the rate of the TSC; on AMD's processors the
+    /// frequency of P-state 0.
     ///
     /// Returns `None` if the core was halted all the time, or if the frequency exceeds 64 bits.
     pub fn effective_hertz(&self, earlier: &Self, base_hertz: u64) -> Option<u64> {
@@ -91,7 +91,8 @@ impl ClockReading {
 /// Returns the frequency of a processor's TSC in hertz, if CPUID declares it. The frequency is the core crystal clock's
 /// frequency times a ratio.
 ///
-/// Returns `None` if CPUID gives no ratio or no crystal frequency, as on many Intel processors and all of AMD's.
+/// Returns `None` if CPUID declares no ratio or no crystal frequency, as on many Intel processors and all AMD
+/// processors.
 ///
 /// Source: SDM vol. 2A, CPUID leaf 15H: ECX is the crystal's frequency, EBX/EAX the ratio.
 ///

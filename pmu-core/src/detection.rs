@@ -10,17 +10,17 @@ use crate::windows::Rules;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum NoInterface {
-    /// The processor is another vendor's, with this name in leaf 0.
+    /// The processor is of another vendor, with this name in CPUID leaf 0.
     OtherVendor([u8; 12]),
     /// CPUID declares no performance monitoring: the leaf is absent, or its version or number of events is 0.
     NoPerformanceMonitoring,
-    /// The event that every interface builds on, unhalted cycles, is not available.
+    /// The event of unhalted cycles, which every interface needs, is not available.
     CyclesUnavailable,
     /// The processor lacks long mode.
     NoLongMode,
     /// A Microsoft-compatible hypervisor does not offer performance monitors.
     HiddenByHypervisor,
-    /// CPUID declares impossible counters: there are none, their number exceeds the number of registers, or their width
+    /// CPUID declares counters that cannot exist: their number is 0 or exceeds the number of registers, or their width
     /// is impossible.
     ImplausibleCounters {
         /// The declared number of counters.
@@ -35,8 +35,7 @@ pub enum NoInterface {
 }
 
 impl NoInterface {
-    /// Returns the reason of the vendor crate that belongs to the processor's vendor, out of two vendor crates'
-    /// reasons.
+    /// Given the reasons of two vendor crates, returns the reason of the crate for the processor's vendor.
     pub fn or(self, other: Self) -> Self {
         if matches!(self, Self::OtherVendor(_)) { other } else { self }
     }

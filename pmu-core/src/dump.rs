@@ -4,14 +4,15 @@ use core::fmt;
 
 use raw_cpuid::{CpuIdReader, CpuIdResult};
 
-/// The text of a recorded CPUID dump, read in place.
+/// Text of a recorded CPUID dump, which is read without being copied.
 ///
-/// The formats of two tools are read; a line in neither format is skipped as a heading or remark:
+/// A line may have one of two formats. Any other line is skipped as a heading or remark. The formats are those of these
+/// tools:
 ///
 /// - `cpuid -r`: `   0x0000000a 0x00: eax=0x07300404 ebx=0x00000000 ecx=0x00000000 edx=0x00000603`
 /// - AIDA64 and InstLatx64: `CPUID 0000000A: 07300404-00000000-00000000-00000603 [SL 00]`
 ///
-/// If a dump has several processors, the leaves are those of the first one.
+/// If a dump has several processors, the leaves are those of the first processor.
 ///
 /// ```
 /// use pmu_core::{CpuidDump, Snapshot};
@@ -41,7 +42,8 @@ impl<'t> CpuidDump<'t> {
     /// ```
     ///
     /// # Errors
-    /// Returns the first line that begins like a leaf but is none, or the lack of leaf 0.
+    /// - A line begins like a leaf but cannot be parsed as a leaf; the error has the number of the first such line.
+    /// - No line holds leaf 0.
     pub fn parse(text: &'t str) -> Result<Self, DumpError> {
         let mut found = false;
         for (index, line) in text.lines().enumerate() {
@@ -69,7 +71,7 @@ impl CpuIdReader for &CpuidDump<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum DumpError {
-    /// This line, counted from 1, begins like a leaf but is none.
+    /// The line with this number, counted from 1, begins like a leaf but cannot be parsed as a leaf.
     MalformedLine(usize),
     /// No line holds leaf 0.
     NoLeafZero,

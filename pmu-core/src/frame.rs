@@ -5,8 +5,8 @@ use core::fmt;
 use core::num::NonZeroU64;
 use core::ops::ControlFlow;
 
-/// The identity of a process: any number that the kernel never gives to two processes at a time,
-/// such as the address of its process object.
+/// Identity of a process: any number that the kernel never gives to two processes at a time, such as the address of the
+/// process object.
 ///
 /// ```
 /// use pmu_core::ProcessId;
@@ -32,7 +32,7 @@ impl ProcessId {
     }
 }
 
-/// A logical processor, as Windows numbers them: a group, and a number within the group.
+/// A logical processor, numbered as in Windows: a group, and a number within the group.
 ///
 /// A kernel without groups numbers its processors by [`from_index`](Self::from_index), which puts processors 0–63 into
 /// group 0, processors 64–127 into group 1 and so on.
@@ -53,7 +53,7 @@ pub struct ProcessorNumber {
 }
 
 impl ProcessorNumber {
-    /// Returns the processor with this system-wide index, where each group has 64 processors.
+    /// Returns the processor with this system-wide index, if each group has 64 processors.
     ///
     /// ```
     /// # use pmu_core::ProcessorNumber;
@@ -64,7 +64,7 @@ impl ProcessorNumber {
         Self { group: index / 64, number: (index % 64) as u8 }
     }
 
-    /// Returns the system-wide index, where each group has 64 processors.
+    /// Returns the system-wide index of the processor, if each group has 64 processors.
     pub const fn index(self) -> usize {
         self.group as usize * 64 + self.number as usize
     }
@@ -76,7 +76,7 @@ impl fmt::Display for ProcessorNumber {
     }
 }
 
-/// The interrupted context: the registers that the embedder's trap frame has, and facts that its kernel knows.
+/// The interrupted context: the registers in the embedder's trap frame, and facts that the embedder's kernel knows.
 ///
 /// - Every method is called in interrupt or NMI context. Every method answers at once, from the frame or from
 ///   per-processor data, and takes no lock.
@@ -136,13 +136,13 @@ pub trait InterruptFrame {
         0
     }
 
-    /// Returns the time stamp for trace records, in whatever unit the trace declares.
+    /// Returns the time stamp for trace records, in the unit that the trace declares.
     fn timestamp(&self) -> u64 {
         0
     }
 
-    /// Returns the processor's PEBS index if a Debug Store is in use, for the embedder's own callbacks. As in Windows,
-    /// the records of profile interrupts do not have the index.
+    /// Returns the processor's PEBS index if a Debug Store is in use, for the embedder's own callbacks. As in Windows'
+    /// sampled-profile record, trace records have no field for a PEBS index.
     fn pebs_index(&self) -> Option<u64> {
         None
     }

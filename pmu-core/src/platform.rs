@@ -41,11 +41,11 @@ pub trait Platform {
     fn unmask_performance_interrupt(&self);
 
     /// Masks the performance interrupt: writes LVTPC with its mask bit set. [`service`](crate::service) calls this if
-    /// it can neither read nor clear the overflow status, because the interrupt could then repeat forever.
+    /// `service` can neither read nor clear the overflow status, because the interrupt could then repeat forever.
     fn mask_performance_interrupt(&self);
 
-    /// Starts the interrupts of this processor's profile timer, or changes their interval. The default implementation
-    /// fails, as a platform without a profile timer needs.
+    /// Starts the interrupts of this processor's profile timer, or changes their interval. The default implementation,
+    /// which is for a platform without a profile timer, returns an error.
     fn start_profile_timer(&self, interval: Interval) -> Result<(), TimerUnavailable> {
         let _ = interval;
         Err(TimerUnavailable)

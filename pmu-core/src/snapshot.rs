@@ -119,7 +119,7 @@ impl Snapshot {
         vendor
     }
 
-    /// Returns the family as manuals print it: base plus extended (leaf 1, EAX).
+    /// Returns the family as manuals print it: base family plus extended family (leaf 1, EAX).
     ///
     /// ```
     /// # use pmu_core::{CpuidDump, DumpError, Snapshot};
@@ -137,8 +137,9 @@ impl Snapshot {
         if base == 0xF { base + (signature >> 20 & 0xFF) as u16 } else { base }
     }
 
-    /// Returns the model as manuals print it: extended and base (leaf 1, EAX). The extended model is used for families
-    /// 6 and 15 of Intel, 15 of AMD, and 6 and 7 of Zhaoxin; family 7 is taken to be Zhaoxin's, whatever the vendor.
+    /// Returns the model as manuals print it: extended model and base model (leaf 1, EAX). The extended model is used
+    /// for families 6 and 15 of Intel, 15 of AMD, and 6 and 7 of Zhaoxin. Every processor of family 7 is taken to be
+    /// from Zhaoxin, whatever vendor leaf 0 names.
     pub fn model(&self) -> u8 {
         let signature = self.leaf(1, 0).eax;
         let base = (signature >> 4 & 0xF) as u8;

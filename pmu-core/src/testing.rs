@@ -37,7 +37,7 @@ impl Access {
         Self { operation: MsrOperation::ReadPmc, register: index, outcome: Ok(value) }
     }
 
-    /// Returns the same access, which now fails with #GP.
+    /// Returns the access changed to fail with #GP.
     ///
     /// ```
     /// # use pmu_core::{MsrAccess, MsrAddress};
@@ -58,8 +58,8 @@ impl Access {
 
 /// A backend that expects exactly the accesses of a script, in order.
 ///
-/// An access that differs from the script panics with the expected and the actual access, so the test fails at the
-/// driver's line. Call [`finish`](Self::finish) at the end.
+/// If an access differs from the script, the backend panics with the expected and the actual access, so the test fails
+/// at the driver's line. Call [`finish`](Self::finish) at the end.
 ///
 /// ```
 /// use pmu_core::{MsrAddress, MsrBackend, testing::{Access, ScriptedMsr}};
@@ -174,13 +174,13 @@ impl<B: MsrBackend, const N: usize> RecordingMsr<B, N> {
         &self.inner
     }
 
-    /// Takes the accesses recorded since the last call.
+    /// Removes and returns the accesses recorded since the last call.
     pub fn take(&self) -> Vec<Access, N> {
         self.dropped.set(0);
         self.accesses.take()
     }
 
-    /// Returns the number of accesses since the last [`take`](Self::take) for which there was no room.
+    /// Returns the number of accesses since the last [`take`](Self::take) that were not recorded for lack of room.
     pub fn dropped(&self) -> usize {
         self.dropped.get()
     }

@@ -54,7 +54,7 @@ pub enum WindowsVersion {
     /// Windows 10, version 1809: the end address of a profile is exclusive again.
     Windows10v1809,
     /// Windows 10, version 1903: Intel's fixed counters are sources. The version is inferred: lists of sources from
-    /// February 2019 do not have them.
+    /// February 2019 do not have the fixed counters.
     Windows10v1903,
     /// Windows 10, version 2004: the last version whose structure layouts are certain.
     Windows10v2004,
@@ -143,8 +143,8 @@ impl WindowsVersion {
         self as u8 >= Self::Nt40Sp4 as u8
     }
 
-    /// Returns whether the buffer must have room for every bucket of the range. Earlier versions accept some smaller
-    /// buffers.
+    /// Returns whether a profile's buffer must have room for every bucket of the profile's range. Earlier versions
+    /// accept some smaller buffers.
     pub const fn checks_buffer_strictly(self) -> bool {
         self as u8 >= Self::Windows10v1703 as u8
     }
@@ -154,7 +154,7 @@ impl WindowsVersion {
         self as u8 >= Self::Windows8 as u8
     }
 
-    /// Returns whether there are processor groups, and `NtCreateProfileEx`.
+    /// Returns whether this version has processor groups and `NtCreateProfileEx`.
     pub const fn has_groups(self) -> bool {
         self as u8 >= Self::Windows7 as u8
     }
@@ -164,7 +164,7 @@ impl WindowsVersion {
         self as u8 >= Self::Windows7 as u8
     }
 
-    /// Returns whether restricted callers may not profile the kernel's space.
+    /// Returns whether restricted callers are denied profiling of the kernel's address space.
     pub const fn restricts_callers(self) -> bool {
         self as u8 >= Self::Windows81 as u8
     }
@@ -184,7 +184,7 @@ impl WindowsVersion {
         self as u8 >= Self::Windows8 as u8
     }
 
-    /// Returns whether there is a `PROCESSOR_PROFILE_CONTROL_AREA`.
+    /// Returns whether this version has a `PROCESSOR_PROFILE_CONTROL_AREA`.
     pub const fn has_control_area(self) -> bool {
         self as u8 >= Self::Windows8 as u8
     }
@@ -210,12 +210,12 @@ impl WindowsVersion {
     }
 
     /// Returns whether interrupts of `ProfileTime` can be traced as sampled profiles. Before Windows 8 such a trace
-    /// needs no profile object; the trace records are the same.
+    /// needs no profile object. The trace records are the same in all versions.
     pub const fn traces_sampled_profile(self) -> bool {
         self as u8 >= Self::WindowsXp as u8
     }
 
-    /// Returns whether interrupts of counters can be traced as PMC interrupts.
+    /// Returns whether the trace can have a record for each counter interrupt (the ETW event PMC interrupt).
     pub const fn traces_pmc_interrupts(self) -> bool {
         self as u8 >= Self::Windows8 as u8
     }
@@ -225,7 +225,7 @@ impl WindowsVersion {
         self as u8 >= Self::Vista as u8
     }
 
-    /// Returns the maximum number of sources whose values the trace records of other events can have.
+    /// Returns the maximum number of sources whose counter values can be added to the trace records of other events.
     ///
     /// The limit is 4 before version 1703, and 8 before version 1903. From version 1903 on it is `reported`, the number
     /// of counters that the HAL reports.
@@ -237,7 +237,7 @@ impl WindowsVersion {
         }
     }
 
-    /// Returns whether there are callback objects.
+    /// Returns whether this version has callback objects.
     pub const fn has_callback_objects(self) -> bool {
         self as u8 >= Self::Windows8 as u8
     }
@@ -263,12 +263,12 @@ impl WindowsVersion {
 
     /// Returns whether the HAL uses only AMD's four legacy counters. The four counters are documented for the original
     /// release of Windows 10. From version 1903 on the HAL reports its number of counters
-    /// (`HalQueryProfileNumberOfCounters`), which is taken to be the number that the processor declares.
+    /// (`HalQueryProfileNumberOfCounters`), and that number is taken to be the number that the processor declares.
     pub const fn has_four_amd_counters(self) -> bool {
         (self as u8) < Self::Windows10v1903 as u8
     }
 
-    /// Returns whether Intel's interface has the sources 0x20 to 0x24 in addition to the thirteen of its table.
+    /// Returns whether Intel's interface has the sources 0x20 to 0x24 in addition to the thirteen sources of its table.
     pub const fn has_fixed_sources(self) -> bool {
         self as u8 >= Self::Windows10v1903 as u8
     }
@@ -285,7 +285,7 @@ impl Default for WindowsVersion {
     }
 }
 
-/// The rules of a Windows: its version and its width.
+/// Rules of a Windows: its version, and the width of its pointers.
 ///
 /// ```
 /// use pmu_core::{HalInterface, KProfileSource, PointerWidth, Rules, WindowsVersion};

@@ -7,14 +7,14 @@ use core::fmt;
 
 use pmu_core::{Interval, Platform, TimerUnavailable};
 
-/// Access to the local APIC of the processor that executes the call, which the kernel implements. The one operation is
-/// a write of the LVT entry for performance counters.
+/// Access to the local APIC of the processor that executes the call, implemented by the kernel. The only operation is a
+/// write of the LVT entry for performance counters.
 ///
 /// # For embedders
-/// - Called in task, interrupt and NMI context; takes no lock that the interrupted code may hold.
+/// - The method is called in task, interrupt and NMI context. It takes no lock that the interrupted code may hold.
 ///
 /// In xAPIC mode the registers are memory; in x2APIC mode they are model-specific registers. The local APIC belongs to
-/// the kernel, so the kernel has the code that writes it:
+/// the kernel, so the kernel has the code that writes the local APIC:
 ///
 /// ```
 /// use pmu::{ApicRegisters, LocalApic};
@@ -40,8 +40,8 @@ use pmu_core::{Interval, Platform, TimerUnavailable};
 /// ```
 pub trait ApicRegisters {
     /// Writes the LVT entry for performance counters (LVTPC). In x2APIC mode the entry is MSR
-    /// [`X2APIC_MSR`](LocalApic::X2APIC_MSR); in xAPIC mode it is at [`XAPIC_OFFSET`](LocalApic::XAPIC_OFFSET) bytes
-    /// into the page of registers.
+    /// [`X2APIC_MSR`](LocalApic::X2APIC_MSR); in xAPIC mode it is at offset [`XAPIC_OFFSET`](LocalApic::XAPIC_OFFSET)
+    /// in the page of registers.
     fn write_performance_entry(&self, entry: u32);
 }
 
@@ -55,12 +55,13 @@ impl<A: ApicRegisters + ?Sized> ApicRegisters for &A {
 ///
 /// An NMI also interrupts code with interrupts off, so it can interrupt any other handler. An interrupt by vector waits
 /// until interrupts are on, and is attributed to the code that runs then. The handler of the vector acknowledges the
-/// interrupt at the local APIC. [`service`](pmu_core::ProfileInterface::service) serves both in the same way.
+/// interrupt at the local APIC. [`service`](pmu_core::ProfileInterface::service) serves NMIs and interrupts by vector
+/// in the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Delivery(u32);
 
-/// Vector below 32, which belongs to an exception and cannot be that of the performance interrupt.
+/// Error of a vector below 32, which belongs to an exception and cannot be used for the performance interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct InvalidVector(pub u8);
@@ -99,10 +100,10 @@ impl Delivery {
     }
 }
 
-/// Periodic timer of the processor that executes the call, which the kernel implements for `ProfileTime`.
+/// Periodic timer of the processor that executes the call, implemented by the kernel for the source `ProfileTime`.
 ///
 /// # For embedders
-/// - Called in task context.
+/// - The methods are called in task context.
 ///
 /// ```
 /// use core::cell::Cell;
@@ -150,7 +151,7 @@ impl<T: ProfileTimer + ?Sized> ProfileTimer for &T {
     }
 }
 
-/// Stands for a missing timer: `ProfileTime` cannot be started.
+/// [`ProfileTimer`] of a kernel without such a timer. With it, the source `ProfileTime` cannot be started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct NoTimer;
@@ -198,10 +199,10 @@ impl<A, T> LocalApic<A, T> {
 }
 
 impl<A: ApicRegisters, T: ProfileTimer> LocalApic<A, T> {
-    /// Creates the platform of a processor. `registers` writes the local APIC; `delivery` and `timer` are those of the
-    /// platform.
+    /// Creates the platform of a processor. `registers` writes the local APIC, `delivery` is the delivery of the
+    /// performance interrupt, and `timer` runs `ProfileTime`.
     ///
-    /// A processor's session and its interrupt handler each have their own `LocalApic`. The two values need the same
+    /// A processor's session and its interrupt handler each have their own `LocalApic`. Both values need the same
     /// `delivery`, because each unmasking writes the whole LVT entry.
     pub const fn new(registers: A, delivery: Delivery, timer: T) -> Self {
         Self { registers, entry: delivery.entry(), timer }

@@ -10,12 +10,11 @@ use pmu_core::{
 };
 use pmu_intel::Emon;
 
-/// Counters and profile interface of a machine, detected by CPUID: Intel's, AMD's, counters without sources, or only
-/// time.
+/// Counters and profile interface of a machine, detected by CPUID.
 ///
 /// One type stands for all vendors. So a kernel can keep the machine in one static, and its interrupt handler needs no
-/// generics. The other operations are those of [`ProfileInterface`](pmu_core::ProfileInterface) and
-/// [`SourceInterface`](pmu_core::SourceInterface): among them, `unit` describes the boot processor's counters, and
+/// generics. `Machine` also implements [`ProfileInterface`](pmu_core::ProfileInterface) and
+/// [`SourceInterface`](pmu_core::SourceInterface). For example, `unit` describes the boot processor's counters, and
 /// `unit_of` the counters of the processor that a snapshot describes.
 ///
 /// ```
@@ -47,13 +46,14 @@ pub enum Machine {
     Intel(Emon),
     /// AMD's core counters, with Windows' sources.
     Amd(Amd64),
-    /// AMD's core counters on a Zen, with sources that count what their names say. [`detect_zen`](Machine::detect_zen)
-    /// returns this variant; the other methods do not.
+    /// AMD's core counters on a Zen processor, with sources that count what their names say.
+    /// [`detect_zen`](Machine::detect_zen) returns this variant; the other methods do not.
     Zen(Zen),
-    /// Counters that take any event, without sources except `ProfileTime`, for this reason. Examples are Hygon's
-    /// counters, which are like AMD's, and Zhaoxin's, which are like Intel's.
+    /// Counters that take any event, without sources except `ProfileTime`. The reason why Windows' sources are missing
+    /// is the [`NoInterface`]. Examples are Hygon's counters, which are like AMD's, and Zhaoxin's, which are like
+    /// Intel's.
     CountersOnly(DefaultInterface, NoInterface, CounterUnit),
-    /// No counters, and `ProfileTime` as the only source, for this reason.
+    /// No counters, and `ProfileTime` as the only source. The reason is the [`NoInterface`].
     TimeOnly(DefaultInterface, NoInterface),
 }
 
@@ -66,8 +66,8 @@ impl Machine {
         Self::of(snapshot, Emon::detect(snapshot), Amd64::detect(snapshot))
     }
 
-    /// Detects the machine as [`detect`](Self::detect) does, except that a Zen has the sources of [`Zen`]. The sources
-    /// of [`Zen`] are fewer than Windows' sources, and each counts what its name says.
+    /// Detects the machine as [`detect`](Self::detect) does, except that a machine with a Zen processor has the sources
+    /// of [`Zen`] instead of those of [`Amd64`]. The sources of [`Zen`] are fewer, and each counts what its name says.
     ///
     /// ```
     /// use pmu::Machine;
@@ -140,7 +140,7 @@ impl Machine {
     }
 
     /// Returns the machine's sources together with the opened events of one processor, whose table is `events`. The
-    /// session is created from the result. The interrupt handler calls `with_events` with the same table itself.
+    /// session is created from the result. The interrupt handler itself calls `with_events`, with the same table.
     ///
     /// ```
     /// use pmu::Machine;
@@ -172,8 +172,8 @@ impl Machine {
     /// Returns the opened events of one processor, whose table is `events`, without any source. The events run on those
     /// counters that both this processor and the boot processor have.
     ///
-    /// The core types of a hybrid machine differ in their counters. To use all counters of a processor there, create
-    /// [`OpenedEvents::new`] from the processor's own [`unit_of`](SourceInterface::unit_of), and call
+    /// The core types of a hybrid machine differ in their counters. To use all counters of a processor of a hybrid
+    /// machine, create [`OpenedEvents::new`] from the processor's own [`unit_of`](SourceInterface::unit_of), and call
     /// [`service`](pmu_core::service) with the same value in the interrupt handler.
     ///
     /// ```

@@ -14,8 +14,8 @@ const APIC_BASE: MsrUpdate = MsrUpdate::read(0x1B);
 const X2APIC_MODE: u64 = 1 << 10;
 const ENABLED: u64 = 1 << 11;
 
-/// The local APIC of the processor that executes the call, in the mode that `IA32_APIC_BASE` tells. The value
-/// implements [`ApicRegisters`] for a kernel that has no code of its own for the local APIC.
+/// Local APIC of the processor that executes the call, in the mode that `IA32_APIC_BASE` specifies. `NativeApic`
+/// implements [`ApicRegisters`], for a kernel without its own code for the local APIC.
 ///
 /// ```
 /// use pmu::core::MsrBackend;
@@ -41,7 +41,7 @@ pub struct NativeApic<M> {
 pub enum NoApic {
     /// The local APIC is disabled, according to `IA32_APIC_BASE`.
     Disabled,
-    /// The local APIC is in xAPIC mode, and no mapping of its page was given.
+    /// The local APIC is in xAPIC mode, and `page` was `None`.
     NotMapped,
     /// The read of `IA32_APIC_BASE` failed.
     Access(MsrFault),
@@ -69,13 +69,13 @@ impl<M: MsrBackend> NativeApic<M> {
     /// # Errors
     /// - The local APIC is disabled.
     /// - The local APIC is in xAPIC mode, and `page` is `None`.
-    /// - The mode of the local APIC could not be read.
+    /// - The read of `IA32_APIC_BASE` failed.
     ///
     /// # Safety
-    /// - If `page` is given, the 4 KiB of the local APIC's registers are mapped there, uncached and writable, in every
-    ///   context in which the value is used, for as long as it is used.
-    /// - Each processor on which the value is used has its local APIC in the detected mode for as long as the value is
-    ///   used.
+    /// - If `page` is an address, the 4 KiB of the local APIC's registers are mapped at that address, uncached and
+    ///   writable, in every context in which the returned value is used, for as long as the value is used.
+    /// - On each processor on which the returned value is used, the local APIC stays in the detected mode for as long
+    ///   as the value is used.
     ///
     /// Wrong: the boot processor detects xAPIC mode before the kernel unmaps the page and changes to x2APIC mode.
     ///

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use pmu_core::{CounterSession, Session};
 
 /// Number of the executing processor, which the kernel provides. All [`PerProcessor`] and [`ProcessorLocal`] values of
-/// the kernel rely on this one promise.
+/// the kernel rely on the promise of this trait.
 ///
 /// # Safety
 /// - [`this_processor`](Self::this_processor) returns the same number throughout a call of [`PerProcessor::with`] or
@@ -49,8 +49,8 @@ pub unsafe trait Processors {
 /// Value that tasks on one processor may use one after another, although the value is not [`Send`].
 ///
 /// # Safety
-/// - Using the value in one task, and then in another, does not break memory safety. The value shares nothing that the
-///   first task keeps, as an `Rc` would, and refers to no thread-local memory.
+/// - Using the value in one task, and then in another, does not break memory safety. The value shares no data with
+///   anything that the first task keeps, as an `Rc` would do, and refers to no thread-local memory.
 ///
 /// ```
 /// use pmu::OnProcessor;
@@ -79,7 +79,8 @@ unsafe impl<I: Send, M: Send, P: Send> OnProcessor for Session<'_, I, M, P> {}
 // sent (`S`, `M`, `P`), or shared (the counter memory, which is atomics).
 unsafe impl<S: Send, M: Send, P: Send> OnProcessor for CounterSession<'_, S, M, P> {}
 
-/// Static with a place for each of `N` processors, for a value that must stay on its processor, such as a [`Session`].
+/// Storage with one slot for each of `N` processors, in a static. A slot holds a value that must stay on its processor,
+/// such as a [`Session`].
 ///
 /// ```
 /// use pmu::{OnProcessor, PerProcessor, Processors};
@@ -140,8 +141,8 @@ impl<T> Place<T> {
     }
 }
 
-/// Place in a kernel's per-CPU data, for a value that must stay on its processor, such as a [`Session`]. The place
-/// belongs to the processor that uses it first. Calls on any other processor are refused.
+/// Slot in a kernel's per-CPU data, for a value that must stay on its processor, such as a [`Session`]. The slot
+/// belongs to the processor that uses the slot first. Calls on any other processor are refused.
 ///
 /// ```
 /// use pmu::{OnProcessor, ProcessorLocal, Processors};
@@ -174,16 +175,16 @@ unsafe impl<T: OnProcessor, K: Processors> Sync for ProcessorLocal<T, K> {}
 impl<T, K: Processors> ProcessorLocal<T, K> {
     const UNUSED: usize = usize::MAX;
 
-    /// Creates a place that no processor has used.
+    /// Creates an empty slot, which no processor has used.
     pub const fn new() -> Self {
         Self { owner: AtomicUsize::new(Self::UNUSED), place: Place::new(), kernel: PhantomData }
     }
 
-    /// Calls `act` with this processor's value, which is `None` until `act` puts a value there.
+    /// Calls `act` with the slot of this processor, which is `None` until `act` stores a value.
     ///
     /// # Context
-    /// Any. If an interrupt came during a call of `with` on the same processor, `with` in its handler fails with
-    /// [`Busy::InUse`].
+    /// Any. If an interrupt handler interrupted a call of `with` on the same processor, `with` in the handler fails
+    /// with [`Busy::InUse`].
     ///
     /// # Errors
     /// [`Busy`]: `act` was not called.
@@ -216,19 +217,19 @@ impl<T, K> fmt::Debug for ProcessorLocal<T, K> {
 // tasks use a value in turn, which it can take by the promise of `OnProcessor`.
 unsafe impl<T: OnProcessor, K: Processors, const N: usize> Sync for PerProcessor<T, K, N> {}
 
-/// Reason why `with` did not call `act`: the value is in use, or is not this processor's.
+/// Reason why `with` did not call `act`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Busy {
-    /// A call of `with` is under way on this processor. This call was made by an interrupt during that call, or within
-    /// its `act`.
+    /// Another call of `with` has not returned on this processor: this call comes from an interrupt handler that
+    /// interrupted the other call, or from the `act` of the other call.
     InUse,
-    /// The number of the processor is not below the number of places.
+    /// The storage has no slot for a processor with this number.
     NoPlace {
         /// Number of the executing processor.
         processor: usize,
     },
-    /// The place belongs to another processor.
+    /// The slot belongs to another processor.
     OfProcessor {
         /// Number of the executing processor.
         processor: usize,
@@ -248,16 +249,16 @@ impl fmt::Display for Busy {
 impl core::error::Error for Busy {}
 
 impl<T, K: Processors, const N: usize> PerProcessor<T, K, N> {
-    /// Creates the places of `N` processors, without values.
+    /// Creates storage with one empty slot for each of `N` processors.
     pub const fn new() -> Self {
         Self { places: [const { Place::new() }; N], kernel: PhantomData }
     }
 
-    /// Calls `act` with this processor's value, which is `None` until `act` puts a value there.
+    /// Calls `act` with the slot of this processor, which is `None` until `act` stores a value.
     ///
     /// # Context
-    /// Any. If an interrupt came during a call of `with` on the same processor, `with` in its handler fails with
-    /// [`Busy::InUse`].
+    /// Any. If an interrupt handler interrupted a call of `with` on the same processor, `with` in the handler fails
+    /// with [`Busy::InUse`].
     ///
     /// # Errors
     /// [`Busy`]: `act` was not called.

@@ -34,7 +34,7 @@ use pmu_core::{PmcIndex, UserView};
 /// Number of attempts of [`UserPage::read`], after which the thread asks the kernel.
 const ATTEMPTS: u32 = 64;
 
-/// Page that a kernel shares with a user thread, through which the thread reads its event without a system call.
+/// Page that a kernel shares with a user thread, so that the thread can read an event without a system call.
 ///
 /// The page is a sequence lock, like Linux' `perf_event_mmap_page`: the sequence is odd while the kernel writes. A page
 /// of zeros is a hidden page. The layout is fixed:
@@ -126,8 +126,8 @@ impl UserPage {
         self.write(view.index.get().wrapping_add(1), view);
     }
 
-    /// Hides the event, because it is on no counter. [`read`](Self::read) then returns `None`, and the thread asks the
-    /// kernel.
+    /// Hides the event, which has no counter at present. [`read`](Self::read) then returns `None`, and the thread asks
+    /// the kernel.
     ///
     /// # Context
     /// The same context as that of [`publish`](Self::publish).
@@ -148,13 +148,14 @@ impl UserPage {
         self.sequence.store((sequence | 1).wrapping_add(1), Release);
     }
 
-    /// Reads the event's total up to now. `rdpmc` executes RDPMC with the given index in ECX.
+    /// Reads the present total of the event. `rdpmc` executes RDPMC with its argument in ECX.
     ///
     /// Returns `None` if the event is hidden, or if the kernel changed the page during each of several attempts. The
     /// thread then asks the kernel.
     ///
     /// # Context
-    /// User mode, on the thread to which the page belongs. Another thread would read the counter of another processor.
+    /// User mode, on the thread to which the page belongs. Another thread may run on another processor, and would then
+    /// read the counter of that processor.
     #[inline]
     pub fn read(&self, mut rdpmc: impl FnMut(u32) -> u64) -> Option<u64> {
         for _ in 0..ATTEMPTS {

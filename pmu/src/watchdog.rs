@@ -100,14 +100,15 @@ impl Watchdog {
     /// Returns the event that a kernel opens for the watchdog: cycles at every privilege level, with one interrupt per
     /// `seconds` seconds at a frequency of `hertz`.
     ///
-    /// If the processor has no event of cycles, the event is reference cycles. The event runs on a fixed counter if one
-    /// that counts the event is free.
+    /// If the processor has no event of core cycles, the returned event is reference cycles. The event runs on a fixed
+    /// counter if a fixed counter that counts the event is free.
     ///
-    /// `hertz` is the highest frequency that the core reaches. At lower frequencies the interrupt comes after more than
-    /// `seconds` seconds, never after fewer. `seconds` is several times the interval of the timer tick.
+    /// `hertz` is the highest frequency that the core reaches. At a lower frequency the interrupt comes after more than
+    /// `seconds` seconds. Choose `seconds` as several times the interval of the timer tick.
     ///
-    /// Returns `None` if the processor has neither event by name, or if the period is 0 or beyond 63 bits. A kernel
-    /// that knows the event's number opens [`Event::raw`] with that period instead.
+    /// Returns `None` if the processor's counter unit names neither core cycles nor reference cycles, or if the period
+    /// is 0 or exceeds 63 bits. A kernel that knows the number of an event of cycles opens [`Event::raw`] with that
+    /// period instead.
     ///
     /// ```
     /// use pmu::Watchdog;
@@ -146,8 +147,8 @@ impl Watchdog {
         self.place.store(place, Relaxed);
     }
 
-    /// Returns whether the watched event has no counter, so that nothing notices a stuck processor. That is so if the
-    /// event was not started yet, or if the event's counter failed. `memory` is the memory of this processor's
+    /// Returns whether the watched event has no counter, so the watchdog would not detect a stuck processor. The event
+    /// has no counter if it was not started yet, or if its counter failed. `memory` is the memory of this processor's
     /// counters.
     ///
     /// A kernel calls this after [`service`](pmu_core::service) failed. To move the watchdog to another counter, a task
@@ -165,14 +166,14 @@ impl Watchdog {
     ///
     /// # Context
     /// The kernel calls this in the timer tick of the watchdog's processor. The kernel may also call this in any other
-    /// context, if the processor is known to be busy with interrupts off.
+    /// context, if the kernel keeps interrupts off for a long time on purpose.
     #[inline]
     pub fn touch(&self) {
         self.touched.store(true, Relaxed);
     }
 
-    /// Returns whether the processor is stuck: the overflow is of the watched event, and [`touch`](Self::touch) was not
-    /// called since the event's previous overflow.
+    /// Returns whether the processor is stuck: the overflow belongs to the watched event, and [`touch`](Self::touch)
+    /// was not called since the event's previous overflow.
     ///
     /// A kernel calls this once for each reported overflow. While a processor stays stuck, the result is `true` at each
     /// overflow.

@@ -5,8 +5,8 @@ use crate::msr::backend::MsrBackend;
 use crate::msr::fault::{MsrError, MsrFault, MsrOperation};
 use crate::msr::update::MsrUpdate;
 
-/// Accesses with one retry after a failure, as drivers make them. The error names the register. With the retry, a
-/// transient fault does not prevent a driver from stopping, servicing or undoing.
+/// Register accesses with one retry after a failure. The error names the register. With the retry, a transient fault
+/// does not prevent a driver from stopping a counter, servicing an interrupt, or undoing a change.
 ///
 /// Every backend implements this trait through a blanket implementation; no other implementation is possible.
 ///
@@ -21,7 +21,7 @@ pub trait MsrAccess: MsrBackend {
     /// Executes RDMSR, with one retry.
     ///
     /// # Errors
-    /// The second access failed, too.
+    /// The access failed, and so did the retry.
     #[inline]
     fn rdmsr_retrying(&self, address: MsrAddress) -> Result<u64, MsrFault> {
         retry_once(MsrOperation::Read, address.get(), || self.read(address))
@@ -30,7 +30,7 @@ pub trait MsrAccess: MsrBackend {
     /// Executes WRMSR, with one retry.
     ///
     /// # Errors
-    /// The second access failed, too.
+    /// The access failed, and so did the retry.
     #[inline]
     fn wrmsr_retrying(&self, address: MsrAddress, value: u64) -> Result<(), MsrFault> {
         retry_once(MsrOperation::Write, address.get(), || self.write(address, value))
@@ -39,16 +39,16 @@ pub trait MsrAccess: MsrBackend {
     /// Executes RDPMC, with one retry.
     ///
     /// # Errors
-    /// The second access failed, too.
+    /// The access failed, and so did the retry.
     #[inline]
     fn rdpmc_retrying(&self, index: PmcIndex) -> Result<u64, MsrFault> {
         retry_once(MsrOperation::ReadPmc, index.get(), || self.read_pmc(index))
     }
 
-    /// Changes bits of a register, with one retry, and returns the register's value before.
+    /// Changes bits of a register, with one retry, and returns the register's previous value.
     ///
     /// # Errors
-    /// The second access failed, too.
+    /// The access failed, and so did the retry.
     fn update_retrying(&self, update: MsrUpdate) -> Result<u64, MsrFault> {
         let changes = update.clear | update.set != 0;
         let operation = if changes { MsrOperation::Update } else { MsrOperation::Read };

@@ -2,11 +2,11 @@
 
 use core::fmt;
 
-/// The number of a model-specific register that a caller vouches for.
+/// Number of a model-specific register to which safe code may write any value.
 ///
 /// A WRMSR can redirect SYSCALL, turn off paging protection or make the processor write to memory.
-/// [`MsrBackend`](crate::MsrBackend) is nevertheless safe to call. The code that creates an address promises in
-/// [`MsrAddress::new`] that safe code may write any value to the register.
+/// [`MsrBackend`](crate::MsrBackend) is nevertheless safe to call. The reason is a promise: the code that creates an
+/// address by [`MsrAddress::new`] promises that safe code may write any value to the register.
 ///
 /// ```
 /// use pmu_core::MsrAddress;
@@ -33,8 +33,9 @@ impl MsrAddress {
     /// # Safety
     /// - No value written to this register breaks memory safety: the register holds no pointer that the processor
     ///   follows, and no value makes the processor write to memory. Event selects, counters and their global control
-    ///   are such registers. `IA32_DS_AREA`, `IA32_PEBS_ENABLE` and `IA32_DEBUGCTL` are not such registers: write them
-    ///   in an unsafe operation that states its duties, and keep their `MsrAddress` private.
+    ///   are such registers. `IA32_DS_AREA`, `IA32_PEBS_ENABLE` and `IA32_DEBUGCTL` are not such registers: write these
+    ///   registers in an unsafe function whose documentation states the caller's duties, and keep their `MsrAddress`
+    ///   private.
     #[inline]
     pub const unsafe fn new(address: u32) -> Self {
         Self(address)

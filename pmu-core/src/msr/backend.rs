@@ -12,12 +12,12 @@ use crate::msr::update::MsrUpdate;
 ///
 /// # For authors of a backend
 /// - `read` and `write` access exactly the given register, once, in program order.
-/// - A #GP becomes an `Err` whose [kind](MsrError::kind) is
-///   [`MsrErrorKind::GeneralProtection`](crate::MsrErrorKind::GeneralProtection), and has no other effect. A backend
-///   that cannot catch a #GP says so in its documentation.
+/// - If an access raises #GP, the method returns an `Err` whose [kind](MsrError::kind) is
+///   [`MsrErrorKind::GeneralProtection`](crate::MsrErrorKind::GeneralProtection), and the #GP has no other effect. A
+///   backend that cannot catch a #GP says so in its documentation.
 /// - `read_pmc` executes RDPMC with `index` in ECX, unchanged.
 /// - `update` executes RDMSR, then WRMSR of the value that [`MsrUpdate::apply`] returns. `update` does not call `read`
-///   and `write`, because the registers of updates have no [`MsrAddress`].
+///   and `write`, because an [`MsrUpdate`] names its register by a number, not by an [`MsrAddress`].
 ///
 /// # Examples
 /// A kernel that executes the instructions itself, and does not catch #GP:
@@ -74,7 +74,7 @@ pub trait MsrBackend {
     /// Executes RDPMC.
     fn read_pmc(&self, index: PmcIndex) -> Result<u64, Self::Error>;
 
-    /// Changes bits of a register, and returns the register's value before.
+    /// Changes bits of a register, and returns the register's previous value.
     fn update(&self, update: MsrUpdate) -> Result<u64, Self::Error>;
 }
 

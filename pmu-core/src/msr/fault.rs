@@ -66,7 +66,7 @@ impl fmt::Display for MsrErrorKind {
     }
 }
 
-/// The instruction that failed, or was recorded.
+/// Instruction by which a register is accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum MsrOperation {

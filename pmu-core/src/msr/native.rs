@@ -14,7 +14,8 @@ use crate::msr::update::MsrUpdate;
 /// Backend that executes RDMSR, WRMSR and RDPMC on this processor directly.
 ///
 /// **A #GP is not caught.** The kernel gets a #GP if it accesses a register that this processor lacks, or writes a
-/// reserved bit. RDPMC raises #UD on a processor without RDPMC. If the kernel cannot accept that, use [`FixupMsr`].
+/// reserved bit. RDPMC raises #UD on a processor without RDPMC. If the kernel cannot tolerate these exceptions, use
+/// [`FixupMsr`].
 ///
 /// ```no_run
 /// use pmu_core::NativeMsr;
@@ -145,10 +146,12 @@ impl FaultFixup {
 /// Drivers execute RDPMC only on counters that they have read by RDMSR before.
 ///
 /// In an NMI handler, the fixup of a fault ends with IRET, which unblocks NMIs. Another NMI may then interrupt the
-/// handler, and `service` in it. So either the kernel's NMI entry can nest (a nested NMI does not reuse the NMI stack
-/// from the top), or the backend never faults in an NMI handler.
+/// handler, and a call of `service` within the handler. So at least one of these holds:
 ///
-/// Needs handlers of #GP and #UD that consult [`FaultFixup::resume_at`] before anything else:
+/// - The kernel's NMI entry can nest: a nested NMI does not reuse the NMI stack from the top.
+/// - The backend never faults in an NMI handler.
+///
+/// The kernel's handlers of #GP and #UD must call [`FaultFixup::resume_at`] before anything else:
 ///
 /// ```text
 /// fn general_protection_or_undefined_opcode(frame: &mut Frame) {
@@ -187,8 +190,8 @@ impl FixupMsr {
     /// Creates a backend for the processor that executes each access.
     ///
     /// # Safety
-    /// - On every processor that uses this backend, the #GP and #UD handlers call [`FaultFixup::resume_at`]. If it
-    ///   returns an address, they resume there with all other registers unchanged.
+    /// - On every processor that uses this backend, the #GP and #UD handlers call [`FaultFixup::resume_at`]. If
+    ///   `resume_at` returns an address, the handlers resume there with all other registers unchanged.
     pub const unsafe fn new() -> Self {
         Self(())
     }

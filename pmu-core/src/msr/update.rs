@@ -36,8 +36,8 @@ impl MsrUpdate {
     ///
     /// # Safety
     /// - The change does not break memory safety, whatever the register holds, at any time and any number of times. The
-    ///   change is a read and a write. If an interrupt in between changes other bits, the write restores the old values
-    ///   of these bits; that does not break memory safety, either.
+    ///   change is a read and a write. If an interrupt between the read and the write changes other bits, the write
+    ///   restores the old values of these bits. Restoring them does not break memory safety, either.
     #[inline]
     pub const unsafe fn new(register: u32, clear: u64, set: u64) -> Self {
         Self { register, clear, set }
@@ -55,7 +55,7 @@ impl MsrUpdate {
         self.register
     }
 
-    /// Returns the value to write if the register holds `found`; `None` if the change would leave the value equal.
+    /// Returns the value to write if the register holds `found`; `None` if that value equals `found`.
     #[inline]
     pub const fn apply(self, found: u64) -> Option<u64> {
         let value = found & !self.clear | self.set;

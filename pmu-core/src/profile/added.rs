@@ -23,8 +23,8 @@ pub struct AddedSource {
 }
 
 impl AddedSource {
-    /// Creates a source that only these counters can count: one fixed counter, [`CounterSet::GENERAL`], or the counters
-    /// that the processor's manual names.
+    /// Creates a source whose event only these counters can count: one fixed counter, [`CounterSet::GENERAL`], or the
+    /// counters that the processor's manual names.
     pub const fn new(row: ProfileSource, counters: CounterSet) -> Self {
         Self { row, counters }
     }
@@ -45,7 +45,7 @@ impl AddedSource {
     }
 }
 
-/// The slot of one added source.
+/// Storage for one source of [`AddedSources`].
 #[derive(Debug, Default)]
 pub struct AddedSlot {
     source: AtomicPtr<AddedSource>,
@@ -87,7 +87,8 @@ impl AddedSlot {
     }
 }
 
-/// The sources of a machine that are in no interface's table. Sources may be added and removed while others run.
+/// Profile sources of a machine that are not in the table of its profile interface. Sources may be added and removed
+/// while other sources run.
 ///
 /// An added source that runs on a processor is an opened event there, and occupies an entry of the processor's
 /// [`EventTable`].
@@ -114,7 +115,7 @@ pub struct AddedSources<S: ?Sized = [AddedSlot]> {
 static NONE: AddedSources<[AddedSlot; 0]> = AddedSources::new();
 
 impl<const N: usize> AddedSources<[AddedSlot; N]> {
-    /// Creates the set with room for `N` sources, without any source.
+    /// Creates an empty set with room for `N` sources.
     pub const fn new() -> Self {
         Self { slots: [const { AddedSlot::new() }; N] }
     }
@@ -181,7 +182,7 @@ impl AddedSources {
     }
 
     /// Removes a source and returns it; `None` if no such source was added. Stop the source on every processor first:
-    /// overflows of a source that still runs on a processor are reported as an opened event's from then on.
+    /// if the source still runs on a processor, its overflows are reported as those of an opened event from then on.
     ///
     /// ```
     /// # use pmu_core::{AddedSources, KProfileSource};
@@ -208,7 +209,8 @@ impl AddedSources {
         self.slots.iter().filter_map(AddedSlot::source)
     }
 
-    /// Returns the source with this name, in the documented spelling or Windows' own; case matters.
+    /// Returns the added source with this name. `name` is in the documented spelling or in that of Windows; case
+    /// matters.
     ///
     /// # Context
     /// Any.
@@ -274,7 +276,7 @@ impl AddedSources {
     }
 }
 
-/// Reason that a source was not added.
+/// Reason why a source was not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

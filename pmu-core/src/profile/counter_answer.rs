@@ -5,7 +5,8 @@ use core::sync::atomic::{AtomicU8, Ordering};
 const NONE_ANSWERED: u8 = 1;
 const ANSWERED: u8 = 2;
 
-/// Record of whether a machine's counters responded when sessions took them: not known yet, none did, or some did.
+/// Record of whether a machine's counters responded when sessions took them: unknown so far, no counter responded, or
+/// at least one counter responded.
 ///
 /// ```
 /// use pmu_core::CounterAnswer;

@@ -29,10 +29,11 @@ pub enum InterfaceError {
     Interval(IntervalError),
     /// The platform has no profile timer, or the timer cannot run at the interval.
     Timer(TimerUnavailable),
-    /// The processor did not answer a request within the embedder's bound. The source was not started there; if the
-    /// processor handles the request later, the source is stopped again. A request to stop is still carried out later.
+    /// The processor did not answer a request within the embedder's bound. A source that was to be started is not
+    /// running on that processor; if the processor handles the request later, the source is stopped again. A request to
+    /// stop is carried out when the processor handles it.
     NoAnswer(ProcessorNumber),
-    /// The processor has no session: its counters were not taken, or were given back.
+    /// The processor has no session: its counters were not taken, or were released.
     NoSession(ProcessorNumber),
     /// The operation failed on the counters.
     Counters(CounterError),

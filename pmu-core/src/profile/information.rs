@@ -3,7 +3,7 @@
 use crate::interval::IntervalLimits;
 use crate::profile::source::KProfileSource;
 
-/// Certainty that a source works.
+/// Degree of certainty that a source works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Availability {
@@ -15,7 +15,8 @@ pub enum Availability {
     Verified,
 }
 
-/// Information on a source: `HAL_PROFILE_SOURCE_INFORMATION_EX`, with a degree of availability in place of its boolean.
+/// Information on a source: `HAL_PROFILE_SOURCE_INFORMATION_EX`, with an [`Availability`] in place of the structure's
+/// boolean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SourceInformation {

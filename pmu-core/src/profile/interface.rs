@@ -21,7 +21,8 @@ use crate::snapshot::Snapshot;
 
 /// The operations of a profile interface, which are the same for all interfaces and cannot be overridden.
 pub trait ProfileInterface: SourceInterface {
-    /// Returns the rows of the interface's table of sources, ascending by value. The first row is `ProfileTime`.
+    /// Returns the interface's table of sources, which are its rows, ascending by value. The first row is
+    /// `ProfileTime`.
     fn sources(&self) -> &'static [ProfileSource] {
         self.table().rows()
     }
@@ -38,7 +39,8 @@ pub trait ProfileInterface: SourceInterface {
         self.row(source).map(EventId::of_row)
     }
 
-    /// Returns the index of the source with this name, in the documented spelling or Windows' own; case matters.
+    /// Returns the index, in the interface's table, of the source with this name. `name` is in the documented spelling
+    /// or in that of Windows; case matters.
     ///
     /// ```
     /// # use pmu_core::{DefaultInterface, KProfileSource, ProfileInterface};
@@ -50,9 +52,10 @@ pub trait ProfileInterface: SourceInterface {
         self.table().row_named(name)
     }
 
-    /// Returns the information on a source without accessing a register. So the availability is at most
-    /// [`Declared`](crate::Availability::Declared). If no counter has [answered](crate::CounterError::Unresponsive) an
-    /// [`initialize`](Self::initialize) on any processor so far, only `ProfileTime` is supported.
+    /// Returns the information on a source without accessing a register. So the availability is
+    /// [`Unsupported`](crate::Availability::Unsupported) or [`Declared`](crate::Availability::Declared). If some
+    /// [`initialize`](Self::initialize) found all counters [unresponsive](crate::CounterError::Unresponsive), and no
+    /// counter of the machine has responded so far, only `ProfileTime` is supported.
     ///
     /// ```
     /// # use pmu_core::{DefaultInterface, ProfileInterface};
@@ -92,8 +95,8 @@ pub trait ProfileInterface: SourceInterface {
     /// Task.
     ///
     /// # Errors
-    /// [`UnsupportedSource`](InterfaceError::UnsupportedSource), or [`Interval`](InterfaceError::Interval) with the
-    /// limits.
+    /// - [`UnsupportedSource`](InterfaceError::UnsupportedSource).
+    /// - [`Interval`](InterfaceError::Interval): `units` is outside the limits.
     fn set_interval(&self, source: KProfileSource, units: u64) -> Result<Interval, InterfaceError> {
         let (cell, limits) = declared_interval(self, source)?;
         let interval = limits.check(units)?;
@@ -123,8 +126,9 @@ pub trait ProfileInterface: SourceInterface {
         Ok(interval)
     }
 
-    /// Takes the general counters of the processor that executes the call, and returns the session that starts sources
-    /// on them. `processor` describes this processor, as for [`CounterSession::take`](crate::CounterSession::take).
+    /// Takes the general counters of the processor that executes the call, and returns a session, which starts sources
+    /// on these counters. `processor` describes this processor, as for
+    /// [`CounterSession::take`](crate::CounterSession::take).
     ///
     /// ```
     /// # use pmu_core::{
@@ -147,10 +151,11 @@ pub trait ProfileInterface: SourceInterface {
     /// ```
     ///
     /// # Context
-    /// Task, on the processor on which the session then lives. An interrupt may come at any time.
+    /// Task, on the processor on which the session is then used. An interrupt may come at any time.
     ///
-    /// The errors of [`CounterSession::take`](crate::CounterSession::take). A memory without slots is an error if the
-    /// interface [requires](SourceInterface::requires_memory) slots; otherwise the session has no supported source.
+    /// The errors of [`CounterSession::take`](crate::CounterSession::take). If the lent memory has no slots, the call
+    /// fails or the session supports no source, depending on the interface: see
+    /// [`requires_memory`](SourceInterface::requires_memory).
     ///
     /// After an error no counter runs. The kernel can still profile by time: see
     /// [`DefaultInterface`](crate::DefaultInterface).

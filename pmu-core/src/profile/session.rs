@@ -102,7 +102,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         &mut self.counters
     }
 
-    /// Returns the counters on which sources run, and the counters that were left out.
+    /// Returns the counters on which sources run, the counters that did not respond, and the counters without a slot.
     pub fn counters(&self) -> SessionCounters {
         self.counters.counters()
     }
@@ -115,9 +115,9 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         &mut self.counters.platform
     }
 
-    /// Returns the information on a source on this processor, whose counters are verified. A core of a hybrid machine
-    /// may lack the source's event: the source is then unsupported, whatever the interface's
-    /// [`query`](crate::ProfileInterface::query) returns.
+    /// Returns the information on a source on this processor, whose counters were verified when the session took them.
+    /// If this core of a hybrid machine lacks the source's event, the source is unsupported here, whatever the
+    /// interface's [`query`](crate::ProfileInterface::query) returns.
     pub fn query(&self, source: KProfileSource) -> SourceInformation {
         let mut information = declared_information(self.interface(), source);
         let available = if let Some((added, _)) = self.added_source(source) {
@@ -192,8 +192,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// Starts a source at its interval.
     ///
     /// `ProfileTime` runs on the platform's timer. Any other source runs on a free general counter, which interrupts
-    /// each time the interval's number of events have passed. An [added](crate::AddedSources) source opens an event on
-    /// one of the source's own counters.
+    /// each time the interval's number of events have passed. For an [added](crate::AddedSources) source, an event is
+    /// opened on one of the counters that can count the source.
     ///
     /// ```
     /// # use pmu_core::{InterfaceError, KProfileSource, MsrBackend, Platform, Session, SourceInterface};
@@ -218,8 +218,10 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// - [`AlreadyStarted`](InterfaceError::AlreadyStarted), [`NoFreeCounter`](InterfaceError::NoFreeCounter),
     ///   [`Timer`](InterfaceError::Timer).
     /// - [`IllegalBits`](CounterError::IllegalBits): this processor's event selects lack bits of an added source.
-    /// - [`Access`](CounterError::Access): a register access failed, and the counter is as it was.
-    /// - [`Faulted`](CounterError::Faulted): a register access failed, and so did stopping the counter again.
+    /// - [`Access`](CounterError::Access): a register access failed, and the counter is in the same state as before the
+    ///   call.
+    /// - [`Faulted`](CounterError::Faulted): a register access failed, and the attempt to stop the counter again
+    ///   failed, too.
     pub fn start(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
         if self.is_added(source) {
             return self.start_added(source);
@@ -308,8 +310,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(())
     }
 
-    /// Applies the machine-wide interval to a running profile timer. A running counter needs no call: it uses the
-    /// interval from its next overflow on.
+    /// Applies the machine-wide interval to a running profile timer. For a source on a counter no call is needed: the
+    /// counter uses the interval from its next overflow on.
     ///
     /// ```
     /// # use pmu_core::{
@@ -341,8 +343,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(())
     }
 
-    /// Returns the number of events that a running source's counter has counted since the counter was last loaded
-    /// (RDPMC).
+    /// Returns the number of events that the counter of a running source has counted since the counter was last loaded.
+    /// The counter is read by RDPMC.
     ///
     /// ```
     /// # use pmu_core::{InterfaceError, KProfileSource, MsrBackend, Platform, Session, SourceInterface};
@@ -386,8 +388,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
 
     /// Stops every running source of the table and saves its counter's state in `area`, by [`CounterSession::save`].
     ///
-    /// `area` has no room for added sources. Like opened events, they keep running and are reported. A kernel that
-    /// counts by thread [stops](Self::stop) them at the context switch.
+    /// `area` has no room for added sources. Like opened events, added sources keep running and are reported. A kernel
+    /// that counts by thread [stops](Self::stop) the added sources at the context switch.
     ///
     /// # Errors
     /// The errors of [`CounterSession::save`].
@@ -405,7 +407,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     }
 
     /// Loads the counters that [`save`](Self::save) saved and resumes them, by [`CounterSession::restore`]. Added
-    /// sources stay as they are.
+    /// sources are not affected.
     ///
     /// # Errors
     /// The errors of [`CounterSession::restore`].
@@ -413,8 +415,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(self.counters.restore(area)?)
     }
 
-    /// Lends the counters until the window ends, to a guest for instance, by [`CounterSession::lend`]. The profile
-    /// timer keeps running. Pending overflows of opened events are not reported; to report them, call `lend` of
+    /// Lends the counters, to a guest for instance, until the returned window ends, by [`CounterSession::lend`]. The
+    /// profile timer keeps running. Pending overflows of opened events are not reported; to report them, call `lend` of
     /// [`counters_mut`](Self::counters_mut).
     ///
     /// # Errors

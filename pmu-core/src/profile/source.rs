@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::counters::registers::select::EventSelect;
 
-/// `KPROFILE_SOURCE`: names the event whose recurrence raises a profile interrupt.
+/// `KPROFILE_SOURCE`: names an event that raises a profile interrupt each time it has happened a set number of times.
 ///
 /// Values 0x00–0x17 are common to all processors and have constants here. Values from 0x19 on belong to the profile
 /// interface in use: the same number means different events on different processors. 0x18, `ProfileMaximum`, is the
@@ -65,7 +65,7 @@ impl KProfileSource {
     /// `ProfileMaximum`, the number of general sources, which is not a source.
     pub const MAXIMUM: u32 = 0x18;
 
-    /// Returns the source with this value; `None` for [`MAXIMUM`](Self::MAXIMUM), which is not a source.
+    /// Returns the source with this value; `None` if the value is [`MAXIMUM`](Self::MAXIMUM), which is not a source.
     pub const fn new(value: u32) -> Option<Self> {
         if value == Self::MAXIMUM { None } else { Some(Self(value)) }
     }
@@ -164,13 +164,14 @@ impl ProfileSource {
         Self { source, name, windows_spelling: None, select, event_bit: None, canonical: None }
     }
 
-    /// Sets Windows' own spelling of the name, which differs from the documented name.
+    /// Sets the spelling of the name that Windows reports, if it is not the documented name without the `Profile`
+    /// prefix.
     pub const fn spelled(mut self, windows: &'static str) -> Self {
         self.windows_spelling = Some(windows);
         self
     }
 
-    /// Restricts the source to processors whose CPUID declares the architectural event of this number. For the first
+    /// Restricts the source to processors whose CPUID declares the architectural event with this number. For the first
     /// eight events, a [`Session`](crate::Session) asks the [counter unit](crate::CounterUnit::set_generic) of its own
     /// processor.
     pub const fn declared_by(mut self, event_bit: u8) -> Self {
@@ -197,7 +198,8 @@ impl ProfileSource {
         self.name
     }
 
-    /// Returns Windows' own spelling; `None` if that is the documented name without its `Profile` prefix.
+    /// Returns the spelling of the name that Windows reports; `None` if that spelling is the documented name without
+    /// the `Profile` prefix.
     pub const fn windows_spelling(&self) -> Option<&'static str> {
         self.windows_spelling
     }
@@ -208,12 +210,13 @@ impl ProfileSource {
         self.windows_spelling().unwrap_or_else(unprefixed)
     }
 
-    /// Returns whether the source has this name, in the documented spelling or Windows' own; case matters.
+    /// Returns whether the source has this name. `name` is in the documented spelling or in that of Windows; case
+    /// matters.
     pub fn is_named(&self, name: &str) -> bool {
         self.name() == name || self.windows_name() == name
     }
 
-    /// Returns the event's select, without the bits that enable the counter and choose privilege levels.
+    /// Returns the event select, without the bits that enable the counter and choose privilege levels.
     pub const fn select(&self) -> EventSelect {
         self.select
     }
@@ -224,7 +227,7 @@ impl ProfileSource {
         self.event_bit
     }
 
-    /// Returns the processor-specific source for the same event if this row is a general source; otherwise `None`.
+    /// If this row is a second name, returns the processor-specific source for the same event; otherwise `None`.
     pub const fn canonical(&self) -> Option<KProfileSource> {
         self.canonical
     }

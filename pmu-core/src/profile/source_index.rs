@@ -12,7 +12,7 @@ pub struct SourceTable {
 }
 
 impl SourceTable {
-    /// Creates a table from its rows and the index of the rows.
+    /// Creates a table from `rows` and their index.
     pub const fn new<const SLOTS: usize>(
         rows: &'static [ProfileSource],
         index: &'static SourceIndex<SLOTS>,
@@ -36,7 +36,8 @@ impl SourceTable {
         (row < self.rows.len()).then_some(row)
     }
 
-    /// Returns the index of the row with this name, in the documented spelling or Windows' own; case matters.
+    /// Returns the index of the row with this name. `name` is in the documented spelling or in that of Windows; case
+    /// matters.
     pub fn row_named(&self, name: &str) -> Option<usize> {
         let mask = self.names.len().checked_sub(1)?;
         let (hash, tag) = hash_of(name.as_bytes());

@@ -19,8 +19,9 @@ use crate::snapshot::Snapshot;
 /// which the kernel's tasks use.
 ///
 /// # Safety
-/// - [`unit`](Self::unit) and [`opened`](Self::opened) return the same value on every call, because the registers that
-///   are accessed must be those for which the unit vouched when the counters were taken.
+/// - Each call of [`unit`](Self::unit) returns the same unit, and each call of [`opened`](Self::opened) a reference to
+///   the same object, whose contents may change. Otherwise registers could be accessed for which the unit did not vouch
+///   when the counters were taken.
 ///
 /// An interface of two sources, for a vendor that has no crate yet:
 ///
@@ -77,8 +78,8 @@ pub unsafe trait SourceInterface {
     /// Returns the interface's name.
     fn name(&self) -> &'static str;
 
-    /// Returns whether [`initialize`](crate::ProfileInterface::initialize) fails if the lent memory has no slot. If
-    /// this is `false`, a session whose memory has no slot supports no source.
+    /// Returns whether [`initialize`](crate::ProfileInterface::initialize) fails if the lent memory has no slot. If the
+    /// result is `false`, `initialize` succeeds without slots, and the session supports no source.
     fn requires_memory(&self) -> bool;
 
     /// Returns the table of sources.
@@ -87,18 +88,18 @@ pub unsafe trait SourceInterface {
     /// Returns the description of the boot processor's counters.
     fn unit(&self) -> &CounterUnit;
 
-    /// Returns the description of the counters of a processor of this vendor; empty if the processor has no such
-    /// counters.
+    /// Returns the description of the counters of the processor that the snapshot describes; empty if the processor
+    /// lacks counters of this vendor.
     fn unit_of(&self, processor: &Snapshot) -> CounterUnit;
 
     /// Returns whether the boot processor declares the event of a row of the table. A [`Session`](crate::Session) also
-    /// checks its own processor, by the row's select and [event bit](crate::ProfileSource::event_bit).
+    /// checks its own processor, by the row's event select and [event bit](crate::ProfileSource::event_bit).
     fn is_declared(&self, row: usize) -> bool;
 
     /// Returns the cell that holds the machine-wide interval of a row of the table.
     fn interval_cell(&self, row: usize) -> Option<&AtomicU32>;
 
-    /// Returns the record of whether the machine's counters responded when sessions took them. If this is `None`,
+    /// Returns the record of whether the machine's counters responded when sessions took them. If the result is `None`,
     /// [`query`](crate::ProfileInterface::query) relies on CPUID, even if no counter ever responded.
     fn answer(&self) -> Option<&CounterAnswer> {
         None

@@ -67,8 +67,8 @@ impl NtStatus {
         self.0
     }
 
-    /// Returns whether the severity is success or informational, as `NT_SUCCESS` does. Warnings such as
-    /// [`BUFFER_OVERFLOW`](Self::BUFFER_OVERFLOW) are no success.
+    /// Returns whether the severity is success or informational, as `NT_SUCCESS` does. For a warning such as
+    /// [`BUFFER_OVERFLOW`](Self::BUFFER_OVERFLOW) the result is `false`.
     ///
     /// ```
     /// # use pmu_core::NtStatus;

@@ -15,8 +15,10 @@ impl Rules {
     ///
     /// - `ProfileTime`;
     /// - the sources of the interface's table, if the HAL of this Windows has the interface's counters;
-    /// - Intel's 0x20 to 0x24, from the version on that has them;
-    /// - sources added at run time, from the version on that can add them.
+    /// - Intel's sources 0x20 to 0x24, if this version has them
+    ///   ([`has_fixed_sources`](crate::WindowsVersion::has_fixed_sources));
+    /// - sources added at run time, if this version can add sources
+    ///   ([`adds_sources`](crate::WindowsVersion::adds_sources)).
     ///
     /// ```
     /// # use pmu_core::{HalInterface, KProfileSource, Rules, WindowsVersion};

@@ -22,7 +22,8 @@ use crate::snapshot::Snapshot;
 
 /// A profile interface together with the events that are opened on one processor, in addition to the sources.
 ///
-/// The value is two references: create a value for the session, and an equal value in the interrupt handler.
+/// The value is two references. The session has one value, and the interrupt handler creates another value with the
+/// same references.
 ///
 /// ```
 /// # use pmu_core::{DefaultInterface, EventEntry, EventTable, WithOpenedEvents};
@@ -82,13 +83,13 @@ impl<I> Clone for WithOpenedEvents<'_, I> {
 
 impl<I> Copy for WithOpenedEvents<'_, I> {}
 
-/// One overflow, which is a source's or an opened event's.
+/// One overflow, either of a source or of an opened event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Report {
-    /// A source's interval has passed.
+    /// Overflow of a source: the source's interval has passed.
     Source(Overflow),
-    /// An opened event's period has passed.
+    /// Overflow of an opened event: the event's period has passed.
     Event(EventOverflow),
 }
 

@@ -59,7 +59,7 @@ impl PerfEventAttr {
     /// Reads attributes of any size, as Linux' system call does.
     ///
     /// Fields beyond the caller's size are 0. Bytes beyond the latest version must be 0, and reserved fields must be 0.
-    /// Any `bytes` after the caller's size are not read.
+    /// `bytes` beyond the caller's size are not read.
     ///
     /// # Errors
     /// Each error has the number that the system call returns: [`AttrError::errno`].
@@ -136,8 +136,8 @@ impl PerfEventAttr {
         }
     }
 
-    /// Returns the attributes as bytes of the latest version, with that version's size in the size field. Only the low
-    /// two bits of `precise_ip` are written.
+    /// Returns the attributes in the layout of the latest version, with the size of that layout in the size field. Only
+    /// the low two bits of `precise_ip` are written.
     pub fn to_bytes(&self) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
         let mut put = |at: usize, value: &[u8]| {
@@ -201,17 +201,17 @@ fn u32_at(bytes: &[u8; PerfEventAttr::SIZE], at: usize) -> u32 {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum AttrError {
-    /// The size in the attributes is below the first version's, or above a page. Linux then writes the size that it
-    /// knows, [`PerfEventAttr::SIZE`], to the caller's `size`.
+    /// The size in the attributes is below the size of the first version, or above a page. Linux then writes the size
+    /// of its own version to the caller's `size`; the size of the latest version is [`PerfEventAttr::SIZE`].
     Size(u32),
-    /// A byte beyond the latest version is not 0. Linux then writes the size that it knows to the caller's `size`.
+    /// A byte beyond the latest version is not 0. Linux then writes the size of its own version to the caller's `size`.
     Unknown {
         /// Offset of the first such byte.
         at: usize,
     },
-    /// There are fewer bytes than the size in the attributes.
+    /// `bytes` is shorter than the size in the attributes.
     Short {
-        /// The number of bytes that are needed.
+        /// Number of bytes that are needed.
         needed: usize,
     },
     /// These flags are reserved.

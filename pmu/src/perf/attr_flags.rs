@@ -2,11 +2,11 @@
 
 use core::ops::BitOr;
 
-/// Flags of `perf_event_attr`, except `precise_ip` and the flags that exclude. The flags that exclude are in
+/// Flags of `perf_event_attr`, except `precise_ip` and the `exclude_…` flags that are fields of
 /// [`PerfAttributes`](crate::perf::PerfAttributes). The kernel itself acts on the flags.
 ///
-/// Source: `include/uapi/linux/perf_event.h`, `struct perf_event_attr`. The value of `AttrFlags` has the bits of the
-/// word at offset 40.
+/// Source: `include/uapi/linux/perf_event.h`, `struct perf_event_attr`. Each flag has the bit that it has in the 64-bit
+/// word at offset 40 of the structure.
 ///
 /// ```
 /// use pmu::perf::AttrFlags;
@@ -24,17 +24,17 @@ impl AttrFlags {
 
     /// `disabled`: the event starts stopped.
     pub const DISABLED: Self = Self(1 << 0);
-    /// `inherit`: threads that the event's thread creates get the event, too.
+    /// `inherit`: the threads that the counted thread creates inherit the event.
     pub const INHERIT: Self = Self(1 << 1);
     /// `pinned`: the event is always on a counter, or is in an error state.
     pub const PINNED: Self = Self(1 << 2);
-    /// `exclusive`: while the event's group runs, no other group does.
+    /// `exclusive`: while the event's group is on the counters, no other group is.
     pub const EXCLUSIVE: Self = Self(1 << 3);
     /// `exclude_hv`: does not count at a level above the kernel's. The flag has no effect, as in Linux, because x86 has
     /// no such level.
     pub const EXCLUDE_HV: Self = Self(1 << 6);
-    /// `exclude_idle`: does not count while idle. The flag has no effect on counters; in Linux, too, only software
-    /// events use the flag.
+    /// `exclude_idle`: does not count while the processor is idle. The flag has no effect on counters. In Linux, too,
+    /// the flag has an effect on software events only.
     pub const EXCLUDE_IDLE: Self = Self(1 << 7);
     /// `mmap`: asks for records of executable mappings.
     pub const MMAP: Self = Self(1 << 8);
@@ -52,17 +52,17 @@ impl AttrFlags {
     pub const WATERMARK: Self = Self(1 << 14);
     /// `mmap_data`: asks for records of mappings that are not executable.
     pub const MMAP_DATA: Self = Self(1 << 17);
-    /// `sample_id_all`: each record names its event.
+    /// `sample_id_all`: each record has the identity of the event to which the record belongs.
     pub const SAMPLE_ID_ALL: Self = Self(1 << 18);
-    /// `exclude_callchain_kernel`: call chains do not have the kernel's part.
+    /// `exclude_callchain_kernel`: call chains omit the kernel's functions.
     pub const EXCLUDE_CALLCHAIN_KERNEL: Self = Self(1 << 21);
-    /// `exclude_callchain_user`: call chains do not have user mode's part.
+    /// `exclude_callchain_user`: call chains omit the functions of user mode.
     pub const EXCLUDE_CALLCHAIN_USER: Self = Self(1 << 22);
-    /// `mmap2`: records of mappings have the file's identity.
+    /// `mmap2`: records of mappings have the identity of the mapped file.
     pub const MMAP2: Self = Self(1 << 23);
     /// `comm_exec`: records of threads' names tell whether an exec changed the name.
     pub const COMM_EXEC: Self = Self(1 << 24);
-    /// `use_clockid`: times are those of the clock [`clockid`](crate::perf::PerfEventAttr::clockid).
+    /// `use_clockid`: the times in records are taken from the clock [`clockid`](crate::perf::PerfEventAttr::clockid).
     pub const USE_CLOCKID: Self = Self(1 << 25);
     /// `context_switch`: asks for records of context switches.
     pub const CONTEXT_SWITCH: Self = Self(1 << 26);
@@ -74,13 +74,13 @@ impl AttrFlags {
     pub const KSYMBOL: Self = Self(1 << 29);
     /// `bpf_event`: asks for records of BPF programs.
     pub const BPF_EVENT: Self = Self(1 << 30);
-    /// `aux_output`: the event writes to a processor trace, instead of records.
+    /// `aux_output`: the event's samples go to the AUX trace (Intel PT), instead of to records.
     pub const AUX_OUTPUT: Self = Self(1 << 31);
     /// `cgroup`: asks for records of control groups.
     pub const CGROUP: Self = Self(1 << 32);
     /// `text_poke`: asks for records of changes of the kernel's code.
     pub const TEXT_POKE: Self = Self(1 << 33);
-    /// `build_id`: records of mappings have the build ID.
+    /// `build_id`: records of mappings have the build ID of the mapped file.
     pub const BUILD_ID: Self = Self(1 << 34);
     /// `inherit_thread`: only threads of the same process inherit the event.
     pub const INHERIT_THREAD: Self = Self(1 << 35);
@@ -88,21 +88,21 @@ impl AttrFlags {
     pub const REMOVE_ON_EXEC: Self = Self(1 << 36);
     /// `sigtrap`: an overflow sends SIGTRAP at once.
     pub const SIGTRAP: Self = Self(1 << 37);
-    /// `defer_callchain`: user mode's call chain follows in a record of its own.
+    /// `defer_callchain`: the user-mode part of a sample's call chain follows in a separate record.
     pub const DEFER_CALLCHAIN: Self = Self(1 << 38);
     /// `defer_output`: asks for records of deferred call chains.
     pub const DEFER_OUTPUT: Self = Self(1 << 39);
 
-    /// All flags of this type: the 40 flags of Linux without those that exclude and without the two bits of
-    /// `precise_ip`.
+    /// All flags of this type: bits 0 to 39 of Linux' flags, except the two bits of `precise_ip` and the `exclude_…`
+    /// flags that are fields of [`PerfAttributes`](crate::perf::PerfAttributes).
     pub const ALL: Self = Self(((1 << 40) - 1) & !(0b11 << 4 | 0b11 << 15 | 0b11 << 19));
 
-    /// Returns the flags that are set in `bits`, the word at offset 40. Other bits are ignored.
+    /// Returns the flags that are set in `bits`, the word at offset 40 of `perf_event_attr`. Other bits are ignored.
     pub const fn from_bits_truncate(bits: u64) -> Self {
         Self(bits & Self::ALL.0)
     }
 
-    /// Returns the bits of the flags in the word at offset 40.
+    /// Returns the bits of the flags in the word at offset 40 of `perf_event_attr`.
     pub const fn bits(self) -> u64 {
         self.0
     }

@@ -12,8 +12,8 @@ pub const PERF_TYPE_HARDWARE: u32 = 0;
 pub const PERF_TYPE_RAW: u32 = 4;
 
 /// Hardware events of perf that have a name here, with their numbers: `PERF_COUNT_HW_CPU_CYCLES`,
-/// `PERF_COUNT_HW_INSTRUCTIONS` and others. Without a name are bus cycles (6), and cycles in which the front end (7) or
-/// the back end (8) is stalled: [`PerfAttributes::resolved`] has a processor's.
+/// `PERF_COUNT_HW_INSTRUCTIONS` and others. Bus cycles (6), and cycles in which the front end (7) or the back end (8)
+/// is stalled, have no name here: [`PerfAttributes::resolved`] replaces them by the raw events of a processor.
 pub const HARDWARE_EVENTS: [(u64, GenericEvent); GenericEvent::COUNT] = [
     (0, GenericEvent::Cycles),
     (1, GenericEvent::Instructions),
@@ -56,8 +56,8 @@ fn extra_register(config: u64) -> Option<MsrAddress> {
     known.map(|(_, register)| unsafe { MsrAddress::new(*register) })
 }
 
-/// Fields of perf's `perf_event_attr` that select an event and its privilege levels. If all fields are 0, they select
-/// cycles, at all privilege levels, without interrupts.
+/// Fields of perf's `perf_event_attr` that select an event and its privilege levels. If all fields are 0, the event is
+/// cycles at all privilege levels, without interrupts.
 ///
 /// ```
 /// use pmu::core::{Event, EventSelect};
@@ -77,13 +77,14 @@ fn extra_register(config: u64) -> Option<MsrAddress> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct PerfAttributes {
-    /// `type`: [`PERF_TYPE_HARDWARE`] or [`PERF_TYPE_RAW`]. [`resolved`](Self::resolved) replaces some other types.
+    /// `type`: [`PERF_TYPE_HARDWARE`] or [`PERF_TYPE_RAW`]. [`resolved`](Self::resolved) converts some events of other
+    /// types into raw events.
     pub type_: u32,
-    /// `config`: the event, encoded as the type has it.
+    /// `config`: the event, in the encoding of the type.
     pub config: u64,
     /// `config1`: value of the event's [extra register](Event::with_extra), if the event has one. perf's terms
-    /// `offcore_rsp`, `ldlat` and `frontend` set this value. 0 leaves the register as it is. If two registers can serve
-    /// an event, `config` selects the register.
+    /// `offcore_rsp`, `ldlat` and `frontend` set this value. If the value is 0, the register is not changed. If an
+    /// event can use either of two extra registers, `config` selects the register.
     pub config1: u64,
     /// `sample_period`: number of events between two interrupts; 0 for no interrupt.
     pub sample_period: u64,
@@ -98,14 +99,16 @@ pub struct PerfAttributes {
 }
 
 impl PerfAttributes {
-    /// Converts perf's attributes into an event.
+    /// Converts the attributes into an event.
     ///
     /// `constraints` returns, for a raw event's select, the counters that can count the event. On many processors only
     /// some counters count an event; Linux' perf knows these counters by model. `pmu-events` has the constraints of
-    /// each core type. A kernel that does not link the tables of `pmu-events` returns `None`, for "not known".
+    /// each core type. In a kernel that does not link the tables of `pmu-events`, `constraints` returns `None`: the
+    /// counters are unknown.
     ///
-    /// perf reads the total of a sampling event: if the kernel offers that, add [`with_total`](Event::with_total). perf
-    /// multiplexes events: if the kernel offers that, add [`rotating`](Event::rotating).
+    /// perf reads the total of a sampling event: if the kernel offers such reads, add [`with_total`](Event::with_total)
+    /// to the event. perf multiplexes events: if the kernel offers multiplexing, add [`rotating`](Event::rotating) to
+    /// the event.
     ///
     /// ```
     /// use pmu::core::{Event, Snapshot};

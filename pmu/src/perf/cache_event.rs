@@ -5,10 +5,11 @@ use core::str::FromStr;
 
 use crate::perf::error::PerfError;
 
-/// Type of perf's generic cache events, `PERF_TYPE_HW_CACHE`: the configuration is that of a [`CacheEvent`].
+/// Type of perf's generic cache events, `PERF_TYPE_HW_CACHE`: the configuration is the [`config`](CacheEvent::config)
+/// of a [`CacheEvent`].
 pub const PERF_TYPE_HW_CACHE: u32 = 3;
 
-/// A cache of perf's generic events.
+/// Cache to which one of perf's generic cache events refers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Cache {
@@ -16,7 +17,7 @@ pub enum Cache {
     L1Data,
     /// `L1-icache`: the first level's instruction cache.
     L1Instruction,
-    /// `LLC`: the last level, or the cache that comes nearest to it.
+    /// `LLC`: the last-level cache, or the closest cache to it for which the processor has events.
     LastLevel,
     /// `dTLB`: translations of data addresses.
     DataTlb,
@@ -24,7 +25,7 @@ pub enum Cache {
     InstructionTlb,
     /// `branch`: the branch predictor.
     Branches,
-    /// `node`: the processor's own memory; a miss is an access to another processor's.
+    /// `node`: the memory of the processor's own NUMA node. A miss is an access to the memory of another node.
     Node,
 }
 
@@ -40,7 +41,7 @@ pub enum CacheOperation {
     Prefetch,
 }
 
-/// A generic cache event of perf's, such as `L1-dcache-load-misses`.
+/// One of perf's generic cache events, such as `L1-dcache-load-misses`.
 ///
 /// Source: `include/uapi/linux/perf_event.h`, `enum perf_hw_cache_id` and the two enumerations after it; perf-list(1).
 ///
@@ -112,7 +113,7 @@ impl CacheEvent {
         }
     }
 
-    /// Returns the event with this configuration; `None` if no cache event has it.
+    /// Returns the cache event with this configuration; `None` if there is no such event.
     pub fn from_config(config: u64) -> Option<Self> {
         let number = |at: u32| usize::from((config >> at) as u8);
         let (cache, _) = CACHES.get(number(0))?;

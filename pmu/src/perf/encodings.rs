@@ -93,9 +93,9 @@ const fn names_of(event: CacheEvent) -> &'static [&'static str] {
 }
 
 impl PerfAttributes {
-    /// Replaces a generic event that processors encode differently by the raw event of a processor. These generic
-    /// events are cache events ([`PERF_TYPE_HW_CACHE`]), bus cycles and stalled cycles. Any other event is returned
-    /// unchanged.
+    /// Replaces a generic event by the raw event of a processor, if processors encode the generic event differently.
+    /// Such generic events are cache events ([`PERF_TYPE_HW_CACHE`]), bus cycles and stalled cycles. Any other event is
+    /// returned unchanged.
     ///
     /// `names` returns `config` and `config1` of the processor's event with this name, as `pmu_events` has them, or
     /// `None`. If the vendor's list of events has the event that Linux counts, that event is used. For page walks,
@@ -114,9 +114,10 @@ impl PerfAttributes {
     /// ```
     ///
     /// # Errors
-    /// - [`NotOnProcessor`](PerfError::NotOnProcessor): no such cache event exists, or `names` knows none of the
-    ///   event's names.
-    /// - [`Bits`](PerfError::Bits): `names` returned a `config` that is no raw configuration.
+    /// - [`NotOnProcessor`](PerfError::NotOnProcessor): no such cache event exists, or `names` returned `None` for each
+    ///   name of the event.
+    /// - [`Bits`](PerfError::Bits): `names` returned a `config` with bits that a [`RawConfig`](crate::perf::RawConfig)
+    ///   cannot have.
     pub fn resolved(
         self,
         names: impl FnMut(&str) -> Option<(u64, u64)>,

@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::perf::facility::Facility;
 
-/// Reason why attributes or a text cannot be converted into an event, or an event has no attributes.
+/// Reason why attributes or a text cannot be converted into an event, or an event cannot be converted into attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -21,7 +21,7 @@ pub enum PerfError {
     ExcludesAll,
     /// The attributes ask for this facility in addition to a counter.
     Facility(Facility),
-    /// This extension of the configuration, `config3` or `config4`, has no meaning for a counter.
+    /// The field `config3` or `config4`, as the number says, is not 0, but has no meaning for a counter.
     Extension(u8),
     /// A term, modifier or name of the text asks for a facility in addition to a counter.
     Needs {
@@ -38,12 +38,12 @@ pub enum PerfError {
         /// `config`.
         config: u64,
     },
-    /// A modifier of the text is unknown or is there already, or the text has no modifier after the colon.
+    /// A modifier of the text is unknown or repeated, or the text has no modifier after the colon.
     Modifier {
         /// Offset of the modifier in the text, in bytes.
         at: usize,
     },
-    /// A name or term of the text is unknown or does not go with those before it, or the closing slash is missing.
+    /// A name or term of the text is unknown or cannot follow the terms before it, or the closing slash is missing.
     Term {
         /// Offset of the name or term in the text, in bytes.
         at: usize,

@@ -35,10 +35,10 @@ use crate::perf::frequency::Frequency;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct PerfEventAttr {
-    /// The fields that select the event. If [`AttrFlags::FREQ`] is set, `sample_period` of these fields is
+    /// The fields that select the event. If [`AttrFlags::FREQ`] is set, the value of `sample_period` is perf's
     /// `sample_freq`, in interrupts per second.
     pub select: PerfAttributes,
-    /// The flags, without the flags that exclude.
+    /// The flags, except those that are fields of `select` and the bits of `precise_ip`.
     pub flags: AttrFlags,
     /// `precise_ip`: 0 to 3, the skid that samples may have.
     pub precise_ip: u8,
@@ -46,52 +46,53 @@ pub struct PerfEventAttr {
     pub sample_type: u64,
     /// `read_format`: the parts of the value that a read of the event returns.
     pub read_format: u64,
-    /// `wakeup_events`, or `wakeup_watermark` if [`AttrFlags::WATERMARK`] is set.
+    /// `wakeup_watermark` if [`AttrFlags::WATERMARK`] is set, otherwise `wakeup_events`: the number of bytes or of
+    /// samples after which the reader is woken.
     pub wakeup: u32,
     /// `bp_type`: the type of a breakpoint.
     pub bp_type: u32,
-    /// `config2`, or `bp_len` of a breakpoint.
+    /// `config2`: a second extension of `config`; for a breakpoint `bp_len`, the length.
     pub config2: u64,
     /// `branch_sample_type`: which branches are recorded.
     pub branch_sample_type: u64,
-    /// `sample_regs_user`: the registers of user mode that a sample has.
+    /// `sample_regs_user`: the user-mode registers that each sample carries.
     pub sample_regs_user: u64,
-    /// `sample_stack_user`: the number of bytes of user mode's stack that a sample has.
+    /// `sample_stack_user`: how many bytes of the user stack each sample carries.
     pub sample_stack_user: u32,
-    /// `clockid`: the clock whose times the records have.
+    /// `clockid`: the clock from which the times in records are taken, if [`AttrFlags::USE_CLOCKID`] is set.
     pub clockid: i32,
-    /// `sample_regs_intr`: the registers of the interrupted context that a sample has.
+    /// `sample_regs_intr`: the registers of the interrupted context that each sample carries.
     pub sample_regs_intr: u64,
-    /// `aux_watermark`: the number of bytes of a trace after which the reader is woken.
+    /// `aux_watermark`: the number of bytes of AUX trace data after which the reader is woken.
     pub aux_watermark: u32,
     /// `sample_max_stack`: greatest number of frames in a call chain.
     pub sample_max_stack: u16,
-    /// `aux_sample_size`: the number of bytes of a trace that a sample has.
+    /// `aux_sample_size`: how many bytes of AUX trace data each sample carries.
     pub aux_sample_size: u32,
-    /// `aux_action`: whether the event starts paused, pauses a trace, or resumes a trace.
+    /// `aux_action`: whether the event starts paused, pauses the AUX trace, or resumes the AUX trace.
     pub aux_action: u32,
     /// `sig_data`: the data that SIGTRAP carries.
     pub sig_data: u64,
-    /// `config3`.
+    /// `config3`: a third extension of `config`; not used for counters.
     pub config3: u64,
-    /// `config4`.
+    /// `config4`: a fourth extension of `config`; not used for counters.
     pub config4: u64,
 }
 
 impl PerfEventAttr {
-    /// Bit of `sample_type` for records of branches, `PERF_SAMPLE_BRANCH_STACK`.
+    /// Bit of `sample_type`, `PERF_SAMPLE_BRANCH_STACK`: each sample carries records of branches.
     pub const SAMPLE_BRANCH_STACK: u64 = 1 << 11;
-    /// Bit of `sample_type` for counts with each sample, `PERF_SAMPLE_READ`.
+    /// Bit of `sample_type`, `PERF_SAMPLE_READ`: each sample carries counts.
     pub const SAMPLE_READ: u64 = 1 << 4;
-    /// Bit of `read_format` for the counts of a whole group, `PERF_FORMAT_GROUP`.
+    /// Bit of `read_format`, `PERF_FORMAT_GROUP`: a read returns the counts of the whole group.
     pub const FORMAT_GROUP: u64 = 1 << 3;
 
-    /// Converts the attributes into an event that behaves as Linux' does. The event keeps its total while it
-    /// interrupts, and takes turns with other events unless it is pinned. `constraints` is as for
+    /// Converts the attributes into an event that behaves as in Linux. The event keeps its total while it interrupts,
+    /// and takes turns with other events unless the event is pinned. `constraints` has the same meaning as in
     /// [`PerfAttributes::event`].
     ///
     /// An event with a frequency starts with [`Frequency::INITIAL_PERIOD`]. The kernel acts on the other flags: for
-    /// instance, it starts the event unless `DISABLED` is set.
+    /// instance, the kernel starts the event unless [`AttrFlags::DISABLED`] is set.
     ///
     /// # Errors
     /// The errors of [`PerfAttributes::event`], [`Facility`](PerfError::Facility) and

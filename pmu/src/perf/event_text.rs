@@ -23,8 +23,8 @@ pub enum CoreKind {
 }
 
 impl CoreKind {
-    /// Returns whether a processor has this core type, by the snapshot that was taken on that processor. A processor of
-    /// a machine that is not hybrid has neither core type.
+    /// Returns whether a processor has this core type, by the snapshot that was taken on that processor. On a machine
+    /// that is not hybrid, the result is `false` for both core types.
     ///
     /// Source: SDM vol. 2A, CPUID, leaf 1AH: core type.
     pub fn is_of(self, processor: &Snapshot) -> bool {
@@ -38,17 +38,18 @@ impl CoreKind {
 
 /// An event as perf's command line writes it.
 ///
-/// - A name is a generic event (`cycles`, `stalled-cycles-frontend`), a cache event (`L1-dcache-load-misses`), an event
-///   of the processor by its own name, for which `names` is called, or a raw configuration (`r1a8`).
+/// - A name is a generic event (`cycles`, `stalled-cycles-frontend`), a cache event (`L1-dcache-load-misses`), the
+///   vendor's name of an event of the processor, for which [`parse`](Self::parse) calls `names`, or a raw configuration
+///   (`r1a8`).
 /// - Terms are between slashes, as in `cpu/event=0xd1,umask=0x20/`. Possible terms are the terms of [`RawConfig`]; a
-///   name as above; `config1` to `config4`; `offcore_rsp`, `ldlat` and `frontend`, for the event's extra register;
-///   `period`, `freq`, `name`, `inherit` and `no-inherit`. `cpu_core` and `cpu_atom` instead of `cpu` select the core
-///   type. Terms may also follow a name: `cycles/period=1000/`.
-/// - Modifiers follow a colon or the last slash: `u`, `k`, `h` (levels); `G`, `H` (guest, host); `I`; `D` (pinned), `e`
-///   (exclusive), `W` (weak group), `S` (the group's counts with each sample). Without `u` and `k` the event counts at
-///   each level. Without `G` and `H` the event counts in guests and outside guests.
+///   name as in the previous item; `config1` to `config4`; `offcore_rsp`, `ldlat` and `frontend`, for the event's extra
+///   register; `period`, `freq`, `name`, `inherit` and `no-inherit`. `cpu_core` and `cpu_atom` instead of `cpu` select
+///   the core type. Terms may also follow a name: `cycles/period=1000/`.
+/// - Modifiers follow a colon or the last slash: `u`, `k`, `h` (user, kernel, hypervisor); `G`, `H` (guest, host); `I`;
+///   `D` (pinned), `e` (exclusive), `W` (weak group), `S` (the group's counts with each sample). Without `u` and `k`
+///   the event counts at each level. Without `G` and `H` the event counts in guests and outside guests.
 ///
-/// If the text asks for more than a counter, the error [`PerfError::Needs`] names the facility.
+/// If the text asks for a facility in addition to a counter, the error [`PerfError::Needs`] names the facility.
 ///
 /// ```
 /// use pmu::core::{Event, Snapshot};
@@ -84,7 +85,7 @@ pub struct PerfEvent<'a> {
     pub attr: PerfEventAttr,
     /// `name=`: the user's own name for the event.
     pub name: Option<&'a str>,
-    /// The core type that the text names; `None` if the event is for all core types.
+    /// Core type that the text names; `None` if the event is for all core types.
     pub core: Option<CoreKind>,
     /// `:W`: if the event's group does not fit on the counters, the members of the group are counted one by one.
     pub weak_group: bool,

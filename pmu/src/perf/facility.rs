@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// Hardware or software beside the counters that an event of perf's asks for, and that these crates do not have.
+/// Hardware or software, other than counters, that one of perf's events asks for and that these crates do not support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -17,7 +17,7 @@ pub enum Facility {
     AutoCounterReload,
     /// Counting by BPF programs (`:b`).
     Bpf,
-    /// Events of the kernel's software.
+    /// Events that the kernel's software counts.
     SoftwareEvents,
     /// Hardware breakpoints (`mem:`).
     Breakpoints,

@@ -2,10 +2,11 @@
 
 use pmu_core::EventTable;
 
-/// State of an event that is to interrupt a number of times per second, for which the event's period is changed.
+/// State of an event whose period is adjusted so that the event interrupts a given number of times per second.
 ///
-/// As in Linux, each interrupt and each tick estimates the period at which the event would interrupt this often. The
-/// event's period then changes by an eighth of the difference. Times are nanoseconds of one clock.
+/// As in Linux, the period at which the event would interrupt that often is estimated at each interrupt and each timer
+/// tick. The event's period then changes by an eighth of its difference from the estimate. All times are in nanoseconds
+/// of the same clock.
 ///
 /// ```
 /// use pmu::perf::Frequency;
@@ -48,8 +49,8 @@ impl Frequency {
     /// If two interrupts are two ticks or more apart, the period stays as it is, because the event may have been
     /// stopped in between.
     ///
-    /// The returned period may be below the table's [shortest](EventTable::set_min_period). The kernel then sets the
-    /// shortest period instead, because the table refuses a shorter one.
+    /// The returned period may be below the [shortest period](EventTable::set_min_period) of the event table. The
+    /// kernel then sets that shortest period instead, because the table refuses a shorter period.
     ///
     /// # Context
     /// Interrupt or task, on the processor of the event.
@@ -64,10 +65,12 @@ impl Frequency {
         self.period
     }
 
-    /// Records a tick at which the event's count is `count`, and returns the next period. Without ticks, an event whose
-    /// period is too long for the present rate would keep its period until the next interrupt.
+    /// Records a tick at which the event's count is `count`, and returns the next period. If the kernel does not call
+    /// this function, an event whose period is too long for the present rate keeps that period until the event's next
+    /// interrupt.
     ///
-    /// If the event's remaining period is more than eight times the returned period, Linux loads the counter anew.
+    /// If more events remain of the event's current period than eight times the returned period, Linux loads the
+    /// counter with the returned period at once.
     pub const fn ticked(&mut self, count: u64) -> u64 {
         let happened = count.wrapping_sub(self.count);
         self.count = count;

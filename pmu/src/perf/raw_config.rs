@@ -10,9 +10,9 @@ use crate::perf::error::PerfError;
 /// Raw configuration of perf: an event select without the bits that perf itself sets (16, 17, 20 and 22).
 ///
 /// As a text, the configuration is written in one of two ways. The first way is `r01c0`, with the event in the low byte
-/// and the unit mask in the next byte. The second way is terms, as in `cpu/event=0xc0,umask=0x1/`, where a flag needs
-/// no value. As in perf, `cpu/r1a8/` and `cpu/config=0x1a8/` are the same as `r1a8`. The terms are those of the Linux
-/// kernel's format files:
+/// and the unit mask in the next byte. The second way is terms, as in `cpu/event=0xc0,umask=0x1/`, where a flag may be
+/// written without a value. As in perf, `cpu/r1a8/` and `cpu/config=0x1a8/` are the same as `r1a8`. The terms are those
+/// of the Linux kernel's format files:
 ///
 /// | term | bits |
 /// |---|---|
@@ -22,9 +22,9 @@ use crate::perf::error::PerfError;
 /// | `cmask` | 31:24 |
 /// | `eq` | 36 |
 ///
-/// A processor may lack some of these bits, which is checked when the event is opened. Intel's `in_tx` and `in_tx_cp`,
-/// bits 32 and 33, are parsed too. [`terms`](Self::terms) writes bits 32 and 33 as bits of AMD's `event`, which perf
-/// refuses on Intel's processors; the form `r1000001c0` is right on both vendors' processors.
+/// A processor may lack some of these bits. Opening an event fails if the processor lacks a bit of the event. Intel's
+/// `in_tx` and `in_tx_cp`, bits 32 and 33, are parsed too. [`terms`](Self::terms) writes bits 32 and 33 as bits of
+/// AMD's `event`, which perf refuses on Intel's processors; the form `r1000001c0` is right on both vendors' processors.
 ///
 /// ```
 /// use pmu::perf::RawConfig;
@@ -94,7 +94,7 @@ impl RawConfig {
     /// Creates the configuration with these bits.
     ///
     /// # Errors
-    /// [`Bits`](PerfError::Bits): some bits belong to no term.
+    /// [`Bits`](PerfError::Bits): some bits do not belong to any term.
     ///
     /// ```
     /// use pmu::perf::{PerfError, RawConfig};
@@ -118,8 +118,8 @@ impl RawConfig {
         EventSelect::from_bits(self.0)
     }
 
-    /// Returns the configuration in a form that is written as terms: `cpu/event=0xc0,umask=0x1/`. Except for the event,
-    /// terms whose value is 0 are left out.
+    /// Returns a value whose `Display` writes the configuration as terms: `cpu/event=0xc0,umask=0x1/`. Terms with the
+    /// value 0 are omitted, except `event`.
     pub const fn terms(self) -> RawTerms {
         RawTerms(self)
     }
@@ -195,7 +195,7 @@ impl fmt::Display for RawConfig {
     }
 }
 
-/// Form of a [`RawConfig`] that is written as terms: see [`RawConfig::terms`].
+/// A [`RawConfig`] that `Display` writes as terms: see [`RawConfig::terms`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct RawTerms(RawConfig);

@@ -4,8 +4,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 /// A limit on the interrupts of one event between two timer ticks.
 ///
-/// At the last interrupt that the limit allows, the handler stops the event. The next tick allows the kernel to start
-/// the event again.
+/// At the last interrupt that the limit allows, the handler stops the event. At the next tick, the kernel starts the
+/// event again.
 ///
 /// ```
 /// use pmu::perf::Throttle;
@@ -61,7 +61,7 @@ impl Throttle {
         throttled
     }
 
-    /// Begins a new tick. Returns whether the throttle stopped the event in the previous tick.
+    /// Records a timer tick. Returns whether the throttle stopped the event since the previous tick.
     ///
     /// # Context
     /// The timer tick, on the processor of the event. An NMI may interrupt the call.
@@ -69,7 +69,7 @@ impl Throttle {
         self.interrupts.swap(0, Ordering::Relaxed) == Self::THROTTLED
     }
 
-    /// Returns whether the event is stopped until the next tick.
+    /// Returns whether the throttle has stopped the event until the next tick.
     pub fn is_throttled(&self) -> bool {
         self.interrupts.load(Ordering::Relaxed) == Self::THROTTLED
     }
