@@ -27,7 +27,8 @@ const MERGE: u16 = 0xFFF;
 const AMD: [u8; 12] = *b"AuthenticAMD";
 const HYGON: [u8; 12] = *b"HygonGenuine";
 
-/// Detects the core counters of an AMD or Hygon processor. Hygon's counters are those of AMD's first Zen.
+/// Detects the core counters of an AMD or Hygon processor. Hygon's processors have the same counters as AMD's first Zen
+/// processors.
 ///
 /// The counters take any event of the processor's manual. Windows has no profile sources for Hygon: the
 /// [`SOURCES`](crate::SOURCES) are for AMD's processors only.

@@ -27,7 +27,8 @@ pub(crate) const MAX_COUNTERS: u8 = 10;
 pub(crate) const INTEL: [u8; 12] = *b"GenuineIntel";
 const ZHAOXIN: [[u8; 12]; 2] = [*b"CentaurHauls", *b"  Shanghai  "];
 
-/// Detects the counters of an Intel or Zhaoxin processor. Zhaoxin's counters are like those of Intel's version 2.
+/// Detects the counters of an Intel or Zhaoxin processor. Zhaoxin's processors have counters like those of version 2 on
+/// Intel's processors.
 ///
 /// The counters take any event of the processor's manual. On Zhaoxin's processors, Intel's event numbers select other
 /// events. So on Zhaoxin's processors the counters have no named events, and the [`SOURCES`](crate::SOURCES) are for

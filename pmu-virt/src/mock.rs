@@ -1,5 +1,5 @@
-//! A mock of a processor for tests of drivers: the software PMU as the driver's backend and platform. It counts and
-//! records accesses, refuses illegal ones, fails on demand, and interrupts.
+//! A mock of a processor for tests of drivers: the software PMU as the driver's backend and platform. The mock counts
+//! and records accesses, refuses illegal accesses, fails on demand, and interrupts.
 //!
 //! Uses the software PMU and the floors below it; neither the real counters nor the bytes.
 

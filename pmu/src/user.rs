@@ -3,28 +3,31 @@
 //! # What the kernel sets
 //! - `CR4.PCE`, bit 8, on each processor (SDM vol. 3A, "Control Registers"; APM vol. 2, "CR4 Register"), while a thread
 //!   that has such a page runs. Without the bit, RDPMC above privilege level 0 is a #GP. The bit opens *every* counter
-//!   of the processor to that thread, except where RDPMC user disable hides it.
-//! - RDPMC user disable, where [`CounterUnit::has_user_rdpmc_control`](pmu_core::CounterUnit) says that the processor
-//!   has the feature (SDM vol. 3B, "RDPMC User Disable", CPUID leaf 23H, sub-leaf 0, EBX). Counters that run for
-//!   sources and events then read as 0 above privilege level 0, except for events that were opened
+//!   of the processor to that thread, except counters that RDPMC user disable hides.
+//! - RDPMC user disable, if [`CounterUnit::has_user_rdpmc_control`](pmu_core::CounterUnit) returns `true` for the
+//!   processor (SDM vol. 3B, "RDPMC User Disable", CPUID leaf 23H, sub-leaf 0, EBX). Counters that run for sources and
+//!   events then read as 0 above privilege level 0, except for events that were opened
 //!   [`with_user_rdpmc`](pmu_core::Event::with_user_rdpmc). A stopped counter keeps its last value, which user mode can
 //!   read.
 //! - The page, mapped for the thread read-only.
 //!
 //! # When the kernel publishes
-//! A page is valid for one thread on one processor, while its event has one counter. The kernel publishes or hides the
-//! page, before the thread next executes in user mode:
+//! A page is valid for one thread on one processor, while the event stays on the same counter. The kernel publishes or
+//! hides the page, before the thread next executes in user mode:
 //! - after it started, stopped or closed the event;
-//! - after it started *another* event, or called [`rotate`](pmu_core::CounterSession::rotate): both may move the event;
-//! - after [`reprogram`](pmu_core::CounterSession::reprogram): the counter may begin anew;
-//! - after every switch to the thread, on any processor, even where the event did not move: the thread may have been in
-//!   the middle of a read. A switch away needs nothing, because the thread does not read then;
-//! - once within 2ʷⁱᵈᵗʰ events, with the view's width, which is 31 on old processors: half a second of cycles. Every
-//!   tick is often enough. The counter's own interrupt need not publish.
+//! - after it started *another* event, or called [`rotate`](pmu_core::CounterSession::rotate): either call may move the
+//!   event to another counter;
+//! - after [`reprogram`](pmu_core::CounterSession::reprogram): the counter may start again from another value;
+//! - after every switch to the thread, on any processor, even if the event did not move: the thread may have been in
+//!   the middle of a read. A switch away from the thread requires no call, because the thread does not read while it
+//!   does not run;
+//! - at least once within 2ʷⁱᵈᵗʰ events. The width is that of the view; on old processors the width is 31, and the time
+//!   is half a second of cycles. A call at every timer tick is often enough. The handler of the counter's interrupt
+//!   need not publish.
 //!
-//! A thread in the middle of a read executes RDPMC once more. That is a #GP on a processor without that counter (of a
-//! hybrid machine), and where the kernel hid the page and cleared CR4.PCE. There the kernel makes the instruction
-//! return 0, and the thread finds the sequence changed.
+//! A thread in the middle of a read executes RDPMC once more. That RDPMC raises #GP on a processor of a hybrid machine
+//! that lacks the counter, and on a processor on which the kernel hid the page and cleared CR4.PCE. In its #GP handler
+//! the kernel makes the instruction return 0, and the thread then finds that the page's sequence has changed.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64, fence};

@@ -136,8 +136,8 @@ impl Watchdog {
         self.place.store(0, Relaxed);
     }
 
-    /// Watches an opened event from now on, in place of any other event. The processor has one whole period of the
-    /// event for its first tick.
+    /// Watches an opened event from now on, in place of any other event. The processor must take a timer tick within
+    /// the first period of the event.
     ///
     /// # Context
     /// Task, on the watchdog's processor, before the event is started.
@@ -190,7 +190,8 @@ impl Watchdog {
     /// ```
     ///
     /// # Context
-    /// The performance interrupt of the watchdog's processor, NMI included: one atomic swap, no lock.
+    /// The handler of the performance interrupt of the watchdog's processor, NMI included. The call makes one atomic
+    /// swap, and takes no lock.
     #[inline]
     pub fn is_stuck(&self, event: EventId) -> bool {
         let watched =

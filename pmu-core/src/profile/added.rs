@@ -90,8 +90,8 @@ impl AddedSlot {
 /// Profile sources of a machine that are not in the table of its profile interface. Sources may be added and removed
 /// while other sources run.
 ///
-/// An added source that runs on a processor is an opened event there, and occupies an entry of the processor's
-/// [`EventTable`].
+/// While an added source runs on a processor, an event is opened for the source on that processor, and occupies an
+/// entry of the processor's [`EventTable`].
 ///
 /// ```
 /// use pmu_core::{AddedSlot, AddedSource, AddedSources, CounterSet, EventSelect, KProfileSource, ProfileSource};

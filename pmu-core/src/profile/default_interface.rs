@@ -24,7 +24,8 @@ impl DefaultInterface {
         Self::instead_of(NoInterface::NoPerformanceMonitoring)
     }
 
-    /// Creates the interface of a machine on which no counters were detected, for this reason.
+    /// Creates the interface of a machine on which no counters were detected. `reason` is the reason that the vendor
+    /// crate returned.
     ///
     /// ```
     /// # use pmu_core::{DefaultInterface, NoInterface, ProfileInterface};

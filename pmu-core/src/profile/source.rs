@@ -222,7 +222,7 @@ impl ProfileSource {
     }
 
     /// Returns the number of the architectural event, which is the event's bit in EBX of CPUID leaf 0x0A. Returns
-    /// `None` if the source needs no declaration in CPUID.
+    /// `None` if the source does not depend on CPUID leaf 0x0A.
     pub const fn event_bit(&self) -> Option<u8> {
         self.event_bit
     }

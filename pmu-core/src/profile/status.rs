@@ -19,7 +19,7 @@ macro_rules! statuses {
             $(#[doc = concat!("`", $name, "`, ", stringify!($value), ".")]
             pub const $constant: Self = Self($value);)*
 
-            /// All statuses that have a constant here, which are those of Windows' profiling.
+            /// All status values that have a constant here: those that Windows' profiling calls return.
             pub const ALL: &[Self] = &[$(Self::$constant),*];
 
             /// Returns the status' name in NTSTATUS.H.

@@ -12,7 +12,7 @@ use crate::snapshot::Snapshot;
 
 /// A profile interface together with sources that are not in its table.
 ///
-/// The value is two references. An added source runs as an opened event. So create the session from a
+/// The value consists of two references. An added source runs as an opened event. So create the session from a
 /// [`WithOpenedEvents`](crate::WithOpenedEvents) that wraps this value.
 ///
 /// ```
@@ -42,7 +42,7 @@ impl<I> Clone for WithAddedSources<'_, I> {
 impl<I> Copy for WithAddedSources<'_, I> {}
 
 impl<'a, I: SourceInterface> WithAddedSources<'a, I> {
-    /// Combines the sources of `interface` with those of `added`, which serves the whole machine.
+    /// Combines the sources of `interface` with the sources in `added`, which all processors of the machine share.
     pub const fn new(interface: &'a I, added: &'static AddedSources) -> Self {
         Self { interface, added }
     }

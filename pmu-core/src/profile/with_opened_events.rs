@@ -22,8 +22,8 @@ use crate::snapshot::Snapshot;
 
 /// A profile interface together with the events that are opened on one processor, in addition to the sources.
 ///
-/// The value is two references. The session has one value, and the interrupt handler creates another value with the
-/// same references.
+/// The value consists of two references. The session has one value, and the interrupt handler creates another value
+/// with the same references.
 ///
 /// ```
 /// # use pmu_core::{DefaultInterface, EventEntry, EventTable, WithOpenedEvents};

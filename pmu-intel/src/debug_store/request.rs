@@ -24,9 +24,9 @@ pub struct ProfileControlRequest {
 }
 
 impl ProfileControlRequest {
-    /// The structure's size for 64-bit callers.
+    /// Size in bytes of the structure of a 64-bit caller.
     pub const SIZE: usize = 0x10;
-    /// The structure's size for 32-bit callers.
+    /// Size in bytes of the structure of a 32-bit caller.
     pub const SIZE_32: usize = 0x08;
 
     /// Reads the structure of a 32-bit or 64-bit caller.

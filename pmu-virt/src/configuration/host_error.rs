@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::configuration::error::ConfigurationError;
 
-/// Reason why no configuration can be derived from one host, or from two.
+/// Reason why no configuration can be derived from the CPUID of a host, or from the configurations of two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

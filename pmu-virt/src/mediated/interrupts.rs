@@ -10,8 +10,8 @@ use crate::mediated::registers::Access;
 use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::policy::event_policy::EventPolicy;
 
-/// Interrupts of one virtual processor's real counters, shared by its task and the interrupt handler: 16 bytes per
-/// virtual processor, in a static for instance. The guest's other state belongs to the task.
+/// State of the interrupts of one virtual processor's real counters: 16 bytes, in a static for instance. The virtual
+/// processor's task and the interrupt handler share this state; the guest's other state belongs to the task.
 ///
 /// On each processor, the handler uses the `GuestInterrupts` of the guest that was [loaded](HostCounters::load) there
 /// last, until another guest is about to be loaded there.
@@ -69,7 +69,7 @@ const _: () = assert!(COUNTERS & (LOADED | PENDING | EXPECTED | POSSIBLE) == 0);
 const _: () = assert!(size_of::<GuestInterrupts>() == 16);
 
 impl GuestInterrupts {
-    /// Creates the interrupts of a virtual processor that is not loaded.
+    /// Creates the state of a virtual processor that is not loaded and has no pending interrupt.
     pub const fn new() -> Self {
         Self { state: AtomicU64::new(0), interrupting: AtomicU64::new(0) }
     }

@@ -32,8 +32,8 @@ impl HostCounters {
     /// - Some of the guest's counters are not lent.
     /// - An access failed.
     ///
-    /// After an error no counter counts or can interrupt, and the guest's state is unchanged. If disarming the counters
-    /// fails as well, the end of the window disarms them.
+    /// After an error no counter counts or can interrupt, and the guest's state is unchanged. If the failed call could
+    /// not disarm the counters either, the end of the window disarms them.
     pub fn load<'w, P: EventPolicy, M: MsrBackend>(
         &self,
         lent: &'w mut LentCounters,

@@ -8,8 +8,8 @@ use crate::configuration::cpuid::CpuidRegisters;
 
 macro_rules! deviations {
     ($($(#[doc = $meaning:literal])+ $variant:ident)*) => {
-        /// Way in which a real platform deviates from the manuals. A driver that relies on the manuals would lose
-        /// overflows there.
+        /// Way in which a real platform deviates from the manuals. On such a platform, a driver that relies on the
+        /// manuals would lose overflows.
         ///
         /// ```
         /// use pmu_virt::mock::{Deviation, Deviations};

@@ -43,7 +43,7 @@ impl<'h, const N: usize, const T: usize> MockMachine<'h, N, T> {
         self.current.set(processor);
     }
 
-    /// Returns the processor with this number, from 0, whether or not the test runs there.
+    /// Returns the processor with this number, from 0, whether or not the test runs on that processor.
     pub fn processor(&self, number: usize) -> Option<&MockMsr<'h, T>> {
         self.processors.get(number)
     }

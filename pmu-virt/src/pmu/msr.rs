@@ -91,9 +91,10 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// - It refuses any value of `IA32_PERF_CAPABILITIES` except the present value, because another value describes a
     ///   different PMU.
     ///
-    /// Save those [registers](crate::Configuration::registers) whose [`is_state`](crate::RegisterInfo::is_state) is
-    /// set, and restore them in the same order. No register holds a pending interrupt: save
-    /// [`pmi_pending`](Self::pmi_pending) as well, and restore it by [`set_pmi_pending`](Self::set_pmi_pending).
+    /// Save the [registers](crate::Configuration::registers) whose [`is_state`](crate::RegisterInfo::is_state) is set,
+    /// and restore them in the same order. No register holds a pending interrupt: also save
+    /// [`pmi_pending`](Self::pmi_pending), and restore the pending interrupt by
+    /// [`set_pmi_pending`](Self::set_pmi_pending).
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu, Write};

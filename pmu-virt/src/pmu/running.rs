@@ -15,8 +15,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
         &self.model.events
     }
 
-    /// Replaces the events that the embedder feeds to this PMU, also while counters run. This is for an embedder that
-    /// feeds an event once the guest has programmed it ([`unfed`](Self::unfed)).
+    /// Replaces the events that the embedder feeds to this PMU. Counters may be running. An embedder can use this to
+    /// feed an event only after the guest has programmed the event ([`unfed`](Self::unfed)).
     ///
     /// The guest notices nothing: registers and a pending interrupt stay as they are. `feed` keeps its counts, and
     /// belongs to the new events from now on. A counter whose event was not fed before counts from now on.

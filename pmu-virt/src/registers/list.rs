@@ -17,7 +17,7 @@ use crate::registers::row::{ReadAs, Row, WriteAs};
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct RegisterInfo {
-    /// Address of the register, in ECX.
+    /// Address of the register, as RDMSR and WRMSR take it in ECX.
     pub address: u32,
     /// Name of the register in the manual, in which x stands for the counter's number.
     pub name: &'static str,

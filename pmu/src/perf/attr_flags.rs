@@ -30,8 +30,8 @@ impl AttrFlags {
     pub const PINNED: Self = Self(1 << 2);
     /// `exclusive`: while the event's group is on the counters, no other group is.
     pub const EXCLUSIVE: Self = Self(1 << 3);
-    /// `exclude_hv`: does not count at a level above the kernel's. The flag has no effect, as in Linux, because x86 has
-    /// no such level.
+    /// `exclude_hv`: does not count in a hypervisor, at a level above that of the kernel. As in Linux, the flag has no
+    /// effect, because x86 has no such level.
     pub const EXCLUDE_HV: Self = Self(1 << 6);
     /// `exclude_idle`: does not count while the processor is idle. The flag has no effect on counters. In Linux, too,
     /// the flag has an effect on software events only.
@@ -40,7 +40,7 @@ impl AttrFlags {
     pub const MMAP: Self = Self(1 << 8);
     /// `comm`: asks for records of changes of threads' names.
     pub const COMM: Self = Self(1 << 9);
-    /// `freq`: the period field is a [frequency](crate::perf::Frequency), `sample_freq`.
+    /// `freq`: the period field holds `sample_freq`, a [frequency](crate::perf::Frequency) in interrupts per second.
     pub const FREQ: Self = Self(1 << 10);
     /// `inherit_stat`: the counts of threads that inherit the event are kept apart.
     pub const INHERIT_STAT: Self = Self(1 << 11);

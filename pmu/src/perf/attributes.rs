@@ -176,10 +176,10 @@ impl PerfAttributes {
 
 /// Converts as [`PerfAttributes::event`] does for a processor whose constraints are not known. A raw event may then get
 /// any counter, and a counter that cannot count the event counts nothing, or something else. On AMD's processors every
-/// core counter counts every event. On Intel's, use `PerfAttributes::event`.
+/// core counter counts every event. On Intel's processors, use `PerfAttributes::event`.
 ///
 /// # Errors
-/// Those of [`PerfAttributes::event`].
+/// The errors of [`PerfAttributes::event`].
 impl TryFrom<PerfAttributes> for Event {
     type Error = PerfError;
 
@@ -188,12 +188,14 @@ impl TryFrom<PerfAttributes> for Event {
     }
 }
 
-/// Converts an event into perf's attributes, as far as there are fields for it. Left out are the counters to which the
-/// event is confined, further encodings, rotation, a total beside a period, and user mode's RDPMC.
+/// Converts an event into perf's attributes, as far as the attributes have fields for its properties. The attributes
+/// omit the counters to which the event is confined, further encodings, rotation, a total beside a period, and RDPMC in
+/// user mode.
 ///
 /// # Errors
-/// [`Bits`](PerfError::Bits); [`NoExtraRegister`](PerfError::NoExtraRegister) for an extra register that perf does not
-/// write for this event.
+/// - [`Bits`](PerfError::Bits), [`Hardware`](PerfError::Hardware).
+/// - [`NoExtraRegister`](PerfError::NoExtraRegister): the event has an extra register that perf does not write for this
+///   event.
 impl TryFrom<Event> for PerfAttributes {
     type Error = PerfError;
 

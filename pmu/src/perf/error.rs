@@ -9,7 +9,8 @@ use crate::perf::facility::Facility;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum PerfError {
-    /// This type is neither that of generic events nor that of raw events.
+    /// The attributes have this type, which is neither [`PERF_TYPE_HARDWARE`](crate::perf::PERF_TYPE_HARDWARE) nor
+    /// [`PERF_TYPE_RAW`](crate::perf::PERF_TYPE_RAW).
     Type(u32),
     /// The hardware event with this number has no name here.
     Hardware(u64),

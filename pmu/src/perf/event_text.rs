@@ -87,7 +87,7 @@ pub struct PerfEvent<'a> {
     pub name: Option<&'a str>,
     /// Core type that the text names; `None` if the event is for all core types.
     pub core: Option<CoreKind>,
-    /// `:W`: if the event's group does not fit on the counters, the members of the group are counted one by one.
+    /// `:W`: if the event's group does not fit on the counters, each member of the group is counted separately.
     pub weak_group: bool,
 }
 

@@ -9,10 +9,11 @@ use crate::perf::error::PerfError;
 
 /// Raw configuration of perf: an event select without the bits that perf itself sets (16, 17, 20 and 22).
 ///
-/// As a text, the configuration is written in one of two ways. The first way is `r01c0`, with the event in the low byte
-/// and the unit mask in the next byte. The second way is terms, as in `cpu/event=0xc0,umask=0x1/`, where a flag may be
-/// written without a value. As in perf, `cpu/r1a8/` and `cpu/config=0x1a8/` are the same as `r1a8`. The terms are those
-/// of the Linux kernel's format files:
+/// As a text, the configuration is written in one of two ways. The first way is hexadecimal, as in `r01c0`, with the
+/// event in the low byte and the unit mask in the next byte. The second way is terms, as in
+/// `cpu/event=0xc0,umask=0x1/`, where a flag may be written without a value. As in perf, `cpu/r1a8/` and
+/// `cpu/config=0x1a8/` are the same as `r1a8`. The terms have the names and bits that the Linux kernel's format files
+/// give them:
 ///
 /// | term | bits |
 /// |---|---|
