@@ -150,8 +150,8 @@ impl Amd64 {
         self
     }
 
-    /// Returns the interface with the four legacy counters, which every detected machine has. A tool can list the
-    /// interface's sources with it, without a processor.
+    /// Returns the interface with the four legacy counters, which every detected machine has. With this interface a
+    /// tool can list the sources without a processor.
     pub const fn declared() -> Self {
         Self::new(counters::of_family(Family::Legacy))
     }

@@ -33,8 +33,8 @@ pub const PERF_CNTR_GLOBAL_STATUS: u32 = 0xC000_0300;
 /// 0).
 pub const PERF_CNTR_GLOBAL_CTL: u32 = 0xC000_0301;
 
-/// `PerfCntrGlobalStatusClr`, with PerfMonV2: writing 1 to a bit clears it in the status (APM vol. 2, §13.2.1; CPUID
-/// 0x80000022 EAX bit 0).
+/// `PerfCntrGlobalStatusClr`, with PerfMonV2: writing 1 to a bit clears the same bit in the status (APM vol. 2,
+/// §13.2.1; CPUID 0x80000022 EAX bit 0).
 pub const PERF_CNTR_GLOBAL_STATUS_CLR: u32 = 0xC000_0302;
 
 /// `PerfCntrGlobalStatus` bit 59, PMCF: the counters are frozen until the bit is cleared (APM vol. 2, §13.2.1). Bit 12

@@ -66,7 +66,7 @@ impl Clocks {
     /// added to APERF, but not to MPERF. So turn interrupts off if the time between two readings is short.
     ///
     /// # Errors
-    /// Returns the access that failed: a hypervisor may declare registers that it does not have.
+    /// Returns the access that failed: a hypervisor may declare the clocks and not implement their registers.
     pub fn read(self, msr: &impl MsrBackend) -> Result<ClockReading, MsrFault> {
         Ok(ClockReading { mperf: msr.update_retrying(MPERF)?, aperf: msr.update_retrying(APERF)? })
     }

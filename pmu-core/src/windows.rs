@@ -227,8 +227,8 @@ impl WindowsVersion {
 
     /// Returns the maximum number of sources whose counter values can be added to the trace records of other events.
     ///
-    /// The limit is 4 before version 1703, and 8 before version 1903. From version 1903 on it is `reported`, the number
-    /// of counters that the HAL reports.
+    /// The limit is 4 before version 1703, and 8 before version 1903. From version 1903 on the limit is `reported`, the
+    /// number of counters that the HAL reports.
     pub const fn traced_counters_limit(self, reported: usize) -> usize {
         match self {
             _ if self as u8 >= Self::Windows10v1903 as u8 => reported,

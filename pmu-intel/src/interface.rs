@@ -114,7 +114,7 @@ impl Emon {
         }
     }
 
-    /// Returns the interface of a machine that declares every event. A tool can list the interface's sources with it,
+    /// Returns the interface of a machine that declares every event. With this interface a tool can list the sources
     /// without a processor.
     pub const fn declared() -> Self {
         let perfmon = ArchitecturalPerfmon::from_registers(0x0730_0401, 0, 0, 0);

@@ -151,7 +151,7 @@ impl<T: ProfileTimer + ?Sized> ProfileTimer for &T {
     }
 }
 
-/// [`ProfileTimer`] of a kernel without such a timer. With it, the source `ProfileTime` cannot be started.
+/// [`ProfileTimer`] of a kernel without such a timer. With `NoTimer`, the source `ProfileTime` cannot be started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct NoTimer;

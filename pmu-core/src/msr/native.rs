@@ -130,8 +130,8 @@ impl FaultFixup {
     /// Returns the address at which to resume after a #GP or #UD whose frame has the RIP `rip`. Returns `None` if the
     /// fault was not raised by an access of a [`FixupMsr`].
     ///
-    /// The handler stores the returned address as the frame's RIP, and returns with all other registers unchanged.
-    /// Callable in any context.
+    /// The handler stores the returned address as the frame's RIP, and returns with all other registers unchanged. The
+    /// function can be called in any context.
     #[inline]
     pub fn resume_at(rip: u64) -> Option<u64> {
         let own = [fixup_rdmsr, fixup_wrmsr, fixup_rdpmc]
@@ -143,7 +143,7 @@ impl FaultFixup {
 /// Backend that executes RDMSR, WRMSR and RDPMC on this processor, and returns a #GP or #UD as an error.
 ///
 /// An emulator without RDPMC (QEMU's TCG) raises #UD, which becomes [`MsrErrorKind::GeneralProtection`] like a #GP.
-/// Drivers execute RDPMC only on counters that they have read by RDMSR before.
+/// Drivers execute RDPMC only for a counter that the driver has read by RDMSR before.
 ///
 /// In an NMI handler, the fixup of a fault ends with IRET, which unblocks NMIs. Another NMI may then interrupt the
 /// handler, and a call of `service` within the handler. So at least one of these holds:

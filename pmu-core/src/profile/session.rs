@@ -25,10 +25,10 @@ use crate::snapshot::Snapshot;
 
 /// The control handle of one processor's profile sources, which run on a [`CounterSession`] and on a profile timer.
 ///
-/// The handle cannot move to another thread. [Shut it down](Self::shut_down) on its processor: dropping it accesses no
-/// register. If the handle is dropped without a shutdown, its counters keep running,
-/// [`service`](crate::ProfileInterface::service) keeps reporting, and its [`CounterMemory`] stays in use until it is
-/// [reclaimed](CounterMemory::reclaim).
+/// The handle cannot move to another thread. [Shut down](Self::shut_down) the handle on its processor, because dropping
+/// the handle accesses no register. If the handle is dropped without a shutdown, the counters keep running,
+/// [`service`](crate::ProfileInterface::service) keeps reporting, and the [`CounterMemory`] stays in use until the
+/// memory is [reclaimed](CounterMemory::reclaim).
 ///
 /// # Context
 /// Every method is called in task context, on the session's processor. The performance interrupt may come at any time.
@@ -437,8 +437,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// Programs this processor's counters again after their registers lost their contents, by
     /// [`CounterSession::reprogram`].
     ///
-    /// The platform's timer is started again if it ran. Overflows of opened events are not reported; in a session with
-    /// opened events, [`reprogram_all`](Self::reprogram_all) reports them.
+    /// The platform's timer is started again if it was running before the loss. Overflows of opened events are not
+    /// reported; in a session with opened events, [`reprogram_all`](Self::reprogram_all) reports them.
     ///
     /// # Errors
     /// The errors of [`CounterSession::reprogram`]; [`Timer`](InterfaceError::Timer).

@@ -31,7 +31,8 @@ pub struct DsSaveArea<Word, const RESETS: usize> {
     pub pebs_absolute_maximum: Word,
     /// Linear address of the PEBS record at which the processor interrupts.
     pub pebs_interrupt_threshold: Word,
-    /// For each counter, the value that the processor loads into the counter after writing a PEBS record for it.
+    /// For each counter, the value that the processor loads into the counter after it has written a PEBS record of that
+    /// counter.
     pub pebs_counter_reset: [Word; RESETS],
 }
 

@@ -198,8 +198,8 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         }
     }
 
-    /// Returns the address of the next PEBS record, with which the kernel can stamp its own events. Returns `None`
-    /// while there is no area.
+    /// Returns the address of the next PEBS record. The kernel can store the address in records of its own events.
+    /// Returns `None` while there is no area.
     ///
     /// ```
     /// use pmu_intel::debug_store::ProcessorProfileControl;

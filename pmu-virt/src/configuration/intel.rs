@@ -33,7 +33,7 @@ pub struct IntelConfiguration {
     /// The fixed counters: bit *n* for `IA32_FIXED_CTRn`. Version 1 has none. The bitmap may have gaps from version 5
     /// on.
     pub fixed: u8,
-    /// Width of the fixed counters in bits, 32–64. Ignored if there are no fixed counters.
+    /// Width of the fixed counters in bits, 32–64. The field is ignored if there are no fixed counters.
     pub fixed_width: u8,
     /// The general counters can be written in full width, at addresses from 0x4C1 on (`IA32_PERF_CAPABILITIES[13]`).
     pub full_width_writes: bool,

@@ -16,8 +16,8 @@ pub enum MediationError {
     Configuration(ConfigurationError),
     /// The host's CPUID gives no configuration.
     Host(HostError),
-    /// The host has no register that sets bits of the global status: Intel has it from version 4 on, AMD from PerfMonV2
-    /// on.
+    /// The host has no register that sets bits of the global status: Intel has such a register from version 4 on, AMD
+    /// from PerfMonV2 on.
     NoStatusSet,
     /// The host's counters cannot be written in full width.
     NoFullWidthWrites,

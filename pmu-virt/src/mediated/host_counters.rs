@@ -110,7 +110,7 @@ pub struct HostCounters {
 impl HostCounters {
     /// Describes the counters of a processor with this PMU. A configuration does not tell whether an Intel processor
     /// has PERF_METRICS. So on Intel the hypervisor [intercepts](Self::intercepts) RDPMC and the global registers;
-    /// [`from_cpuid`](Self::from_cpuid) intercepts them only if necessary.
+    /// after [`from_cpuid`](Self::from_cpuid) the hypervisor does so only if necessary.
     ///
     /// # Errors
     /// The host lacks one of these, which a switch of guests needs:

@@ -4,8 +4,9 @@ use crate::events::fed::FedEvents;
 use crate::events::key::Privilege;
 use crate::events::slot::{CELLS, EVENTS, FedEvent, FeedSlot};
 
-/// Counts of events after which the next interrupt is due. The embedder can set a timer by them.
-/// [`VirtualPmu::next_overflow`](crate::VirtualPmu::next_overflow) computes them.
+/// Counts of events after which the next interrupt is due.
+/// [`VirtualPmu::next_overflow`](crate::VirtualPmu::next_overflow) computes the counts, by which the embedder can set a
+/// timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct OverflowBudget {

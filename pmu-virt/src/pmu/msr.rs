@@ -86,7 +86,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// The guest's [`write`](Self::write) cannot restore every value that [`read`](Self::read) returned. `host_write`
     /// differs from `write` in this:
     ///
-    /// - It stores the status as it is.
+    /// - It stores the value of the status unchanged.
     /// - It writes counters in full width at each of their addresses.
     /// - It refuses any value of `IA32_PERF_CAPABILITIES` except the present value, because another value describes a
     ///   different PMU.

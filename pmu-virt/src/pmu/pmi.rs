@@ -82,7 +82,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     }
 
     /// Delivers a pending interrupt through the LVT entry. On Intel a delivery masks the entry, so no further interrupt
-    /// is delivered until the guest unmasks the entry. On AMD a delivery leaves the entry as it is.
+    /// is delivered until the guest unmasks the entry. On AMD a delivery does not change the entry.
     ///
     /// ```
     /// # use pmu_virt::{Delivery, PerformanceEntry};

@@ -98,7 +98,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
         self.load.reset();
     }
 
-    /// Performs INIT, which leaves the PMU's registers as they are. A pending interrupt is lost, because INIT masks the
+    /// Performs INIT, which does not change the PMU's registers. A pending interrupt is lost, because INIT masks the
     /// LVT entry. SDM vol. 3A, table "Processor States Following Power-up, Reset, or INIT".
     ///
     /// ```
@@ -117,7 +117,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
         self.model.pmi_pending = false;
     }
 
-    /// Replaces the policy. The new policy applies to running counters at once. Registers stay as they are.
+    /// Replaces the policy. The new policy applies to running counters at once. Registers do not change.
     ///
     /// ```
     /// use pmu_virt::{Configuration, EventFilter, FedEvents, FilterAction, FilterEntry};

@@ -214,7 +214,7 @@ pub enum AttrError {
         /// Number of bytes that are needed.
         needed: usize,
     },
-    /// These flags are reserved.
+    /// The attributes have these flags, which are reserved.
     Flags(u64),
     /// A reserved field is not 0.
     Reserved {

@@ -87,8 +87,8 @@ impl PerfEventAttr {
     /// Bit of `read_format`, `PERF_FORMAT_GROUP`: a read returns the counts of the whole group.
     pub const FORMAT_GROUP: u64 = 1 << 3;
 
-    /// Converts the attributes into an event that behaves as in Linux. The event keeps its total while it interrupts,
-    /// and takes turns with other events unless the event is pinned. `constraints` has the same meaning as in
+    /// Converts the attributes into an event that behaves as in Linux. An event with a period also keeps its total. The
+    /// event takes turns with other events unless the event is pinned. `constraints` has the same meaning as in
     /// [`PerfAttributes::event`].
     ///
     /// An event with a frequency starts with [`Frequency::INITIAL_PERIOD`]. The kernel acts on the other flags: for

@@ -46,8 +46,8 @@ impl Frequency {
 
     /// Records an interrupt of the event at the time `now`, and returns the next period.
     ///
-    /// If two interrupts are two ticks or more apart, the period stays as it is, because the event may have been
-    /// stopped in between.
+    /// If two interrupts are two ticks or more apart, the period does not change, because the event may have been
+    /// stopped between the two interrupts.
     ///
     /// The returned period may be below the [shortest period](EventTable::set_min_period) of the event table. The
     /// kernel then sets that shortest period instead, because the table refuses a shorter period.
