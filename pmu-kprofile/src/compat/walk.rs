@@ -35,7 +35,8 @@ pub trait MemoryReader {
 
     /// Fills all of `buffer` with the memory from `address` on.
     ///
-    /// # Errors Part of the memory to read is unmapped, or is not in the image.
+    /// # Errors
+    /// Part of the memory to read is unmapped, or is not in the image.
     fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), Self::Error>;
 }
 

@@ -37,8 +37,9 @@ impl<const P: usize> Mailbox<P> {
     /// the source that the request names. If a call of `drain` ends without returning or unwinding, see
     /// [`reclaim`](Self::reclaim).
     ///
-    /// # In a task If the handler of the inter-processor interrupt cannot use the session, the handler can wake a task
-    /// that is bound to the processor and calls this function. Then consider the following:
+    /// # In a task
+    /// If the handler of the inter-processor interrupt cannot use the session, the handler can wake a task that is
+    /// bound to the processor and calls this function. Then consider the following:
     ///
     /// - A start or a stop on another processor waits until the woken task of that processor has run, but not longer
     ///   than [`keep_waiting`](Processors::keep_waiting) returns `true`. Meanwhile, a function that waits for its turn

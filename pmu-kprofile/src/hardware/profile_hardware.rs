@@ -81,8 +81,9 @@ pub trait ProfileHardware {
 
     /// Starts a source on an active processor on which it does not run.
     ///
-    /// # Errors The reason that the source does not run. When a profile is started, the error ends the start, and the
-    /// start is undone. When processors are updated, the other sources and processors are still tried.
+    /// # Errors
+    /// The reason that the source does not run. When a profile is started, the error ends the start, and the start is
+    /// undone. When processors are updated, the other sources and processors are still tried.
     fn start(
         &mut self,
         processor: ProcessorNumber,
@@ -91,7 +92,8 @@ pub trait ProfileHardware {
 
     /// Stops a source on an active processor on which it was started.
     ///
-    /// # Errors The reason that the source may still be running. This crate does not try the stop again.
+    /// # Errors
+    /// The reason that the source may still be running. This crate does not try the stop again.
     fn stop(
         &mut self,
         processor: ProcessorNumber,

@@ -96,7 +96,8 @@ impl<'b> ProfileObject<'b> {
     /// # Context
     /// Task.
     ///
-    /// # Errors See [`CreateError`]; [`CreateError::status`] returns the status with which Windows reports the error.
+    /// # Errors
+    /// See [`CreateError`]; [`CreateError::status`] returns the status with which Windows reports the error.
     pub fn basic(
         rules: Rules,
         request: BasicProfile<'b>,

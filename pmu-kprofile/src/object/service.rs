@@ -117,7 +117,8 @@ impl CreateRequest<'_> {
     /// # Context
     /// Task.
     ///
-    /// # Errors See [`CreateError`]; [`CreateError::status`] returns the status with which Windows reports the error.
+    /// # Errors
+    /// See [`CreateError`]; [`CreateError::status`] returns the status with which Windows reports the error.
     #[inline] // Of the kernel's own requests half the checks vanish.
     pub fn validate(
         &self,

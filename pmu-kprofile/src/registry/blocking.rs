@@ -13,8 +13,8 @@ use crate::registry::write_lock::WriteLock;
 use crate::sync::{exclusively, spin_loop};
 
 impl<const N: usize, const P: usize> Profiles<N, P> {
-    /// Starts a profile on each active processor of its affinity, and waits until the start is possible: see
-    /// [`try_start`](Self::try_start).
+    /// Starts a profile on each active processor of its affinity, as [`try_start`](Self::try_start) does, but waits
+    /// while another task starts or stops a profile.
     ///
     /// # Context
     /// Task. Waits.
@@ -30,9 +30,10 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         unsafe { self.start_borrowed(object, hardware) }
     }
 
-    /// Starts a profile object that does not live forever, as [`start`](Self::start) does.
+    /// Starts a profile object that is not `'static`. Otherwise the function does the same as [`start`](Self::start).
     ///
-    /// [`scope`](Self::scope) and [`start_owned`](Self::start_owned) start such an object without `unsafe`.
+    /// [`scope`](Self::scope) and [`start_owned`](Self::start_owned) start an object that is not `'static` without
+    /// `unsafe`.
     ///
     /// # Context
     /// Task. Waits.
@@ -41,7 +42,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// The errors of [`start`](Self::start).
     ///
     /// # Safety
-    /// The same as for [`try_start_borrowed`](Self::try_start_borrowed).
+    /// See [`try_start_borrowed`](Self::try_start_borrowed).
     ///
     /// # Examples
     /// ```
@@ -86,11 +87,12 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Stops a profile, and waits until no processor can be reading the object.
     ///
     /// The call takes the object off its list, stops the source on each processor on which no other object uses the
-    /// source, and waits for a grace period. After the call, this crate holds no reference to the object or its buffer.
+    /// source, and waits until the interrupt dispatches that may be reading the object have ended. After the call, this
+    /// crate holds no reference to the object or its buffer.
     ///
     /// # Context
-    /// Task. Waits for interrupt dispatches that began before the object was taken off its list, and while another task
-    /// starts or stops.
+    /// Task. Waits until no other task is starting or stopping a profile, and until each interrupt dispatch has ended
+    /// that began before the object was taken off its list.
     ///
     /// # Errors
     /// See [`ProfileError`]. The object is stopped even if the error is [`Hardware`](ProfileError::Hardware).
@@ -126,14 +128,16 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         outcome
     }
 
-    /// Stops every started profile of a process, such as one that is about to end.
+    /// Stops every started profile of a process, for instance when the process is about to end.
     ///
     /// # Context
     /// Task. Waits for what [`stop`](Self::stop) waits for.
     ///
     /// # Errors
-    /// The first error of the hardware; every profile was stopped nevertheless.
-    /// [`WrongContext`](ProfileError::WrongContext): no profile was stopped.
+    /// - [`Hardware`](ProfileError::Hardware): stopping a source failed. The error is the first failure; every profile
+    ///   of the process is stopped nevertheless.
+    /// - [`WrongContext`](ProfileError::WrongContext): the call came from an interrupt or a callback. No profile was
+    ///   stopped.
     ///
     /// # Examples
     /// ```
@@ -162,7 +166,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     }
 
     /// Starts the sources of started profiles on processors that became active, and waits while another task starts or
-    /// stops.
+    /// stops a profile.
     ///
     /// Apart from the waiting, the call does what [`try_update_processors`](Self::try_update_processors) does.
     ///
@@ -179,12 +183,12 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     }
 
     /// Starts the sources of started profiles again on a processor that lost its state, and waits while another task
-    /// starts or stops.
+    /// starts or stops a profile.
     ///
     /// Apart from the waiting, the call does what [`try_restart_processor`](Self::try_restart_processor) does.
     ///
     /// # Context
-    /// Task. Waits. No source that a profile started may be running on the processor.
+    /// Task. Waits. The caller makes sure that no source that was started for a profile is running on the processor.
     ///
     /// # Errors
     /// The errors of [`update_processors`](Self::update_processors), for this processor.
@@ -196,7 +200,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         self.write(hardware)?.restart_processor(processor, hardware)
     }
 
-    /// Runs `act` while borrowed objects are started, and stops the objects afterwards, even if `act` unwinds.
+    /// Starts the given objects, runs `act`, and then stops the objects, even if `act` unwinds.
     ///
     /// ```
     /// use std::sync::atomic::AtomicU32;
@@ -221,9 +225,11 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     ///
     /// # Errors
     /// See [`ProfileError`].
-    /// - After an error of a start, `act` did not run and none of the objects is started.
-    /// - After an error of a stop, all the objects are stopped, and the value that `act` returned is lost.
-    /// - [`WrongContext`](ProfileError::WrongContext), from an interrupt or a callback, is returned without waiting.
+    /// - If a start fails, `act` is not run, and the objects that were started before are stopped again.
+    /// - If stopping a source fails, all the objects are stopped nevertheless, and the value that `act` returned is
+    ///   lost.
+    /// - If the call comes from an interrupt or a callback, the error is [`WrongContext`](ProfileError::WrongContext),
+    ///   and the function does not wait.
     pub fn scope<H: ProfileHardware, R>(
         &self,
         objects: &[&ProfileObject<'_>],

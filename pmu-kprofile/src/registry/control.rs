@@ -19,18 +19,18 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Starts a profile on each active processor of its affinity, without waiting.
     ///
     /// The call starts the source on each of these processors on which the source does not run yet, and then appends
-    /// the object to its list. Other objects, and sources on other processors, are not touched.
+    /// the object to its list. The call changes neither other objects nor the sources on other processors.
     ///
     /// # Context
     /// Task. Never waits.
     ///
     /// # Errors
     /// See [`ProfileError`].
-    /// - [`Busy`](ProfileError::Busy): another task is starting or stopping, or an interrupt that began before the last
-    ///   change is still being dispatched.
-    /// - In all cases of failure: the call changes nothing, except that a counter that
-    ///   [faulted](pmu_core::CounterError::Faulted) stays faulted. The object is started on all of its active
-    ///   processors, or on none.
+    /// - [`Busy`](ProfileError::Busy): another task is starting or stopping a profile, or an interrupt that began
+    ///   before the last start or stop is still being dispatched.
+    /// - After any error, nothing is changed, with two exceptions: a counter that
+    ///   [faulted](pmu_core::CounterError::Faulted) during the call stays faulted; and if undoing the start failed, the
+    ///   source may still be running on the processor that [`Hardware`](ProfileError::Hardware) names.
     ///
     /// # Examples
     /// ```
@@ -59,13 +59,14 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         unsafe { self.try_start_borrowed(object, hardware) }
     }
 
-    /// Starts a profile object that does not live forever, as [`try_start`](Self::try_start) does.
+    /// Starts a profile object that is not `'static`. Otherwise the function does the same as
+    /// [`try_start`](Self::try_start).
     ///
     /// # Context
     /// Task. Never waits.
     ///
     /// # Errors
-    /// The same as for [`try_start`](Self::try_start).
+    /// The errors of [`try_start`](Self::try_start).
     ///
     /// # Examples
     /// ```
@@ -113,13 +114,13 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// # Safety
     /// If the start succeeds, the following holds until the object is stopped on this `Profiles`, even if the
     /// `Profiles` itself is moved:
-    /// - the object is neither moved nor dropped, not even by unwinding;
-    /// - its buffer, or its callback, is not freed.
+    /// - the object is neither moved nor dropped, even if a panic unwinds;
+    /// - the buffer or the callback of the object is not freed.
     ///
     /// The object is stopped after any of these:
     /// - [`try_stop`](Self::try_stop) returned a [`Stopping`] whose [`is_over`](Stopping::is_over) returned `true`;
     /// - `try_stop` returned [`NotStarted`](ProfileError::NotStarted);
-    /// - `stop` returned anything but [`WrongContext`](ProfileError::WrongContext) or
+    /// - `stop` returned, and the result was neither [`WrongContext`](ProfileError::WrongContext) nor
     ///   [`OnAnotherList`](ProfileError::OnAnotherList).
     pub unsafe fn try_start_borrowed<H: ProfileHardware>(
         &self,
@@ -134,8 +135,9 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Stops a profile, and returns a token that tells when no processor can be reading the object any more.
     ///
     /// The call takes the object off its list, and stops the source on each processor on which no other object uses the
-    /// source. The token tells when the grace period is over. If the token is dropped, the object stays off its list,
-    /// and cannot be started until the grace period is over.
+    /// source. The token tells when the grace period is over, that is, when the interrupts that were being dispatched
+    /// during the call are done. If the token is dropped, the object stays off its list. The object cannot be started
+    /// again before the grace period is over.
     ///
     /// ```
     /// # use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Profiles};
@@ -178,20 +180,21 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Starts the sources of started profiles on processors that became active, and retries the starts that failed
     /// earlier.
     ///
-    /// Call this function after the session of a processor that came up is initialized, and after a processor went
-    /// down.
+    /// Call this function after a processor came up and its session was initialized. Call it also after a processor
+    /// went down.
     ///
-    /// Each start, stop or update also records that no source runs on the inactive processors. If a processor goes down
-    /// and comes back between two such calls, its sources are taken to be still running: report the processor with
+    /// Each call that starts or stops a profile or updates the processors also records that no source runs on the
+    /// inactive processors. If a processor goes down and comes back between two of these calls, the second call assumes
+    /// that the sources of the processor are still running. For such a processor, call
     /// [`try_restart_processor`](Self::try_restart_processor).
     ///
     /// # Context
     /// Task. Never waits.
     ///
     /// # Errors
-    /// The first failure: see [`ProfileError`]. Every source was started on every processor where the start did not
-    /// fail, and the next call retries the failed starts. [`ProfileObject::runs_on`] tells where an object's source
-    /// runs.
+    /// The first failure: see [`ProfileError`]. A failed start does not keep the call from starting the other sources,
+    /// and the next call retries the starts that failed. [`ProfileObject::runs_on`] tells on which processors an
+    /// object's source runs.
     ///
     /// # Examples
     /// ```
@@ -218,11 +221,12 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
 
     /// Starts the sources of started profiles again on a processor that lost its state.
     ///
-    /// The processor went down and came back, or its session was shut down and replaced. If the processor is inactive,
-    /// the call only records that no source runs there.
+    /// Call this function after a processor went down and came back, or after its session was shut down and replaced.
+    /// If the processor is inactive, the call only records that no source runs on the processor.
     ///
     /// # Context
-    /// Task. Never waits. No source that a profile started may be running on the processor.
+    /// Task. Never waits. The caller makes sure that no source that was started for a profile is running on the
+    /// processor.
     ///
     /// # Errors
     /// The errors of [`try_update_processors`](Self::try_update_processors), for this processor.
@@ -279,7 +283,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     }
 }
 
-/// Token of a stop: tells when no processor can be reading the stopped object any more. See [`Profiles::try_stop`].
+/// Token that tells when no processor can be reading a stopped object any more. See [`Profiles::try_stop`].
 ///
 /// Dropping the token changes nothing: the object stays off its list.
 #[derive(Debug)]
@@ -294,17 +298,17 @@ pub struct Stopping<'p, const N: usize, const P: usize> {
 impl<const N: usize, const P: usize> Stopping<'_, N, P> {
     /// Returns whether the grace period is over: no processor reads the object any more.
     ///
-    /// After `true`, this crate holds no reference to the object or its buffer.
+    /// Once the result is `true`, this crate holds no reference to the object or to the object's buffer.
     ///
     /// # Context
-    /// Any. Never waits: while another task starts or stops, the function returns `false`.
+    /// Any. Never waits: while another task starts or stops a profile, the function returns `false`.
     pub fn is_over(&self) -> bool {
         let Some(mut lock) = WriteLock::try_take(self.profiles) else { return false };
         // A later change waited for this one's grace period.
         lock.change() != self.change || lock.poll()
     }
 
-    /// Returns whether the source was stopped on every processor on which it had to be stopped.
+    /// Returns `Ok` if the source was stopped on every processor on which no other object uses the source.
     ///
     /// # Errors
     /// [`Hardware`](ProfileError::Hardware) names the first processor on which the source may still be running.

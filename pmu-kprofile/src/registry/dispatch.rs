@@ -14,19 +14,21 @@ use crate::registry::profiles::Profiles;
 pub struct DispatchOutcome {
     /// Number of objects that acted on the interrupt: basic objects that counted it, and callbacks that were called.
     pub hits: u32,
-    /// Number of objects for which the selected version of Windows would have written outside the object's buffer.
+    /// Number of objects for which the Windows version of the object's rules would have written outside the object's
+    /// buffer.
     pub outside: u32,
 }
 
 impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Dispatches a profile interrupt to the started objects of its source: `KeProfileInterruptWithSource`.
     ///
-    /// The objects of the interrupted process come before the objects of all processes. In each of the two lists,
-    /// callback objects are called first, in the order in which they were started; basic objects follow in any order.
+    /// First come the objects that profile the interrupted process, then the objects that profile all execution. Within
+    /// each of these two groups, callback objects are called first, in the order in which they were started; basic
+    /// objects follow in any order.
     ///
-    /// The function is wait-free: it takes no lock, allocates nothing, and visits at most the started objects. It
-    /// panics only if a callback panics. An interrupt of a processor whose index is `P` or more reaches no object and
-    /// is not counted.
+    /// The function is wait-free: it takes no lock, allocates nothing, and visits each started object at most once. The
+    /// function panics only if a callback panics. An interrupt of a processor whose index is `P` or more reaches no
+    /// object and is not counted in the [statistics](Self::statistics).
     ///
     /// # Context
     /// Interrupt or NMI, on the processor that the frame names.
@@ -68,7 +70,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Dispatches an interrupt of the profile timer: `KeProfileInterrupt`.
     ///
     /// # Context
-    /// The same as for [`interrupt`](Self::interrupt).
+    /// Interrupt or NMI, on the processor that the frame names.
     ///
     /// # Examples
     /// ```

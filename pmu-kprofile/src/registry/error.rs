@@ -4,7 +4,7 @@ use core::fmt;
 
 use pmu_core::{InterfaceError, NtStatus, ProcessorNumber, Rules};
 
-/// Reason that a profile was not started or stopped on some or all of its processors.
+/// Reason that a profile was not started, or was not stopped, on at least one of its processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -23,35 +23,37 @@ pub enum ProfileError {
         /// The rules of the [`Profiles`](crate::Profiles).
         lists: Rules,
     },
-    /// No further profile can be started: all `N` places are taken, or the Windows version's limit is reached.
+    /// No further profile can be started: `N` objects are started, or the limit of the Windows version is reached.
     AtLimit,
     /// The kernel's own part of a service failed with this status: see
     /// [`Profiles::try_start_service`](crate::Profiles::try_start_service).
     Caller(NtStatus),
-    /// Nothing was changed, because of another task or an earlier interrupt: retry later. Either another task is
-    /// starting or stopping a profile, or an interrupt that began before the last change is still being dispatched.
+    /// Nothing was changed: retry later. Either another task is starting or stopping a profile, or an interrupt that
+    /// began before the last start or stop is still being dispatched.
     Busy,
     /// The call came from an interrupt or a callback; only task context may start and stop profiles.
     WrongContext,
     /// None of the object's processors is active.
     NoProcessor,
-    /// The index of an active processor to be profiled is not below `P` of [`Profiles`](crate::Profiles). Nothing is
-    /// started on that processor, because its interrupts would not be dispatched.
+    /// The index of this processor, which is active and is to be profiled, is not below `P` of the
+    /// [`Profiles`](crate::Profiles). Nothing is started on the processor, because its interrupts would not be
+    /// dispatched.
     ProcessorBeyondLists(ProcessorNumber),
     /// Starting or stopping a source failed on a processor.
     ///
-    /// A failed start is undone. If undoing the start fails as well, the error is that of undoing the start. An
-    /// operation other than a start goes on with the remaining sources and processors, and returns its first failure.
+    /// If starting an object fails, the start is undone. If undoing the start fails too, the failure of undoing it is
+    /// returned. A stop or an update of processors goes on with the remaining sources and processors, and returns its
+    /// first failure.
     Hardware {
         /// The processor on which the operation failed.
         processor: ProcessorNumber,
-        /// The cause.
+        /// The reason of the failure.
         error: InterfaceError,
     },
 }
 
 impl ProfileError {
-    /// Returns the status with which Windows reports this error; `None` if it has none.
+    /// Returns the status with which Windows reports this error; `None` if Windows has no status for it.
     pub const fn status(&self) -> Option<NtStatus> {
         match self {
             Self::AlreadyStarted | Self::OnAnotherList => Some(NtStatus::PROFILING_NOT_STOPPED),

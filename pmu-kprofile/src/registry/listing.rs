@@ -19,16 +19,17 @@ pub struct ListedProfile {
     pub process: Option<ProcessId>,
     /// Profile source.
     pub source: KProfileSource,
-    /// Profiled addresses; `None` for a callback object.
+    /// Range of addresses that a basic object profiles; `None` for a callback object.
     pub range: Option<Range<u64>>,
     /// Size of the buckets; `None` for a callback object.
     pub bucket: Option<Bucket>,
 }
 
 impl<const N: usize, const P: usize> Profiles<N, P> {
-    /// Returns the started objects by value, ordered by source and process: at most `M`, from index `from` on.
+    /// Returns the started objects by value, ordered by source and process: at most `M` objects, beginning with number
+    /// `from` in this order.
     ///
-    /// A result of fewer than `M` objects has reached the end.
+    /// If the result has fewer than `M` objects, it reaches to the last started object.
     ///
     /// ```
     /// # use pmu_kprofile::{ProfileError, Profiles};
@@ -60,7 +61,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         })
     }
 
-    /// Returns the sources that run on a processor for started objects, each source once.
+    /// Returns the sources that run on a processor for started objects. A source that runs for several objects is
+    /// returned once.
     ///
     /// # Context
     /// Task. Never waits.

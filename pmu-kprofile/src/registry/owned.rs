@@ -71,8 +71,7 @@ pub struct Started<'p, O: Handle, const N: usize, const P: usize> {
     object: ManuallyDrop<O>,
 }
 
-/// An object that is being stopped, together with its handle, which is returned after the grace period. See
-/// [`Started::try_stop`].
+/// A stopped object, together with its handle, which is returned after the grace period. See [`Started::try_stop`].
 #[must_use = "dropped, the handle leaks"]
 pub struct StoppingOwned<'p, O: Handle, const N: usize, const P: usize> {
     stopping: Stopping<'p, N, P>,
@@ -82,8 +81,8 @@ pub struct StoppingOwned<'p, O: Handle, const N: usize, const P: usize> {
 impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Starts an object that a handle keeps alive, without waiting.
     ///
-    /// The returned value holds the handle until [`Started::try_stop`]. If the returned value is dropped before that
-    /// call, the object stays started and the handle is leaked.
+    /// The returned value holds the handle until the object is stopped by [`Started::try_stop`] or by `Started::stop`.
+    /// If the returned value is dropped before that, the object stays started and the handle is leaked.
     ///
     /// ```
     /// use std::sync::Arc; // The handle needs the feature `alloc`.
@@ -124,7 +123,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     }
 
     /// Starts an object that a handle keeps alive, like [`try_start_owned`](Self::try_start_owned), but waits while
-    /// another task starts or stops.
+    /// another task starts or stops a profile.
     ///
     /// # Context
     /// Task. Waits.
@@ -164,10 +163,11 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Starts an object for a caller of `NtStartProfile`, with Windows' checks in Windows' order.
     ///
     /// The kernel first does its own part, and passes the results:
-    /// - `object` is the object that the caller's handle names, or the status of the failed look-up;
+    /// - `object` is the object that the handle in the request names, or the status with which the look-up of that
+    ///   handle failed;
     /// - `resources` is the result of allocating, locking and mapping the buffer.
     ///
-    /// If this function fails, the kernel releases these resources.
+    /// If this function fails, the kernel unmaps, unlocks and frees these resources.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -199,7 +199,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// # Errors
     /// In the order of the checks:
     /// - the status in `object`;
-    /// - the errors of [`try_start_owned`](Self::try_start_owned), up to the limit on started profiles;
+    /// - the errors of [`try_start_owned`](Self::try_start_owned) that are checked first, up to and including
+    ///   [`AtLimit`](ProfileError::AtLimit);
     /// - the status in `resources`;
     /// - the remaining errors of `try_start_owned`.
     pub fn try_start_service<O: Handle, H: ProfileHardware>(
@@ -222,7 +223,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Task. Never waits.
     ///
     /// # Errors
-    /// First the status of the failed look-up of the handle, then the errors of [`try_stop`](Self::try_stop).
+    /// If the look-up of the handle failed, the status of that failure; otherwise the errors of
+    /// [`try_stop`](Self::try_stop).
     ///
     /// # Examples
     /// ```
@@ -274,14 +276,16 @@ impl<'p, O: Handle, const N: usize, const P: usize> Started<'p, O, N, P> {
         &self.object
     }
 
-    /// Stops the object, and returns a value that gives the handle back once the grace period is over.
+    /// Stops the object, and returns a value that returns the handle once no processor can be reading the object any
+    /// more.
     ///
     /// # Context
     /// Task. Never waits.
     ///
     /// # Errors
-    /// [`Busy`](ProfileError::Busy) and [`WrongContext`](ProfileError::WrongContext), together with `self`: the object
-    /// is still started. A failure of the hardware is not an error here; [`StoppingOwned::try_finish`] returns it.
+    /// [`Busy`](ProfileError::Busy) or [`WrongContext`](ProfileError::WrongContext), together with `self`: the object
+    /// is still started. If the hardware fails to stop the source, this function succeeds, and
+    /// [`StoppingOwned::try_finish`] returns the failure.
     pub fn try_stop<H: ProfileHardware>(
         self,
         hardware: &mut H,
@@ -308,7 +312,7 @@ impl<'p, O: Handle, const N: usize, const P: usize> Started<'p, O, N, P> {
     ///
     /// # Errors
     /// [`WrongContext`](ProfileError::WrongContext), together with `self`: the object is still started. In all other
-    /// cases the object is stopped, and the handle is returned with the result of the hardware.
+    /// cases the object is stopped, and the function returns the handle with the result of stopping the source.
     #[cfg(feature = "critical-section")]
     pub fn stop<H: ProfileHardware>(
         self,
@@ -324,13 +328,13 @@ impl<'p, O: Handle, const N: usize, const P: usize> Started<'p, O, N, P> {
 }
 
 impl<O: Handle, const N: usize, const P: usize> StoppingOwned<'_, O, N, P> {
-    /// Returns the handle, and the result of the hardware, once the grace period is over.
+    /// Returns the handle, and the result of stopping the source, once the grace period is over.
     ///
     /// # Context
     /// Any context in which the handle may be dropped. Never waits.
     ///
     /// # Errors
-    /// The error is `self` if the grace period is not over, or if another task is starting or stopping.
+    /// The error is `self`. The grace period is not over, or another task is starting or stopping a profile.
     pub fn try_finish(self) -> Result<(O, Result<(), ProfileError>), Self> {
         if !self.stopping.is_over() {
             return Err(self);

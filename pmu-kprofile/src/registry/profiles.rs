@@ -12,15 +12,15 @@ use crate::sync::{AtomicUsize, UnsafeCell, array_of, const_fn};
 
 /// The lists of started profile objects: one list per process, and the global list.
 ///
-/// A value has room for `N` started objects, and serves processors whose [index](pmu_core::ProcessorNumber::index) is
-/// below `P`. Nothing is started on other processors.
+/// A `Profiles` has room for `N` started objects, and serves processors whose [index](pmu_core::ProcessorNumber::index)
+/// is below `P`. On a processor with a higher index, no source is started.
 ///
-/// At most one task at a time starts or stops. The functions whose names begin with `try_` never wait: if they cannot
-/// proceed at once, they return [`Busy`](crate::ProfileError::Busy). The other functions, which need the feature
-/// `critical-section`, spin until they are done. In a kernel with task priorities, keep the tasks that call them from
-/// preempting each other.
+/// At most one task at a time starts or stops a profile. The functions whose names begin with `try_` never wait: if
+/// they cannot proceed at once, they return [`Busy`](crate::ProfileError::Busy). The functions that need the feature
+/// `critical-section` spin until they can proceed. In a kernel with task priorities, keep the tasks that call these
+/// functions from preempting each other.
 ///
-/// The type contains all of its storage; a `static` is the usual place. With [`Rules::LATEST`] the initial value is all
+/// A value contains all of its storage and is usually a `static`. With [`Rules::LATEST`] the initial value is all
 /// zeros, which takes no room in an image. With other rules the initial value takes as much room in an image as in
 /// memory:
 ///
@@ -94,15 +94,15 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     const_fn! {
         /// Creates empty lists that follow [`Rules::LATEST`].
         ///
-        /// These rules are those of the latest Windows whose behavior is known for certain, without the defects of
-        /// earlier versions.
+        /// These are the rules of the latest Windows version whose behavior is known for certain. They have none of the
+        /// defects of earlier versions.
         pub const fn new() -> Self {
             Self::with_rules(Rules::LATEST)
         }
     }
 
     const_fn! {
-        /// Creates empty lists that follow a given Windows version.
+        /// Creates empty lists that follow the given rules: a Windows version and a pointer width.
         ///
         /// Only objects with the same rules can be started on these lists; for other objects the error is
         /// [`OtherRules`](crate::ProfileError::OtherRules).

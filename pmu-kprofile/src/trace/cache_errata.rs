@@ -6,7 +6,7 @@ use pmu_core::{InterruptFrame, Interval, KProfileSource};
 
 use crate::object::callback::ProfileCallback;
 
-/// Profile callback that counts timer interrupts, and limits the timer's interval, for a workaround of cache errata.
+/// Profile callback for a workaround of cache errata: counts the interrupts of `ProfileTime`, and limits its interval.
 ///
 /// While the workaround is active, the interval of `ProfileTime` must not be longer than the workaround requires: pass
 /// each requested interval through [`limit`](Self::limit) before setting it.
@@ -45,8 +45,8 @@ impl CacheErrata {
         self.longest.store(interval.get(), Ordering::Relaxed);
     }
 
-    /// Returns the interval of `ProfileTime` to set if `units` of 100 ns are requested: the request, or the limit if
-    /// that is shorter.
+    /// Returns the interval of `ProfileTime` to set if `units` of 100 ns are requested: the smaller of `units` and the
+    /// longest permitted interval.
     pub fn limit(&self, units: u64) -> u64 {
         match self.longest.load(Ordering::Relaxed) {
             u32::MAX => units,

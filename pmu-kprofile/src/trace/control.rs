@@ -58,8 +58,8 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
         self.mask
     }
 
-    /// Returns the configured sources of PMC interrupts. Their interrupts are traced while the group mask contains
-    /// [`PERF_PMC_PROFILE`].
+    /// Returns the configured sources of PMC interrupts. The interrupts of these sources are traced while the group
+    /// mask contains [`PERF_PMC_PROFILE`].
     pub fn pmc_sources(&self) -> impl Iterator<Item = KProfileSource> + '_ {
         self.configured().map(ProfileObject::source)
     }
@@ -70,7 +70,7 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
         self.objects.pmc.iter().take(self.configured)
     }
 
-    /// Sets the sources whose interrupts are traced as PMC interrupts, in place of the previous sources.
+    /// Sets the sources whose interrupts are traced as PMC interrupts. The new sources replace the previous ones.
     ///
     /// # Context
     /// Task.
@@ -107,14 +107,14 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
         Ok(())
     }
 
-    /// Selects the events whose records have the PEBS index, by hook ids: none, or [`CONTEXT_SWITCH_HOOK`]. Initially
-    /// there are none.
+    /// Selects the events whose records have the PEBS index, by hook ids. `hooks` is empty or has the one element
+    /// [`CONTEXT_SWITCH_HOOK`]. Initially no event is selected.
     ///
     /// # Context
     /// Task.
     ///
     /// # Errors
-    /// After an error nothing is changed.
+    /// After an error the selection is unchanged.
     /// - [`NoPebsIndex`](TraceError::NoPebsIndex): the Windows version has no PEBS index in its records.
     /// - [`PebsHook`](TraceError::PebsHook): the PEBS index cannot be recorded for these events.
     pub fn set_pebs_hooks(&mut self, hooks: &[u16]) -> Result<(), TraceError> {
@@ -140,7 +140,7 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
         if traces { Ok(()) } else { Err(TraceError::NotTraced(flag)) }
     }
 
-    /// Sets the group mask, and starts and stops tracing accordingly.
+    /// Sets the group mask, and starts and stops the tracing that the mask's flags select.
     ///
     /// Three flags have an effect: [`PERF_PROFILE`] and [`PERF_PMC_PROFILE`] start and stop profile objects, and
     /// [`PERF_CONTEXT_SWITCH`] turns the tracing of context switches on and off. Other flags are only stored.
@@ -149,7 +149,7 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
     /// Task.
     ///
     /// # Errors
-    /// See [`TraceError`]. If a start fails, the objects that this call started are stopped again.
+    /// See [`TraceError`]. If starting an object fails, the objects that this call started before are stopped again.
     pub fn set_group_mask<H: ProfileHardware>(
         &mut self,
         mask: GroupMask,

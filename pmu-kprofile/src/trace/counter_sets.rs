@@ -4,8 +4,8 @@ use pmu_core::{KProfileSource, NtStatus, ProcessorNumber};
 
 use crate::affinity::Affinity;
 
-/// Allocates and frees the counters whose values are in trace records, like `HalAllocatePmcCounterSet` and
-/// `HalFreePmcCounterSet`.
+/// Allocates and frees the counters whose values are in trace records, as Windows' `HalAllocatePmcCounterSet` and
+/// `HalFreePmcCounterSet` do.
 ///
 /// ```
 /// use pmu_core::{KProfileSource, NtStatus, ProcessorNumber};
@@ -36,8 +36,8 @@ pub trait CounterSets {
     /// Returns the active processors.
     fn active_processors(&self) -> Affinity;
 
-    /// Returns the number of counters that a processor has: `HalQueryProfileNumberOfCounters`. From version 1903 on, at
-    /// most this many sources can be traced.
+    /// Returns the number of counters that a processor has: `HalQueryProfileNumberOfCounters`. From version 1903 on,
+    /// this number is the maximum of sources that can be selected for a logger.
     fn counters(&self) -> usize;
 
     /// Allocates counters for the sources on a processor, and starts them.
