@@ -9,10 +9,10 @@ pub const MAX_PMC_VALUES: usize = 7;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Extended {
-    /// PEBS index of the processor. In Windows, only records of context switches have it.
+    /// PEBS index of the processor. In Windows, only records of context switches have a PEBS index.
     pub pebs_index: Option<u64>,
-    /// Values of counters, in the order of [`CounterNames`](super::CounterNames); zeros if no counters are allocated on
-    /// the processor.
+    /// Values of counters, in the order of [`CounterNames`](super::CounterNames). If no counters are allocated on the
+    /// processor, the values are 0.
     #[cfg_attr(feature = "defmt", defmt(Debug2Format))]
     pub pmc_values: Vec<u64, MAX_PMC_VALUES>,
 }

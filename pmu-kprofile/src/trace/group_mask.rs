@@ -18,11 +18,11 @@ pub const PERF_COMPACT_CSWITCH: u32 = 0x2000_0100;
 /// `PERF_HV_PROFILE`, a flag of a group mask: sampled profiles of the hypervisor.
 pub const PERF_HV_PROFILE: u32 = 0x8080_0000;
 
-/// `EVENT_TRACE_FLAG_PROFILE`, a flag of `EVENT_TRACE_PROPERTIES.EnableFlags`: sampled profiles, as [`PERF_PROFILE`] in
-/// a group mask.
+/// `EVENT_TRACE_FLAG_PROFILE`, a flag of `EVENT_TRACE_PROPERTIES.EnableFlags`: sampled profiles. The flag has the same
+/// meaning as [`PERF_PROFILE`] in a group mask.
 pub const EVENT_TRACE_FLAG_PROFILE: u32 = 0x0100_0000;
 
-/// `PERF_MASK_INDEX`: the bits of a flag that are the index of the flag's word in a group mask.
+/// `PERF_MASK_INDEX`: the bits of a flag that hold the index of the flag's word in a group mask.
 pub const PERF_MASK_INDEX: u32 = 0xE000_0000;
 
 /// `PERF_NUM_MASKS`: number of 32-bit words in a group mask.
@@ -30,7 +30,7 @@ pub const PERF_NUM_MASKS: usize = 8;
 
 /// A set of kernel events that a logger records: `PERFINFO_GROUPMASK`, eight 32-bit words of flags.
 ///
-/// The top three bits of a flag are the index of its word; the other bits are set in that word.
+/// The top three bits of a flag are the index of a word; the other bits of the flag are the bits to set in that word.
 ///
 /// ```
 /// use pmu_kprofile::trace::{EVENT_TRACE_FLAG_PROFILE, GroupMask, PERF_PMC_PROFILE, PERF_PROFILE};
@@ -51,8 +51,8 @@ impl GroupMask {
 
     /// Converts the `EnableFlags` of a logger to a group mask.
     ///
-    /// The first word of the mask is `flags`, except that [`EVENT_TRACE_FLAG_PROFILE`] becomes [`PERF_PROFILE`], which
-    /// is in another word. No flag of `EnableFlags` becomes [`PERF_PMC_PROFILE`].
+    /// The first word of the mask is `flags` without [`EVENT_TRACE_FLAG_PROFILE`]. This flag becomes [`PERF_PROFILE`],
+    /// which is in another word. No flag of `EnableFlags` becomes [`PERF_PMC_PROFILE`].
     pub const fn from_enable_flags(flags: u32) -> Self {
         let mut mask = Self::EMPTY;
         mask.masks[0] = flags & !EVENT_TRACE_FLAG_PROFILE;

@@ -11,7 +11,7 @@ use crate::trace::event::source_interval::{IntervalHook, SourceInterval};
 /// The services that query and set the intervals of profile sources: `NtQueryIntervalProfile` and
 /// `NtSetIntervalProfile`.
 ///
-/// Intervals are machine-wide, and the profile interface stores them. This type stores the rest: the interval of
+/// An interval is the same for the whole machine, and the profile interface stores it. This type stores the interval of
 /// `ProfileAlignmentFixup`, which has no effect, and whether changes of intervals are traced.
 ///
 /// ```
@@ -68,7 +68,7 @@ impl IntervalServices {
         }
     }
 
-    /// Limits each interval of `ProfileTime` that is set to the longest that `errata` permits.
+    /// Lets the services set no longer interval of `ProfileTime` than `errata` permits.
     ///
     /// # Examples
     /// ```
@@ -92,9 +92,9 @@ impl IntervalServices {
 
     /// Returns the interval of a source, in the unit of the source: `NtQueryIntervalProfile`.
     ///
-    /// The result is 0 for a source that is not supported. For `ProfileAlignmentFixup` it is the interval that was set
-    /// last, initially 0. As in Windows, the service succeeds even if the caller's memory faults when the kernel writes
-    /// the result there.
+    /// The result is 0 for a source that is not supported. For `ProfileAlignmentFixup`, the result is the interval that
+    /// was set last, initially 0. As in Windows, the service succeeds even if the caller's memory faults when the
+    /// kernel writes the result there.
     ///
     /// # Context
     /// Task.
@@ -118,11 +118,12 @@ impl IntervalServices {
     /// Sets the interval of a source, clamped to the source's limits, and returns the clamped interval:
     /// `NtSetIntervalProfile`.
     ///
-    /// `Ok(None)` means that the service succeeds without an effect: the source is not supported, or is
-    /// `ProfileAlignmentFixup`, whose interval is only stored.
+    /// `Ok(None)` means that the service succeeds without an effect on the hardware. Either the source is not
+    /// supported, or the source is `ProfileAlignmentFixup`, whose interval is only stored.
     ///
-    /// If [tracing is on](Self::begin_trace) and an interval was set, `record` is called with the event of a record
-    /// 0x0F48. The old interval in this event is 0 if the old interval was set while tracing was off.
+    /// If [`begin_trace`](Self::begin_trace) turned tracing on and the result is not `Ok(None)`, `record` is called
+    /// with the event for a record with hook id 0x0F48. If the previous interval was set while tracing was off, the
+    /// member `old` of this event is 0.
     ///
     /// A running counter is loaded with the new interval at its next overflow. A running timer takes the new interval
     /// at [`Session::apply_interval`](pmu_core::Session::apply_interval).
@@ -131,8 +132,8 @@ impl IntervalServices {
     /// Task.
     ///
     /// # Errors
-    /// `STATUS_PRIVILEGE_NOT_HELD`: from version 6.2 on, the caller is in user mode and lacks
-    /// `SeSystemProfilePrivilege`. Nothing is changed.
+    /// `STATUS_PRIVILEGE_NOT_HELD`: the caller is in user mode and lacks `SeSystemProfilePrivilege`, and the Windows
+    /// version is 6.2 or later. Nothing is changed.
     pub fn set(
         &self,
         interface: &impl ProfileInterface,
@@ -167,9 +168,9 @@ impl IntervalServices {
 
     /// Begins to trace changes of intervals, and records the present interval of each of `sources`.
     ///
-    /// `sources` are the sources whose samples will be traced: a reader of the trace weighs samples by these intervals.
-    /// For each supported source, `record` is called with the event of a record 0x0F49, whose old and new intervals are
-    /// equal. Before version 6.0 the call does nothing.
+    /// `sources` are the sources whose samples will be traced. A reader of the trace weighs the samples by the recorded
+    /// intervals. For each supported source, `record` is called with the event for a record with hook id 0x0F49. The
+    /// old and the new interval of this event are equal. Before version 6.0 the call does nothing.
     ///
     /// # Context
     /// Task. Call this function before `TraceControl::set_group_mask` turns the tracing of samples on.
@@ -208,7 +209,7 @@ impl IntervalServices {
 
     /// Ends the tracing of intervals, and records the present interval of each of `sources`.
     ///
-    /// For each supported source, `record` is called with the event of a record 0x0F4A. If
+    /// For each supported source, `record` is called with the event for a record with hook id 0x0F4A. If
     /// [`begin_trace`](Self::begin_trace) did not turn tracing on, nothing is recorded.
     ///
     /// # Context

@@ -34,32 +34,33 @@ use crate::trace::record_error::RecordError;
 pub struct Record<'b> {
     /// Width of the traced kernel's pointers.
     pub width: PointerWidth,
-    /// Version from the header, together with the flags of the same word that do not concern extended data.
+    /// Version in the header. The same word has flags; the flags that do not concern extended data are part of this
+    /// member.
     pub version: u16,
     /// Time stamp, in the unit of the trace's clock.
     pub timestamp: u64,
-    /// The PEBS index and the values of counters, which are optional in a record of any event.
+    /// Extended data: the PEBS index and the values of counters. Both are optional in a record of any event.
     pub extended: Extended,
     /// The event that the record describes.
     pub event: Event<'b>,
-    /// Bytes after the known members of the event.
+    /// Bytes of the record after those members of the event that this crate knows.
     pub rest: &'b [u8],
 }
 
 impl<'b> Record<'b> {
-    /// Creates a record of this crate's version, without extended data.
+    /// Creates a record with the version [`RECORD_VERSION`](crate::trace::RECORD_VERSION), without extended data.
     pub fn new(width: PointerWidth, timestamp: u64, event: impl Into<Event<'b>>) -> Self {
         let (event, extended) = (event.into(), Extended::default());
         Self { width, version: RECORD_VERSION, timestamp, extended, event, rest: &[] }
     }
 
-    /// Encodes the record into the beginning of `bytes` and returns its length.
+    /// Encodes the record into the beginning of `bytes`, and returns the length of the record in bytes.
     ///
     /// # Context
     /// Any.
     ///
     /// # Errors
-    /// [`NoRoom`](RecordError::NoRoom): the buffer is too small. Nothing is written to it.
+    /// [`NoRoom`](RecordError::NoRoom): `bytes` is too small. Nothing is written to `bytes`.
     pub fn encode(&self, bytes: &mut [u8]) -> Result<usize, RecordError> {
         let mut length = Writer::new(&mut []);
         self.write(0, &mut length);
@@ -87,18 +88,18 @@ impl<'b> Record<'b> {
         to.put(self.rest);
     }
 
-    /// Decodes the record at the beginning of `bytes`, and returns it with its length.
+    /// Decodes the record at the beginning of `bytes`, and returns the record with its length in bytes.
     ///
-    /// Unknown parts of a record are kept: an unknown event as [`Event::Other`], unknown flags in `version`, unknown
-    /// members in `rest`.
+    /// Parts of a record that this crate does not know are kept: an event in [`Event::Other`], flags in
+    /// [`version`](Self::version), and members of an event in [`rest`](Self::rest).
     ///
     /// # Context
     /// Any.
     ///
     /// # Errors
-    /// - [`Marker`](RecordError::Marker): the marker in the header is not that of a performance record.
-    /// - [`TooShort`](RecordError::TooShort): the length in the header is more than that of `bytes`, or the record is
-    ///   shorter than its event.
+    /// - [`Marker`](RecordError::Marker): the marker in the header is not the marker of a performance record.
+    /// - [`TooShort`](RecordError::TooShort): `bytes` is shorter than the length in the record's header, or the record
+    ///   is too short for the members of its event.
     ///
     /// # Examples
     /// ```

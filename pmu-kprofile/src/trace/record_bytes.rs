@@ -11,7 +11,7 @@ use crate::trace::record_error::RecordError;
 pub struct RecordBytes<const W: usize = SAMPLE_WORDS>(pub(super) [[u8; 8]; W]);
 
 impl<const W: usize> RecordBytes<W> {
-    /// Returns the bytes of the record, in the form that a trace file has.
+    /// Returns the bytes of the record, as they are written to a trace file.
     pub fn as_slice(&self) -> &[u8] {
         let bytes = self.0.as_flattened();
         let size = match bytes {
@@ -24,7 +24,8 @@ impl<const W: usize> RecordBytes<W> {
     /// Decodes the record.
     ///
     /// # Errors
-    /// A record that was pushed by the ring's methods never fails to decode.
+    /// See [`Record::decode`]. Decoding a record that a method of [`TraceRing`](crate::trace::TraceRing) pushed never
+    /// fails.
     pub fn decode(&self) -> Result<Record<'_>, RecordError> {
         Record::decode(self.as_slice()).map(|(record, _)| record)
     }

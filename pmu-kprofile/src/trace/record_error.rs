@@ -7,17 +7,18 @@ use core::fmt;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum RecordError {
-    /// There are fewer bytes than the length in the record's header, or the record is shorter than its event.
+    /// There are fewer bytes than the length in the record's header, or the record is too short for the members of its
+    /// event.
     TooShort,
-    /// The marker in the header, this number, is not that of a performance record.
+    /// The marker in the header is this number, not the marker of a performance record.
     Marker(u32),
-    /// The hook id, this number, belongs to another event than the expected one.
+    /// The hook id is this number, not the hook id of the expected event.
     Hook(u16),
-    /// There are this many elements, more than a record can have.
+    /// The record would have this number of elements, which is more than a record can have.
     TooMany(usize),
     /// The buffer is too small.
     NoRoom {
-        /// Number of bytes needed. A record has at most 0xFFFF bytes, so it cannot be written if this is more.
+        /// Number of bytes needed. A record has at most 0xFFFF bytes. If `needed` is higher, no buffer is large enough.
         needed: usize,
     },
 }

@@ -22,10 +22,11 @@ const TRIES: usize = 8;
 /// Number of words of a context switch with all extended data: header, time stamp, index, values, and 24 bytes.
 const SWITCH_WORDS: usize = 2 + 1 + MAX_PMC_VALUES + 3;
 
-/// A ring of `N` call chains of one processor, for [`TraceRing::push_call_chain`].
+/// A ring with room for `N` call chains of one processor, for [`TraceRing::push_call_chain`].
 pub type StackRing<const N: usize> = TraceRing<N, STACK_WORDS>;
 
-/// A ring of `N` context switches of one processor, each with room for all extended data.
+/// A ring with room for `N` context switches of one processor. Each record has room for the PEBS index and the maximum
+/// number of counter values.
 pub type SwitchRing<const N: usize> = TraceRing<N, SWITCH_WORDS>;
 
 /// A ring of the trace records of one processor: interrupts push records, and a task drains them.
@@ -75,7 +76,7 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
 
     /// Pushes the record of a profile interrupt; returns `false` if the ring is full.
     ///
-    /// A record that finds the ring full is counted as [dropped](Self::dropped).
+    /// If the ring is full, the record is lost and counted as [dropped](Self::dropped).
     ///
     /// # Context
     /// Any, NMI included, on the ring's processor. Wait-free.
@@ -86,8 +87,8 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
 
     /// Pushes the call chain of an interrupt; returns `false` if the ring is full.
     ///
-    /// A call chain longer than a record is cut off at its outer end. A call chain that finds the ring full is counted
-    /// as [dropped](Self::dropped).
+    /// If a call chain is too long for a record, its outermost return addresses are cut off. If the ring is full, the
+    /// call chain is lost and counted as [dropped](Self::dropped).
     ///
     /// # Context
     /// Any, NMI included, on the ring's processor. The function is wait-free if the frame's
@@ -117,8 +118,7 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
     /// A record that is not pushed is counted as [dropped](Self::dropped).
     ///
     /// # Context
-    /// Any, NMI included, on the ring's processor. Wait-free. During the call, the bytes of the record are on the
-    /// stack.
+    /// Any, NMI included, on the ring's processor. Wait-free. During the call, the encoded record is on the stack.
     ///
     /// # Examples
     /// ```
@@ -170,7 +170,8 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
         false
     }
 
-    /// Returns the number of records dropped so far, because the ring was full or they were longer than a slot.
+    /// Returns the number of records that were dropped so far. A record is dropped if the ring is full, or if the
+    /// record is longer than a slot.
     ///
     /// # Context
     /// Any.

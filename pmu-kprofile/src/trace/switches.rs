@@ -56,7 +56,8 @@ impl Gate {
 }
 
 impl<const N: usize> SwitchTrace<N> {
-    /// Creates a trace that writes into `rings`: one ring per processor, by index. The trace is off.
+    /// Creates a trace that writes into `rings`, which has one ring per processor, by processor index. The trace is
+    /// off.
     pub const fn new(width: PointerWidth, rings: &'static [SwitchRing<N>]) -> Self {
         let gate = Gate { traced: AtomicBool::new(false), stamped: AtomicBool::new(false) };
         Self { width, rings, gate, ringless: AtomicU64::new(0) }
@@ -102,7 +103,8 @@ impl<const N: usize> SwitchTrace<N> {
         ring.push(&Record { extended, ..Record::new(self.width, timestamp, switch) });
     }
 
-    /// Returns the number of context switches lost so far, because a ring was full or the processor has no ring.
+    /// Returns the number of context switches that were lost so far. A context switch is lost if the ring is full, or
+    /// if the processor has no ring.
     ///
     /// # Context
     /// Any.

@@ -28,14 +28,16 @@ pub struct TraceCallback<const N: usize> {
 }
 
 impl<const N: usize> TraceCallback<N> {
-    /// Creates a callback that writes records of the kind `hook` into `rings`: one ring per processor, by index.
+    /// Creates a callback that writes records of the kind `hook` into `rings`, which has one ring per processor, by
+    /// processor index.
     pub const fn new(hook: Hook, width: PointerWidth, rings: &'static [TraceRing<N>]) -> Self {
         Self { hook, width, rings, stacks: &[], ringless: AtomicU64::new(0) }
     }
 
     /// Also writes the call chain of each interrupt into `stacks`, as a [`StackWalk`](crate::trace::StackWalk) record.
     ///
-    /// `stacks` has one ring per processor, by index. A processor without a ring in `stacks` records no call chains.
+    /// `stacks` has one ring per processor, by processor index. A processor without a ring in `stacks` records no call
+    /// chains.
     ///
     /// # Examples
     /// ```
@@ -62,10 +64,11 @@ impl<const N: usize> TraceCallback<N> {
         self
     }
 
-    /// Returns the number of records lost so far, because a ring was full or the processor has no ring.
+    /// Returns the number of records that were lost so far. A record is lost if the ring is full, or if the processor
+    /// has no ring.
     ///
-    /// If other callbacks write to the same rings, the records that these callbacks lost in full rings are counted as
-    /// well.
+    /// If other callbacks write to the same rings, the number includes the records of these callbacks that were lost
+    /// because a ring was full.
     pub fn dropped(&self) -> u64 {
         let full: u64 = self.rings.iter().map(TraceRing::dropped).sum();
         let stacks: u64 = self.stacks.iter().map(StackRing::dropped).sum();

@@ -10,14 +10,14 @@ use crate::trace::trace_objects::MAX_PMC_SOURCES;
 
 /// Reason that tracing was not configured, started or stopped.
 ///
-/// If stopping an object fails with [`Hardware`](ProfileError::Hardware), the change is made nevertheless. After any
-/// other error nothing is changed.
+/// If stopping an object fails with [`Hardware`](ProfileError::Hardware), the requested change is made nevertheless.
+/// After any other error nothing is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum TraceError {
-    /// This flag's events are not traced by this version of Windows: [`PERF_PROFILE`](crate::trace::PERF_PROFILE) needs
-    /// Windows XP or later, and [`PERF_PMC_PROFILE`](crate::trace::PERF_PMC_PROFILE) Windows 8 or later.
+    /// This version of Windows does not trace the events of this flag. [`PERF_PROFILE`](crate::trace::PERF_PROFILE)
+    /// needs Windows XP or later. [`PERF_PMC_PROFILE`](crate::trace::PERF_PMC_PROFILE) needs Windows 8 or later.
     NotTraced(u32),
     /// No source was given.
     NoSource,
@@ -25,24 +25,25 @@ pub enum TraceError {
     TooManySources(usize),
     /// This source was given twice.
     DuplicateSource(KProfileSource),
-    /// This source cannot be traced: the hardware does not support it, it is `ProfileTime`, or its number is above
-    /// 32,767.
+    /// PMC interrupts of this source cannot be traced: the hardware does not support the source, the source is
+    /// `ProfileTime`, or the source's number is above 32,767.
     UnsupportedSource(KProfileSource),
     /// The sources of PMC interrupts cannot be changed while PMC interrupts are traced.
     Busy,
     /// The tracing of PMC interrupts was requested, but no sources are configured.
     NotConfigured,
-    /// This version of Windows, before Windows 8, has no PEBS index in its records.
+    /// The records of this Windows version have no PEBS index: the version is before Windows 8.
     NoPebsIndex,
-    /// The PEBS index cannot be recorded for the requested events. Only [`CONTEXT_SWITCH_HOOK`] can be requested, once,
-    /// and only if the objects were created [`with_switches`](crate::trace::TraceObjects::with_switches).
+    /// The PEBS index cannot be recorded for the requested events. The request must be empty or have the one element
+    /// [`CONTEXT_SWITCH_HOOK`]. The latter also requires objects that were created by
+    /// [`with_switches`](crate::trace::TraceObjects::with_switches).
     PebsHook,
     /// An object could not be started or stopped.
     Profile(ProfileError),
 }
 
 impl TraceError {
-    /// Returns the status with which Windows reports this error; `None` if it has none.
+    /// Returns the status with which Windows reports this error; `None` if Windows has no status for it.
     pub const fn status(&self) -> Option<NtStatus> {
         match self {
             Self::NoSource

@@ -13,8 +13,8 @@ pub const MAX_PMC_SOURCES: usize = 4;
 ///
 /// [`with_switches`](Self::with_switches) adds the tracing of context switches.
 ///
-/// In Windows 8 and later, these are callback objects. Earlier kernels traced sampled profiles without an object. Here
-/// the same objects serve all versions, and trace the same interrupts.
+/// Windows 8 and later trace with callback objects. Earlier versions of Windows traced sampled profiles without an
+/// object. This crate uses the same objects for all versions, and traces the interrupts that Windows traces.
 #[derive(Debug)]
 pub struct TraceObjects {
     pub(super) sampled: ProfileObject<'static>,
@@ -26,7 +26,7 @@ impl TraceObjects {
     /// Creates the objects from two callbacks, usually [`TraceCallback`](crate::trace::TraceCallback)s.
     ///
     /// Interrupts of `ProfileTime` call `sampled`, and interrupts of the configured sources call `pmc`. The objects can
-    /// be started on [`Profiles`](crate::Profiles) with the same rules.
+    /// only be started on a [`Profiles`](crate::Profiles) with the same rules.
     pub const fn new(
         rules: Rules,
         sampled: &'static dyn ProfileCallback,
@@ -45,7 +45,7 @@ impl TraceObjects {
         }
     }
 
-    /// Also lets the group mask turn the tracing of context switches on and off.
+    /// Adds `switches` to the objects, so that the group mask also turns the tracing of context switches on and off.
     ///
     /// # Examples
     /// ```

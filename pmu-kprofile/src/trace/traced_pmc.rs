@@ -12,13 +12,13 @@ use crate::trace::counter_sets::CounterSets;
 use crate::trace::extended::MAX_PMC_VALUES;
 use crate::trace::once_list::OnceList;
 
-/// Maximum number of counters whose values can be selected for a logger's records, in any Windows version.
+/// Maximum number of counters that can be selected for a logger's records, in any Windows version.
 pub const MAX_TRACED_COUNTERS: usize = 8;
 
 /// Maximum number of events whose records can have the values of counters: the length of `ETW_PMC_SUPPORT.HookId`.
 pub const MAX_TRACED_HOOKS: usize = 4;
 
-/// Facts that only the kernel knows: about a logger, and about the caller of a request to the logger.
+/// Facts that only the kernel knows, about a logger and about the caller of a request to the logger.
 ///
 /// # Examples
 /// ```
@@ -48,17 +48,19 @@ pub const MAX_TRACED_HOOKS: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct LoggerFacts {
-    /// Set if the trace handle in the request names an active logger.
+    /// `true` if the trace handle in the request names an active logger. If not, the status is
+    /// `STATUS_WMI_INSTANCE_NOT_FOUND`.
     pub is_active: bool,
-    /// Set if the caller has the access right `TRACELOG_GUID_ENABLE`.
+    /// `true` if the caller has the access right `TRACELOG_GUID_ENABLE`. If not, the status is `STATUS_ACCESS_DENIED`.
     pub may_enable: bool,
-    /// Set if the logger's buffers are paged memory.
+    /// `true` if the logger's buffers are paged memory. If so, the status is `STATUS_INVALID_PARAMETER`.
     pub is_paged: bool,
-    /// Set if the memory for the logger's selection of counters and events was allocated.
+    /// `true` if the kernel allocated memory for the logger's selection of counters and events. If not, the status is
+    /// `STATUS_NO_MEMORY`.
     pub has_memory: bool,
 }
 
-/// Selects the counters whose values are in a logger's records, and the events whose records have the values:
+/// Selects the counters whose values are in a logger's records, and the events whose records have these values:
 /// `ETW_PMC_SUPPORT`.
 ///
 /// ```
@@ -90,7 +92,7 @@ pub struct TracedPmc {
 }
 
 impl TracedPmc {
-    /// Creates the selection of a logger, with no counters and no events.
+    /// Creates the selection of one logger, with no counters and no events selected.
     pub const fn new(rules: Rules) -> Self {
         Self {
             rules,
@@ -100,13 +102,14 @@ impl TracedPmc {
         }
     }
 
-    /// Selects the sources that are counted, and allocates counters for these sources on each active processor: class
-    /// 0x0F.
+    /// Selects the sources that are counted, and allocates counters for these sources on each active processor:
+    /// information class 0x0F.
     ///
     /// The checks are those of Windows, in the order of Windows. `array` is `ProfileSource`: the 32-bit numbers that
     /// follow the trace handle in the request.
     ///
-    /// At most eight sources, [`MAX_TRACED_COUNTERS`], are accepted; a record has the values of the first seven.
+    /// At most eight sources ([`MAX_TRACED_COUNTERS`]) are accepted. A record has the values of the first seven
+    /// sources.
     ///
     /// # Context
     /// Task.
@@ -114,13 +117,14 @@ impl TracedPmc {
     /// # Errors
     /// After an error, no counters stay allocated and the selection is unchanged.
     /// - `STATUS_NOT_IMPLEMENTED`: the Windows version is before 6.2.
-    /// - `STATUS_INVALID_PARAMETER`: the length of the array is not a multiple of 4; there is no source; there are more
-    ///   sources than [the version](pmu_core::WindowsVersion::traced_counters_limit) takes; or the logger's memory is
-    ///   paged.
+    /// - `STATUS_INVALID_PARAMETER`: the length of `array` is not a multiple of 4; `array` is empty; `array` has more
+    ///   sources than the [limit](pmu_core::WindowsVersion::traced_counters_limit) of the Windows version, or more than
+    ///   eight; or the logger's buffers are paged memory.
     /// - `STATUS_WMI_INSTANCE_NOT_FOUND`, `STATUS_ACCESS_DENIED`, `STATUS_NO_MEMORY`: see [`LoggerFacts`].
-    /// - `STATUS_WMI_ALREADY_ENABLED`: the sources were selected before, and [`stop`](Self::stop) was not called since.
-    /// - `STATUS_NOT_SUPPORTED`: a number is not that of a source.
-    /// - The status of [`CounterSets::allocate`].
+    /// - `STATUS_WMI_ALREADY_ENABLED`: the logger's sources were selected before, and [`stop`](Self::stop) was not
+    ///   called since then.
+    /// - `STATUS_NOT_SUPPORTED`: no profile source has one of the numbers in `array`.
+    /// - The status that [`CounterSets::allocate`] returned.
     pub fn set_counters(
         &self,
         array: &[u8],
@@ -165,18 +169,19 @@ impl TracedPmc {
         self.allocated.iter().for_each(|mask| mask.store(0, Ordering::Relaxed));
     }
 
-    /// Selects the events whose records have the values of the [counters](Self::set_counters): class 0x0E.
+    /// Selects the events whose records have the values of the selected [counters](Self::set_counters): information
+    /// class 0x0E.
     ///
-    /// `array` is `HookId`: the 32-bit numbers that follow the trace handle in the request. **Inferred**: the checks
-    /// are the same as those for counters.
+    /// `array` is `HookId`: the 32-bit numbers that follow the trace handle in the request. **Inferred**: Windows makes
+    /// the same checks as for the selection of counters.
     ///
     /// # Context
     /// Task.
     ///
     /// # Errors
-    /// The errors of [`set_counters`](Self::set_counters), except `STATUS_NOT_SUPPORTED` and those of allocating
-    /// counters. At most [`MAX_TRACED_HOOKS`] hook ids are accepted. A hook id wider than 16 bits is reported as
-    /// `STATUS_INVALID_PARAMETER`.
+    /// The errors of [`set_counters`](Self::set_counters), except `STATUS_NOT_SUPPORTED` and the status of
+    /// `CounterSets::allocate`. `STATUS_INVALID_PARAMETER` is also the error if `array` has more than
+    /// [`MAX_TRACED_HOOKS`] hook ids, or a hook id above 0xFFFF.
     pub fn set_hooks(&self, array: &[u8], logger: LoggerFacts) -> Result<(), NtStatus> {
         let words: Vec<u32, MAX_TRACED_HOOKS> = self.check(array, MAX_TRACED_HOOKS, logger)?;
         if words.iter().any(|hook| *hook > u16::MAX.into()) {
@@ -219,7 +224,7 @@ impl TracedPmc {
         Ok(numbers)
     }
 
-    /// Returns the sources that are counted, in the order of their values in a record.
+    /// Returns the selected sources, in the order in which their values are in a record.
     ///
     /// The names in [`CounterNames`](crate::trace::CounterNames) are in the same order.
     ///
@@ -237,11 +242,11 @@ impl TracedPmc {
         self.hooks.items().map(|hook| hook as u16)
     }
 
-    /// Returns the values of the counters for the record of an event, each read by `read` on the processor that
-    /// executes the call.
+    /// Returns the counter values for the record of an event. `read` returns the value of one source's counter on the
+    /// processor that executes the call.
     ///
-    /// The result is empty if the event or the sources are not selected. If `read` returns `None`, because no counters
-    /// are allocated on the processor, the value is 0.
+    /// The result is empty if the event is not selected, or if no source is selected. If no counter is allocated on the
+    /// processor, `read` returns `None`, and the value is 0.
     ///
     /// # Context
     /// Any. The function is wait-free if `read` is wait-free.
@@ -259,8 +264,8 @@ impl TracedPmc {
         values
     }
 
-    /// Ends the traced PMC of a logger that is stopped: frees the counters, and clears the selected counters and
-    /// events.
+    /// Ends the traced PMC of a logger that is stopped: frees the counters, and clears the selection of counters and
+    /// the selection of events.
     ///
     /// Both selections may then be made again.
     ///

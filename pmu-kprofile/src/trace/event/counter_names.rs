@@ -8,7 +8,8 @@ use crate::trace::record_error::RecordError;
 /// Hook id of a record of the names of counters: `PERFINFO_LOG_TYPE_PMC_CONFIG`.
 pub const PMC_CONFIG_HOOK: u16 = 0x0F30;
 
-/// The names of the counters whose [values](crate::trace::Extended::pmc_values) are in records, in the same order.
+/// The names of the counters whose [values](crate::trace::Extended::pmc_values) are in records. The names are in the
+/// order of the values.
 ///
 /// ```
 /// use pmu_kprofile::PointerWidth;

@@ -48,15 +48,15 @@ impl Hook {
 
 /// A profile interrupt as a record describes it: the address, the thread, and the count or the source.
 ///
-/// As in Windows, a record of this event has no PEBS index.
+/// As in Windows' record of a profile interrupt, there is no member for a PEBS index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Sample {
-    /// Address to which the interrupt returns; at most 32 bits wide for a 32-bit kernel.
+    /// Address to which the interrupt returns. In the record of a 32-bit kernel, the address has 32 bits.
     pub pc: u64,
     /// Id of the interrupted thread.
     pub thread: u32,
-    /// Members that depend on whether the interrupt is a sampled profile or a PMC interrupt.
+    /// The members of the record that differ between a sampled profile and a PMC interrupt.
     pub detail: Detail,
 }
 
@@ -71,14 +71,14 @@ pub enum Detail {
         /// Flags of the sample, which are [`EXECUTING_DPC`], [`EXECUTING_ISR`], and the thread's priority in
         /// [`PRIORITY`].
         flags: u8,
-        /// Rank, a member that this crate passes on as it is.
+        /// Rank. This crate neither interprets nor changes the member.
         rank: u8,
     },
     /// Members of a PMC interrupt.
     PmcInterrupt {
-        /// Number of the profile source.
+        /// Number of the profile source: see [`KProfileSource`](pmu_core::KProfileSource).
         source: u16,
-        /// Reserved member, which this crate passes on as it is.
+        /// Reserved member. This crate neither interprets nor changes the member.
         reserved: u16,
     },
 }

@@ -9,10 +9,10 @@ use crate::trace::record_error::RecordError;
 /// Hook id of a record with several sampled profiles: `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_CACHE`.
 pub const SAMPLED_PROFILE_CACHE_HOOK: u16 = 0x0F37;
 
-/// `PERFINFO_SAMPLED_PROFILE_CACHE_MAX`: maximum number of sampled profiles in one record.
+/// `PERFINFO_SAMPLED_PROFILE_CACHE_MAX`: maximum number of sampled profiles in one [`SampleCache`].
 pub const MAX_CACHED_SAMPLES: usize = 20;
 
-/// Several sampled profiles that Windows collected and then wrote in one record.
+/// Several sampled profiles in one record: Windows collected them and then wrote them together.
 ///
 /// # Examples
 /// ```

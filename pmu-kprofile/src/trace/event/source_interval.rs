@@ -30,13 +30,13 @@ pub enum IntervalHook {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SourceInterval<'b> {
-    /// Occasion of the record.
+    /// Occasion on which the interval is recorded.
     pub hook: IntervalHook,
     /// Number of the source: see [`KProfileSource`](pmu_core::KProfileSource).
     pub source: u32,
-    /// Interval that is in force after the event, in the unit of the source.
+    /// Interval that is in force after the recorded event, in the unit of the source.
     pub new: u32,
-    /// Interval that was in force before the event; 0 if tracing was off when it was set.
+    /// Interval that was in force before the event; 0 if that interval was set while tracing was off.
     pub old: u32,
     /// Name of the source. Only records of version 3 have it.
     pub name: Option<Utf16<'b>>,
