@@ -10,7 +10,7 @@ use crate::name::event_name::EventName;
 use crate::name::hash::{ROOM, Wanted};
 use crate::tables::ERRATA;
 
-/// An event of a core type, as the vendor's list has it: name, encodings, and the counters that can count the event.
+/// An event of a core type, with its name, its encodings and the counters that can count it, as in the vendor's list.
 ///
 /// ```
 /// use pmu_core::{CounterSet, Event};
@@ -52,16 +52,17 @@ impl PmuEvent {
     /// Returns the event's select: event number, unit mask with its extension, and qualifiers. Mode, interrupt and
     /// enable bits are 0.
     ///
-    /// If the event has several encodings, this is the first. If only a fixed counter counts the event, the select is
-    /// the encoding in the vendor's list; no event-select register takes this value.
+    /// If the event has several encodings, the select is that of the first encoding. If only a fixed counter counts the
+    /// event, the select is the encoding in the vendor's list, and the value must not be written to an event-select
+    /// register.
     pub const fn select(&self) -> EventSelect {
         EventSelect::from_bits(self.record.select)
     }
 
     /// Returns the counters of the core type that can count the event.
     ///
-    /// A processor of the core type may lack some of these counters. For an event of AMD's, the result is all general
-    /// counters.
+    /// A processor of the core type may lack some of these counters. For every event of an AMD core type, the result
+    /// has all general counters.
     ///
     /// ```
     /// use pmu_core::CounterSet;
@@ -73,12 +74,13 @@ impl PmuEvent {
         CounterSet::from_bits(self.record.shape.counters)
     }
 
-    /// Returns whether the event may happen more than 15 times per cycle, so that only a merged pair of counters counts
-    /// it right.
+    /// Returns whether the event may happen more than 15 times per cycle. Only a merged pair of counters counts such an
+    /// event correctly.
     ///
-    /// Examples are retired floating-point operations of AMD's Zen. `pmu-core` merges no counters: it
-    /// [refuses](pmu_core::CounterError::NeedsCounterPair) such an event unless the caller promises, by
-    /// [`at_most_15_per_cycle`](Event::at_most_15_per_cycle), that the event stays within that limit.
+    /// An example is the number of retired floating-point operations on AMD Zen processors. `pmu-core` merges no
+    /// counters: it [refuses](pmu_core::CounterError::NeedsCounterPair) such an event unless the caller promises, by
+    /// [`at_most_15_per_cycle`](Event::at_most_15_per_cycle), that the event does not happen more than 15 times per
+    /// cycle.
     ///
     /// ```
     /// use pmu_core::Event;
@@ -94,13 +96,13 @@ impl PmuEvent {
 
     /// Returns whether only a fixed counter can count the event.
     ///
-    /// If so, no general counter counts the event by its [`select`](Self::select).
+    /// If the result is `true`, a general counter with the event's [`select`](Self::select) does not count the event.
     pub const fn is_fixed_only(&self) -> bool {
         self.record.shape.counters & CounterSet::GENERAL.bits() == 0
     }
 
-    /// Returns the encodings of the event: one, or several if any of several MSRs can refine the event. All encodings
-    /// give the same count.
+    /// Returns the encodings of the event. An event has several encodings if there are several MSRs of which any can
+    /// refine the event. All encodings give the same count.
     ///
     /// ```
     /// use pmu_events::{Encoding, EventError, SKYLAKE};
@@ -124,8 +126,8 @@ impl PmuEvent {
         })
     }
 
-    /// Returns the MSR of the event's first [encoding](Encoding), with the value that the event needs in it; `None` if
-    /// the encoding has no MSR.
+    /// Returns the MSR of the event's first [encoding](Encoding), with the value that the event needs in the MSR;
+    /// `None` if this encoding has no MSR.
     ///
     /// ```
     /// // The latency in cycles above which loads are counted is in an MSR.
@@ -138,12 +140,13 @@ impl PmuEvent {
         self.encodings().next().and_then(|encoding| encoding.extra)
     }
 
-    /// Returns whether the event cannot, can or must be sampled precisely, which is by PEBS.
+    /// Returns whether the event cannot, can or must be sampled precisely, that is, by PEBS.
     pub const fn precise(&self) -> Precise {
         self.record.shape.precise
     }
 
-    /// Returns the numbers of the vendor's errata about the event, separated by semicolons: `SKL091;SKL044`.
+    /// Returns the numbers of the vendor's errata about the event, separated by semicolons, for example
+    /// `SKL091;SKL044`. The result is `None` if there are no such errata.
     ///
     /// ```
     /// let event = pmu_events::SKYLAKE.event("inst_retired.any_p")?;
@@ -157,8 +160,8 @@ impl PmuEvent {
         self.record.erratum.and_then(|place| ERRATA.get(usize::from(place)).copied())
     }
 
-    /// Returns `config` and `config1` of Linux' `perf_event_attr`, with which `perf_event_open` opens the event as
-    /// `PERF_TYPE_RAW`.
+    /// Returns the values of `config` and `config1` in Linux' `perf_event_attr` with which `perf_event_open` opens the
+    /// event as `PERF_TYPE_RAW`.
     ///
     /// ```
     /// let event = pmu_events::SKYLAKE.event("mem_trans_retired.load_latency_gt_64")?;
@@ -168,9 +171,11 @@ impl PmuEvent {
     /// # Ok::<(), pmu_events::EventError>(())
     /// ```
     ///
-    /// `config1` is the value of the extra MSR. `config` is the select, with two exceptions: for an event that only
-    /// fixed counter 0 or 1 counts, perf takes the number of the same event on a general counter, 0xC0 or 0x3C. Source:
-    /// the constraints in Linux' `arch/x86/events/intel/core.c`.
+    /// `config1` is the value that the event needs in the [extra MSR](Self::extra), or 0. `config` is the event's
+    /// [`select`](Self::select), with two exceptions: if only fixed counter 0 counts the event, the event number and
+    /// unit mask in `config` are 0xC0; if only fixed counter 1 counts the event, they are 0x3C. For such an event, perf
+    /// takes the encoding that the same event has on a general counter. Source: the constraints in Linux'
+    /// `arch/x86/events/intel/core.c`.
     pub fn perf_config(&self) -> (u64, u64) {
         let qualifiers = self.record.select & !0xFFFF;
         let config = match (self.is_fixed_only(), self.record.select & 0xFFFF) {
@@ -228,13 +233,13 @@ impl defmt::Format for PmuEvent {
     }
 }
 
-/// One way to count an event: an event select, and the MSR that refines the event, if there is one.
+/// One way to count an event: an event select, and, for some events, an MSR that refines the event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Encoding {
     /// Event select, without mode, interrupt and enable bits.
     pub select: EventSelect,
-    /// MSR that refines the event; `None` if the select is enough.
+    /// MSR that refines the event; `None` if the select is enough to count the event.
     pub extra: Option<ExtraMsr>,
 }
 
@@ -252,8 +257,8 @@ pub struct ExtraMsr {
 }
 
 impl ExtraMsr {
-    /// Returns the address of the MSR as `pmu-core` takes it; `None` if the address is not that of an MSR in the
-    /// tables.
+    /// Returns the address of the MSR in the type that `pmu-core` takes; `None` if no event of this crate's tables
+    /// needs an MSR with this address.
     pub const fn address(&self) -> Option<MsrAddress> {
         match self.register {
             0x1A6 | 0x1A7 | 0x3E0..=0x3E3 | 0x3F6 | 0x3F7 => {

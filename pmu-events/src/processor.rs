@@ -10,7 +10,7 @@ use crate::format::core_type::CoreType;
 use crate::format::model::Model;
 use crate::tables::MODELS;
 
-/// A processor whose core type is known from its CPUID: finds the events of that core type.
+/// A processor whose core type was detected by CPUID: finds the events of this core type.
 ///
 /// On a hybrid machine, take a CPUID snapshot on each core: different kinds of cores have different events.
 ///
@@ -33,11 +33,12 @@ use crate::tables::MODELS;
 pub struct Processor(&'static Model);
 
 impl Processor {
-    /// Detects a processor's core type from its CPUID snapshot: from model and stepping, and on hybrids also from leaf
-    /// 0x1A.
+    /// Detects the core type of a processor from its CPUID snapshot, by family, model and stepping. On a hybrid, leaf
+    /// 0x1A tells the kind of core.
     ///
     /// # Errors
-    /// [`UnknownProcessor`]: no table covers the model and stepping, or, on a hybrid, the kind of core.
+    /// [`UnknownProcessor`]: this crate has no table for the processor's model and stepping. On a hybrid, the error can
+    /// also mean that there is no table for the kind of core.
     pub fn detect(processor: &Snapshot) -> Result<Self, UnknownProcessor> {
         let (vendor, family) = (processor.vendor(), processor.family());
         let (model, stepping) = (processor.model(), processor.stepping());
@@ -55,12 +56,13 @@ impl Processor {
         Err(unknown)
     }
 
-    /// Returns the processor's core type, which has the events of that core type.
+    /// Returns the processor's core type.
     pub const fn core_type(&self) -> &'static CoreType {
         self.0.core_type
     }
 
-    /// Returns the other core types of the same processor model: other kinds of cores on a hybrid, and other steppings.
+    /// Returns the other core types of the processor's model: those of other kinds of cores on a hybrid, and those of
+    /// other steppings.
     ///
     /// ```
     /// # use pmu_core::{CpuidDump, Snapshot};
@@ -87,7 +89,8 @@ impl Processor {
         })
     }
 
-    /// Finds the event with this name among those of the processor's core type. Letters match in either case.
+    /// Finds the event with this name among the events of the processor's core type. Uppercase and lowercase letters
+    /// are equal.
     ///
     /// ```
     /// use pmu_core::Snapshot;
@@ -106,6 +109,7 @@ impl Processor {
     /// # let _ = explain;
     /// ```
     ///
+    /// # Errors
     /// The errors of [`CoreType::event`]. Instead of [`Unknown`](EventError::Unknown), the error is
     /// [`OtherCore`](EventError::OtherCore) if another core type of the same processor model has the event.
     pub fn event(&self, name: &str) -> Result<PmuEvent, EventError> {
@@ -137,7 +141,7 @@ impl defmt::Format for Processor {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum UnknownProcessor {
-    /// No table covers this model and stepping of a processor.
+    /// This crate has no table for a processor of this model and stepping.
     Model {
         /// The vendor's name: the twelve characters in CPUID leaf 0.
         vendor: [u8; 12],
@@ -148,9 +152,9 @@ pub enum UnknownProcessor {
         /// The processor's stepping.
         stepping: u8,
     },
-    /// The model is a hybrid, and no table covers cores with this value in EAX of CPUID leaf 0x1A.
+    /// The processor is a hybrid, and this crate has no table for a core with this value in EAX of CPUID leaf 0x1A.
     ///
-    /// The value has the core's type and native model. If the value is 0, CPUID does not identify the core.
+    /// The value consists of the core's type and native model ID. If the value is 0, CPUID does not identify the core.
     Core(u32),
 }
 

@@ -7,18 +7,20 @@ use crate::format::core_type::CoreType;
 use crate::format::record::Precise;
 
 impl CoreType {
-    /// Returns the counters that can count an encoding, for [`on`](pmu_core::Event::on) of a raw event.
+    /// Returns the counters that can count an encoding. Pass the result to [`Event::on`](pmu_core::Event::on) of a raw
+    /// event.
     ///
     /// The result is `None` if the core type's table has no event with this event number. Otherwise the result has the
-    /// general counters that the table gives, and every fixed counter: the [`CounterUnit`](pmu_core::CounterUnit) knows
-    /// which event each fixed counter counts. An encoding with event number 0 is that of a fixed counter, and the
-    /// result is that counter. Mode bits are ignored, as are other bits that select no event.
+    /// general counters that the table gives for the encoding, and every fixed counter: the
+    /// [`CounterUnit`](pmu_core::CounterUnit) knows which event each fixed counter counts. If the event number is 0,
+    /// the encoding is that of a fixed counter, and the result has only this counter. Mode bits, and other bits that
+    /// select no event, are ignored.
     ///
-    /// If no event of the table has the encoding's event number, unit mask and qualifiers, the function takes the
-    /// events with the same number and unit mask. If there are none, it takes all events with the same number. The
-    /// result then has the counters that can count every event taken; if there is no such counter, the result has each
-    /// counter that can count any event taken. An event that can only be sampled precisely is ignored if another event
-    /// was taken.
+    /// The function compares the encoding with the events of the table. It takes the events with the same event number,
+    /// unit mask and qualifiers. If there are none, it takes the events with the same event number and unit mask. If
+    /// there are none either, it takes the events with the same event number. From the taken events, those that must be
+    /// sampled precisely are removed, unless no other event is left. The result has the counters that can count all
+    /// remaining events. If there is no such counter, the result has each counter that can count at least one of them.
     ///
     /// ```
     /// use pmu_core::{CounterSet, Event, EventSelect};

@@ -5,7 +5,7 @@ use core::fmt;
 use crate::format::core_type::CoreType;
 use crate::name::hash::MAX_NAME;
 
-/// Reason that no event, or no single event, was found by a name or a pattern.
+/// Reason that a name or a pattern did not lead to an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -17,7 +17,7 @@ pub enum EventError {
         /// Byte offset of the character in the name or pattern.
         at: usize,
     },
-    /// The name or pattern is longer than [`MAX_NAME`] bytes, as no event's name is.
+    /// The name or pattern is longer than [`MAX_NAME`] bytes. No event has such a long name.
     TooLong,
     /// Several events match the pattern passed to [`only_match`](CoreType::only_match), which expects exactly one
     /// match.
@@ -25,8 +25,8 @@ pub enum EventError {
         /// Number of matching events.
         matches: usize,
     },
-    /// The event belongs to this other core type of the same processor model: another kind of core of a hybrid, or
-    /// another stepping.
+    /// The processor's core type lacks the event, but this other core type of the same processor model has it. The
+    /// other core type is another kind of core on a hybrid, or another stepping.
     OtherCore(&'static CoreType),
 }
 

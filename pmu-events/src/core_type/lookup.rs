@@ -10,7 +10,8 @@ use crate::name::hash::{Wanted, odd_character};
 use crate::tables::CORE_TYPES;
 
 impl CoreType {
-    /// Finds the core type with this name, such as `skylake` or `alderlake_goldencove`. Letters match in either case.
+    /// Finds the core type with this name, such as `skylake` or `alderlake_goldencove`. Uppercase and lowercase letters
+    /// are equal.
     ///
     /// ```
     /// use pmu_events::{CoreType, UnknownCoreType};
@@ -41,7 +42,7 @@ impl CoreType {
         CORE_TYPES.into_iter()
     }
 
-    /// Finds the event with this name. Letters match in either case.
+    /// Finds the event with this name. Uppercase and lowercase letters are equal.
     ///
     /// ```
     /// use pmu_events::{EventError, SKYLAKE};
@@ -61,8 +62,8 @@ impl CoreType {
     ///
     /// # Errors
     /// - [`Unknown`](EventError::Unknown): the core type has no event of this name.
-    /// - [`TooLong`](EventError::TooLong), [`Character`](EventError::Character): no core type's event can have this
-    ///   name.
+    /// - [`TooLong`](EventError::TooLong), [`Character`](EventError::Character): no event of any core type can have
+    ///   this name.
     pub fn event(&self, name: &str) -> Result<PmuEvent, EventError> {
         match Wanted::new(name, &mut [0; _]) {
             Some(wanted) => find(&self.table, &wanted).ok_or_else(|| unknown(name)),

@@ -9,8 +9,8 @@ use crate::name::hash::{MAX_NAME, odd_character};
 use crate::name::pattern::matches;
 
 impl CoreType {
-    /// Finds the events whose names match a pattern: `*` stands for any text, `?` for any one character. Letters match
-    /// in either case. Any number of events may match, from none to all.
+    /// Finds the events whose names match a pattern. In the pattern, `*` stands for any text, and `?` for any one
+    /// character. Uppercase and lowercase letters are equal. The result may have no event, or all events.
     ///
     /// ```
     /// let mut loads = pmu_events::SKYLAKE.matching("mem_load_retired.l?_hit")?;
@@ -35,7 +35,8 @@ impl CoreType {
         Ok(Matching { events: self.events(), pattern })
     }
 
-    /// Finds the only event whose name matches a pattern. It is an error if no event matches, or several do.
+    /// Finds the only event whose name matches a pattern. If no event matches, or more than one event, the result is an
+    /// error.
     ///
     /// ```
     /// use pmu_events::{EventError, SKYLAKE};
@@ -60,8 +61,8 @@ impl CoreType {
 
     /// Finds the `COUNT` events whose names are nearest to a misspelled name, by edit distance.
     ///
-    /// The nearest event is first; events of equal distance are in ascending order of their names. All elements are
-    /// `None` if `name` is longer than [`MAX_NAME`].
+    /// The nearest event is first. Events whose names have the same distance are in ascending order of their names. All
+    /// elements are `None` if `name` is longer than [`MAX_NAME`].
     ///
     /// ```
     /// let nearest: [_; 2] = pmu_events::SKYLAKE.nearest("inst_retird.any");
@@ -71,7 +72,8 @@ impl CoreType {
     /// ```
     ///
     /// # Context
-    /// Task: the function compares `name` with all names, which takes between 100,000 and several million steps.
+    /// Task: the function compares `name` with the names of all events, which takes between 100,000 and several million
+    /// steps.
     pub fn nearest<const COUNT: usize>(&self, name: &str) -> [Option<PmuEvent>; COUNT] {
         let mut nearest = [None; COUNT];
         if name.len() > MAX_NAME {

@@ -4,11 +4,10 @@ use core::fmt;
 
 use crate::format::table::Table;
 
-/// A microarchitecture of cores, such as `skylake` or `zen4`: its name, its events, and the list that the events are
-/// from.
+/// A microarchitecture of cores, such as `skylake` or `zen4`, with its name, its events, and the source of the events.
 ///
-/// Each core type is a static, for instance [`SKYLAKE`](crate::SKYLAKE). A program that names one of these statics
-/// links only the table of that core type.
+/// Each core type is a static, for instance [`SKYLAKE`](crate::SKYLAKE). If a program uses only some of these statics,
+/// only the tables of these core types are linked.
 ///
 /// ```
 /// use pmu_events::{EventError, SKYLAKE};
@@ -37,12 +36,13 @@ impl CoreType {
         self.name
     }
 
-    /// Returns the origin of the core type's events: a file of Intel's perfmon, or of Linux' perf.
+    /// Returns the file from which the core type's events were taken: a file of Intel's perfmon repository, or of
+    /// Linux' perf.
     pub const fn source(&self) -> &'static str {
         self.source
     }
 
-    /// Returns the version of the vendor's list from which the core type's events are.
+    /// Returns the version of the vendor's list from which the core type's events were taken.
     pub const fn version(&self) -> &'static str {
         self.version
     }
@@ -53,7 +53,7 @@ impl CoreType {
         self.published
     }
 
-    /// Returns the name that Linux' perf gives to the PMU of such cores, which is `cpu`, or on a hybrid `cpu_core` or
+    /// Returns the name that Linux' perf gives to the PMU of cores of this type: `cpu`; on a hybrid, `cpu_core` or
     /// `cpu_atom`.
     ///
     /// ```

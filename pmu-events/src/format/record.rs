@@ -1,6 +1,6 @@
 //! An event's record in a table.
 
-/// Support of an event for precise sampling, by Intel's PEBS.
+/// The three cases of an event's support for precise sampling by Intel's PEBS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Precise {
@@ -8,7 +8,7 @@ pub enum Precise {
     No,
     /// The event can be sampled precisely.
     Possible,
-    /// The event must be sampled precisely: its count has no meaning otherwise.
+    /// The event must be sampled precisely. Without precise sampling, the count of the event has no meaning.
     Only,
 }
 

@@ -11,9 +11,9 @@ use crate::metric::kinds::Metric;
 pub enum MetricError {
     /// The core type lacks an event that this metric needs.
     NotHere(Metric),
-    /// No count was given for this event of the metric.
+    /// No count was given for the event with this name, which the metric needs.
     NotCounted(&'static str),
-    /// The denominator of the ratio is 0, because the events counted for it did not happen.
+    /// The denominator of the ratio is 0: the events that are counted for the denominator did not happen.
     NothingToShare,
 }
 

@@ -9,7 +9,8 @@ use crate::metric::formulas::Term;
 use crate::metric::kinds::Metric;
 
 impl CoreType {
-    /// Returns the formula of a metric in events of this core type: the events to count, and how to compute the ratio.
+    /// Returns the formula of a metric for this core type: the events to count, and the computation of the ratio from
+    /// their counts.
     ///
     /// ```
     /// use pmu_events::{Metric, MetricError, NEHALEMEP, SKYLAKE};
@@ -31,7 +32,7 @@ impl CoreType {
     }
 }
 
-/// The formula of a [`Metric`] in events of a core type: computes the metric from the events' counts.
+/// The formula of a [`Metric`] for a core type: computes the metric from the counts of events of the core type.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Expression {
@@ -40,7 +41,7 @@ pub struct Expression {
 }
 
 impl Expression {
-    /// Returns the events of the formula. Count them together, as a group.
+    /// Returns the events of the formula. Count these events together, as a group.
     pub fn events(&self) -> impl Iterator<Item = PmuEvent> {
         let core_type = self.core_type;
         self.terms.iter().filter_map(|term| core_type.event(term.event).ok())
@@ -48,8 +49,8 @@ impl Expression {
 
     /// Computes the value of the metric from the counts of the events.
     ///
-    /// `counted` returns the count of the event with a given name, spelled as in [`events`](Self::events). If `counted`
-    /// returns `None`, the result is an error.
+    /// `counted` takes the name of an event, spelled as in [`events`](Self::events), and returns the count of this
+    /// event. If `counted` returns `None`, the result is an error.
     ///
     /// ```
     /// use pmu_events::{Metric, ZEN4};
@@ -116,10 +117,11 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// Returns the value times `factor`, rounded down; a factor of 100 gives percent. The result is `None` if the
-    /// product does not fit an `i64`.
+    /// Returns the value of the metric times `factor`, rounded down. A factor of 100 gives percent. The result is
+    /// `None` if the product does not fit an `i64`.
     ///
-    /// A share can be slightly below 0 or above 1, because the counters of a group are not read at the same instant.
+    /// The value of a share can be slightly below 0 or above 1, because the counters of a group are not read at the
+    /// same instant.
     pub fn times(self, factor: u32) -> Option<i64> {
         let product = self.over.checked_mul(i128::from(factor))?;
         product.checked_div_euclid(self.under)?.try_into().ok()

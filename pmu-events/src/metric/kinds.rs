@@ -2,12 +2,12 @@
 
 use core::fmt;
 
-/// A ratio of events with a common name, such as instructions per cycle or a top-down share.
+/// A ratio of event counts that has a name of its own, such as instructions per cycle or a top-down share.
 ///
 /// Four of the metrics are top-down level 1: each issue slot of a thread is in exactly one of the four shares (A.
-/// Yasin, "A Top-Down Method for Performance Analysis and Counters Architecture", ISPASS 2014). On Intel's cores up to
-/// Cascade Lake, and on Zen, the number of slots is computed from the thread's cycles. This number is right only while
-/// the core's other thread is idle.
+/// Yasin, "A Top-Down Method for Performance Analysis and Counters Architecture", ISPASS 2014). On Intel cores up to
+/// Cascade Lake, and on AMD Zen cores, the number of slots is computed from the cycles of the thread. This number is
+/// correct only while the other thread of the core is idle.
 ///
 /// ```
 /// use pmu_events::{Metric, SKYLAKE};
@@ -22,14 +22,15 @@ use core::fmt;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum Metric {
-    /// Retired instructions per cycle in which the thread is not halted.
+    /// Retired instructions per unhalted cycle of the thread.
     InstructionsPerCycle,
     /// Mispredicted branches per thousand retired instructions. On Nehalem and Westmere, executed mispredicted branches
     /// are counted; on all other core types, retired mispredicted branches.
     BranchMissesPerThousand,
     /// Share of issue slots whose operations retired.
     Retiring,
-    /// Share of issue slots lost to operations that did not retire, and to the recovery from such operations.
+    /// Share of issue slots that were lost to operations that did not retire, or to the recovery from wrong
+    /// speculation.
     BadSpeculation,
     /// Share of issue slots for which the front end delivered no operation.
     FrontendBound,

@@ -2,7 +2,7 @@
 //!
 //! The generator compiles this file too: it places each event by the hash that a lookup computes.
 
-/// Maximum length of an event name in bytes. A search for a longer name finds nothing.
+/// Maximum length of an event name in bytes. No event has a longer name.
 pub const MAX_NAME: usize = 96;
 
 /// Maximum length in bytes of the text of a token.

@@ -9,7 +9,8 @@ use crate::trace::switches::{Gate, SwitchTrace};
 /// `ETW_MAX_PROFILING_SOURCES`: maximum number of sources whose PMC interrupts can be traced at a time.
 pub const MAX_PMC_SOURCES: usize = 4;
 
-/// The profile objects by which a kernel traces interrupts: one for the sampled profile, and four for PMC interrupts.
+/// The profile objects with which a kernel traces interrupts: one object for the sampled profile, and four objects for
+/// PMC interrupts.
 ///
 /// [`with_switches`](Self::with_switches) adds the tracing of context switches.
 ///
