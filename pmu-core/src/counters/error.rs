@@ -12,7 +12,7 @@ use crate::msr::fault::MsrFault;
 /// Error of an operation on a processor's counters.
 ///
 /// Unless the error is [`Faulted`](Self::Faulted), the failed operation changed nothing. After a failure to take
-/// counters, none of these counters runs.
+/// counters, none of the requested counters runs.
 ///
 /// ```
 /// use pmu_core::CounterError;
@@ -39,12 +39,13 @@ pub enum CounterError {
         /// Places lent.
         lent: u16,
     },
-    /// No counter reads back the value written to it, so none exists, whatever CPUID declares.
+    /// None of the requested counters reads back the value written to it. Such a counter does not exist, even if CPUID
+    /// declares it.
     Unresponsive,
     /// The processor cannot freeze its counters, or does not keep the freeze bit that was written.
     FreezeUnsupported,
-    /// These bits of a control register belong to the session's own counters. The error is the same if the processor
-    /// lacks the register, or if the counters are [lent](crate::CounterSession::lend).
+    /// These bits of a control or status register belong to the session's own counters. The error is the same if the
+    /// processor lacks the register, or if the session's counters are [lent](crate::CounterSession::lend).
     OwnControlBits(u64),
     /// Some of these counters are running, are [lent](crate::CounterSession::lend), or belong to another owner.
     NotAvailable(CounterSet),
@@ -75,8 +76,9 @@ pub enum CounterError {
     AlreadyStarted(EventId),
     /// The event is not started.
     NotStarted(EventId),
-    /// A register access of the event's counter failed, and the event has not run since. The events counted since the
-    /// last interrupt, or since the event got the counter, are lost. The event can be started again.
+    /// A register access of the event's counter failed, and the event has not run since. What the counter counted since
+    /// its last interrupt is lost; if the counter has not interrupted since the event got it, everything that it
+    /// counted for the event is lost. The event can be started again.
     CounterLost(EventId),
     /// No counter is free for the event. Each counter that can count the event has faulted, or is used by an event that
     /// does not give way. After a [`service`](crate::service) that [masked](ServiceError::masked) the interrupt, every
@@ -84,7 +86,7 @@ pub enum CounterError {
     NoFreeCounter,
     /// The [extra register](crate::Event::with_extra) at this address is not available to the event. Either running
     /// events use the register with another value, or the processor's events use more extra registers than the session
-    /// has room for. If the event has several extra registers, this is the first.
+    /// has room for. If the event has several extra registers, the address is that of the first.
     ExtraRegisterInUse(u32),
     /// The event belongs to this group, and starts and stops only with the group.
     InGroup(GroupId),
@@ -103,9 +105,9 @@ pub enum CounterError {
     NotRestorable,
     /// A register access failed, and the operation was undone.
     Access(MsrFault),
-    /// A register access failed, and so did undoing the operation: this register does not answer. The counter is
-    /// presumed running until it is [programmed again](crate::CounterSession::reprogram) or shut down. Until then no
-    /// event uses the counter.
+    /// A register access failed, and so did undoing the operation: this register does not answer. The register's
+    /// counter is presumed running until it is [programmed again](crate::CounterSession::reprogram) or shut down. Until
+    /// then no event uses the counter.
     Faulted(MsrFault),
 }
 
@@ -131,13 +133,13 @@ pub enum CounterError {
 pub struct ServiceError {
     /// The first access that failed after one retry.
     pub fault: MsrFault,
-    /// Counters that faulted, including those of the other events in the same groups. The events of these counters no
-    /// longer run.
+    /// Counters that faulted. If an event of a faulted counter is in a group, the counters of the group's other events
+    /// are faulted, too. The events of faulted counters no longer run.
     ///
-    /// A task starts the events again that do not rotate; [`is_started`](crate::CounterSession::is_started) returns
-    /// false for each. The events can start at once on other counters, or on the same counters after
-    /// [`reprogram`](crate::CounterSession::reprogram). Events that rotate take turns again at the next
-    /// [`rotate`](crate::CounterSession::rotate).
+    /// A task has to start each event again that does not rotate; until then,
+    /// [`is_started`](crate::CounterSession::is_started) returns false for the event. The events can start at once on
+    /// other counters, or on the same counters after [`reprogram`](crate::CounterSession::reprogram). Events that
+    /// rotate take turns again at the next [`rotate`](crate::CounterSession::rotate).
     pub counters: CounterSet,
     /// The LVT entry is masked, because the overflow status could be neither read nor cleared, and the same interrupt
     /// could recur forever. Until [`reprogram`](crate::CounterSession::reprogram), the session uses no counter and

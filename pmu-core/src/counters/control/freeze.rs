@@ -12,11 +12,11 @@ use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Makes the processor freeze all its counters when it raises the performance interrupt, until the interrupt path
-    /// acknowledges the overflow. Servicing an interrupt then takes fewer register accesses, and events of the
-    /// interrupt path itself are not counted.
+    /// acknowledges the overflow. Servicing an interrupt then takes fewer register accesses, and events that the
+    /// interrupt path itself causes are not counted.
     ///
     /// **Every** counter of the processor is frozen, including counters of other owners. Between the raising of the
-    /// interrupt and the acknowledgement, nothing on the processor is counted.
+    /// interrupt and the acknowledgement, no counter of the processor counts.
     ///
     /// Call this before the first event is started, and before a performance interrupt can come.
     ///

@@ -46,8 +46,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.table().free().ok_or_else(|| too_little_memory(lent + 1, lent))
     }
 
-    /// Returns whether an opened event is started. A started event may be on a counter, wait for its turn, or be on a
-    /// core that cannot count it.
+    /// Returns whether an opened event is started. A started event is on a counter, waits for its turn, or is on a
+    /// processor that cannot count it.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
@@ -74,8 +74,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
     }
 
-    /// Returns the counter on which an event runs at present, or `None` if the event does not run. The event is either
-    /// an opened event or a row of the source's table.
+    /// Returns the counter on which an event runs at present, or `None` if the event does not run. `event` identifies
+    /// an opened event, or a row of the table of the [`EventSource`](crate::EventSource).
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventId, EventSource, MsrBackend, Platform};
@@ -140,13 +140,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 }
 
-/// The control handle of one processor's counters, which opens, starts, stops, reads and switches events on these
-/// counters.
+/// The control handle of one processor's counters: opens, starts, stops, reads and switches the events that these
+/// counters count.
 ///
 /// The session cannot move to another thread. Before dropping a session, call [`shut_down`](Self::shut_down) on its
-/// processor. Dropping a session accesses no register, so without a shutdown its counters keep running and its
-/// [`CounterMemory`] stays in use. [`service`](crate::service) then keeps reporting overflows, until the memory is
-/// [reclaimed](CounterMemory::reclaim).
+/// processor. Dropping a session accesses no register, so if the session was not shut down, its counters keep running
+/// and its [`CounterMemory`] stays in use. [`service`](crate::service) then keeps reporting overflows, until the memory
+/// is [reclaimed](CounterMemory::reclaim).
 ///
 /// # Context
 /// Every method: task, on the processor of the counters. The performance interrupt may come at any time.
@@ -174,11 +174,12 @@ pub struct CounterSession<'a, S, M, P> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SessionCounters {
-    /// Counters that answered, on which events run. A counter that faults later stays in this set, but no event uses it
-    /// until [`reprogram`](CounterSession::reprogram).
+    /// Counters that answered when the session took them. The session's events run on these counters. A counter that
+    /// faults later stays in this set, but no event uses the faulted counter until
+    /// [`reprogram`](CounterSession::reprogram).
     pub usable: CounterSet,
-    /// Counters that faulted, or did not read back the value written to them, because they are absent or belong to
-    /// another owner.
+    /// Counters that the session does not use, because a register access faulted, or because the counter did not read
+    /// back the value written to it. Such a counter is absent, or belongs to another owner.
     pub unresponsive: CounterSet,
     /// Counters for which no [`CounterSlot`] was lent.
     pub without_slot: CounterSet,

@@ -15,8 +15,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.table().opened().filter(move |(_, entry)| entry.group() == Some(group))
     }
 
-    /// Returns the events of a group, in the order in which [`open_group`](Self::open_group) or
-    /// [`switch_in`](Self::switch_in) was given them.
+    /// Returns the events of a group, in the order of the slice passed to the call that opened them:
+    /// [`open_group`](Self::open_group) or [`switch_in`](Self::switch_in).
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventOverflow, EventSource, GroupId, MsrBackend, Platform};

@@ -17,7 +17,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// [`shut_down`](Self::shut_down).
     ///
     /// The handler of a shared interrupt calls [`service`](crate::service) first, and then looks for the overflows of
-    /// the other owners. An overflow that came before `service` unmasked the LVT entry raises no other interrupt.
+    /// the other owners. An overflow that came before `service` unmasked the LVT entry raises no further interrupt.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterId, CounterSession, EventSource, MsrBackend, Platform};
@@ -31,9 +31,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// - [`OwnControlBits`](CounterError::OwnControlBits): some of `bits` belong to the session's counters, these
-    ///   counters are [lent](Self::lend), or the processor has no global control register.
-    /// - [`Access`](CounterError::Access): a register access failed, and the register is as it was.
+    /// - [`OwnControlBits`](CounterError::OwnControlBits): some of `bits` belong to the session's counters, the
+    ///   session's counters are [lent](Self::lend), or the processor has no global control register.
+    /// - [`Access`](CounterError::Access): a register access failed, and the register is unchanged.
     /// - [`Faulted`](CounterError::Faulted): the register does not answer. The session's events may no longer run.
     pub fn set_others_control(&mut self, bits: u64, enabled: bool) -> Result<(), CounterError> {
         let not_others = CounterError::OwnControlBits(bits & self.own().bits());
@@ -48,9 +48,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.change_global(global, change)
     }
 
-    /// Acknowledges bits of the overflow status that are not the session's. Examples are overflows of counters without
-    /// an owner, and bit 62, set when a predecessor's Debug Store buffer overflowed. On Intel's processors from version
-    /// 3 on, each unmasking of the LVT entry raises an interrupt while one of these bits is set.
+    /// Acknowledges bits of the overflow status that do not belong to the session. Examples are the bits of counters
+    /// without an owner, and bit 62, which is set when a predecessor's Debug Store buffer overflowed. On Intel's
+    /// processors with architectural performance monitoring version 3 or later, each unmasking of the LVT entry raises
+    /// an interrupt while one of these bits is set.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};
@@ -64,8 +65,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// - [`OwnControlBits`](CounterError::OwnControlBits): some of `bits` belong to the session's counters, these
-    ///   counters are [lent](Self::lend), or the processor has no overflow status register.
+    /// - [`OwnControlBits`](CounterError::OwnControlBits): some of `bits` belong to the session's counters, the
+    ///   session's counters are [lent](Self::lend), or the processor has no overflow status register.
     /// - [`Access`](CounterError::Access): a register access failed.
     pub fn acknowledge_others(&mut self, bits: u64) -> Result<(), CounterError> {
         let own = bits & self.own().bits();
@@ -74,8 +75,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.wrmsr_retrying(global.acknowledge, bits).map_err(CounterError::Access)
     }
 
-    /// Writes the bits `mask` of the fixed counters' control register for other owners of fixed counters, with their
-    /// values in `bits`. Other owners do not write the register while the session lives.
+    /// Writes the bits in `mask` of the fixed counters' control register, for other owners of fixed counters. `bits`
+    /// has the new values of these bits. Other owners do not write the register while the session lives.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, CounterSet, EventSource, MsrBackend, Platform};
@@ -90,9 +91,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// - [`OwnControlBits`](CounterError::OwnControlBits): some of `mask` belong to the session's counters, these
-    ///   counters are [lent](Self::lend), or the processor has no fixed counters.
-    /// - [`Access`](CounterError::Access): a register access failed, and the register is as it was.
+    /// - [`OwnControlBits`](CounterError::OwnControlBits): some of `mask` belong to the session's counters, the
+    ///   session's counters are [lent](Self::lend), or the processor has no fixed counters.
+    /// - [`Access`](CounterError::Access): a register access failed, and the register is unchanged.
     pub fn set_others_fixed_control(&mut self, mask: u64, bits: u64) -> Result<(), CounterError> {
         let own = self.fixed_control_of(self.own());
         let has_fixed = !(self.unit().counters() & CounterSet::FIXED).is_empty();

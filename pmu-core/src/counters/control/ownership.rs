@@ -14,20 +14,20 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {
-    /// Takes the counters in `only` that both the source's unit and this processor have, and returns their session.
-    /// `processor` describes the processor that executes the call. The session keeps `source`, and does not access
-    /// counters outside `only`.
+    /// Takes the counters in `only` that both `processor` and the unit of `source` have, and returns a session for
+    /// these counters. `processor` describes the processor that executes the call. The session keeps `source`, and does
+    /// not access counters outside `only`.
     ///
     /// The call stops each counter, verifies the counter by a write that RDMSR and RDPMC read back, and leaves the
     /// counter at 0. The call then prepares the processor:
     /// - The call disables precise sampling by `IA32_PEBS_ENABLE`; for Intel's version 6 see
     ///   [`UnusedRegisters`](crate::UnusedRegisters).
     /// - The call enables the counters in the global control register, if there is one.
-    /// - The call acknowledges overflows that a predecessor left, and unmasks the LVT entry.
+    /// - The call acknowledges overflow bits that a predecessor left set, and unmasks the LVT entry.
     ///
-    /// [`counters`](Self::counters) tells which counters the session left out, and does not access again: counters that
-    /// did not answer, and counters without a lent slot. If the source's table of opened events is empty, the session
-    /// also leaves out fixed counters, because only opened events use fixed counters.
+    /// [`counters`](Self::counters) also returns the counters that the session left out and does not access again:
+    /// counters that did not answer, and counters without a lent slot. If the source's table of opened events has no
+    /// room for any event, the session also leaves out fixed counters, because only opened events use fixed counters.
     ///
     /// ```
     /// # use pmu_core::{
@@ -61,7 +61,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// - [`Access`](CounterError::Access): an access of a global register failed.
     ///
     /// After an error none of these counters runs. If an interrupt came during the call, the LVT entry may be masked.
-    /// The other owner of the interrupt then unmasks the entry.
+    /// If the interrupt has another owner, that owner then unmasks the entry.
     pub fn take(
         source: S,
         processor: &CounterUnit,
@@ -180,8 +180,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         verified
     }
 
-    /// Takes more counters, which another owner gave up, and returns the counters that answered. Counters that the
-    /// session already has stay as they are. After the call, the other owner does not enable these counters in the
+    /// Adds to the session counters that another owner gave up, and returns the counters that answered. Counters that
+    /// the session already has stay as they are. After the call, the other owner does not enable these counters in the
     /// global control register.
     ///
     /// ```
@@ -259,8 +259,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// ```
     ///
     /// # Errors
-    /// - [`NotAvailable`](CounterError::NotAvailable): one of the counters is in use, or does not belong to the
-    ///   session, or the session would have no counter left.
+    /// - [`NotAvailable`](CounterError::NotAvailable): one of the counters is in use or has faulted, one of the
+    ///   counters does not belong to the session, or the call would leave the session without a counter.
     /// - [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): the global control register does not
     ///   answer, or a counter's control register that [`save`](Self::save) left programmed does not answer.
     pub fn give_back(&mut self, counters: CounterSet) -> Result<(), CounterError> {
@@ -299,8 +299,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// ```
     ///
     /// # Errors
-    /// [`Faulted`](CounterError::Faulted): a register did not answer; the error names the first. Everything else was
-    /// stopped. The session stays open, and `shut_down` may be called again.
+    /// [`Faulted`](CounterError::Faulted): a register did not answer; the error names the first such register. All
+    /// counters whose registers answered were stopped. The session stays open, and `shut_down` may be called again.
     pub fn shut_down(&mut self) -> Result<(), CounterError> {
         if !self.is_open() {
             return Ok(());

@@ -20,17 +20,18 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// hibernation, or the processor's offline time. Call this on each processor before its next performance interrupt
     /// can come.
     ///
-    /// Returns the counters whose events start their periods anew. The counts of the old periods are lost, and so is
-    /// the part of the totals since the last start or interrupt. To keep the counts, a kernel that knows of a suspend
-    /// stops its events, or [switches](Self::switch_out) them out, before the suspend.
+    /// Returns the counters whose events start their periods anew. The events' old periods are abandoned. The total of
+    /// such an event lacks what the counter counted since its last interrupt; if the counter has not interrupted since
+    /// the event got it, the total lacks everything that it counted since. To keep the counts, a kernel that knows of a
+    /// suspend stops its events, or [switches](Self::switch_out) them out, before the suspend.
     ///
-    /// A counter that kept its registers continues. If its overflow is pending, the overflow is reported to
-    /// `overflowed`, because its interrupt may be lost. The interrupted address is not known, so a sampler drops this
-    /// overflow (`|_| ()`).
+    /// A counter whose registers kept their contents continues. If an overflow of such a counter is pending, the call
+    /// reports the overflow to `overflowed`, because the interrupt may be lost. The interrupted address is unknown, so
+    /// a sampler ignores the overflow (`|_| ()`).
     ///
     /// Events that were not running, and counters that were [saved](Self::save), are not started. Counters that had
-    /// faulted are free again. Events of these counters that [rotate](crate::Event::rotating) take turns again. Other
-    /// such events, and their groups, have to be started again.
+    /// faulted are free again. The events of these counters do not run: an event that [rotates](crate::Event::rotating)
+    /// takes turns again, and any other event, with its group, has to be started again.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, CounterSet, EventSource, MsrBackend, Platform};
@@ -43,9 +44,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// - [`Faulted`](CounterError::Faulted): a register did not answer; the error names the first. Everything else was
-    ///   programmed. If an event's counter cannot be programmed, or its [extra register](crate::Event::with_extra)
-    ///   cannot be written, neither the event nor its group runs.
+    /// - [`Faulted`](CounterError::Faulted): a register did not answer; the error names the first such register. All
+    ///   other registers were programmed. If an event's counter cannot be programmed, or its [extra
+    ///   register](crate::Event::with_extra) cannot be written, neither the event nor its group runs.
     /// - [`NotAvailable`](CounterError::NotAvailable): the session's counters are [lent](Self::lend).
     pub fn reprogram(
         &mut self,

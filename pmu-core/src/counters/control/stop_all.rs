@@ -15,9 +15,9 @@ use crate::msr::fault::MsrFault;
 /// clears such registers.
 ///
 /// The call needs no session, and ends none. After this call, use this processor's sessions only for
-/// [`reprogram`](crate::CounterSession::reprogram), which starts their events anew. If a performance interrupt is still
-/// to come, and its handler calls [`service`](crate::service), `service` may write the global control register once
-/// more. The counters' own controls stay clear.
+/// [`reprogram`](crate::CounterSession::reprogram), which starts their events anew. If a performance interrupt still
+/// comes after this call, and its handler calls [`service`](crate::service), `service` may write the global control
+/// register once more. Each counter's own control bits stay clear.
 ///
 /// # Context
 /// Any: task, interrupt, NMI, panic handler.

@@ -4,8 +4,8 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct EventCount {
-    /// Number of events counted since the event was opened. Events that happened while the event was on no counter are
-    /// missing.
+    /// Number of counted occurrences of the event since it was opened. Occurrences while the event was on no counter
+    /// are missing.
     pub value: u64,
     /// Time for which the event was started, in the units of the caller's clock.
     pub enabled: u64,

@@ -12,7 +12,7 @@ use crate::msr::address::MsrAddress;
 /// except that events caused by the interrupt handler itself may be missing in two cases:
 /// - On Intel, the driver stops the counters while it services an interrupt.
 /// - Without an overflow status (AMD before PerfMonV2, Intel's version 1), the driver stops a wrapped counter while it
-///   re-arms the counter, once per 2^47 or 2^31 events.
+///   re-arms the counter, once per 2^47 events on AMD, and once per 2^31 events on Intel.
 ///
 /// ```
 /// use pmu_core::{Event, EventSelect, GenericEvent};
@@ -125,7 +125,7 @@ impl Event {
     }
 
     /// Restricts counting to the time in which a guest runs. The event counts nothing until
-    /// [`set_virtualization`](crate::CounterSession::set_virtualization) declares that there may be guests.
+    /// [`set_virtualization`](crate::CounterSession::set_virtualization) declares that virtualization is on.
     pub const fn in_guests(mut self) -> Self {
         self.guest = GuestMode::GuestOnly;
         self
@@ -201,9 +201,10 @@ impl Event {
     /// Lets the event rotate: if there are too few counters, the event takes turns with other events at each
     /// [`rotate`](crate::CounterSession::rotate).
     ///
-    /// An event that does not rotate takes the counter of a rotating event, and keeps that counter until the event is
-    /// stopped or its thread is switched out. All rotating events, the processor's and its threads', share the
-    /// remaining counters: each event gets an equal part of the time for which it is started.
+    /// If no counter is free, an event that does not rotate takes the counter of a rotating event. It keeps that
+    /// counter until it is stopped, or until its thread is switched out. All rotating events, of the processor and of
+    /// its threads, share the remaining counters: each rotating event gets an equal part of the time for which it is
+    /// started.
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};
@@ -227,10 +228,11 @@ impl Event {
 
     /// Promises that the event happens at most 15 times per cycle, as scalar code's floating-point operations do.
     ///
-    /// AMD's Zen counts event 0x003 beyond 15 per cycle only on a pair of counters, and these crates make no pairs.
-    /// Without this promise, opening the event [fails](crate::CounterError::NeedsCounterPair). If the promise is
-    /// broken, the count is too low. On Zen 3 and 4 the manual guarantees no count without a pair, even with the
-    /// promise kept. Source: AMD's processor programming references, "Large Increment per Cycle Events" and PMCx003.
+    /// AMD's Zen processors count event 0x003 beyond 15 per cycle only on a pair of counters, which these crates do not
+    /// make. Without this promise, opening the event [fails](crate::CounterError::NeedsCounterPair). If the promise is
+    /// broken, the count is too low. For Zen 3 and 4 the manual does not guarantee correct counts without a pair, even
+    /// if the promise holds. Source: AMD's processor programming references, "Large Increment per Cycle Events" and
+    /// PMCx003.
     ///
     /// ```
     /// # use pmu_core::{Event, EventSelect};
@@ -262,9 +264,10 @@ impl Event {
         self
     }
 
-    /// Confines the event to these counters, if the processor's manual says that no others count it.
+    /// Confines the event to these counters. Use this if the processor's manual says that no other counter counts the
+    /// event.
     ///
-    /// If `counters` is a single fixed counter, it counts its own event, whatever the event's select.
+    /// If `counters` is a single fixed counter, that counter counts its own event, whatever the event's select.
     ///
     /// ```
     /// # use pmu_core::{CounterSet, Event, EventSelect};
@@ -280,7 +283,7 @@ impl Event {
     }
 
     /// Refines the event by an extra register: an MSR for conditions that do not fit in the select. Examples on Intel
-    /// are off-core response (`MSR_OFFCORE_RSP_0`), load latency and front end.
+    /// are the registers for off-core response (`MSR_OFFCORE_RSP_0`), load latency and front-end events.
     ///
     /// The session owns the register from the event's first start on, and restores it at shutdown. Events with the same
     /// value share the register. Events with different values cannot be counted at the same time: the second event
@@ -304,8 +307,9 @@ impl Event {
         self
     }
 
-    /// Adds another encoding by which the event may be counted: `event`, the event number and unit mask (bits 15:0 of a
-    /// select), with the same value in another extra register. An event has at most four encodings.
+    /// Adds another encoding by which the event may be counted. `event` is the event number and unit mask (bits 15:0 of
+    /// a select). The extra register `register` gets the same value as the register of the first encoding. An event has
+    /// at most four encodings.
     ///
     /// The call changes nothing if the event already has four encodings, has no [`with_extra`](Self::with_extra) yet,
     /// or has no select of its own.
@@ -326,7 +330,8 @@ impl Event {
         self
     }
 
-    /// Returns the number of events between two interrupts, or `None` if the event does not interrupt.
+    /// Returns the event's period, which is the number of its occurrences per interrupt, or `None` if the event does
+    /// not interrupt.
     pub const fn period(&self) -> Option<u64> {
         if self.period == 0 { None } else { Some(self.period) }
     }

@@ -17,7 +17,7 @@ use crate::counters::registers::unit::CounterUnit;
 /// creates a saved event without a processor. [`switch_in`](crate::CounterSession::switch_in) puts the event on a
 /// processor.
 ///
-/// An inherited event, from the system call that opens it to the exit of its thread:
+/// Example of an inherited event, from the system call that opens it to the exit of its thread:
 ///
 /// ```
 /// use pmu_core::{CounterError, CounterUnit, Event, SavedEvent, ThreadEvent};

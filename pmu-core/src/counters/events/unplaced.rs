@@ -24,8 +24,8 @@ impl SavedEvent {
     ///   [`NeedsCounterPair`](CounterError::NeedsCounterPair), [`NoCounterForEvent`](CounterError::NoCounterForEvent):
     ///   `unit` cannot count the event, as at [`open_event`](crate::CounterSession::open_event).
     /// - [`Period`](CounterError::Period): the period is below
-    ///   [`DEFAULT_MIN_PERIOD`](crate::EventTable::DEFAULT_MIN_PERIOD), or beyond 63 bits. For a table with a lower
-    ///   minimum, [`set_period`](Self::set_period) sets a shorter period.
+    ///   [`DEFAULT_MIN_PERIOD`](crate::EventTable::DEFAULT_MIN_PERIOD), or does not fit in 63 bits. For a table with a
+    ///   lower minimum, [`set_period`](Self::set_period) sets a shorter period.
     pub fn new(unit: &CounterUnit, event: &Event) -> Result<Self, CounterError> {
         let (select, counters) = unit.resolve(event)?;
         if counters.is_empty() {
@@ -48,7 +48,7 @@ impl SavedEvent {
     /// whole group. If they cannot, `switch_in` returns an error.
     ///
     /// # Errors
-    /// Nothing was changed:
+    /// If one of these errors is returned, nothing was changed:
     /// - [`NoEvents`](CounterError::NoEvents): `events` is empty.
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter): the group has more events than any processor has counters.
     pub fn make_group(events: &mut [Self]) -> Result<GroupId, GroupError> {
@@ -68,7 +68,7 @@ impl SavedEvent {
     }
 
     /// Returns a child of the event, for a new thread: the same event with this `tag`, a count and times of 0, and a
-    /// whole period ahead. The child is to be started if the event is.
+    /// whole period still to be counted. The child is to be started if the event is to be started.
     ///
     /// If the event belongs to a group, the child is in no group. [`make_group`](Self::make_group) makes the children
     /// of one thread a group of their own.
@@ -84,8 +84,8 @@ impl SavedEvent {
         }
     }
 
-    /// Adds a child's count, both its value and its times, to the event's count. The event's own share of the counters
-    /// at [`rotate`](crate::CounterSession::rotate) stays the same.
+    /// Adds a child's count, both its value and its times, to the event's count. The event's share, by which
+    /// [`rotate`](crate::CounterSession::rotate) gives events their turns, stays the same.
     ///
     /// For an event that is open on a processor, use [`CounterSession::add_count`](crate::CounterSession::add_count).
     pub fn add_count(&mut self, child: EventCount) {
@@ -97,8 +97,8 @@ impl SavedEvent {
         add(&mut self.forgotten[1], child.running << 8);
     }
 
-    /// Returns the event with a count of 0, as `PERF_EVENT_IOC_RESET` sets it. Both times of the count, and the period,
-    /// continue.
+    /// Returns the event with a count of 0, as `PERF_EVENT_IOC_RESET` sets it. The times of the count and the event's
+    /// period continue.
     pub const fn reset_count(mut self) -> Self {
         self.count.value = 0;
         self

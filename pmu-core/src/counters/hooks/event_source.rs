@@ -10,8 +10,9 @@ use crate::counters::shared::table::EventTable;
 /// The interrupt path calls these methods in any context, so no method takes a lock, allocates or panics.
 ///
 /// # Safety
-/// - [`unit`](Self::unit) and [`opened`](Self::opened) return the same at each call. The session took its counters
-///   under the promise that this unit makes about its registers.
+/// - Each call of [`unit`](Self::unit) returns the same unit, and each call of [`opened`](Self::opened) a reference to
+///   the same table, whose contents may change. The session took its counters under the promise that this unit makes
+///   about its registers.
 ///
 /// A source that owns its unit, so that the function that detects the processor can return the source:
 ///
@@ -41,8 +42,8 @@ use crate::counters::shared::table::EventTable;
 /// }
 /// ```
 ///
-/// Wrong: returning the unit of the type of core that executes the call. The counters were taken under another core's
-/// unit, whose registers may have other addresses.
+/// Wrong: returning the unit of the type of core that executes the call. The session may have taken its counters under
+/// another core's unit, whose registers may have other addresses.
 ///
 /// ```
 /// # use pmu_core::{CounterUnit, EventSelect, EventSource, EventTable};

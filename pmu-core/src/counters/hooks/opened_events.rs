@@ -5,7 +5,8 @@ use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::table::EventTable;
 
-/// A source without a table of rows, for a processor whose counters count only opened events.
+/// An [`EventSource`](crate::EventSource) without a table of rows, for a processor whose counters count only opened
+/// events.
 ///
 /// ```
 /// use pmu_core::{CounterUnit, EventEntry, EventTable, OpenedEvents};

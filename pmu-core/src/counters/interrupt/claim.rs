@@ -18,9 +18,9 @@ pub struct Serviced {
     /// Bits of the global status that were set, and that the session does not acknowledge. The bits stand for other
     /// owners' counters, and for other causes of this interrupt, such as a branch or trace buffer.
     pub others: u64,
-    /// The counters are [lent](crate::CounterSession::lend), and no register was accessed. The interrupt may be the
-    /// borrower's whatever the claim says, so the handler also asks the borrower. If delivery masked the LVT entry, the
-    /// entry stays masked. After the window's end, the handler asks the borrower only if the claim is
+    /// The counters are [lent](crate::CounterSession::lend), and no register was accessed. The interrupt may belong to
+    /// the borrower, whatever the value of `claim`, so the handler also asks the borrower. If delivery masked the LVT
+    /// entry, the entry stays masked. After the window's end, the handler asks the borrower only if the claim is
     /// [`NotOurs`](Claim::NotOurs).
     pub lent: bool,
 }
@@ -29,7 +29,8 @@ pub struct Serviced {
 ///
 /// An NMI that no driver claims is unknown, and may mean failing hardware. An NMI of a performance counter may find no
 /// overflow, because the service of the NMI before it already handled the counter. So a shared handler adds up the
-/// claims of its drivers. If the sum exceeds 1, the next unclaimed NMI on this processor within 100 ms is a counter's.
+/// [numbers](Self::interrupts) of its drivers' claims. If the sum exceeds 1, the handler takes the next unclaimed NMI
+/// on this processor within 100 ms as one from a counter, and does not report it as unknown.
 ///
 /// ```
 /// use pmu_core::Claim;
@@ -51,9 +52,9 @@ pub struct Serviced {
 pub enum Claim {
     /// The session had no overflow: the interrupt belongs to another driver, or is unknown.
     NotOurs,
-    /// The interrupt is the session's.
+    /// The interrupt belongs to the session.
     Ours,
-    /// The interrupt is the session's, and a spurious interrupt of its counters may follow.
+    /// The interrupt belongs to the session, and a spurious interrupt of its counters may follow.
     OursAndMore,
 }
 

@@ -28,8 +28,9 @@ pub struct SampleRead {
 /// A wrap is served before the counter has counted this many events more.
 const SERVED_WITHIN: u64 = 1 << 31;
 
-/// Reads the counts of an event's group, in the group's order, without a session: `PERF_SAMPLE_READ`. If the event is
-/// in no group, only the event itself is read. This costs one RDPMC for each event on a counter.
+/// Reads the counts of an event's group, in the group's order, without a session, for records like those of
+/// `PERF_SAMPLE_READ`. If the event is in no group, only the event itself is read. This costs one RDPMC for each event
+/// on a counter.
 ///
 /// The closure given to [`service`](crate::service()) calls this with the event that overflowed. The handler may also
 /// call it after `service`. `source`, `msr` and `memory` are the arguments of `service`. `now` is a time of the clock
@@ -61,15 +62,15 @@ const SERVED_WITHIN: u64 = 1 << 31;
 ///
 /// # Context
 /// In the closure given to [`service`](crate::service()), or after `service` in the same interrupt. The call is
-/// wait-free, and bounded by the number of places and counters. In an interrupt that interrupted `service`, such as an
-/// NMI, counts may be torn.
+/// wait-free, and bounded by the number of places in the event table and of counters. In an interrupt that interrupted
+/// `service`, such as an NMI, counts may be torn.
 ///
 /// If the interrupt interrupted an operation of a task on these events, the events' times may lack the time since the
-/// operation before.
+/// task's previous operation.
 ///
 /// # Errors
 /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
-/// - [`NoSuchGroup`](CounterError::NoSuchGroup): not all events of the group are on this processor.
+/// - [`NoSuchGroup`](CounterError::NoSuchGroup): some events of the group are not on this processor.
 ///
 /// The count of a single event may be one of these errors:
 /// - [`NoTotal`](CounterError::NoTotal): the event interrupts, and was opened without a total.

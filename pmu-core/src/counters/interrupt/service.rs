@@ -11,10 +11,10 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 /// Services the performance interrupt of the processor that executes the call: finds the overflowed counters, re-arms
-/// them, reports each completed period to `overflowed` once, and lets the interrupt recur.
+/// them, reports each completed period to `overflowed` once, and makes sure that the next overflow interrupts again.
 ///
-/// `memory` is this processor's. If no session has taken this memory, `service` accesses no register and returns
-/// [`NotOurs`](Claim::NotOurs), with one exception. The first interrupt after a
+/// `memory` is the memory of this processor's counters. If no session has taken this memory, `service` accesses no
+/// register and returns [`NotOurs`](Claim::NotOurs), with one exception. The first interrupt after a
 /// [`shut_down`](crate::CounterSession::shut_down) may be claimed as spurious.
 ///
 /// If an interrupt interrupts this call and calls `service` again, the nested call returns [`Ours`](Claim::Ours) at

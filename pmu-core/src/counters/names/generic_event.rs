@@ -18,11 +18,11 @@ pub enum GenericEvent {
     Cycles,
     /// Instructions retired.
     Instructions,
-    /// Cycles of a clock of constant frequency, counted while the core is not halted. The clock is the TSC's on Intel's
-    /// fixed counter 2, and on AMD from Zen 4 on. On an Intel processor without fixed counter 2, the clock is the one
-    /// that the processor's manual names.
+    /// Cycles of a clock of constant frequency, counted while the core is not halted. On AMD from Zen 4 on, and on
+    /// Intel's fixed counter 2, this is the clock of the TSC. For an Intel processor without fixed counter 2, see the
+    /// processor's manual.
     ReferenceCycles,
-    /// On Intel, accesses of the last-level cache. On AMD's Zen, accesses of the second-level cache.
+    /// On Intel, accesses of the last-level cache. On AMD's Zen processors, accesses of the second-level cache.
     CacheReferences,
     /// Cache misses among the [`CacheReferences`](Self::CacheReferences).
     CacheMisses,

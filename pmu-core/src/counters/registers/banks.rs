@@ -14,7 +14,7 @@ pub struct CounterBank {
     pub step: u32,
     /// Number of counters that RDPMC can read, with the counter's number in ECX.
     pub rdpmc: u8,
-    /// A write to a value register takes only the low 32 bits, and sign-extends them.
+    /// Set if a write to a value register takes only the low 32 bits of the value, and sign-extends them.
     pub sign_extended: bool,
 }
 
@@ -30,8 +30,8 @@ pub struct FullWidth {
     pub declared: u64,
 }
 
-/// Registers of fixed counters, each of which counts one event. A fixed counter has no event select, but four bits of a
-/// control register that all fixed counters share.
+/// Registers of fixed counters, each of which counts one event. Instead of an event select, a fixed counter has four
+/// bits of a control register that all fixed counters share.
 ///
 /// From the lowest bit, the four bits enable: counting at privilege level 0, counting above level 0, counting for all
 /// threads of the core, and interrupting. RDPMC reads a fixed counter with bit 30 of ECX set.

@@ -6,7 +6,7 @@ use crate::msr::backend::MsrBackend;
 use crate::msr::update::MsrUpdate;
 
 /// The register that enables precise sampling, one bit per counter: `IA32_PEBS_ENABLE`. While a counter's bit is set,
-/// its overflow writes a record to memory instead of interrupting. A predecessor may have left bits set.
+/// an overflow of the counter writes a record to memory instead of interrupting. A predecessor may have left bits set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct PreciseSampling {
@@ -18,7 +18,7 @@ pub struct PreciseSampling {
 
 impl PreciseSampling {
     /// Describes the register `enable`, which has one bit for each of these `counters`. The processor lacks the
-    /// register if the bits `unavailable` of the register `capability` are set.
+    /// register if any of the bits `unavailable` is set in the register `capability`.
     ///
     /// # Safety
     /// - Clearing bits of `enable`, with its other bits as they are, does not break memory safety.

@@ -32,7 +32,7 @@ impl RegisterBits {
     /// # let _ = freeze;
     /// ```
     ///
-    /// Wrong: the bits beside the freeze bit, which make the processor store branches.
+    /// Wrong: describing the neighboring bits of `IA32_DEBUGCTL`, which make the processor store branches to memory.
     ///
     /// ```
     /// # use pmu_core::RegisterBits;

@@ -4,9 +4,9 @@ use core::fmt;
 
 /// Value of an event-select register: the event that the counter counts, and the conditions under which it counts.
 ///
-/// The vendors' layouts agree in bits 31:0, except for single reserved bits. AMD's event numbers continue in bits
-/// 35:32. The register types of the vendor crates name each bit, and convert into this type. Source: SDM vol. 3B,
-/// "Layout of IA32_PERFEVTSELx MSRs"; APM vol. 2, "Core Performance Event-Select Register".
+/// The vendors' layouts agree in bits 31:0, except for a few reserved bits. AMD's event numbers continue in bits 35:32.
+/// The register types of the vendor crates name each bit, and convert into this type. Source: SDM vol. 3B, "Layout of
+/// IA32_PERFEVTSELx MSRs"; APM vol. 2, "Core Performance Event-Select Register".
 ///
 /// ```
 /// use pmu_core::EventSelect;

@@ -23,7 +23,7 @@ impl EventSelect {
 
 /// Description of a processor's counters and their registers, made by a vendor crate.
 ///
-/// What a vendor's processors have in common is in statics; the rest comes from the CPUID of one processor. A counter's
+/// Statics hold what a vendor's processors have in common; the rest comes from the CPUID of one processor. A counter's
 /// [`CounterId`] is the number of its bit in the global registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -205,7 +205,7 @@ impl CounterUnit {
     }
 
     /// Sets the event number and unit mask of each [`GenericEvent`], in the order of the events' numbers. The processor
-    /// lacks an event whose bit is clear in `available`, or whose value is 0.
+    /// lacks an event whose bit is clear in `available`, or whose value in `named` is 0.
     pub const fn set_generic(&mut self, named: &'static [u64; GenericEvent::COUNT], available: u8) {
         self.named = named;
         self.has_generic = available;

@@ -6,9 +6,9 @@ use crate::msr::access::MsrAccess;
 use crate::msr::address::MsrAddress;
 use crate::msr::backend::MsrBackend;
 
-/// Registers of single counters that no driver of these crates uses, beside the counters' own controls. If firmware or
-/// the kernel before a kexec left values in such registers, the processor reloads a counter, or writes records, without
-/// the driver's knowledge.
+/// Registers of single counters, other than the counters' controls, that no driver of these crates uses. If firmware or
+/// the kernel before a kexec left values in such registers, the processor reloads counters, or writes records to
+/// memory, without the driver's knowledge.
 ///
 /// [`CounterSession::take`](crate::CounterSession::take) does not clear these registers, so that kernels without such a
 /// predecessor do not pay for clearing them.
@@ -23,7 +23,7 @@ impl UnusedRegisters {
     /// The value for a processor whose counters have no such registers.
     pub const NONE: Self = Self { distance: 0, counters: CounterSet::NONE };
 
-    /// Describes one such register for each of these `counters`, at `distance` from the counter's value register.
+    /// Describes one unused register for each of these `counters`, at `distance` from the counter's value register.
     ///
     /// # Safety
     /// - Writing 0 to these registers does not break memory safety.
@@ -52,8 +52,8 @@ impl UnusedRegisters {
         self.counters
     }
 
-    /// Clears these registers of the given `counters`, as far as `unit` has the counters, by one write per counter.
-    /// Returns the counters for which the write failed twice. Do not take these counters.
+    /// Clears these registers for each counter that is both in `counters` and in `unit`, by one write per counter.
+    /// Returns the counters for which the write failed twice; no session may take such counters.
     ///
     /// Call this on the processor that `unit` describes:
     /// - before the counters are taken;

@@ -74,7 +74,8 @@ pub(crate) const AGAIN: u8 = 2;
 pub(crate) const MUTED: u8 = 3;
 
 impl<const N: usize> CounterMemory<[CounterSlot; N]> {
-    /// Creates memory for `N` free counters. With `N` = 0, taking counters fails as for memory that is too small.
+    /// Creates memory for `N` free counters. With `N` = 0, taking counters fails with
+    /// [`InsufficientMemory`](crate::CounterError::InsufficientMemory).
     pub const fn new() -> Self {
         Self {
             global_control: AtomicU64::new(0),

@@ -91,8 +91,9 @@ impl EventTable {
 
     /// Sets the shortest period for events that are opened, or whose period is set, after this call.
     ///
-    /// If servicing one interrupt causes a full period of an event, the next interrupt follows at once, forever. So a
-    /// kernel lowers this minimum only for events that its interrupt path does not cause, such as events of user mode.
+    /// If servicing one interrupt causes as many occurrences of an event as its period, the next interrupt follows at
+    /// once, forever. So a kernel lowers this minimum only for events that its interrupt path does not cause, such as
+    /// events of user mode.
     ///
     /// ```
     /// # use pmu_core::{Event, EventEntry, EventTable, GenericEvent};
@@ -129,7 +130,8 @@ impl EventTable {
     /// # Errors
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
     /// - [`NoPeriod`](CounterError::NoPeriod): the event does not interrupt.
-    /// - [`Period`](CounterError::Period): the period is below the [minimum](Self::set_min_period), or beyond 63 bits.
+    /// - [`Period`](CounterError::Period): the period is below the [minimum](Self::set_min_period), or does not fit in
+    ///   63 bits.
     pub fn set_period(&self, event: EventId, period: u64) -> Result<(), CounterError> {
         let entry = self.entry(event).ok_or(CounterError::NoSuchEvent(event))?;
         if !entry.period.reports() {
@@ -144,7 +146,7 @@ impl EventTable {
     /// counter, and continues to count until the task stops it.
     ///
     /// After a call from the handler of the event's own overflow, no other overflow is reported. After a call from
-    /// elsewhere, the current period may be reported once more.
+    /// elsewhere, one more overflow may still be reported: the one that ends the current period.
     ///
     /// The event reports again after any of these calls, but not after a context switch:
     /// - [`stop_event`](crate::CounterSession::stop_event) and then

@@ -12,14 +12,14 @@ use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Sets the period of an opened event that interrupts, and begins a whole period of the new length at once, as
-    /// `PERF_EVENT_IOC_PERIOD` does. The event's count continues. To wait for the next overflow instead, use
-    /// [`EventTable::set_period`](crate::EventTable::set_period).
+    /// `PERF_EVENT_IOC_PERIOD` does. The event's count continues.
+    /// [`EventTable::set_period`](crate::EventTable::set_period) keeps the old period until the next overflow instead.
     ///
-    /// If an overflow is pending, it is reported to `overflowed`, as its interrupt would have reported it. If the
-    /// interrupt still comes, it is claimed as spurious.
+    /// If an overflow is pending, the call reports it to `overflowed`, in place of its interrupt. If that interrupt
+    /// still comes, [`service`](crate::service) claims it as spurious.
     ///
-    /// If the event waits for a counter, and at most one event of its old period is left, the overflow of the old
-    /// period is reported once the event has a counter. The new period begins then.
+    /// If the event waits for a counter, and its old period ends after at most one more occurrence of the event, the
+    /// overflow of the old period is reported once the event has a counter. The new period begins then.
     ///
     /// On a processor with a global control register, the event's group is stopped during the call.
     ///
@@ -39,11 +39,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
     /// - [`NoPeriod`](CounterError::NoPeriod): the event does not interrupt.
-    /// - [`Period`](CounterError::Period): the period is below the table's minimum, or beyond 63 bits.
+    /// - [`Period`](CounterError::Period): the period is below the table's minimum, or does not fit in 63 bits.
     /// - [`Access`](CounterError::Access): a register access failed. The event and its group are stopped, and the
     ///   event's count is complete.
-    /// - [`Faulted`](CounterError::Faulted): a register does not answer. The event and its group are stopped, and the
-    ///   events counted since the last interrupt are lost.
+    /// - [`Faulted`](CounterError::Faulted): a register does not answer. The event and its group are stopped, and what
+    ///   the counter counted since its last interrupt is lost.
     pub fn apply_period(
         &mut self,
         event: EventId,

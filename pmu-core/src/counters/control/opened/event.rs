@@ -36,13 +36,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - [`OtherProcessor`](CounterError::OtherProcessor): `processor` describes another type of core than the
     ///   session's, with other generic events or select bits. If only [`core_type`](CounterUnit::core_type) differs,
-    ///   there is no error: an event opened by its select is then of the type in `processor`.
+    ///   there is no error: an event opened by its select then belongs to the core type of `processor`.
     /// - [`Unsupported`](CounterError::Unsupported): this processor lacks the generic event.
     /// - [`IllegalBits`](CounterError::IllegalBits): the event's select has bits that are illegal on this processor.
     /// - [`GuestModeUnsupported`](CounterError::GuestModeUnsupported): this processor cannot separate guests and host.
     /// - [`NeedsCounterPair`](CounterError::NeedsCounterPair): only a pair of counters counts the event.
     /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): no counter of this session can count the event.
-    /// - [`Period`](CounterError::Period): the period is below the table's minimum, or beyond 63 bits.
+    /// - [`Period`](CounterError::Period): the period is below the table's minimum, or does not fit in 63 bits.
     /// - [`InsufficientMemory`](CounterError::InsufficientMemory): the table is full.
     pub fn open_event(
         &mut self,
@@ -62,7 +62,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         Ok(id)
     }
 
-    /// Stops and closes an event, and returns its count. An event opened later may get the same identity.
+    /// Stops and closes an event, and returns its count. An event opened later may get the closed event's identity.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
@@ -89,15 +89,15 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         Ok(entry.count())
     }
 
-    /// Starts an opened event on a counter that can count it. If every such counter is in use, other events move to
-    /// other counters if this frees a counter. If no counter becomes free, an event that [rotates](Event::rotating)
-    /// waits for its turn, and any other event takes the counter of an event that rotates.
+    /// Starts an opened event on a counter that can count it. If every such counter is in use, the call tries to free
+    /// one by moving other events to other counters. If no counter becomes free, an event that
+    /// [rotates](Event::rotating) waits for its turn, and any other event takes the counter of an event that rotates.
     ///
     /// The event's total continues from its last value. A period that a stop interrupted continues, too.
     ///
-    /// `now` is a time of the caller's clock, in whose units the events' times are counted. All calls for one table use
-    /// the same clock, because a call may also add to other events' times. If `now` is earlier than in a previous call,
-    /// no time is added. A caller without a clock always passes 0.
+    /// `now` is the time by the caller's clock. The events' times are counted in the units of this clock. All calls for
+    /// one table use the same clock, because a call may also add to other events' times. If `now` is earlier than in a
+    /// previous call, the call adds no time. A caller without a clock always passes 0.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventCount, EventId, EventSource, MsrBackend, Platform};
@@ -134,9 +134,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.assign(event, Some(0)).map_err(|unplaced| unplaced.reason)
     }
 
-    /// Starts an opened event on a free counter that can count it. No other event moves or gives way, and an event that
-    /// rotates does not wait. A kernel that calls only this method does not link the code with which
-    /// [`start_event`](Self::start_event) moves events.
+    /// Starts an opened event on a free counter that can count it. No other event moves, or loses its counter. If no
+    /// counter is free, the call fails, even for an event that [rotates](Event::rotating). A kernel that calls only
+    /// this method does not link the code with which [`start_event`](Self::start_event) moves events.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
@@ -222,7 +222,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         off_counters.for_each(|event| self.change_state(event, state));
     }
 
-    /// Stops an opened event. If an overflow is pending, the overflow is not reported. The event's total is complete.
+    /// Stops an opened event. A pending overflow is not reported. The event's total includes everything counted until
+    /// the stop.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
@@ -243,8 +244,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
     /// - [`InGroup`](CounterError::InGroup): the event stops only with its group.
     /// - [`NotStarted`](CounterError::NotStarted): the event is not started.
-    /// - [`Faulted`](CounterError::Faulted): the counter's registers do not answer, and the events since the last
-    ///   reading are lost.
+    /// - [`Faulted`](CounterError::Faulted): the counter's registers do not answer, and what the counter counted since
+    ///   it was last read is lost.
     pub fn stop_event(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         let entry = self.ungrouped(event)?;
         if !self.is_started(event) {
@@ -253,7 +254,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.detach_and_stop(event, entry, now)
     }
 
-    /// Reads an opened event's count up to `now`. If the event is on a counter, this costs one RDPMC.
+    /// Reads an opened event's count, with its times up to `now`. If the event is on a counter, this costs one RDPMC.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};

@@ -14,7 +14,7 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Opens a group of events, which are counted together or not at all. The events are stopped. The group
+    /// Opens a group of events, which are counted together or not at all. The opened events are not started. The group
     /// [rotates](Event::rotating) if its first event does.
     ///
     /// ```
@@ -47,7 +47,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - The errors of [`open_event`](Self::open_event), for the first event that cannot be opened.
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter), [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse): even
     ///   without other events, the session has too few counters or registers for the whole group. The error names the
-    ///   first event that does not fit beside the events before it. Split such a group.
+    ///   first event that does not fit beside the events before it. A smaller group may fit.
     /// - [`NoEvents`](CounterError::NoEvents): `events` is empty.
     ///
     /// After an error none of the events is open.
@@ -108,14 +108,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Starts the events of a group together, by one write if there is a global control register. Totals and periods
     /// continue as in [`start_event`](Self::start_event).
     ///
-    /// If counters are missing, other events move to other counters if this frees enough of them. If there still are
-    /// too few counters, a group that rotates waits for its turn, and any other group takes the counters of events that
-    /// rotate.
+    /// If too few counters are free, the call tries to free more by moving other events to other counters. If there
+    /// still are too few, a group that rotates waits for its turn, and any other group takes the counters of events
+    /// that rotate.
     ///
-    /// The search finds an assignment if one exists. The assignment gives counters and [extra
-    /// registers](Event::with_extra) to the group's events and to the running events that do not give way. The search
-    /// visits the counters once per event, and at most every order of the extra registers' values. The call accesses no
-    /// register before the search has ended.
+    /// Each event of the group, and each running event that does not give way, needs a counter and its [extra
+    /// register](Event::with_extra). The call finds an assignment of these if one exists. The search visits the
+    /// counters once per event, and at most every order of the extra registers' values. The call accesses no register
+    /// before the search has ended.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, GroupError, GroupId, MsrBackend, Platform};
@@ -133,12 +133,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// - [`NoSuchGroup`](CounterError::NoSuchGroup): the group is not open, or not all of its events are on this
+    /// - [`NoSuchGroup`](CounterError::NoSuchGroup): the group is not open, or some of its events are not on this
     ///   processor.
     /// - [`AlreadyStarted`](CounterError::AlreadyStarted): an event of the group is started.
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter), [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse): the
-    ///   group does not fit, and does not rotate. The error names the first event that has no room beside the events
-    ///   before it.
+    ///   group finds too few counters or extra registers, and does not rotate. The error names the first event that has
+    ///   no room beside the events before it.
     /// - [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): a register access failed, and none of
     ///   the group's events runs.
     pub fn start_group(&mut self, group: GroupId, now: u64) -> Result<(), GroupError> {
@@ -152,8 +152,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.give_counters(first, now).map_err(|unplaced| self.error_of(unplaced))
     }
 
-    /// Stops the events of a group together. Overflows that are pending are not reported. The events' totals are
-    /// complete.
+    /// Stops the events of a group together. Pending overflows are not reported. The events' totals include everything
+    /// counted until the stop.
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventSource, GroupError, GroupId, MsrBackend, Platform};
@@ -169,10 +169,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// - [`NoSuchGroup`](CounterError::NoSuchGroup): the group is not open, or not all of its events are on this
+    /// - [`NoSuchGroup`](CounterError::NoSuchGroup): the group is not open, or some of its events are not on this
     ///   processor.
     /// - [`NotStarted`](CounterError::NotStarted): none of the group's events is started.
-    /// - The first error of [`stop_event`](Self::stop_event). All other events were stopped.
+    /// - The errors of [`stop_event`](Self::stop_event), for the first event that could not be stopped. All events
+    ///   without an error were stopped.
     pub fn stop_group(&mut self, group: GroupId, now: u64) -> Result<(), GroupError> {
         let first = self.first_of(group)?;
         if !self.group_events(group).any(|event| self.is_started(event)) {
@@ -242,7 +243,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// - [`NoSuchGroup`](CounterError::NoSuchGroup): the group is not open, or not all of its events are on this
+    /// - [`NoSuchGroup`](CounterError::NoSuchGroup): the group is not open, or some of its events are not on this
     ///   processor.
     /// - [`CounterLost`](CounterError::CounterLost): a register access of a counter of the group failed earlier.
     /// - The errors of [`read_event`](Self::read_event), for the first event that cannot be read.

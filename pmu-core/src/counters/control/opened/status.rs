@@ -21,7 +21,8 @@ pub enum EventStatus {
     /// The event is started, and runs on this counter.
     Active(CounterId),
     /// The event was started, but is no longer counted. Either the event's counter faulted, or the event found no
-    /// counter and does not [rotate](crate::Event::rotating). A task starts the event again, or stops it.
+    /// counter and does not [rotate](crate::Event::rotating). To end this state, a task starts the event again or stops
+    /// it.
     Error,
 }
 

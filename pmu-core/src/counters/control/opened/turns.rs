@@ -23,23 +23,23 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Rotates events: waiting events take the counters of [rotating](crate::Event::rotating) events that had more than
-    /// their share. A kernel calls this at its tick, while the running thread's events are on the processor. The events
-    /// of a group get their counters together.
+    /// their share of the time. A kernel calls this at its tick, while the running thread's events are on the
+    /// processor. The events of a group get their counters together.
     ///
     /// An event's share is the part of its started time in which it was on a counter, over about the last 16 rotations.
     /// The waiting event with the smallest share comes first. This event takes the counter of the rotating event with
-    /// the greatest share, if that share exceeds its own. In the long run, rotating events that can use the same
-    /// counters have equal shares, whether the events are the processor's or a thread's, and however long the threads'
-    /// time slices are. Events that do not rotate keep their counters.
+    /// the greatest share, if that share exceeds the waiting event's share. In the long run, rotating events that can
+    /// use the same counters have equal shares. This holds for the processor's own events and for threads' events, with
+    /// time slices of any length. Events that do not rotate keep their counters.
     ///
     /// For a caller without a clock, who always passes 0 as `now`, each rotation counts as one unit of time for the
     /// events on this processor.
     ///
     /// If no event waits, no register is accessed.
     ///
-    /// A rotating event whose counter faulted waits for its turn, too. The event's count since the last interrupt, or
-    /// since the event got the counter, is lost. An event that does not rotate, and whose counter faulted, has to be
-    /// started again.
+    /// A rotating event whose counter faulted waits for its turn, too. What the counter counted since its last
+    /// interrupt is lost; if the counter has not interrupted since the event got it, everything that it counted for the
+    /// event is lost. An event that does not rotate, and whose counter faulted, has to be started again.
     ///
     /// If an event loses its counter while an overflow is pending, the overflow is reported when the event next occurs
     /// on a counter.
@@ -56,7 +56,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// Returns the first failure of a register access. Events that do not depend on the register took their turns.
+    /// Returns the first failure of a register access. Events that do not need the failed register took their turns.
     pub fn rotate(&mut self, now: u64) -> Result<(), CounterError> {
         if !self.is_open() {
             return Ok(());

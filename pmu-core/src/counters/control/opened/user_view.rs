@@ -12,7 +12,8 @@ use crate::msr::address::PmcIndex;
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
-/// View of an event for reading its counter by RDPMC in user mode: plain data, for the kernel to share with user mode.
+/// Data by which user mode computes an event's total from the value that RDPMC reads. The kernel shares this plain data
+/// with user mode.
 ///
 /// The event's total is `counted`, plus the number of events by which the counter has advanced from `counted_to`.
 ///
@@ -27,12 +28,12 @@ use crate::platform::Platform;
 pub struct UserView {
     /// The counter's index, which RDPMC takes in ECX.
     pub index: PmcIndex,
-    /// Number of the counter's low bits that count on across the counter's own interrupts. If the counter has only
-    /// sign-extended writes, `width` is 31. Otherwise `width` is the counter's width less 1.
+    /// Number of the counter's low bits that stay correct when the counter's own interrupt reloads the counter. If the
+    /// counter has only sign-extended writes, `width` is 31. Otherwise `width` is the counter's width less 1.
     pub width: u32,
-    /// Total of the event at the time at which the view was made.
+    /// Event's total when the view was made.
     pub counted: u64,
-    /// Value of the counter at the time at which the view was made.
+    /// Counter's value when the view was made.
     pub counted_to: u64,
 }
 
@@ -52,9 +53,10 @@ impl UserView {
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Returns the view by which user mode reads an opened event that has no period. This costs one RDPMC.
     ///
-    /// The view is valid while the event stays on its counter, for 2^`width` events. The counter's own interrupts leave
-    /// the view valid. Each operation that starts, stops, moves or closes an event may move this event, too. Such
-    /// operations include [`start_event`](Self::start_event) of *another* event, and [`rotate`](Self::rotate).
+    /// The view is valid while the event stays on its counter, for 2^`width` occurrences of the event. The counter's
+    /// own interrupts leave the view valid. Each operation that starts, stops, moves or closes an event may move this
+    /// event, too. Such operations include [`start_event`](Self::start_event) of *another* event, and
+    /// [`rotate`](Self::rotate).
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform, UserView};
@@ -75,11 +77,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// # Errors
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
-    /// - [`HasPeriod`](CounterError::HasPeriod): the event interrupts. The event's next interrupt reloads the counter,
-    ///   which would make the view wrong.
+    /// - [`HasPeriod`](CounterError::HasPeriod): the event interrupts. The event's next interrupt would reload the
+    ///   counter, and the view would be wrong.
     /// - [`NotStarted`](CounterError::NotStarted): the event is on no counter at present.
-    /// - [`NotAvailable`](CounterError::NotAvailable): RDPMC cannot read the counter, or user mode may not; see
-    ///   [`Event::with_user_rdpmc`](crate::Event::with_user_rdpmc).
+    /// - [`NotAvailable`](CounterError::NotAvailable): RDPMC cannot read the counter, or user mode is not permitted to
+    ///   read it; see [`Event::with_user_rdpmc`](crate::Event::with_user_rdpmc).
     /// - [`RegistersLost`](CounterError::RegistersLost): the counter's registers lost their contents.
     /// - [`Access`](CounterError::Access): the counter could not be read.
     pub fn user_view(&self, event: EventId) -> Result<UserView, CounterError> {

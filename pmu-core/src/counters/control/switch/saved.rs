@@ -74,9 +74,10 @@ impl<S: ?Sized + AsRef<[SavedCounter]>> SavedCounters<S> {
 }
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Stops every counter that counts a row of the source, and saves the counters' state in `area`, whose old contents
-    /// are replaced. Opened events continue. If an overflow is pending, it is reported once to `overflowed`, as its
-    /// interrupt would have reported it. If the interrupt still comes, it is claimed as spurious.
+    /// Stops every counter that counts a row of the source's table, and saves the counters' state in `area`, whose old
+    /// contents are replaced. Opened events continue. If an overflow is pending, the call reports it once to
+    /// `overflowed`, in place of its interrupt. If that interrupt still comes, [`service`](crate::service) claims it as
+    /// spurious.
     ///
     /// A kernel usually calls this with preemption off.
     ///
@@ -95,8 +96,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - [`InsufficientMemory`](CounterError::InsufficientMemory): `area` has too few places. Nothing was changed.
     /// - [`Access`](CounterError::Access): a register access failed. Nothing was changed.
-    /// - [`Faulted`](CounterError::Faulted): a counter's register did not answer, and its count is lost. The other
-    ///   counters were saved.
+    /// - [`Faulted`](CounterError::Faulted): a counter's register did not answer, and the counter's count is lost. The
+    ///   other counters were saved.
     /// - [`RegistersLost`](CounterError::RegistersLost), only with a global control register: a counter's registers
     ///   lost their contents. The counter's count is lost, and the counter was saved as at the beginning of its period.
     pub fn save(
@@ -159,10 +160,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Loads the counters that [`save`](Self::save) saved, and starts them. A counter's state returns to the same
-    /// counter, or to another free counter if an opened event uses the first. `area` stays unchanged.
+    /// counter, or to another free counter if an opened event uses the old counter. `area` stays unchanged.
     ///
-    /// The processor may be another one than at [`save`](Self::save). On a hybrid machine, if this processor lacks the
-    /// event of a saved counter, no counter is restored.
+    /// This call and [`save`](Self::save) may be made on different processors. On a hybrid machine, if this processor
+    /// lacks the event of a saved counter, no counter is restored.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform, SavedCounters};

@@ -18,10 +18,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Takes a thread's events from this processor: stops and closes the events that are open here, and keeps their
     /// counts and the remainders of their periods in `events`. All other events on the processor continue.
     ///
-    /// If an overflow is pending, it is reported once to `overflowed`, as its interrupt would have reported it. If the
-    /// interrupt still comes, it is claimed as spurious.
+    /// If an overflow is pending, the call reports it once to `overflowed`, in place of its interrupt. If that
+    /// interrupt still comes, [`service`](crate::service) claims it as spurious.
     ///
-    /// If `events` has some events of a [group](Self::open_group), all events of the group leave their counters. The
+    /// If `events` has any event of a [group](Self::open_group), all events of the group leave their counters. The
     /// group's other events are stopped, and stay on this processor until the taken events return, or until
     /// [`close_group`](Self::close_group).
     ///
@@ -48,10 +48,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// Returns the events that failed, and the reason of the first failure. All other events were taken.
     ///
-    /// [`Faulted`](CounterError::Faulted) means that a register of the event's counter does not answer,
-    /// [`CounterLost`](CounterError::CounterLost) that it did not answer earlier. The events counted since the last
-    /// interrupt, or since the event got the counter, are lost. The event is taken all the same, and starts again where
-    /// it is switched in.
+    /// - [`Faulted`](CounterError::Faulted): a register of the event's counter does not answer.
+    /// - [`CounterLost`](CounterError::CounterLost): a register of the event's counter did not answer earlier.
+    ///
+    /// With either error, the event is taken all the same, and starts again when it is switched in. What the counter
+    /// counted since its last interrupt is lost; if the counter has not interrupted since the event got it, everything
+    /// that it counted for the event is lost.
     pub fn switch_out(
         &mut self,
         events: &mut [ThreadEvent],
@@ -132,14 +134,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///   at [`rotate`](Self::rotate). The events with the smallest shares get counters first, and take them from
     ///   rotating events with greater shares.
     ///
-    /// Counters that are left go to events that already wait on this processor. The events of a group start together,
-    /// and only if all of them are in `events`.
+    /// Counters that are still free go to events that already wait on this processor. The events of a group start
+    /// together, and only if all of them are in `events`.
     ///
     /// An event that this processor cannot count is opened and started, but neither the event nor its group is counted.
     /// The `enabled` time of such an event advances without its `running` time, so that its count can be
-    /// [scaled](crate::EventCount::scaled). This concerns an event that
-    /// - is of another [type of core](CounterUnit::core_type);
-    /// - has a generic name, or a select bit, that this processor lacks;
+    /// [scaled](crate::EventCount::scaled). This processor cannot count an event that
+    /// - belongs to another [type of core](CounterUnit::core_type);
+    /// - is a generic event that this processor lacks, or has a select bit that this processor lacks;
     /// - is confined to counters that this processor lacks.
     ///
     /// This costs two writes per event, and two per group. An interrupt may come before the events' identities are in

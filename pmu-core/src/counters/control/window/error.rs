@@ -7,7 +7,7 @@ use crate::counters::names::counter_id::{CounterId, CounterSet};
 use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::fault::MsrFault;
 
-/// Error of the end of a [window](crate::CounterWindow): some counters could not be restored.
+/// Failure to restore some counters at the end of a [window](crate::CounterWindow).
 ///
 /// ```
 /// use pmu_core::{CounterSet, MsrErrorKind, MsrFault, MsrOperation, WindowError};

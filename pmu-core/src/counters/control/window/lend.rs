@@ -22,10 +22,12 @@ use crate::platform::Platform;
 /// Call [`end`](Self::end) on every path, also before an early return by `?`. Dropping a window instead accesses no
 /// register, and leaves the counters lent:
 /// - The session's operations find no counters, and its events count nothing.
-/// - The end of the session's next window restores the events. The events' periods begin anew, and their counts since
-///   the last interrupt or start are lost.
+/// - The end of the session's next window restores the events. The events' periods begin anew. What an event's counter
+///   counted since its last interrupt is lost; if the counter had not interrupted since the event got it, everything
+///   that it counted for the event is lost.
 /// - [`shut_down`](CounterSession::shut_down) still stops the counters.
-/// - No later call clears what the borrower left in the status, and on [added](LentCounters::add_unowned) counters.
+/// - Overflow bits that the borrower left set in the status register, and values that it left in
+///   [added](LentCounters::add_unowned) counters, are never cleared.
 #[must_use = "the counters are lent until the window ends"]
 #[derive(Debug)]
 pub struct CounterWindow<'c, 'a, S, M, P> {
@@ -43,12 +45,13 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// Lends the session's counters: stops them, and keeps their values until the window [ends](CounterWindow::end). A
     /// hypervisor opens the window before it loads a guest's state, and ends it after it has saved that state.
     ///
-    /// During the window, [`service`](crate::service) accesses no register, and [tells](crate::Serviced::lent) that the
-    /// interrupt may be the borrower's. If delivery masks the LVT entry, the borrower unmasks the entry after
-    /// acknowledging the overflow; otherwise the window's end unmasks the entry. The events' times do not advance
-    /// during the window, from this call's `now` to the end's.
+    /// During the window, [`service`](crate::service) accesses no register, and [reports](crate::Serviced::lent) that
+    /// the interrupt may belong to the borrower. If delivery masks the LVT entry, the borrower unmasks the entry after
+    /// acknowledging the overflow. If an interrupt came during the window, the window's end unmasks an entry that is
+    /// still masked. The events' times do not advance during the window, from the `now` of this call to that of
+    /// [`end`](CounterWindow::end).
     ///
-    /// If an overflow is pending, it is reported to `overflowed` once, as its interrupt would have reported it. If the
+    /// If an overflow is pending, the call reports it once to `overflowed`, in place of its interrupt. If that
     /// interrupt still comes, `service` claims it as spurious.
     ///
     /// The window, with its end, costs these accesses:
@@ -221,11 +224,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> 
         &mut self.lent
     }
 
-    /// Ends the window: every event continues with the count and period that it had. `now` is a time of the clock that
-    /// [`lend`](CounterSession::lend) was called with.
+    /// Ends the window: every event continues with the count and period that it had. `now` is a time of the same clock
+    /// as the `now` of [`lend`](CounterSession::lend).
     ///
-    /// Before this call, the embedder restores what it changed in the LVT entry, and `IA32_DEBUGCTL`, which VM exits
-    /// clear.
+    /// Before this call, the embedder restores the bits of the LVT entry that it changed. The embedder also restores
+    /// `IA32_DEBUGCTL`, because VM exits clear this register.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, LentCounters, MsrBackend, Platform};

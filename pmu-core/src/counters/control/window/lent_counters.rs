@@ -8,8 +8,8 @@ use crate::counters::names::counter_id::CounterSet;
 /// the counters are free.
 ///
 /// A [`CounterWindow`](crate::CounterWindow) provides this value while a session lends its counters. The counters are
-/// stopped, and have no overflow pending. The counters' control and value registers still hold what the owner left. The
-/// borrower programs a counter before it enables the counter, and disarms the counter in the end.
+/// stopped, and have no overflow pending. The counters' control and value registers still hold the owner's values. The
+/// borrower programs a counter before it enables the counter, and disarms the counter before the window ends.
 #[derive(Debug)]
 pub struct LentCounters {
     pub(crate) counters: CounterSet,
@@ -20,9 +20,9 @@ pub struct LentCounters {
 }
 
 impl LentCounters {
-    /// Declares that these counters of the processor that executes the call have no owner and are stopped. For
-    /// instance, the counters are stopped by the global control register, whose value is `global_control`. If a counter
-    /// has an owner after all, the owner's counts become wrong.
+    /// Declares that these counters of the processor that executes the call have no owner and are stopped. The counters
+    /// may be stopped by clear bits of the global control register, whose value is `global_control`. If a counter has
+    /// an owner after all, the owner's counts become wrong.
     ///
     /// # Context
     /// Task. The returned value stays on the processor.
@@ -36,8 +36,8 @@ impl LentCounters {
         Self { counters, global_control, programmed: false, status: 0, not_send: PhantomData }
     }
 
-    /// Adds counters that have no owner. For instance, a session whose source opens no events has no fixed counters,
-    /// and a guest is to get them, too.
+    /// Adds counters that have no owner. Fixed counters are an example: a session whose source opens no events does not
+    /// take them.
     ///
     /// ```
     /// # use pmu_core::{CounterSet, LentCounters};
@@ -55,15 +55,16 @@ impl LentCounters {
     }
 
     /// Returns the value of the global control register without the lent counters' bits, so that only other owners'
-    /// counters run. The borrower writes this value back in the end. The host-state field of a VMCS takes the same
-    /// value.
+    /// counters run. The borrower writes this value back before the window ends. The host-state field of a VMCS takes
+    /// the same value.
     pub const fn global_control(&self) -> u64 {
         self.global_control
     }
 
     /// Records whether the borrower has programmed any register. The borrower calls this with `true` before its first
-    /// write, and with `false` after it has disarmed, cleared and acknowledged everything. If the last value is `true`,
-    /// the window's [end](crate::CounterWindow::end) disarms, clears and acknowledges what the borrower programmed.
+    /// write, and with `false` after it has disarmed, cleared and acknowledged everything that it programmed. If the
+    /// last value is `true`, the window's [end](crate::CounterWindow::end) disarms, clears and acknowledges what the
+    /// borrower programmed.
     ///
     /// ```
     /// # use pmu_core::LentCounters;
@@ -82,8 +83,8 @@ impl LentCounters {
     }
 
     /// Records bits of the overflow status that the borrower is about to set, beside the bits of the counters. If the
-    /// borrower still has registers programmed at the window's end, the end acknowledges these bits, too. Without that,
-    /// each unmasking of the LVT entry would raise an interrupt.
+    /// borrower still has registers programmed at the window's end, the end acknowledges these bits, too. If these bits
+    /// stayed set, each unmasking of the LVT entry would raise an interrupt.
     ///
     /// ```
     /// # use pmu_core::LentCounters;
