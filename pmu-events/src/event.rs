@@ -52,9 +52,9 @@ impl PmuEvent {
     /// Returns the event's select: event number, unit mask with its extension, and qualifiers. Mode, interrupt and
     /// enable bits are 0.
     ///
-    /// If the event has several encodings, the select is that of the first encoding. If only a fixed counter counts the
-    /// event, the select is the encoding in the vendor's list, and the value must not be written to an event-select
-    /// register.
+    /// If the event has several encodings, the function returns the select of the first encoding. If only a fixed
+    /// counter counts the event, the select is the encoding in the vendor's list, and the value must not be written to
+    /// an event-select register.
     pub const fn select(&self) -> EventSelect {
         EventSelect::from_bits(self.record.select)
     }

@@ -61,8 +61,8 @@ impl Processor {
         self.0.core_type
     }
 
-    /// Returns the other core types of the processor's model: those of other kinds of cores on a hybrid, and those of
-    /// other steppings.
+    /// Returns the other core types of the processor's model: core types of other kinds of cores on a hybrid, and core
+    /// types of other steppings.
     ///
     /// ```
     /// # use pmu_core::{CpuidDump, Snapshot};

@@ -27,7 +27,7 @@ impl Affinity {
     /// The empty set.
     pub const EMPTY: Self = Self { masks: [0; MAX_GROUPS] };
 
-    /// All processors, including those that become active later.
+    /// All processors, including processors that become active later.
     ///
     /// A [profile](crate::BasicProfile) with this affinity also runs on processors that become active while the profile
     /// is started.

@@ -18,9 +18,10 @@ impl CoreType {
     ///
     /// The function compares the encoding with the events of the table. It takes the events with the same event number,
     /// unit mask and qualifiers. If there are none, it takes the events with the same event number and unit mask. If
-    /// there are none either, it takes the events with the same event number. From the taken events, those that must be
-    /// sampled precisely are removed, unless no other event is left. The result has the counters that can count all
-    /// remaining events. If there is no such counter, the result has each counter that can count at least one of them.
+    /// there are none either, it takes the events with the same event number. Of the taken events, the function ignores
+    /// every event that must be sampled precisely, unless it took only such events. The result has the counters that
+    /// can count all remaining events. If there is no such counter, the result has each counter that can count at least
+    /// one of them.
     ///
     /// ```
     /// use pmu_core::{CounterSet, Event, EventSelect};

@@ -87,7 +87,7 @@ impl Layout {
     /// 0x108 bytes, is known. `Source` and `Started` are assumed to follow the `KAFFINITY_EX`, as in earlier layouts.
     pub const X64_WIN11: Self = Self::x64("X64Win11", WindowsVersion::Windows11, Tail { segment: 0x40, affinity: Some(0x48), groups: 32, source: Some(0x150), started: 0x152, callbacks: true, size: 0x158 });
 
-    /// All known layouts: first those of 32-bit Windows, then those of 64-bit Windows, both in ascending order of
+    /// All known layouts: first the 32-bit layouts, then the 64-bit layouts, both in ascending order of Windows
     /// versions.
     pub const ALL: [Self; 7] = [
         Self::X86_NT310, Self::X86_NT351, Self::X86_WIN7,

@@ -43,7 +43,7 @@ pub struct Record<'b> {
     pub extended: Extended,
     /// The event that the record describes.
     pub event: Event<'b>,
-    /// Bytes of the record after those members of the event that this crate knows.
+    /// Bytes of the record after the last member of the event that this crate knows.
     pub rest: &'b [u8],
 }
 

@@ -105,8 +105,8 @@ impl TracedPmc {
     /// Selects the sources that are counted, and allocates counters for these sources on each active processor:
     /// information class 0x0F.
     ///
-    /// The checks are those of Windows, in the order of Windows. `array` is `ProfileSource`: the 32-bit numbers that
-    /// follow the trace handle in the request.
+    /// The function makes the checks that Windows makes, in the same order. `array` is `ProfileSource`: the 32-bit
+    /// numbers that follow the trace handle in the request.
     ///
     /// At most eight sources ([`MAX_TRACED_COUNTERS`]) are accepted. A record has the values of the first seven
     /// sources.
