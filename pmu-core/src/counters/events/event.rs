@@ -201,10 +201,10 @@ impl Event {
     /// Lets the event rotate: if there are too few counters, the event takes turns with other events at each
     /// [`rotate`](crate::CounterSession::rotate).
     ///
-    /// If no counter is free, an event that does not rotate takes the counter of a rotating event. It keeps that
-    /// counter until it is stopped, or until its thread is switched out. All rotating events, of the processor and of
-    /// its threads, share the remaining counters: each rotating event gets an equal part of the time for which it is
-    /// started.
+    /// If no counter is free, an event that does not rotate takes the counter of a rotating event. The event keeps that
+    /// counter until the event is stopped, or until its thread is switched out. All rotating events, of the processor
+    /// and of its threads, share the remaining counters: each rotating event gets an equal part of the time for which
+    /// it is started.
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};

@@ -37,7 +37,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// If no event waits, no register is accessed.
     ///
-    /// A rotating event whose counter faulted waits for its turn, too. What the counter counted since its last
+    /// A rotating event whose counter faulted waits for its turn, too. What the faulted counter counted since its last
     /// interrupt is lost; if the counter has not interrupted since the event got it, everything that it counted for the
     /// event is lost. An event that does not rotate, and whose counter faulted, has to be started again.
     ///
