@@ -42,7 +42,8 @@ impl Emon {
     /// - The version and the number of events in CPUID leaf 0x0A are not 0.
     /// - The first event, cycles, is available.
     /// - No Microsoft-compatible hypervisor hides the counters.
-    /// - The declared counters are plausible. Windows does not check this condition.
+    /// - The number of general counters is one that a processor can have, and they are 32 to 64 bits wide. (Windows
+    ///   does not check this.)
     ///
     /// ```
     /// use pmu_core::{NoInterface, Snapshot};

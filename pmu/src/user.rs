@@ -39,8 +39,8 @@ const ATTEMPTS: u32 = 64;
 
 /// Page that a kernel shares with a user thread, so that the thread can read an event without a system call.
 ///
-/// The page is a sequence lock, like Linux' `perf_event_mmap_page`: the sequence is odd while the kernel writes. A page
-/// of zeros is a hidden page. The layout is fixed:
+/// The page is a sequence lock, like Linux' `perf_event_mmap_page`: the sequence is odd while the kernel writes. In a
+/// page of zeros the event is hidden: the thread then reads the event by a system call. The layout is fixed:
 ///
 /// - at 0, 32 bits: the sequence;
 /// - at 4, 32 bits: the index for RDPMC plus 1, or 0 if the event is hidden;

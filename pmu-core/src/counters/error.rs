@@ -11,8 +11,8 @@ use crate::msr::fault::MsrFault;
 
 /// Error of an operation on a processor's counters.
 ///
-/// Unless the error is [`Faulted`](Self::Faulted), the failed operation changed nothing. After a failure to take
-/// counters, none of the requested counters runs.
+/// Unless the error is [`Faulted`](Self::Faulted), or the operation's documentation says otherwise, the failed
+/// operation changed nothing. After a failure to take counters, none of the requested counters runs.
 ///
 /// ```
 /// use pmu_core::CounterError;

@@ -146,7 +146,7 @@ impl FaultFixup {
 /// Drivers execute RDPMC only for a counter that the driver has read by RDMSR before.
 ///
 /// In an NMI handler, the fixup of a fault ends with IRET, which unblocks NMIs. Another NMI may then interrupt the
-/// handler, and a call of `service` within the handler. So at least one of these holds:
+/// handler, and a call of `service` within the handler. Therefore the kernel ensures at least one of these:
 ///
 /// - The kernel's NMI entry can nest: a nested NMI does not reuse the NMI stack from the top.
 /// - The backend never faults in an NMI handler.

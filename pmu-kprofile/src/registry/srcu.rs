@@ -43,7 +43,7 @@ pub struct Statistics {
     pub hit: u64,
     /// Number of interrupts on which no object acted.
     pub missed: u64,
-    /// Number of counts that the Windows version of the objects' rules would have written outside a buffer.
+    /// Number of counts that Windows, in the version whose rules the objects follow, writes outside a buffer.
     pub outside: u64,
 }
 

@@ -10,8 +10,9 @@ use crate::perf::frequency::Frequency;
 
 /// All fields of Linux' `perf_event_attr`, of every published size, as `perf_event_open` takes them.
 ///
-/// [`from_bytes`](Self::from_bytes) reads the fields as the system call does. [`event`](Self::event) returns the event
-/// for a counter. The kernel itself acts on the fields that concern records, and on most flags.
+/// [`from_bytes`](Self::from_bytes) reads the fields as the system call does. [`event`](Self::event) converts the
+/// fields that a counter needs into an [`Event`] to open. The kernel itself acts on the fields that concern records,
+/// and on most flags.
 ///
 /// Source: `include/uapi/linux/perf_event.h`; `perf_event_open(2)`.
 ///

@@ -25,9 +25,10 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// - The call enables the counters in the global control register, if there is one.
     /// - The call acknowledges overflow bits that a predecessor left set, and unmasks the LVT entry.
     ///
-    /// [`counters`](Self::counters) also returns the counters that the session left out and does not access again:
-    /// counters that did not answer, and counters without a lent slot. If the source's table of opened events has no
-    /// room for any event, the session also leaves out fixed counters, because only opened events use fixed counters.
+    /// The session leaves out each counter that did not answer, or for which the memory has no slot, and does not
+    /// access it again. [`counters`](Self::counters) names these counters, too. If the source's table of opened events
+    /// has no room for any event, the session also leaves out fixed counters, because only opened events use fixed
+    /// counters.
     ///
     /// ```
     /// # use pmu_core::{

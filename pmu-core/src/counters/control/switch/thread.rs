@@ -25,8 +25,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// group's other events are stopped, and stay on this processor until the taken events return, or until
     /// [`close_group`](Self::close_group).
     ///
-    /// This costs one write and one RDPMC per event on a counter. A pending overflow adds one write. If there are
-    /// groups among the events, stopping them together adds two writes.
+    /// This costs one write and one RDPMC per event on a counter. A pending overflow adds one write. If any of the
+    /// events is in a group, the call adds two writes in total, so that each group stops as a whole.
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventSource, MsrBackend, Platform, SwitchError, ThreadEvent};
