@@ -87,7 +87,7 @@ impl Amd64 {
     }
 
     /// Detects the interface as the HAL of a given Windows does. The HAL may have no interface, or use only the [four
-    /// legacy counters](Self::with_legacy_counters). The conditions of [`detect`](Self::detect) hold too.
+    /// legacy counters](Self::with_legacy_counters). The conditions of [`detect`](Self::detect) are checked too.
     ///
     /// [`has_four_amd_counters`](pmu_core::WindowsVersion::has_four_amd_counters) tells for each Windows version
     /// whether its HAL uses only four counters.

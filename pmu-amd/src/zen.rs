@@ -14,8 +14,8 @@ use crate::registers::PerfCtl;
 /// Profile interface for AMD's Zen processors: Windows' general profile sources, each with an event that counts what
 /// the source's name says.
 ///
-/// [`Amd64`](crate::Amd64) has Windows' own table, most sources of which count another event on Zen than their names
-/// say.
+/// [`Amd64`](crate::Amd64) has Windows' own table. On Zen, most sources of that table do not count the event that their
+/// names say.
 ///
 /// If a generation has no event for a source, the source is missing: instruction-cache fetches and floating-point
 /// instructions on Zen 6, last-level cache misses on Zen 1 and 2. Loads and stores are counted at dispatch. On Zen 1
@@ -49,11 +49,11 @@ pub struct Zen {
 }
 
 impl Zen {
-    /// Detects the Zen profile interface, which a machine has if its processors are of Zen 1 to Zen 6. Returns `None`
-    /// for any other machine.
+    /// Detects the Zen profile interface, which a machine has if its processors belong to one of the generations Zen 1
+    /// to Zen 6. Returns `None` for any other machine.
     ///
-    /// The conditions of [`Amd64::detect`](crate::Amd64::detect) hold too: the processor has long mode, and no
-    /// hypervisor hides the counters.
+    /// As in [`Amd64::detect`](crate::Amd64::detect), the processor must also have long mode, and no hypervisor may
+    /// hide the counters.
     pub fn detect(processor: &Snapshot) -> Option<Self> {
         let table = table(Generation::of(processor)?)?;
         if !processor.has_long_mode() || processor.hypervisor_hides_counters() {

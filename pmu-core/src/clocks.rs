@@ -66,7 +66,8 @@ impl Clocks {
     /// added to APERF, but not to MPERF. So turn interrupts off if the time between two readings is short.
     ///
     /// # Errors
-    /// Returns the access that failed: a hypervisor may declare the clocks and not implement their registers.
+    /// Returns the access that failed. An access can fail under a hypervisor that declares the clocks in CPUID but does
+    /// not implement the registers.
     pub fn read(self, msr: &impl MsrBackend) -> Result<ClockReading, MsrFault> {
         Ok(ClockReading { mperf: msr.update_retrying(MPERF)?, aperf: msr.update_retrying(APERF)? })
     }
@@ -79,7 +80,7 @@ impl ClockReading {
     /// `base_hertz` is the rate of MPERF: on Intel's processors commonly the rate of the TSC; on AMD's processors the
     /// frequency of P-state 0.
     ///
-    /// Returns `None` if the core was halted all the time, or if the frequency exceeds 64 bits.
+    /// Returns `None` if the core was halted all the time, or if the frequency in hertz does not fit in 64 bits.
     pub fn effective_hertz(&self, earlier: &Self, base_hertz: u64) -> Option<u64> {
         let mperf = self.mperf.wrapping_sub(earlier.mperf);
         let aperf = self.aperf.wrapping_sub(earlier.aperf);

@@ -6,8 +6,7 @@ use raw_cpuid::{CpuIdReader, CpuIdResult};
 
 /// Text of a recorded CPUID dump, which is read without being copied.
 ///
-/// A line may have one of two formats. Any other line is skipped as a heading or remark. The formats are those of these
-/// tools:
+/// Two tools' formats are read; a line in neither format is skipped as a heading or remark:
 ///
 /// - `cpuid -r`: `   0x0000000a 0x00: eax=0x07300404 ebx=0x00000000 ecx=0x00000000 edx=0x00000603`
 /// - AIDA64 and InstLatx64: `CPUID 0000000A: 07300404-00000000-00000000-00000603 [SL 00]`

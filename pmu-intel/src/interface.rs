@@ -42,7 +42,7 @@ impl Emon {
     /// - The version and the number of events in CPUID leaf 0x0A are not 0.
     /// - The first event, cycles, is available.
     /// - No Microsoft-compatible hypervisor hides the counters.
-    /// - The number of general counters is one that a processor can have, and they are 32 to 64 bits wide. (Windows
+    /// - CPUID declares a number of general counters that a processor can have, and a width of 32 to 64 bits. (Windows
     ///   does not check this.)
     ///
     /// ```
@@ -80,7 +80,7 @@ impl Emon {
     }
 
     /// Detects the interface as the HAL of a given Windows does. The HAL may have no interface, and a 32-bit HAL knows
-    /// only families 6 and 15. The conditions of [`detect`](Self::detect) hold too.
+    /// only families 6 and 15. The conditions of [`detect`](Self::detect) are checked too.
     ///
     /// # Errors
     /// The errors of [`detect`](Self::detect), and [`NotInVersion`](NoInterface::NotInVersion),

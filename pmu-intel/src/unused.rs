@@ -60,7 +60,8 @@ pub fn unused_registers(processor: &Snapshot) -> [UnusedRegisters; 2] {
 /// without the driver's knowledge.
 ///
 /// `processor` describes the processor that executes the call. Each [register that exists](unused_registers) is written
-/// once. Before version 6 no such register exists. `IA32_PEBS_BASE` and `IA32_PEBS_INDEX` are not written.
+/// once. Processors before version 6 have no such register, and nothing is written. `IA32_PEBS_BASE` and
+/// `IA32_PEBS_INDEX` are not written.
 ///
 /// Call this function before the counters are taken. Call it again before another kernel is started, in addition to
 /// [`stop_all`](pmu_core::stop_all).

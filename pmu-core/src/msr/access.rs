@@ -5,8 +5,9 @@ use crate::msr::backend::MsrBackend;
 use crate::msr::fault::{MsrError, MsrFault, MsrOperation};
 use crate::msr::update::MsrUpdate;
 
-/// Register accesses with one retry after a failure. The error names the register. With the retry, a transient fault
-/// does not prevent a driver from stopping a counter, servicing an interrupt, or undoing a change.
+/// Register accesses that are tried once more after a failure. If the second attempt fails too, the error names the
+/// register. With the retry, a transient fault does not prevent a driver from stopping a counter, servicing an
+/// interrupt, or undoing a change.
 ///
 /// Every backend implements this trait through a blanket implementation; no other implementation is possible.
 ///

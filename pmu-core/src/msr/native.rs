@@ -142,11 +142,11 @@ impl FaultFixup {
 
 /// Backend that executes RDMSR, WRMSR and RDPMC on this processor, and returns a #GP or #UD as an error.
 ///
-/// An emulator without RDPMC (QEMU's TCG) raises #UD, which becomes [`MsrErrorKind::GeneralProtection`] like a #GP.
-/// Drivers execute RDPMC only for a counter that the driver has read by RDMSR before.
+/// An emulator without RDPMC (QEMU's TCG) raises #UD, which becomes [`MsrErrorKind::GeneralProtection`] like a #GP. A
+/// driver executes RDPMC only for a counter that the same driver has read by RDMSR before.
 ///
 /// In an NMI handler, the fixup of a fault ends with IRET, which unblocks NMIs. Another NMI may then interrupt the
-/// handler, and a call of `service` within the handler. Therefore the kernel ensures at least one of these:
+/// handler, even within the handler's call of `service`. Therefore the kernel ensures at least one of these:
 ///
 /// - The kernel's NMI entry can nest: a nested NMI does not reuse the NMI stack from the top.
 /// - The backend never faults in an NMI handler.

@@ -35,9 +35,10 @@ impl MsrUpdate {
     /// Describes a change of the register with this number: clears the bits of `clear` and sets the bits of `set`.
     ///
     /// # Safety
-    /// - The change does not break memory safety, whatever the register holds, at any time and any number of times. The
-    ///   change is a read and a write. If an interrupt between the read and the write changes other bits, the write
-    ///   restores the old values of these bits. Restoring them does not break memory safety, either.
+    /// - The change does not break memory safety, whatever the register holds, at any time and any number of times.
+    /// - The change is a read and a write. If an interrupt between the read and the write changes other bits of the
+    ///   register, the write restores the old values of those other bits. This restoring does not break memory safety,
+    ///   either.
     #[inline]
     pub const unsafe fn new(register: u32, clear: u64, set: u64) -> Self {
         Self { register, clear, set }

@@ -182,7 +182,8 @@ impl AddedSources {
     }
 
     /// Removes a source and returns it; `None` if no such source was added. Stop the source on every processor first:
-    /// if the source still runs on a processor, its overflows are reported as those of an opened event from then on.
+    /// if the source still runs on a processor, from then on its overflows are reported as overflows of an opened
+    /// event.
     ///
     /// ```
     /// # use pmu_core::{AddedSources, KProfileSource};

@@ -213,8 +213,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// ```
     ///
     /// # Errors
-    /// - [`UnsupportedSource`](InterfaceError::UnsupportedSource): this processor lacks the source's event, even if the
-    ///   boot processor has the event.
+    /// - [`UnsupportedSource`](InterfaceError::UnsupportedSource): this processor lacks the source's event. The boot
+    ///   processor may have the event nevertheless.
     /// - [`AlreadyStarted`](InterfaceError::AlreadyStarted), [`NoFreeCounter`](InterfaceError::NoFreeCounter),
     ///   [`Timer`](InterfaceError::Timer).
     /// - [`IllegalBits`](CounterError::IllegalBits): this processor's event selects lack bits of an added source.
@@ -287,7 +287,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(())
     }
 
-    /// Stops a source. A pending overflow of the source is dropped: a stopped source reports nothing.
+    /// Stops a source. An overflow of the source that is not reported yet is dropped: a stopped source reports nothing.
     ///
     /// # Errors
     /// - [`NotStarted`](InterfaceError::NotStarted): the source does not run.
@@ -310,8 +310,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(())
     }
 
-    /// Applies the machine-wide interval to a running profile timer. For a source on a counter no call is needed: the
-    /// counter uses the interval from its next overflow on.
+    /// Applies the machine-wide interval to a running profile timer. A source on a counter needs no call: the counter
+    /// uses the new interval from its next overflow on.
     ///
     /// ```
     /// # use pmu_core::{
@@ -386,7 +386,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(self.counters.set_others_control(bits, enabled)?)
     }
 
-    /// Stops every running source of the table and saves its counter's state in `area`, by [`CounterSession::save`].
+    /// Stops every running source of the interface's table, and saves the state of each source's counter in `area`, by
+    /// [`CounterSession::save`].
     ///
     /// `area` has no room for added sources. Like opened events, added sources keep running and are reported. A kernel
     /// that counts by thread [stops](Self::stop) the added sources at the context switch.

@@ -11,7 +11,8 @@ use crate::profile::counter_answer::CounterAnswer;
 use crate::profile::source_index::SourceTable;
 use crate::snapshot::Snapshot;
 
-/// Implementation of a vendor crate for a whole machine: a family of counters, and their table of profile sources.
+/// A vendor crate's description of a whole machine: the counters of its processors, and the table of profile sources
+/// that run on these counters.
 ///
 /// One value serves all processors. The value is derived from the boot processor, is immutable except for the
 /// intervals, and is shared with interrupt handlers. Each processor's state is in a
@@ -20,7 +21,7 @@ use crate::snapshot::Snapshot;
 ///
 /// # Safety
 /// - Each call of [`unit`](Self::unit) returns the same unit, and each call of [`opened`](Self::opened) a reference to
-///   the same object, whose contents may change. Otherwise registers could be accessed for which the unit did not vouch
+///   the same object, whose contents may change. Otherwise the driver could access registers that were not in the unit
 ///   when the counters were taken.
 ///
 /// An interface of two sources, for a vendor that has no crate yet:

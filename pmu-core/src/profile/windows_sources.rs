@@ -11,7 +11,8 @@ const GENERAL_OF_AMD64: u32 =
     1 << 0x02 | 1 << 0x06 | 1 << 0x08 | 1 << 0x09 | 1 << 0x0B | 1 << 0x0D | 1 << 0x14 | 1 << 0x15;
 
 impl Rules {
-    /// Returns whether this Windows can have a source on the processors of an interface. The possible sources are:
+    /// Returns whether this Windows can have a source on the processors of an interface. This Windows can have the
+    /// following sources:
     ///
     /// - `ProfileTime`;
     /// - the sources of the interface's table, if the HAL of this Windows has the interface's counters;

@@ -22,7 +22,7 @@ use crate::snapshot::Snapshot;
 
 /// A profile interface together with the events that are opened on one processor, in addition to the sources.
 ///
-/// The value consists of two references. The session has one value, and the interrupt handler creates another value
+/// The value consists of two references. The session holds one such value; the interrupt handler creates another value
 /// with the same references.
 ///
 /// ```

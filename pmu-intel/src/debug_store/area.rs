@@ -7,7 +7,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// The words are atomic, because the processor updates `bts_index` and `pebs_index` while tracing is enabled.
 ///
 /// The documented `PEBS_DS_SAVE_AREA` has four counter resets, for processors whose PEBS has four general counters.
-/// Later processors read more counter resets, at offsets that depend on the PEBS format. So `RESETS` is a parameter:
+/// Later processors read more than four counter resets, at offsets that depend on the PEBS format. So `RESETS` is a
+/// parameter:
 ///
 /// - 4 for the documented structure;
 /// - 12 for the structure of later Windows headers (eight general counters and four fixed counters);

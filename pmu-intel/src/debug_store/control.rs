@@ -10,9 +10,9 @@ use crate::debug_store::error::ControlAreaError;
 use crate::debug_store::request::{CallerMode, ProfileControlRequest};
 use crate::debug_store::support::DebugStoreSupport;
 
-/// The control of one processor's control area, which creates and destroys the area on request, as Windows does.
+/// Creates and destroys one processor's control area (a DS save area) on request, as Windows does.
 ///
-/// Creation only prepares memory. The caller writes the area, and hands it to the processor by
+/// Creating the area only prepares memory. The caller writes the area, and hands it to the processor by
 /// [`write_ds_area`](super::write_ds_area). Every request concerns the processor that executes the request, so the
 /// caller stays on that processor.
 ///

@@ -40,9 +40,9 @@ use crate::registers::{DebugCtl, IA32_DEBUGCTL, IA32_DS_AREA, IA32_PEBS_ENABLE};
 ///
 /// If `linear_address` is not 0, the following holds until another value is written on this processor:
 ///
-/// - At `linear_address` is a DS save area of the form that this processor uses (DTES64, number of counter resets by
-///   its PEBS format). The area is mapped and writable in *every* address space in which the processor runs, and
-///   nothing frees or moves the area.
+/// - At `linear_address` is a DS save area in the form that this processor uses: DTES64 decides the width of the words,
+///   and the PEBS format the number of counter resets. The area is mapped and writable in *every* address space in
+///   which the processor runs, and nothing frees or moves the area.
 /// - Each buffer that the save area names is mapped in the same way, belongs only to this processor's tracing, and the
 ///   buffer's absolute maximum in the save area lies at or below the end of that memory.
 /// - No other processor uses the same save area.
@@ -95,8 +95,8 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 ///   format defines.
 ///
 /// Whatever `counters` is, do not call this from code that may have interrupted an operation of a session on this
-/// processor. The session changes other bits of the register by a read and a write, and the write would restore the old
-/// value of the bits of `counters`.
+/// processor. The session changes other bits of the register by a read and a write, and the write would undo a change
+/// that this call made in between.
 pub unsafe fn write_pebs_enable<M: MsrBackend>(msr: &M, counters: u64) -> Result<(), M::Error> {
     // SAFETY: the caller promised a save area and a buffer that the processor may write. The
     // backend keeps the address to itself, by the caller's promise.
@@ -138,8 +138,9 @@ pub unsafe fn write_pebs_enable<M: MsrBackend>(msr: &M, counters: u64) -> Result
 /// - If `value` has both `tr` and `bts` set, `IA32_DS_AREA` holds the address of a save area with a BTS buffer, written
 ///   by [`write_ds_area`]. The promises of [`write_ds_area`] hold until `tr` or `bts` is cleared on this processor.
 /// - The kernel's debugger and its handler of debug exceptions work with the values of `lbr` and `btf`.
-/// - The calling code cannot have interrupted an operation of a session on this processor. The session changes another
-///   bit of the register by a read and a write, and the write would restore the old value of the bits of `value`.
+/// - Do not call this from code that may have interrupted an operation of a session on this processor. The session
+///   changes another bit of the register by a read and a write, and the write would undo a change that this call made
+///   in between.
 pub unsafe fn write_debugctl<M: MsrBackend>(msr: &M, value: DebugCtl) -> Result<(), M::Error> {
     // SAFETY: the caller promised that the processor may store branch records. The
     // backend keeps the address to itself, by the caller's promise.
