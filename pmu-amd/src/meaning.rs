@@ -1,7 +1,7 @@
 //! The meaning of the Amd64 sources on each generation.
 //!
-//! Sources: libpfm4's tables of families 0Fh to 19h; Linux' of Zen 1 to Zen 6. An event that neither describes has an
-//! unknown meaning.
+//! Sources: libpfm4's tables of families 0Fh to 19h; Linux' tables of Zen 1 to Zen 6. An event that neither libpfm4 nor
+//! Linux describes has an unknown meaning.
 
 use pmu_core::KProfileSource;
 

@@ -1,6 +1,6 @@
 //! Access to the model-specific registers of the processor that executes the call.
 //!
-//! Read first: Intel SDM vol. 2, RDMSR, WRMSR and RDPMC; AMD APM vol. 3, the same.
+//! Read first: Intel SDM vol. 2, RDMSR, WRMSR and RDPMC; AMD APM vol. 3, the same instructions.
 
 pub(crate) mod access;
 pub(crate) mod address;

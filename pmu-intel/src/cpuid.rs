@@ -117,7 +117,7 @@ impl ArchitecturalPerfmon {
 
     /// Returns the fixed counters, one bit per counter.
     ///
-    /// Before version 2 no processor has fixed counters. In versions 2 to 4, EDX 4:0 is the number of fixed counters,
+    /// Processors before version 2 have no fixed counters. In versions 2 to 4, EDX 4:0 is the number of fixed counters,
     /// which begin with counter 0. From version 5 on, the bitmap in ECX adds further fixed counters.
     pub const fn fixed_counters(&self) -> u32 {
         let contiguous = ((1u64 << self.edx.fixed_counters()) - 1) as u32;

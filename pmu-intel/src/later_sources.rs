@@ -1,7 +1,7 @@
 //! The sources 0x20 to 0x24, which later versions of Windows have beyond the documented table.
 //!
-//! Source: published listings of `wpr -pmcsources`, on Intel, of versions 1903 and later; those of February 2019 end
-//! at 0x1F. That 1903 is the first is inferred.
+//! Source: published listings of `wpr -pmcsources` on Intel machines, from Windows versions 1903 and later. Listings
+//! from February 2019 end at 0x1F. From this it is inferred that 1903 is the first version with the later sources.
 
 use core::num::NonZeroU64;
 

@@ -20,7 +20,8 @@
 //! | configuration | 8 |
 //! | registers: address (4 bytes), value (8 bytes) | 32, 12 bytes each |
 //!
-//! Uses [`pmu`](crate::pmu) and the floors below it; neither [`mock`](crate::mock) nor [`mediated`](crate::mediated).
+//! Uses [`pmu`](crate::pmu) and the modules that `pmu` uses, but neither [`mock`](crate::mock) nor
+//! [`mediated`](crate::mediated).
 
 pub(crate) mod configuration;
 pub(crate) mod error;

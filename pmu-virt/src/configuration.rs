@@ -1,6 +1,7 @@
-//! The PMU of a guest as its hypervisor configures it: checked, in CPUID, from a host's CPUID, and common to two hosts.
+//! The PMU of a guest as its hypervisor configures it. A configuration can be checked, shown to the guest in CPUID,
+//! derived from a host's CPUID, and reduced to what two hosts have in common.
 //!
-//! The lowest floor: uses nothing of this crate.
+//! Uses no other module of this crate.
 
 pub(crate) mod amd;
 pub(crate) mod any_vendor;

@@ -2,7 +2,8 @@
 //! first: SDM vol. 3C, "Loading Guest State" and "VM-Exit Controls", `IA32_PERF_GLOBAL_CTRL`; APM vol. 2, "Core
 //! Performance Event-Select Register", GuestOnly.
 //!
-//! Uses [`pmu`](crate::pmu) and the floors below it; neither [`mock`](crate::mock) nor [`bytes`](crate::bytes).
+//! Uses [`pmu`](crate::pmu) and the modules that `pmu` uses, but neither [`mock`](crate::mock) nor
+//! [`bytes`](crate::bytes).
 
 pub(crate) mod access;
 pub(crate) mod disarm;

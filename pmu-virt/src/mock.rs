@@ -1,7 +1,8 @@
 //! A mock of a processor for tests of drivers: the software PMU as the driver's backend and platform. The mock counts
 //! and records accesses, refuses illegal accesses, fails on demand, and interrupts.
 //!
-//! Uses the software PMU and the floors below it; neither the real counters nor the bytes.
+//! Uses the module of the software PMU and the modules which that module uses, but neither the real counters nor the
+//! bytes.
 
 mod access;
 mod backend;

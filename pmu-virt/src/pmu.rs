@@ -1,6 +1,6 @@
 //! The PMU of one virtual processor, as the embedder calls it: accesses, events, interrupt and state.
 //!
-//! Uses [`model`](crate::model) and the floors below it.
+//! Uses [`model`](crate::model) and the modules that `model` uses.
 
 pub(crate) mod access;
 pub(crate) mod advance;

@@ -1,7 +1,7 @@
 //! The events that a guest may count. The rules are those of KVM's `KVM_SET_PMU_EVENT_FILTER` (Linux,
 //! Documentation/virt/kvm/api.rst), so that one policy serves both.
 //!
-//! The lowest floor: uses nothing of this crate.
+//! Uses no other module of this crate.
 
 pub(crate) mod entry;
 pub(crate) mod error;

@@ -7,8 +7,8 @@ use core::fmt;
 
 use pmu_core::{Interval, Platform, TimerUnavailable};
 
-/// Access to the local APIC of the processor that executes the call, implemented by the kernel. The only operation is a
-/// write of the LVT entry for performance counters.
+/// Access to the local APIC of the processor that executes the call; the kernel implements this trait. The trait's only
+/// operation writes the LVT entry for performance counters.
 ///
 /// # For embedders
 /// - The method is called in task, interrupt and NMI context. It takes no lock that the interrupted code may hold.
@@ -100,7 +100,8 @@ impl Delivery {
     }
 }
 
-/// Periodic timer of the processor that executes the call, implemented by the kernel for the source `ProfileTime`.
+/// Periodic timer of the processor that executes the call. The kernel implements this trait for the source
+/// `ProfileTime`.
 ///
 /// # For embedders
 /// - The methods are called in task context.

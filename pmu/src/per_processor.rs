@@ -12,9 +12,9 @@ use pmu_core::{CounterSession, Session};
 ///
 /// # Safety
 /// - [`this_processor`](Self::this_processor) returns the same number throughout a call of [`PerProcessor::with`] or
-///   [`ProcessorLocal::with`], and a number always means the same processor. So within `with` the task does not move to
-///   another processor, and no other task that calls `with` runs on the same processor. Either preemption is off, or
-///   the caller is bound to the processor and `with` is not called concurrently.
+///   [`ProcessorLocal::with`]. The same number always means the same processor. So within `with` the task does not move
+///   to another processor, and no other task that calls `with` runs on the same processor. The kernel ensures this in
+///   one of two ways: preemption is off, or the caller is bound to the processor and `with` is not called concurrently.
 /// - `this_processor` may be called in any context, NMI included.
 ///
 /// ```

@@ -2,8 +2,8 @@
 //!
 //! # What the kernel sets
 //! - `CR4.PCE`, bit 8, on each processor (SDM vol. 3A, "Control Registers"; APM vol. 2, "CR4 Register"), while a thread
-//!   that has such a page runs. Without the bit, RDPMC above privilege level 0 is a #GP. The bit opens *every* counter
-//!   of the processor to that thread, except counters that RDPMC user disable hides.
+//!   that has such a page runs. Without the bit, RDPMC above privilege level 0 raises #GP. The bit opens *every*
+//!   counter of the processor to that thread, except counters that RDPMC user disable hides.
 //! - RDPMC user disable, if [`CounterUnit::has_user_rdpmc_control`](pmu_core::CounterUnit) returns `true` for the
 //!   processor (SDM vol. 3B, "RDPMC User Disable", CPUID leaf 23H, sub-leaf 0, EBX). Counters that run for sources and
 //!   events then read as 0 above privilege level 0, except for events that were opened
@@ -12,8 +12,9 @@
 //! - The page, mapped for the thread read-only.
 //!
 //! # When the kernel publishes
-//! A page is valid for one thread on one processor, while the event stays on the same counter. The kernel publishes or
-//! hides the page, before the thread next executes in user mode:
+//! A page is valid for one thread on one processor, while the event stays on the same counter. In each of the following
+//! cases the kernel calls [`publish`](UserPage::publish) or [`hide`](UserPage::hide) before the thread next executes in
+//! user mode:
 //! - after it started, stopped or closed the event;
 //! - after it started *another* event, or called [`rotate`](pmu_core::CounterSession::rotate): either call may move the
 //!   event to another counter;
@@ -21,9 +22,9 @@
 //! - after every switch to the thread, on any processor, even if the event did not move: the thread may have been in
 //!   the middle of a read. A switch away from the thread requires no call, because the thread does not read while it
 //!   does not run;
-//! - at least once within 2ʷⁱᵈᵗʰ events. The width is that of the view; on old processors the width is 31, and the time
-//!   is half a second of cycles. A call at every timer tick is often enough. The handler of the counter's interrupt
-//!   need not publish.
+//! - at least once within 2ʷⁱᵈᵗʰ events. The width is that of the [`UserView`](pmu_core::UserView); on old processors
+//!   the width is 31, and 2³¹ cycles pass in about half a second. A call at every timer tick is often enough. The
+//!   handler of the counter's interrupt need not publish.
 //!
 //! A thread in the middle of a read executes RDPMC once more. That RDPMC raises #GP on a processor of a hybrid machine
 //! that lacks the counter, and on a processor on which the kernel hid the page and cleared CR4.PCE. In its #GP handler
@@ -157,8 +158,8 @@ impl UserPage {
     /// thread then asks the kernel.
     ///
     /// # Context
-    /// User mode, on the thread to which the page belongs. Another thread may run on another processor, and would then
-    /// read the counter of that processor.
+    /// User mode, on the thread to which the page belongs. A thread on another processor would read a counter of that
+    /// other processor.
     #[inline]
     pub fn read(&self, mut rdpmc: impl FnMut(u32) -> u64) -> Option<u64> {
         for _ in 0..ATTEMPTS {

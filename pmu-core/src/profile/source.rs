@@ -155,7 +155,8 @@ pub struct ProfileSource {
 }
 
 impl ProfileSource {
-    /// Creates the row of the source with this value and documented name. `select` is the source's event.
+    /// Creates a row of an interface's table of sources: the source with this value and documented name. `select` is
+    /// the source's event.
     ///
     /// # Panics
     /// At compile time, if the value is `ProfileMaximum`.

@@ -13,14 +13,14 @@ impl Configuration {
     /// `cpuid` is called with a leaf and a sub-leaf. `capabilities` is the value of `IA32_PERF_CAPABILITIES`.
     /// `capabilities` is 0 on AMD, and on an Intel processor without the register (leaf 1, ECX bit 15).
     ///
-    /// The configuration leaves these features of the host out:
+    /// The host may have the following features; the configuration never has them:
     ///
     /// - the features that this crate's README names as missing (PEBS, LBR and others);
     /// - AnyThread, because another guest may run on the core's other thread;
     /// - the architectural events from the ninth on.
     ///
-    /// If the host has counters that a [`VirtualPmu`](crate::VirtualPmu) cannot have, the function fails; it does not
-    /// leave these counters out.
+    /// If the host has counters that a [`VirtualPmu`](crate::VirtualPmu) cannot have, the function fails instead of
+    /// returning a configuration without these counters.
     ///
     /// # Errors
     /// The host has no PMU, or a PMU that a [`VirtualPmu`](crate::VirtualPmu) cannot have.

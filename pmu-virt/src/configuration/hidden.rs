@@ -30,8 +30,8 @@ pub struct HiddenConfiguration {
 
 /// Answer to RDMSR and WRMSR of the registers of an absent PMU.
 ///
-/// On AMD, the four selects and counters at C001_0000–7 read 0 and ignore writes with either variant, because guests
-/// assume that every processor has them.
+/// On AMD, the four selects and counters at C001_0000–7 read 0 and ignore writes whichever variant is set, because
+/// guests assume that every processor has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum HiddenRegisters {

@@ -7,7 +7,7 @@ use crate::configuration::intel::IntelConfiguration;
 
 impl Configuration {
     /// Returns the PMU that two processors have in common. A guest with that PMU can move between the processors. If
-    /// one of the two configurations is hidden, the result is hidden.
+    /// one of the two configurations hides the PMU from the guest, the result hides the PMU too.
     ///
     /// If the widths of the counters differ, the result has the smaller width.
     ///

@@ -18,13 +18,13 @@ pub enum Privilege {
 /// user disable.
 ///
 /// Edge, invert, counter mask and EQ are part of the key. With such a field a counter counts another quantity, which
-/// cannot be derived from the event's totals. So a guest's counter with such a field counts only if the embedder feeds
-/// the key with exactly that field. Both vendors ignore invert if the counter mask is 0 and EQ is clear: the key of a
-/// select with only invert equals the key of the plain event. Unit mask 2 is part of the key because it selects another
-/// event.
+/// cannot be derived from the event's totals. So a guest's counter whose select has such a field counts only if the
+/// embedder feeds a key with the same value in that field. Both vendors ignore invert if the counter mask is 0 and EQ
+/// is clear: the key of a select with only invert equals the key of the plain event. Unit mask 2 is part of the key
+/// because it selects another event.
 ///
-/// The qualifiers are part of the key, too: `IN_TX` and `IN_TXCP` on Intel, `GuestOnly` and `HostOnly` on AMD. The bits
-/// of one vendor's qualifiers are part of the event in the other vendor's select. So all keys of a
+/// The qualifiers are part of the key, too: `IN_TX` and `IN_TXCP` on Intel, `GuestOnly` and `HostOnly` on AMD. A bit
+/// that is a qualifier of one vendor belongs to the event number in the other vendor's selects. So all keys of a
 /// [`FedEvents`](crate::FedEvents) are for processors of the same vendor.
 ///
 /// ```

@@ -23,7 +23,7 @@ impl HostCounters {
     /// - the registers that set the status, and `IA32_PERF_GLOBAL_INUSE`;
     /// - every register that this guest's PMU lacks;
     /// - the registers that the PMU shares with other facilities;
-    /// - the global registers, if the processor may have counters or PERF_METRICS that the guest lacks
+    /// - the global registers, if the processor may have counters that the guest lacks, or PERF_METRICS
     ///   ([`from_cpuid`](Self::from_cpuid)).
     ///
     /// [`write`](Self::write) and [`read`](Self::read) answer the intercepted accesses. `write` and `read` also answer

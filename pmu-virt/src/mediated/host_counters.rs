@@ -15,16 +15,17 @@ const PERF_METRICS: u64 = 1 << 15;
 
 /// Real counters of one processor, which the hypervisor gives to its guests in turn: a mediated PMU.
 ///
-/// While a guest is [loaded](Self::load), the guest has all counters. The guest accesses directly what is not
-/// [intercepted](Self::intercepts): counters, global control, the status and its acknowledgement, RDPMC. The hypervisor
-/// answers the intercepted accesses by [`write`](Self::write), [`read`](Self::read) and [`read_pmc`](Self::read_pmc).
+/// While a guest is [loaded](Self::load), only the guest uses the counters. Counters, global control, the status and
+/// its acknowledgement, and RDPMC are the guest's to access directly, unless they are [intercepted](Self::intercepts).
+/// The hypervisor answers the intercepted accesses by [`write`](Self::write), [`read`](Self::read) and
+/// [`read_pmc`](Self::read_pmc).
 ///
 /// The host's session [lends](pmu_core::CounterSession::lend) its counters for that time; a host without a session
 /// calls [`stop`](Self::stop) instead. While a guest is loaded, the host does not use the features that share the
 /// status register with the counters: Processor Trace, and LBR and PEBS that interrupt.
 ///
-/// The counters do not count the host's execution. On Intel, the processor switches the global control at entries and
-/// exits by these fields of the VMCS:
+/// The counters do not count the host's execution. On Intel, the hypervisor sets these fields and controls of the VMCS,
+/// so that the processor switches the registers at entries and exits:
 ///
 /// - the guest's global control is [`Loaded::global_control`](crate::Loaded::global_control), with the entry control
 ///   "load IA32_PERF_GLOBAL_CTRL";
@@ -113,7 +114,7 @@ impl HostCounters {
     /// after [`from_cpuid`](Self::from_cpuid) the hypervisor does so only if necessary.
     ///
     /// # Errors
-    /// The host lacks one of these, which a switch of guests needs:
+    /// Switching guests needs all of the following, and the host lacks at least one:
     ///
     /// - a register that sets the status (`IA32_PERF_GLOBAL_STATUS_SET` from version 4 on, `PerfCntrGlobalStatusSet` of
     ///   PerfMonV2);

@@ -10,11 +10,12 @@ use crate::mediated::registers::Access;
 use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::policy::event_policy::EventPolicy;
 
-/// State of the interrupts of one virtual processor's real counters: 16 bytes, in a static for instance. The virtual
-/// processor's task and the interrupt handler share this state; the guest's other state belongs to the task.
+/// State of the interrupts that the real counters raise for one virtual processor. The state has 16 bytes, and can be
+/// in a static. The virtual processor's task and the interrupt handler share this state; the guest's other state
+/// belongs to the task.
 ///
-/// On each processor, the handler uses the `GuestInterrupts` of the guest that was [loaded](HostCounters::load) there
-/// last, until another guest is about to be loaded there.
+/// On each processor, the handler uses the `GuestInterrupts` of the guest that was last [loaded](HostCounters::load) on
+/// that processor, even after the guest's `put`, until another guest is about to be loaded.
 ///
 /// ```
 /// use core::sync::atomic::{AtomicUsize, Ordering};
@@ -74,8 +75,9 @@ impl GuestInterrupts {
         Self { state: AtomicU64::new(0), interrupting: AtomicU64::new(0) }
     }
 
-    /// If an interrupt has come, makes it [pending](VirtualPmu::pmi_pending) in the guest. Returns whether an interrupt
-    /// had come. The hypervisor calls this after each exit, and when a virtual processor sleeps.
+    /// If an interrupt was noted for the guest, makes the interrupt [pending](VirtualPmu::pmi_pending) in the guest.
+    /// Returns whether an interrupt was noted. The hypervisor calls this after each exit, and when a virtual processor
+    /// sleeps.
     ///
     /// # Context
     /// Task.
@@ -88,7 +90,7 @@ impl GuestInterrupts {
     }
 
     /// Returns whether an interrupt has come that was not [delivered](Self::deliver_to). If an interrupt has come, the
-    /// hypervisor leaves the guest, or wakes it.
+    /// hypervisor makes a running guest exit, and wakes a sleeping guest.
     ///
     /// # Context
     /// Any context.
@@ -174,7 +176,7 @@ impl HostCounters {
     /// While the guest is loaded, the interrupt belongs to the guest in two cases:
     ///
     /// - A counter whose overflow raises an interrupt has overflowed.
-    /// - The status has another bit set that raises an interrupt.
+    /// - The status register has a set bit, other than a counter's overflow, that raises an interrupt.
     ///
     /// After a [`put`](Self::put), the interrupt belongs to the guest in two cases:
     ///

@@ -16,10 +16,11 @@ use crate::registers::counters::{MAX_PER_KIND, places, to_global};
 use crate::registers::family::Family;
 
 impl HostCounters {
-    /// Loads a guest's state onto this processor's lent counters, which start to count when the guest is entered.
+    /// Loads a guest's state onto the counters that the host lent on this processor. The counters start to count when
+    /// the guest is entered.
     ///
-    /// `interrupts` belongs to the guest: an interrupt that is noted there becomes pending in the guest. A policy that
-    /// [changes](VirtualPmu::set_policy) while the guest is loaded takes effect at the next load.
+    /// `interrupts` is the guest's own value: an interrupt that is noted in `interrupts` becomes pending in the guest.
+    /// A policy that [changes](VirtualPmu::set_policy) while the guest is loaded takes effect at the next load.
     ///
     /// Accesses: a write of each counter and of each general counter's select; one read and at most two writes of the
     /// status; a write of `IA32_FIXED_CTR_CTRL` if there are fixed counters; on AMD, a write of the global control.
@@ -29,7 +30,7 @@ impl HostCounters {
     ///
     /// # Errors
     /// - The guest's configuration is not [a configuration for this host](Self::guest).
-    /// - Some of the guest's counters are not lent.
+    /// - The host did not lend some of the guest's counters.
     /// - An access failed.
     ///
     /// After an error no counter counts or can interrupt, and the guest's state is unchanged. If the failed call could

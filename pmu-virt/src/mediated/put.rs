@@ -35,8 +35,8 @@ impl HostCounters {
     /// - on AMD, a read and a write of the global control.
     ///
     /// # Errors
-    /// `loaded` belongs to another guest, or an access failed. The error returns `loaded` for another attempt; no state
-    /// is lost until then.
+    /// `loaded` belongs to another guest, or an access failed. The error contains `loaded`, so the caller can try `put`
+    /// again; the failed call loses no state.
     pub fn put<'w, P: EventPolicy, M: MsrBackend>(
         &self,
         mut loaded: Loaded<'w>,

@@ -6,8 +6,8 @@ use pmu_core::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 
 use crate::mock::processor::MockMsr;
 
-/// Mock of a machine with `N` processors, on one of which the test runs. RDMSR and WRMSR access that processor, so a
-/// test notices a driver that continues its work after the task was moved to another processor.
+/// Mock of a machine with `N` processors. The test runs on one processor at a time, and RDMSR and WRMSR access that
+/// processor. So a test notices a driver that continues its work after the task was moved to another processor.
 ///
 /// Each processor implements [`Platform`](pmu_core::Platform) itself.
 ///

@@ -20,9 +20,8 @@ pub(crate) const MASKED: u32 = 1 << 16;
 /// Handler of the performance interrupt, or a function that is called before an access.
 type Handler<'h, const T: usize> = &'h dyn Fn(&MockMsr<'h, T>);
 
-/// Mock of one processor, for tests of a driver: a software PMU behind the traits through which the driver would access
-/// a real PMU. The mock keeps the driver's last `T` accesses, refuses illegal accesses, fails on demand, and
-/// interrupts.
+/// Mock of one processor, for tests of a driver: a software PMU that the driver accesses through the same traits as a
+/// real PMU. The mock keeps the driver's last `T` accesses, refuses illegal accesses, fails on demand, and interrupts.
 ///
 /// The mock is both the [`MsrBackend`](pmu_core::MsrBackend) and the [`Platform`](pmu_core::Platform) of the processor.
 /// The methods of the mock take a shared reference, and only one thread can use the mock.

@@ -22,8 +22,8 @@ impl OverflowBudget {
         Self { cells: [[u64::MAX; CELLS - 1]; EVENTS], of: events.identity() }
     }
 
-    /// Returns the number of times that the event may happen at this privilege, without any at the other privilege,
-    /// before an interrupt is due.
+    /// Returns the number of times that the event may happen at this privilege before an interrupt is due, if the event
+    /// does not happen at the other privilege.
     ///
     /// - `None`: the event causes no interrupt. No running counter that interrupts counts the event, or the counter is
     ///   64 bits wide and holds 0, so the number would be 2⁶⁴.

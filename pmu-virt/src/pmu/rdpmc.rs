@@ -20,8 +20,8 @@ pub(crate) enum Pmc {
 impl<P: EventPolicy> VirtualPmu<P> {
     /// Answers the guest's RDPMC, executed with `ecx` in this mode: a value or #GP.
     ///
-    /// On Intel (SDM vol. 2B), ECX bits 31:16 are the type, and bits 15:0 the index. As in KVM, the types are general
-    /// counters (0) and fixed counters (0x4000). The fast mode of bit 31 and the type `PERF_METRICS` raise #GP. On AMD
+    /// On Intel (SDM vol. 2B), ECX bits 31:16 are the type, and bits 15:0 the index. As in KVM, type 0 means general
+    /// counters, and type 0x4000 fixed counters. The fast mode of bit 31 and the type `PERF_METRICS` raise #GP. On AMD
     /// (APM vol. 3), ECX is the counter's number, without a type.
     ///
     /// A counter that the guest's kernel hides reads 0 at CPL 1–3: Intel Architecture Instruction Set Extensions

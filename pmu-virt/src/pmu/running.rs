@@ -18,8 +18,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// Replaces the events that the embedder feeds to this PMU. Counters may be running. An embedder can use this to
     /// feed an event only after the guest has programmed the event ([`unfed`](Self::unfed)).
     ///
-    /// The guest notices nothing: the registers do not change, and a pending interrupt stays pending. `feed` keeps its
-    /// counts, and belongs to the new events from now on. A counter whose event was not fed before counts from now on.
+    /// The call changes no register, and a pending interrupt stays pending. `feed` keeps its counts, and belongs to the
+    /// new events from now on. A counter whose event is in `events`, but was not fed before, counts from now on.
     ///
     /// ```
     /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu};

@@ -20,8 +20,8 @@ use crate::registers::table::Located;
 /// The state does not include the embedder's policy, the [`FedEvents`](crate::FedEvents), or the remainder of a
 /// [feed](crate::Feed).
 ///
-/// The state has the [registers](Configuration::registers) whose [`is_state`](crate::RegisterInfo::is_state) is set. A
-/// state that no guest could have reached cannot be built.
+/// The state has the [registers](Configuration::registers) whose [`is_state`](crate::RegisterInfo::is_state) is set.
+/// Every constructor refuses register values that no guest could have reached.
 ///
 /// ```
 /// use pmu_virt::{Configuration, IntelConfiguration, PmuState};

@@ -2,8 +2,8 @@
 
 use core::ops::Deref;
 
-/// The embedder's policy: decides which events a guest's counters count. A guest can program a forbidden event, but its
-/// counter counts nothing.
+/// The embedder's policy: decides which events a guest's counters count. A guest can program a forbidden event, but the
+/// counter then counts nothing.
 ///
 /// A PMU asks the policy when the guest writes an event select. At
 /// [`VirtualPmu::set_policy`](crate::VirtualPmu::set_policy) the PMU asks the policy about all counters.

@@ -50,7 +50,7 @@ impl<const EVENTS: usize> EventFilter<EVENTS> {
     /// Compiles a list of entries into a filter.
     ///
     /// `action` applies to the general counters' events that `entries` match, and to the fixed counters whose bits are
-    /// set in `fixed`. No entry matches the event of a fixed counter.
+    /// set in `fixed`. An entry never matches the event of a fixed counter.
     ///
     /// # Errors
     /// - There are more entries than [`MAX_FILTER_ENTRIES`].

@@ -99,7 +99,7 @@ impl PerfAttributes {
     ///
     /// `names` returns `config` and `config1` of the processor's event with this name, as `pmu_events` has them, or
     /// `None`. If the vendor's list of events has the event that Linux counts, that event is used. For page walks,
-    /// Linux counts on some processors the walks that began; here the walks that completed are counted.
+    /// Linux on some processors counts the walks that began. The event returned here counts the walks that completed.
     ///
     /// ```
     /// use pmu::perf::{PERF_TYPE_HW_CACHE, PerfAttributes};
