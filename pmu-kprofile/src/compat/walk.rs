@@ -133,9 +133,10 @@ impl<E: core::error::Error + 'static> core::error::Error for WalkError<E> {
 ///
 /// The list head is a `LIST_ENTRY`: `KPROCESS.ProfileListHead`, or the kernel's global list head.
 ///
-/// Each item is the address of a `KPROFILE` and its decoded members. An error is the last item; the items before it
-/// remain valid. The walk ends for every content of the image. After `limit` objects, a further object is an error. An
-/// entry that closes a cycle has a wrong backward link, which is an error too.
+/// Each item is the address of a `KPROFILE` and its decoded members. If the walk meets an error, the error is the last
+/// item; the items before the error remain valid. The walk ends whatever the image contains: if the list has more than
+/// `limit` objects, the item after the first `limit` objects is an error. If the list has a cycle, the entry that
+/// closes the cycle has a wrong backward link, which is an error too.
 ///
 /// # Examples
 /// ```

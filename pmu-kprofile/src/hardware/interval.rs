@@ -2,13 +2,13 @@
 
 use pmu_core::{InterfaceError, Interval, KProfileSource, ProfileInterface};
 
-/// Holds the interval of a source, and restores the previous interval on drop.
+/// Guard that restores the previous interval of a source when the guard is dropped.
 ///
 /// The interval of a source is the same for the whole machine. If it is set without this guard, it stays in force until
 /// it is set again.
 ///
-/// Drop the guards of one source in reverse order of creation. In any other order, the interval that is in force
-/// afterwards is not the original interval.
+/// Drop the guards of one source in reverse order of creation. After drops in another order, the interval in force may
+/// differ from the original interval.
 ///
 /// ```
 /// use pmu_core::{DefaultInterface, KProfileSource, ProfileInterface};

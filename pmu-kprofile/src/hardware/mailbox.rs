@@ -28,18 +28,18 @@ impl<const P: usize> Mailbox<P> {
         }
     }
 
-    /// Performs the requests of other processors to the processor that executes the call: first the stops that were not
-    /// done in time, then the posted request.
+    /// Performs the requests that other processors made to the processor that executes the call: first the requests to
+    /// stop a source that were not performed in time, then the request that waits in the mailbox now.
     ///
     /// A call of this function that interrupts another call on the same processor returns at once; the interrupted call
     /// then looks for requests once more. If [`serve`](Processors::serve) unwinds, the processor that made the request
-    /// gets the error [`NoAnswer`](InterfaceError::NoAnswer), the slot stays usable, and the next call of `drain` stops
-    /// the source that the request names. If a call of `drain` ends without returning or unwinding, see
-    /// [`reclaim`](Self::reclaim).
+    /// gets the error [`NoAnswer`](InterfaceError::NoAnswer), the mailbox can still be used for this processor, and the
+    /// next call of `drain` stops the source that the request names. If a call of `drain` ends without returning or
+    /// unwinding, see [`reclaim`](Self::reclaim).
     ///
     /// # In a task
     /// If the handler of the inter-processor interrupt cannot use the session, the handler can wake a task that is
-    /// bound to the processor and calls this function. Then consider the following:
+    /// bound to the processor and calls this function. Such a task has the following effects and requirements:
     ///
     /// - A start or a stop on another processor waits until the woken task of that processor has run, but not longer
     ///   than [`keep_waiting`](Processors::keep_waiting) returns `true`. Meanwhile, a function that waits for its turn
@@ -93,8 +93,8 @@ impl<const P: usize> Mailbox<P> {
         }
     }
 
-    /// Makes the slot of a processor usable again after a call of [`drain`](Self::drain) there ended without returning
-    /// or unwinding.
+    /// Makes the mailbox usable again for a processor after a call of [`drain`](Self::drain) there ended without
+    /// returning or unwinding.
     ///
     /// A call of `drain` ends in this way if the task that made the call is killed, or if the processor is reset. If
     /// the call was serving a request, the profile source that the request names may still be running; the next call of
@@ -104,8 +104,8 @@ impl<const P: usize> Mailbox<P> {
     /// Any.
     ///
     /// # Safety
-    /// - No call of [`drain`](Self::drain) is running on the processor, and no interrupted or preempted call of `drain`
-    ///   will be resumed there.
+    /// - The caller ensures that no call of [`drain`](Self::drain) is running on the processor, and that no interrupted
+    ///   or preempted call of `drain` will be resumed there.
     ///
     /// ```
     /// # use pmu_core::ProcessorNumber;

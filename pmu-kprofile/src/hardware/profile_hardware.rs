@@ -82,8 +82,9 @@ pub trait ProfileHardware {
     /// Starts a source on an active processor on which it does not run.
     ///
     /// # Errors
-    /// The reason that the source does not run. When a profile is started, the error ends the start, and the start is
-    /// undone. When processors are updated, the other sources and processors are still tried.
+    /// The reason that the source does not run. If this crate made the call to start a profile, it then undoes the
+    /// start of that profile. If this crate made the call to update the processors, it still starts the other sources,
+    /// and the sources on other processors.
     fn start(
         &mut self,
         processor: ProcessorNumber,

@@ -80,8 +80,9 @@ impl Bucket {
 
     /// Returns whether a buffer has a counter for each bucket of a range, by the check that a Windows version makes.
     ///
-    /// Before version 1703, Windows compared bytes instead of counters. The comparison of bytes accepts some buffers
-    /// that are too small: it can do so if the last bucket is partial, or if the buffer's size is not a multiple of 4.
+    /// Before version 1703, Windows compared sizes in bytes instead of numbers of counters. This comparison accepts
+    /// some buffers that are too small. It can accept such a buffer if the last bucket is partial, or if the buffer's
+    /// size is not a multiple of 4.
     ///
     /// # Examples
     /// ```

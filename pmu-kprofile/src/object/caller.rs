@@ -37,8 +37,9 @@ impl Caller for KernelCaller {
     }
 }
 
-/// Facts about a user-mode caller that only the kernel knows: results of memory probes and of a handle's look-up, and
-/// rights of the caller.
+/// Facts about a user-mode caller that only the kernel knows: the results of probing the caller's memory, the result of
+/// looking up the caller's handle, the caller's rights, and the address at which the kernel's part of the address space
+/// begins.
 ///
 /// # Examples
 /// ```

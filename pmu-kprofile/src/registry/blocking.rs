@@ -86,13 +86,13 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
 
     /// Stops a profile, and waits until no processor can be reading the object.
     ///
-    /// The call takes the object off its list, stops the source on each processor on which no other object uses the
-    /// source, and waits until the interrupt dispatches that may be reading the object have ended. After the call, this
-    /// crate holds no reference to the object or its buffer.
+    /// The call takes the object off the list of started objects, stops the source on each processor on which no other
+    /// object uses the source, and waits until the interrupt dispatches that may be reading the object have ended.
+    /// After the call, this crate holds no reference to the object or its buffer.
     ///
     /// # Context
     /// Task. Waits until no other task is starting or stopping a profile, and until each interrupt dispatch has ended
-    /// that began before the object was taken off its list.
+    /// that began before the object was taken off the list.
     ///
     /// # Errors
     /// See [`ProfileError`]. The object is stopped even if the error is [`Hardware`](ProfileError::Hardware).
@@ -165,8 +165,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         outcome
     }
 
-    /// Starts the sources of started profiles on processors that became active, and waits while another task starts or
-    /// stops a profile.
+    /// Starts the sources of started profiles on processors that became active. While another task starts or stops a
+    /// profile, the call waits.
     ///
     /// Apart from the waiting, the call does what [`try_update_processors`](Self::try_update_processors) does.
     ///
@@ -182,8 +182,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         self.write(hardware)?.update_processors(hardware)
     }
 
-    /// Starts the sources of started profiles again on a processor that lost its state, and waits while another task
-    /// starts or stops a profile.
+    /// Starts the sources of started profiles again on a processor that lost its state. While another task starts or
+    /// stops a profile, the call waits.
     ///
     /// Apart from the waiting, the call does what [`try_restart_processor`](Self::try_restart_processor) does.
     ///

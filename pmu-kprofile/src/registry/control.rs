@@ -19,7 +19,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Starts a profile on each active processor of its affinity, without waiting.
     ///
     /// The call starts the source on each of these processors on which the source does not run yet, and then appends
-    /// the object to its list. The call changes neither other objects nor the sources on other processors.
+    /// the object to the list of the object's process, or to the global list if the object profiles all execution. The
+    /// call changes neither other objects nor the sources on other processors.
     ///
     /// # Context
     /// Task. Never waits.
@@ -112,12 +113,12 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// ```
     ///
     /// # Safety
-    /// If the start succeeds, the following holds until the object is stopped on this `Profiles`, even if the
-    /// `Profiles` itself is moved:
+    /// If the start succeeds, the caller ensures the following until the object is stopped on this `Profiles`, even if
+    /// the `Profiles` itself is moved:
     /// - the object is neither moved nor dropped, even if a panic unwinds;
     /// - the buffer or the callback of the object is not freed.
     ///
-    /// The object is stopped after any of these:
+    /// The object is stopped after any of these results:
     /// - [`try_stop`](Self::try_stop) returned a [`Stopping`] whose [`is_over`](Stopping::is_over) returned `true`;
     /// - `try_stop` returned [`NotStarted`](ProfileError::NotStarted);
     /// - `stop` returned, and the result was neither [`WrongContext`](ProfileError::WrongContext) nor
@@ -134,10 +135,10 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
 
     /// Stops a profile, and returns a token that tells when no processor can be reading the object any more.
     ///
-    /// The call takes the object off its list, and stops the source on each processor on which no other object uses the
-    /// source. The token tells when the grace period is over, that is, when the interrupts that were being dispatched
-    /// during the call are done. If the token is dropped, the object stays off its list. The object cannot be started
-    /// again before the grace period is over.
+    /// The call takes the object off the list of started objects, and stops the source on each processor on which no
+    /// other object uses the source. The token tells when the grace period is over, that is, when the interrupts that
+    /// were being dispatched during the call are done. Dropping the token does not put the object back on the list. The
+    /// object cannot be started again before the grace period is over.
     ///
     /// ```
     /// # use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Profiles};
@@ -158,7 +159,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Task. Never waits.
     ///
     /// # Errors
-    /// See [`ProfileError`]. If the call fails, a started object is still on its list.
+    /// See [`ProfileError`]. If the call fails, an object that was started stays started.
     pub fn try_stop<'p, H: ProfileHardware>(
         &'p self,
         object: &'p ProfileObject<'_>,

@@ -162,7 +162,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
 
     /// Starts an object for a caller of `NtStartProfile`, with Windows' checks in Windows' order.
     ///
-    /// The kernel first does its own part, and passes the results:
+    /// Before the call, the kernel looks up the handle and prepares the buffer. The kernel passes the results:
     /// - `object` is the object that the handle in the request names, or the status with which the look-up of that
     ///   handle failed;
     /// - `resources` is the result of allocating, locking and mapping the buffer.
@@ -328,13 +328,14 @@ impl<'p, O: Handle, const N: usize, const P: usize> Started<'p, O, N, P> {
 }
 
 impl<O: Handle, const N: usize, const P: usize> StoppingOwned<'_, O, N, P> {
-    /// Returns the handle, and the result of stopping the source, once the grace period is over.
+    /// Returns the handle, and the result of stopping the source, once no processor can be reading the object any more.
     ///
     /// # Context
     /// Any context in which the handle may be dropped. Never waits.
     ///
     /// # Errors
-    /// The error is `self`. The grace period is not over, or another task is starting or stopping a profile.
+    /// The error is `self`: a processor may still be reading the object, or another task is starting or stopping a
+    /// profile.
     pub fn try_finish(self) -> Result<(O, Result<(), ProfileError>), Self> {
         if !self.stopping.is_over() {
             return Err(self);

@@ -21,8 +21,8 @@ use crate::sync::{AtomicUsize, UnsafeCell, array_of, const_fn};
 /// functions from preempting each other.
 ///
 /// A value contains all of its storage and is usually a `static`. With [`Rules::LATEST`] the initial value is all
-/// zeros, which takes no room in an image. With other rules the initial value takes as much room in an image as in
-/// memory:
+/// zeros, and takes no room in the kernel's image file. With other rules the initial value takes as much room in the
+/// image file as in memory:
 ///
 /// ```
 /// use pmu_kprofile::Profiles;

@@ -6,9 +6,10 @@ use pmu_core::{InterruptFrame, Interval, KProfileSource};
 
 use crate::object::callback::ProfileCallback;
 
-/// Profile callback for a workaround of cache errata: counts the interrupts of `ProfileTime`, and limits its interval.
+/// Profile callback for a workaround of cache errata: counts the interrupts of the source `ProfileTime`, and limits the
+/// interval of this source.
 ///
-/// While the workaround is active, the interval of `ProfileTime` must not be longer than the workaround requires: pass
+/// While the workaround is active, the interval of `ProfileTime` must not be longer than the workaround allows: pass
 /// each requested interval through [`limit`](Self::limit) before setting it.
 ///
 /// # Examples

@@ -13,7 +13,7 @@ use crate::trace::group_mask::{GroupMask, PERF_CONTEXT_SWITCH, PERF_PMC_PROFILE,
 use crate::trace::trace_error::TraceError;
 use crate::trace::trace_objects::{MAX_PMC_SOURCES, TraceObjects};
 
-/// Starts and stops tracing on profile interrupts and context switches, by group masks.
+/// Starts and stops the tracing of profile interrupts and of context switches, as the flags of a group mask select.
 ///
 /// # Context
 /// Task.
@@ -70,7 +70,7 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
         self.objects.pmc.iter().take(self.configured)
     }
 
-    /// Sets the sources whose interrupts are traced as PMC interrupts. The new sources replace the previous ones.
+    /// Sets the sources whose interrupts are traced as PMC interrupts. The new sources replace the previous sources.
     ///
     /// # Context
     /// Task.
@@ -107,8 +107,9 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
         Ok(())
     }
 
-    /// Selects the events whose records have the PEBS index, by hook ids. `hooks` is empty or has the one element
-    /// [`CONTEXT_SWITCH_HOOK`]. Initially no event is selected.
+    /// Selects the events whose trace records have the PEBS index. `hooks` has the hook ids of these events; a hook id
+    /// is the number in a record's header that says which event the record describes. `hooks` must be empty or have the
+    /// one element [`CONTEXT_SWITCH_HOOK`]. Initially no event is selected.
     ///
     /// # Context
     /// Task.

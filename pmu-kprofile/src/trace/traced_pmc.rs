@@ -108,8 +108,8 @@ impl TracedPmc {
     /// The function makes the checks that Windows makes, in the same order. `array` is `ProfileSource`: the 32-bit
     /// numbers that follow the trace handle in the request.
     ///
-    /// At most eight sources ([`MAX_TRACED_COUNTERS`]) are accepted. A record has the values of the first seven
-    /// sources.
+    /// At most eight sources ([`MAX_TRACED_COUNTERS`]) are accepted, but a record has the values of only the first
+    /// seven.
     ///
     /// # Context
     /// Task.
@@ -264,8 +264,8 @@ impl TracedPmc {
         values
     }
 
-    /// Ends the traced PMC of a logger that is stopped: frees the counters, and clears the selection of counters and
-    /// the selection of events.
+    /// Ends the recording of counter values for a logger that is stopped: frees the counters, and clears the selection
+    /// of counters and the selection of events.
     ///
     /// Both selections may then be made again.
     ///

@@ -48,7 +48,7 @@ impl<'b> SampleCache<'b> {
     /// # Errors
     /// - [`NoRoom`](RecordError::NoRoom): the buffer is too small.
     /// - [`Hook`](RecordError::Hook): a sample is not a sampled profile.
-    /// - [`TooMany`](RecordError::TooMany): there are more than [`MAX_CACHED_SAMPLES`].
+    /// - [`TooMany`](RecordError::TooMany): there are more than [`MAX_CACHED_SAMPLES`] samples.
     pub fn new(
         width: PointerWidth,
         samples: &[Sample],
