@@ -11,8 +11,10 @@ use crate::msr::fault::MsrFault;
 
 /// Error of an operation on a processor's counters.
 ///
-/// Unless the error is [`Faulted`](Self::Faulted), or the operation's documentation says otherwise, the failed
-/// operation changed nothing. After a failure to take counters, none of the requested counters runs.
+/// A failed operation changed nothing, with these exceptions:
+/// - The error is [`Faulted`](Self::Faulted).
+/// - The operation's documentation names a change.
+/// - The operation was to take counters. After its failure, none of the requested counters runs.
 ///
 /// ```
 /// use pmu_core::CounterError;
@@ -25,7 +27,7 @@ use crate::msr::fault::MsrFault;
 pub enum CounterError {
     /// The machine has no counters, for this reason.
     NoCounters(NoInterface),
-    /// The operation does not fit this processor:
+    /// The operation does not fit this processor, for one of these reasons:
     /// - The processor is of another kind than the boot processor.
     /// - The processor has none of the requested counters.
     /// - The processor is not of the given type of core.
@@ -97,8 +99,8 @@ pub enum CounterError {
     /// A running counter's registers lost their contents. [`reprogram`](crate::CounterSession::reprogram) loads the
     /// registers again.
     RegistersLost,
-    /// The saved counters cannot be restored:
-    /// - The counters were saved under another source's table of rows.
+    /// The saved counters cannot be restored, for one of these reasons:
+    /// - The counters were saved by a session whose source has another table of rows.
     /// - This processor lacks the event of a saved counter.
     /// - One of the counters or rows is in use already, or one of the counters has faulted.
     /// - Too few counters are free.
@@ -136,10 +138,10 @@ pub struct ServiceError {
     /// Counters that faulted. If an event of a faulted counter is in a group, the counters of the group's other events
     /// are faulted, too. The events of faulted counters no longer run.
     ///
-    /// A task has to start each event again that does not rotate; until then,
-    /// [`is_started`](crate::CounterSession::is_started) returns false for the event. The events can start at once on
-    /// other counters, or on the same counters after [`reprogram`](crate::CounterSession::reprogram). Events that
-    /// rotate take turns again at the next [`rotate`](crate::CounterSession::rotate).
+    /// An event that [rotates](crate::Event::rotating) takes turns again at the next
+    /// [`rotate`](crate::CounterSession::rotate). A task has to start any other event again: at once on another
+    /// counter, or on the same counter after [`reprogram`](crate::CounterSession::reprogram). Until then,
+    /// [`is_started`](crate::CounterSession::is_started) returns false for the event.
     pub counters: CounterSet,
     /// The LVT entry is masked, because the overflow status could be neither read nor cleared, and the same interrupt
     /// could recur forever. Until [`reprogram`](crate::CounterSession::reprogram), the session uses no counter and

@@ -208,7 +208,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         !self.declared.is_empty() && self.memory.counters() != 0
     }
 
-    /// Returns the session's usable counters, and the counters that were left out when the session took its counters.
+    /// Returns the session's usable counters, and the counters that [`take`](Self::take) was to take but did not.
     ///
     /// ```
     /// # use pmu_core::{CounterSession, CounterSet, EventSource, MsrBackend, Platform};

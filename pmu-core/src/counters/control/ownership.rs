@@ -25,10 +25,10 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// - The call enables the counters in the global control register, if there is one.
     /// - The call acknowledges overflow bits that a predecessor left set, and unmasks the LVT entry.
     ///
-    /// The session leaves out each counter that did not answer, or for which the memory has no slot, and does not
-    /// access it again. [`counters`](Self::counters) names these counters, too. If the source's table of opened events
-    /// has no room for any event, the session also leaves out fixed counters, because only opened events use fixed
-    /// counters.
+    /// The session does not take a counter that did not answer, or for which the memory has no slot, and does not
+    /// access such a counter again. If the source's table of opened events has no room for any event, the session
+    /// takes no fixed counters either, because only opened events use fixed counters. [`counters`](Self::counters)
+    /// also returns the counters that were not taken.
     ///
     /// ```
     /// # use pmu_core::{
@@ -57,7 +57,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     ///   [`shut_down`](Self::shut_down), has the memory or the table of events.
     /// - [`NoCounters`](CounterError::NoCounters): the source's unit has no counters, for the reason in the error.
     /// - [`OtherProcessor`](CounterError::OtherProcessor): the processor has none of the requested counters.
-    /// - [`InsufficientMemory`](CounterError::InsufficientMemory): no slot was lent for any of the requested counters.
+    /// - [`InsufficientMemory`](CounterError::InsufficientMemory): the memory has no slot for any requested counter.
     /// - [`Unresponsive`](CounterError::Unresponsive): none of the requested counters answers.
     /// - [`Access`](CounterError::Access): an access of a global register failed.
     ///
@@ -181,9 +181,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         verified
     }
 
-    /// Adds to the session counters that another owner gave up, and returns the counters that answered. Counters that
-    /// the session already has stay as they are. After the call, the other owner does not enable these counters in the
-    /// global control register.
+    /// Takes counters that another owner gave up, and returns the counters that answered. Counters that the session
+    /// already has stay as they are. After the call, the other owner must not enable the taken counters in the global
+    /// control register.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterId, CounterSession, CounterUnit, EventSource, MsrBackend, Platform};
@@ -201,8 +201,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// ```
     ///
     /// # Errors
-    /// - [`NotAvailable`](CounterError::NotAvailable): this processor lacks one of the counters, no slot was lent for
-    ///   one of them, or the session's counters are [lent](Self::lend).
+    /// - [`NotAvailable`](CounterError::NotAvailable): this processor lacks one of the counters, the memory has no
+    ///   slot for one of the counters, or the session's counters are [lent](Self::lend).
     /// - [`Unresponsive`](CounterError::Unresponsive): none of the counters answers.
     /// - [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): the global control register does not
     ///   answer.

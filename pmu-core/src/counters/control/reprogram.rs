@@ -22,7 +22,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// Returns the counters whose events start their periods anew. The events' old periods are abandoned. The total of
     /// such an event lacks what the counter counted since its last interrupt; if the counter has not interrupted since
-    /// the event got it, the total lacks everything that the counter counted for the event.  To keep the counts, a
+    /// the event got it, the total lacks everything that the counter counted for the event. To keep the counts, a
     /// kernel that knows of a suspend stops its events, or [switches](Self::switch_out) them out, before the suspend.
     ///
     /// A counter whose registers kept their contents continues. If an overflow of such a counter is pending, the call

@@ -39,7 +39,7 @@ impl SavedEvent {
         Ok(Self::resolved(event, select, counters, core_type_of(event, unit)))
     }
 
-    /// Makes these events a group, whose events are counted together or not at all. All events of the group have to be
+    /// Makes a group of these events: they are counted together or not at all. All events of the group have to be
     /// given to [`switch_in`](crate::CounterSession::switch_in) together. The first event decides whether the group
     /// [rotates](Event::rotating), and whether it is to be started. Events that belong to another group leave that
     /// group.

@@ -10,9 +10,9 @@ use crate::counters::shared::table::EventTable;
 /// The interrupt path calls these methods in any context, so no method takes a lock, allocates or panics.
 ///
 /// # Safety
-/// - Each call of [`unit`](Self::unit) returns the same unit, and each call of [`opened`](Self::opened) a reference to
-///   the same table, whose contents may change. The session took its counters under the promise that this unit makes
-///   about its registers.
+/// - Each call of [`unit`](Self::unit) returns the same unit. The session took its counters under the promise that this
+///   unit makes about its registers.
+/// - Each call of [`opened`](Self::opened) returns a reference to the same table. The table's contents may change.
 ///
 /// A source that owns its unit, so that the function that detects the processor can return the source:
 ///

@@ -14,8 +14,8 @@ use crate::platform::Platform;
 /// them, reports each completed period to `overflowed` once, and makes sure that the next overflow interrupts again.
 ///
 /// `memory` is the memory of this processor's counters. If no session has taken this memory, `service` accesses no
-/// register and returns [`NotOurs`](Claim::NotOurs), with one exception. The first interrupt after a
-/// [`shut_down`](crate::CounterSession::shut_down) may be claimed as spurious.
+/// register. It then returns [`NotOurs`](Claim::NotOurs), except that it may claim the first interrupt after a
+/// [`shut_down`](crate::CounterSession::shut_down) as spurious.
 ///
 /// If an interrupt interrupts this call and calls `service` again, the nested call returns [`Ours`](Claim::Ours) at
 /// once. The outer call then makes another pass.
@@ -37,7 +37,8 @@ use crate::platform::Platform;
 /// # Context
 /// Any context, including interrupt and NMI. The time is bounded by the number of counters, once for the call and once
 /// for each nested interrupt. The call takes no lock, does not allocate, and does not panic unless `overflowed` does.
-/// If `overflowed` unwinds, later interrupts are only recorded until [`reprogram`](crate::CounterSession::reprogram).
+/// If `overflowed` unwinds, later interrupts are recorded but not serviced, until
+/// [`reprogram`](crate::CounterSession::reprogram).
 ///
 /// # Errors
 /// Returns the first access that failed after one retry, and the faulted counters, which may no longer count or

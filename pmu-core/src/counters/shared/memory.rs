@@ -11,7 +11,7 @@ use crate::counters::shared::table::EventTable;
 /// Memory for the counters of one processor: 8 bytes per counter, and 32 bytes for the processor.
 ///
 /// The embedder lends the memory for as long as the processor counts, commonly from a static array with one element per
-/// processor. From this memory the interrupt path works without the session. The memory records whether a session has
+/// processor. The interrupt path needs this memory, but not the session. The memory records whether a session has
 /// taken it, so [`service`](crate::service()) may be called at any time. `&CounterMemory<[CounterSlot; N]>` coerces to
 /// `&CounterMemory`.
 ///

@@ -34,16 +34,16 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// - [`OtherProcessor`](CounterError::OtherProcessor): `processor` describes another type of core than the
-    ///   session's, with other generic events or select bits. If only [`core_type`](CounterUnit::core_type) differs,
-    ///   there is no error: an event opened by its select then belongs to the core type of `processor`.
+    /// - [`OtherProcessor`](CounterError::OtherProcessor): `processor` has other generic events or select bits than
+    ///   the session's type of core. A difference in only [`core_type`](CounterUnit::core_type) is no error: an event
+    ///   opened by its select then belongs to the core type of `processor`.
     /// - [`Unsupported`](CounterError::Unsupported): this processor lacks the generic event.
     /// - [`IllegalBits`](CounterError::IllegalBits): the event's select has bits that are illegal on this processor.
     /// - [`GuestModeUnsupported`](CounterError::GuestModeUnsupported): this processor cannot separate guests and host.
     /// - [`NeedsCounterPair`](CounterError::NeedsCounterPair): only a pair of counters counts the event.
     /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): no counter of this session can count the event.
     /// - [`Period`](CounterError::Period): the period is below the table's minimum, or does not fit in 63 bits.
-    /// - [`InsufficientMemory`](CounterError::InsufficientMemory): the table is full.
+    /// - [`InsufficientMemory`](CounterError::InsufficientMemory): the table of opened events is full.
     pub fn open_event(
         &mut self,
         processor: &CounterUnit,

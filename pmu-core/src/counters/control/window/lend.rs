@@ -16,8 +16,8 @@ use crate::counters::shared::slot::SlotState;
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
-/// The window in which a session's counters are [lent](CounterSession::lend). The window borrows the session, so that
-/// no event can be started, stopped or read until the window ends.
+/// The time during which a session's counters are [lent](CounterSession::lend) to a borrower, such as a hypervisor.
+/// The window borrows the session, so that no event can be started, stopped or read until the window ends.
 ///
 /// Call [`end`](Self::end) on every path, also before an early return by `?`. Dropping a window instead accesses no
 /// register, and leaves the counters lent:
@@ -42,14 +42,15 @@ pub struct CounterWindow<'c, 'a, S, M, P> {
 }
 
 impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {
-    /// Lends the session's counters: stops them, and keeps their values until the window [ends](CounterWindow::end). A
-    /// hypervisor opens the window before it loads a guest's state, and ends it after it has saved that state.
+    /// Lends the session's counters to a borrower, such as a hypervisor: stops the counters, and keeps their values
+    /// until the returned window [ends](CounterWindow::end). A hypervisor opens the window before it loads a guest's
+    /// state, and ends the window after it has saved the guest's state.
     ///
     /// During the window, [`service`](crate::service) accesses no register, and [reports](crate::Serviced::lent) that
     /// the interrupt may belong to the borrower. If delivery masks the LVT entry, the borrower unmasks the entry after
     /// acknowledging the overflow. If an interrupt came during the window, the window's end unmasks an entry that is
-    /// still masked. The events' times do not advance during the window, from the `now` of this call to that of
-    /// [`end`](CounterWindow::end).
+    /// still masked. The events' times do not advance during the window, from the `now` of this call to the
+    /// `now` of [`end`](CounterWindow::end).
     ///
     /// If an overflow is pending, the call reports it once to `overflowed`, in place of its interrupt. If that
     /// interrupt still comes, `service` claims it as spurious.

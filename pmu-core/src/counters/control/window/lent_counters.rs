@@ -82,9 +82,9 @@ impl LentCounters {
         self.programmed = programmed;
     }
 
-    /// Records bits of the overflow status that the borrower is about to set, beside the bits of the counters. If the
-    /// borrower still has registers programmed at the window's end, the end acknowledges these bits, too. If these bits
-    /// stayed set, each unmasking of the LVT entry would raise an interrupt.
+    /// Records that the borrower is about to set `bits` of the overflow status, which are not the bits of counters. If
+    /// the borrower still has registers programmed when the window ends, the window's end acknowledges `bits`, too. If
+    /// `bits` stayed set, each unmasking of the LVT entry would raise an interrupt.
     ///
     /// ```
     /// # use pmu_core::LentCounters;
