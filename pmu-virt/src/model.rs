@@ -1,5 +1,5 @@
-//! The registers of one virtual processor and what follows from them: which counters run, what they count, and what a
-//! feed makes of them. It knows no vendor.
+//! The registers of one virtual processor, and what follows from these registers: which counters run, what the counters
+//! count, and how a feed changes the counters. The code is the same for all vendors.
 //!
 //! Uses [`registers`](crate::registers), [`events`](crate::events) and [`policy`](crate::policy).
 

@@ -1,5 +1,5 @@
-//! The registers of each vendor's PMU as data: the manual's tables, the rules of their rows, and the registers and bits
-//! that a configuration has.
+//! The registers of each vendor's PMU as data: the tables of the manuals, the rules by which a processor has a register
+//! of a table, and the registers and bits that a configuration has.
 //!
 //! Uses [`configuration`](crate::configuration).
 

@@ -1,4 +1,4 @@
-//! The local APIC's LVT entry for performance counters, as a session's platform.
+//! The local APIC's LVT entry for performance counters, which a session masks and unmasks through [`LocalApic`].
 //!
 //! Read first: Intel SDM vol. 3A, "Advanced Programmable Interrupt Controller (APIC)", sections "Local Vector
 //! Table" and "x2APIC Register Address Space"; AMD APM vol. 2, "Local Vector Table Registers".

@@ -50,8 +50,8 @@ pub enum Machine {
     /// [`detect_zen`](Machine::detect_zen) returns this variant; the other methods do not.
     Zen(Zen),
     /// Counters that take any event, without sources except `ProfileTime`. The reason why Windows' sources are missing
-    /// is the [`NoInterface`]. Examples are the counters of Hygon's processors, which are like those of AMD, and of
-    /// Zhaoxin's processors, which are like those of Intel.
+    /// is the [`NoInterface`]. Examples are the counters of Hygon's processors, which are like AMD's counters, and the
+    /// counters of Zhaoxin's processors, which are like Intel's counters.
     CountersOnly(DefaultInterface, NoInterface, CounterUnit),
     /// No counters, and `ProfileTime` as the only source. The reason is the [`NoInterface`].
     TimeOnly(DefaultInterface, NoInterface),

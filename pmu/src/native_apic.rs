@@ -1,4 +1,4 @@
-//! The LVT entry for performance counters, written as the mode of the local APIC asks: by MSR, or in memory.
+//! The LVT entry for performance counters, written as an MSR in x2APIC mode, and as memory in xAPIC mode.
 //!
 //! Read first: Intel SDM vol. 3A, "Advanced Programmable Interrupt Controller (APIC)", sections "Local APIC Status and
 //! Location" and "x2APIC Register Address Space"; AMD APM vol. 2, "Advanced Programmable Interrupt Controller (APIC)".

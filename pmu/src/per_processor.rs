@@ -142,7 +142,7 @@ impl<T> Place<T> {
 }
 
 /// Slot in a kernel's per-CPU data, for a value that must stay on its processor, such as a [`Session`]. The slot
-/// belongs to the processor that uses the slot first. Calls on any other processor are refused.
+/// belongs to the processor that uses the slot first. On any other processor, a call fails.
 ///
 /// ```
 /// use pmu::{OnProcessor, ProcessorLocal, Processors};

@@ -1,4 +1,4 @@
-//! Linux perf's names of events, and their [`Event`](pmu_core::Event)s.
+//! Events as Linux' perf names them, converted into [`Event`](pmu_core::Event)s.
 //!
 //! Source: `perf_event_open(2)`; perf-list(1), "Raw Hardware Event Descriptor"; the kernel's
 //! `Documentation/ABI/testing/sysfs-bus-event_source-devices-format`, and the files that it describes.

@@ -11,7 +11,7 @@ use pmu_core::{CounterMemory, CounterUnit, Event, EventId, GenericEvent};
 /// An event of cycles interrupts by NMI every few seconds of the processor's work. If the processor's own timer tick
 /// has not come since the previous interrupt, the processor is stuck with interrupts off.
 /// [`service`](pmu_core::service) re-arms the event like any other event. The event counts cycles in which the
-/// processor is not halted, so an idle processor needs no tick.
+/// processor is not halted, so an idle processor is not reported although it takes no tick.
 ///
 /// # Examples
 /// All the code that a kernel needs, on a machine of two processors. `Registers` and `Apic` are the kernel's

@@ -15,10 +15,10 @@ const PERF_METRICS: u64 = 1 << 15;
 
 /// Real counters of one processor, which the hypervisor gives to its guests in turn: a mediated PMU.
 ///
-/// While a guest is [loaded](Self::load), only the guest uses the counters. Counters, global control, the status and
-/// its acknowledgement, and RDPMC are the guest's to access directly, unless they are [intercepted](Self::intercepts).
-/// The hypervisor answers the intercepted accesses by [`write`](Self::write), [`read`](Self::read) and
-/// [`read_pmc`](Self::read_pmc).
+/// While a guest is [loaded](Self::load), only the guest uses the counters. The guest directly accesses the counters
+/// and the global control, reads and acknowledges the status, and executes RDPMC, except for accesses that are
+/// [intercepted](Self::intercepts). The hypervisor answers the intercepted accesses by [`write`](Self::write),
+/// [`read`](Self::read) and [`read_pmc`](Self::read_pmc).
 ///
 /// The host's session [lends](pmu_core::CounterSession::lend) its counters for that time; a host without a session
 /// calls [`stop`](Self::stop) instead. While a guest is loaded, the host does not use the features that share the
@@ -147,8 +147,8 @@ impl HostCounters {
     /// Describes the counters of the processor with this CPUID and this `IA32_PERF_CAPABILITIES`. The arguments have
     /// the same meaning as those of [`Configuration::from_cpuid`].
     ///
-    /// Guests get at most eight general and eight fixed counters. If the processor has more counters than the guest, or
-    /// PERF_METRICS, the hypervisor also [intercepts](Self::intercepts) RDPMC and the global registers.
+    /// Guests get at most eight general and eight fixed counters. If the processor has PERF_METRICS, or more counters
+    /// than the guest, the hypervisor also [intercepts](Self::intercepts) RDPMC and the global registers.
     ///
     /// # Errors
     /// [`Host`](MediationError::Host), and the errors of [`new`](Self::new).

@@ -7,8 +7,9 @@ use crate::mediated::interrupts::GuestInterrupts;
 use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::registers::counters::Counters;
 
-/// Guest that is on the real counters until [`HostCounters::put`](crate::HostCounters::put) saves its state. The value
-/// borrows the lent counters, so the window in which the counters are lent cannot end while the value exists.
+/// Proof that a guest's state is on the real counters, until [`HostCounters::put`](crate::HostCounters::put) saves the
+/// state. The value borrows the lent counters, so the window in which the counters are lent cannot end while the value
+/// exists.
 ///
 /// If the value is dropped without a put, the guest keeps the state that it had before the load, and the end of the
 /// window disarms the counters.
@@ -66,7 +67,7 @@ impl Loaded<'_> {
 pub struct Put {
     /// A counter overflowed, and the processor's interrupt for the overflow has not come yet. In the guest the
     /// interrupt is [pending](VirtualPmu::pmi_pending) already. When the processor's interrupt comes,
-    /// [`HostCounters::interrupted`](crate::HostCounters::interrupted) claims it without raising a second interrupt in
-    /// the guest.
+    /// [`HostCounters::interrupted`](crate::HostCounters::interrupted) claims the processor's interrupt, and raises no
+    /// second interrupt in the guest.
     pub interrupt_is_coming: bool,
 }

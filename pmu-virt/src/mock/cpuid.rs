@@ -8,8 +8,8 @@ use crate::mock::processor::MockMsr;
 
 impl<'h, const T: usize> MockMsr<'h, T> {
     /// Captures CPUID of this processor, as a driver does. The processor's only features are 64-bit mode, the PMU, and
-    /// the features that the platform's deviations add. Family and model are those of Sapphire Rapids or Zen 4,
-    /// whatever the PMU is.
+    /// the features that the platform's deviations add. Family and model are those of Sapphire Rapids (Intel) or Zen 4
+    /// (AMD), whatever version and counters the PMU has.
     ///
     /// ```
     /// use pmu_virt::mock::MockMsr;

@@ -39,10 +39,10 @@ macro_rules! deviations {
 }
 
 deviations! {
-    /// A counter overflows again while the driver reports its overflow: the callback takes longer than a short
-    /// interval, and counters run meanwhile. [`MockMsr::pass_while_serviced`](super::MockMsr::pass_while_serviced) sets
-    /// the events that happen in the callback's time; they happen when the callback calls
-    /// [`MockMsr::reported`](super::MockMsr::reported).
+    /// A counter overflows again while the driver reports the counter's overflow: the driver's callback takes longer
+    /// than the interval between two overflows, and counters run during the callback.
+    /// [`MockMsr::pass_while_serviced`](super::MockMsr::pass_while_serviced) sets the events that happen in the
+    /// callback's time; these events happen when the callback calls [`MockMsr::reported`](super::MockMsr::reported).
     OverflowsWhileServiced
     /// Delivery masks the LVT entry on AMD, too, as for guests on KVM 6.6 to 6.9. [`Deviations::cpuid`] declares a
     /// hypervisor.

@@ -59,8 +59,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         }
     }
 
-    /// Delivers an NMI that does not come from the PMU. Returns `false` if a handler is being executed: the NMI is
-    /// latched until the handler returns.
+    /// Delivers an NMI that does not come from the PMU. If a handler is being executed, returns `false`, and the NMI is
+    /// delivered when the handler returns.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};

@@ -5,8 +5,8 @@ use crate::events::key::Privilege;
 use crate::events::slot::{CELLS, EVENTS, FedEvent, FeedSlot};
 
 /// Counts of events after which the next interrupt is due.
-/// [`VirtualPmu::next_overflow`](crate::VirtualPmu::next_overflow) computes the counts, by which the embedder can set a
-/// timer.
+/// [`VirtualPmu::next_overflow`](crate::VirtualPmu::next_overflow) computes the counts. The embedder can use the counts
+/// to set a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct OverflowBudget {

@@ -5,8 +5,8 @@ use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::policy::event_policy::EventPolicy;
 
 impl<P: EventPolicy> VirtualPmu<P> {
-    /// Returns the counts of events after which the next interrupt is due. The embedder can set a timer by the counts,
-    /// which are computed again only after a change of the PMU.
+    /// Returns the counts of events after which the next interrupt is due. The embedder can use the counts to set a
+    /// timer. The counts are computed again only after a change of the PMU.
     ///
     /// ```
     /// use pmu_virt::{Configuration, EventKey, FedEvents, IntelConfiguration, Privilege, VirtualPmu};

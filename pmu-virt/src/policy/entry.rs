@@ -5,7 +5,7 @@ use crate::policy::error::FilterError;
 /// Entry of a filter: an event, and the unit masks with which the entry matches that event.
 ///
 /// A unit mask matches if it equals `unit_mask` in the bits that are set in `mask`; the other bits of the unit mask are
-/// not compared. As in KVM, an entry whose `unit_mask` has a bit outside `mask` matches nothing.
+/// not compared. As in KVM, an entry matches no event if `unit_mask` has a set bit that is not set in `mask`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FilterEntry {

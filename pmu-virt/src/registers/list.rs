@@ -39,7 +39,7 @@ pub struct RegisterInfo {
     pub owned: u64,
     /// The register holds state that no earlier register of
     /// [`Configuration::registers`](crate::Configuration::registers) holds. Save each such register, and
-    /// [restore](crate::VirtualPmu::host_write) them in that order.
+    /// [restore](crate::VirtualPmu::host_write) the saved registers in the order of that list.
     pub is_state: bool,
 }
 

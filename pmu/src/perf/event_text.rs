@@ -23,8 +23,8 @@ pub enum CoreKind {
 }
 
 impl CoreKind {
-    /// Returns whether a processor has this core type, by the snapshot that was taken on that processor. On a machine
-    /// that is not hybrid, the result is `false` for both core types.
+    /// Returns whether a processor has this core type. `processor` is the snapshot that was taken on that processor. On
+    /// a machine that is not hybrid, the result is `false` for both core types.
     ///
     /// Source: SDM vol. 2A, CPUID, leaf 1AH: core type.
     pub fn is_of(self, processor: &Snapshot) -> bool {

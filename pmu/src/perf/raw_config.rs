@@ -23,9 +23,10 @@ use crate::perf::error::PerfError;
 /// | `cmask` | 31:24 |
 /// | `eq` | 36 |
 ///
-/// A processor may lack some of these bits. Opening an event fails if the processor lacks a bit of the event. Intel's
-/// `in_tx` and `in_tx_cp`, bits 32 and 33, are parsed too. [`terms`](Self::terms) writes bits 32 and 33 as bits of
-/// AMD's `event`, which perf refuses on Intel's processors; the form `r1000001c0` is right on both vendors' processors.
+/// A processor's event selects may lack some of these bits. Opening an event fails if the event has a bit that the
+/// selects lack. Intel's `in_tx` and `in_tx_cp`, bits 32 and 33, are parsed too. [`terms`](Self::terms) writes bits 32
+/// and 33 as bits of AMD's `event`, which perf refuses on Intel's processors; the form `r1000001c0` is right on both
+/// vendors' processors.
 ///
 /// ```
 /// use pmu::perf::RawConfig;
