@@ -33,7 +33,8 @@ impl Affinity {
     /// is started.
     pub const ALL: Self = Self { masks: [u64::MAX; MAX_GROUPS] };
 
-    /// Returns the set of the processors in `mask` of one group. The set is empty if `group` is [`MAX_GROUPS`] or more.
+    /// Returns a set of processors of one group: the processors whose bits are set in `mask`. The set is empty if
+    /// `group` is [`MAX_GROUPS`] or more.
     #[inline(never)]
     pub const fn of_group(group: u16, mask: u64) -> Self {
         let mut masks = [0; MAX_GROUPS];
@@ -84,7 +85,7 @@ impl Affinity {
         self.masks.iter().all(|mask| *mask == 0)
     }
 
-    /// Returns the processors that are in either set.
+    /// Returns the processors that are in at least one of the two sets.
     #[inline(never)]
     pub fn union(self, other: Self) -> Self {
         self.zip(other, |a, b| a | b)

@@ -47,8 +47,8 @@ impl CoreType {
         self.version
     }
 
-    /// Returns the day on which that version of the vendor's list was published (`2024-04-04`); `None` if the list
-    /// states no day.
+    /// Returns the day on which the vendor published the [`version`](Self::version) of the list (`2024-04-04`); `None`
+    /// if the list states no day.
     pub const fn published(&self) -> Option<&'static str> {
         self.published
     }

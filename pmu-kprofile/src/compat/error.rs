@@ -14,10 +14,10 @@ pub enum LayoutError {
         /// Number of bytes that were given.
         given: usize,
     },
-    /// This number is not the type of a profile object, or no object has this type in the Windows versions of the
+    /// This number is not the type of a profile object, or no object has this type in the Windows versions that use the
     /// layout.
     ObjectType(u16),
-    /// The size that the structure states in its own member, this number, differs from the size of the layout.
+    /// The structure's own size member has this number, which is not the size of the layout.
     SizeMember(u16),
     /// This value of the source is not a profile source, or does not fit the member of the structure, which has 16 bits
     /// and a sign.

@@ -86,8 +86,8 @@ pub trait Processors {
     /// - [`NoSession`](InterfaceError::NoSession): the processor has no session, so nothing has to be stopped.
     fn serve(&self, request: SourceRequest) -> Result<(), InterfaceError>;
 
-    /// Interrupts another processor; the handler of the interrupt drains the mailbox there, or wakes a task that drains
-    /// the mailbox.
+    /// Interrupts another processor. The handler of the interrupt calls [`Mailbox::drain`](crate::Mailbox::drain)
+    /// there, or wakes a task that makes this call.
     fn interrupt(&self, processor: ProcessorNumber);
 
     /// Returns whether to wait further for another processor's answer. `turns` is the number of iterations of the

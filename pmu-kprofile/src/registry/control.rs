@@ -286,7 +286,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
 
 /// Token that tells when no processor can be reading a stopped object any more. See [`Profiles::try_stop`].
 ///
-/// Dropping the token changes nothing: the object stays off its list.
+/// Dropping the token does not start the object again.
 #[derive(Debug)]
 #[must_use = "the object may still be read until the grace period is over"]
 pub struct Stopping<'p, const N: usize, const P: usize> {

@@ -23,9 +23,10 @@ pub enum ProfileError {
         /// The rules of the [`Profiles`](crate::Profiles).
         lists: Rules,
     },
-    /// No further profile can be started: `N` objects are started, or the limit of the Windows version is reached.
+    /// No further profile can be started: either `N` objects are started on the [`Profiles`](crate::Profiles), or as
+    /// many profiles are started as the Windows version allows.
     AtLimit,
-    /// The kernel's own part of a service failed with this status: see
+    /// The kernel's look-up of the handle, or its preparation of the buffer, failed with this status: see
     /// [`Profiles::try_start_service`](crate::Profiles::try_start_service).
     Caller(NtStatus),
     /// Nothing was changed: retry later. Either another task is starting or stopping a profile, or an interrupt that

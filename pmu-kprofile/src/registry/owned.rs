@@ -71,7 +71,8 @@ pub struct Started<'p, O: Handle, const N: usize, const P: usize> {
     object: ManuallyDrop<O>,
 }
 
-/// A stopped object, together with its handle, which is returned after the grace period. See [`Started::try_stop`].
+/// A stopped object, together with its handle, which is returned once no processor can be reading the object any more.
+/// See [`Started::try_stop`].
 #[must_use = "dropped, the handle leaks"]
 pub struct StoppingOwned<'p, O: Handle, const N: usize, const P: usize> {
     stopping: Stopping<'p, N, P>,

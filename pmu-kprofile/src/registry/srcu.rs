@@ -43,7 +43,8 @@ pub struct Statistics {
     pub hit: u64,
     /// Number of interrupts on which no object acted.
     pub missed: u64,
-    /// Number of counts that Windows, in the version whose rules the objects follow, writes outside a buffer.
+    /// Number of counts that Windows would have written outside a buffer, in the version that the objects follow. This
+    /// crate does not write such counts.
     pub outside: u64,
 }
 

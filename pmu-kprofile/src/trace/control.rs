@@ -58,8 +58,8 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
         self.mask
     }
 
-    /// Returns the configured sources of PMC interrupts. The interrupts of these sources are traced while the group
-    /// mask contains [`PERF_PMC_PROFILE`].
+    /// Returns the sources that [`set_pmc_sources`](Self::set_pmc_sources) set last. The interrupts of these sources
+    /// are traced while the group mask contains [`PERF_PMC_PROFILE`].
     pub fn pmc_sources(&self) -> impl Iterator<Item = KProfileSource> + '_ {
         self.configured().map(ProfileObject::source)
     }
@@ -70,7 +70,8 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
         self.objects.pmc.iter().take(self.configured)
     }
 
-    /// Sets the sources whose interrupts are traced as PMC interrupts. The new sources replace the previous sources.
+    /// Sets the sources whose interrupts are traced with the hook id of a PMC interrupt. The new sources replace the
+    /// previous sources.
     ///
     /// # Context
     /// Task.

@@ -51,8 +51,8 @@ impl GroupMask {
 
     /// Converts the `EnableFlags` of a logger to a group mask.
     ///
-    /// The first word of the mask is `flags` without [`EVENT_TRACE_FLAG_PROFILE`]. This flag becomes [`PERF_PROFILE`],
-    /// which is in another word. No flag of `EnableFlags` becomes [`PERF_PMC_PROFILE`].
+    /// The first word of the mask is `flags` without [`EVENT_TRACE_FLAG_PROFILE`]. The flag `EVENT_TRACE_FLAG_PROFILE`
+    /// becomes [`PERF_PROFILE`], which is in another word. No flag of `EnableFlags` becomes [`PERF_PMC_PROFILE`].
     pub const fn from_enable_flags(flags: u32) -> Self {
         let mut mask = Self::EMPTY;
         mask.masks[0] = flags & !EVENT_TRACE_FLAG_PROFILE;

@@ -68,7 +68,7 @@ impl IntervalServices {
         }
     }
 
-    /// Lets the services set no longer interval of `ProfileTime` than `errata` permits.
+    /// Limits the intervals of `ProfileTime` that the services set to the longest interval that `errata` permits.
     ///
     /// # Examples
     /// ```
@@ -118,8 +118,8 @@ impl IntervalServices {
     /// Sets the interval of a source, clamped to the source's limits, and returns the clamped interval:
     /// `NtSetIntervalProfile`.
     ///
-    /// `Ok(None)` means that the service succeeds without an effect on the hardware. Either the source is not
-    /// supported, or the source is `ProfileAlignmentFixup`, whose interval is only stored.
+    /// `Ok(None)` means that the service succeeds without an effect on the hardware. This is the result if the source
+    /// is not supported, or if the source is `ProfileAlignmentFixup`, whose interval is only stored.
     ///
     /// If [`begin_trace`](Self::begin_trace) turned tracing on and the result is not `Ok(None)`, `record` is called
     /// with the event for a record with hook id 0x0F48. If the previous interval was set while tracing was off, the

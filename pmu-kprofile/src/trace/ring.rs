@@ -25,8 +25,8 @@ const SWITCH_WORDS: usize = 2 + 1 + MAX_PMC_VALUES + 3;
 /// A ring with room for `N` call chains of one processor, for [`TraceRing::push_call_chain`].
 pub type StackRing<const N: usize> = TraceRing<N, STACK_WORDS>;
 
-/// A ring with room for `N` context switches of one processor. Each record has room for the PEBS index and the maximum
-/// number of counter values.
+/// A ring with room for `N` context switches of one processor. Each record has room for a PEBS index, and for as many
+/// counter values as a record can have.
 pub type SwitchRing<const N: usize> = TraceRing<N, SWITCH_WORDS>;
 
 /// A ring of the trace records of one processor: interrupts push records, and a task drains them.

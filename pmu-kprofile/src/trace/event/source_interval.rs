@@ -38,7 +38,7 @@ pub struct SourceInterval<'b> {
     pub new: u32,
     /// Interval that was in force before the event; 0 if that interval was set while tracing was off.
     pub old: u32,
-    /// Name of the source. Only records of version 3 have it.
+    /// Name of the source. Only records of version 3 have the name.
     pub name: Option<Utf16<'b>>,
 }
 
