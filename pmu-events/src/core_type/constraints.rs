@@ -10,18 +10,22 @@ impl CoreType {
     /// Returns the counters that can count an encoding. Pass the result to [`Event::on`](pmu_core::Event::on) of a raw
     /// event.
     ///
-    /// The result is `None` if the core type's table has no event with this event number. Otherwise the result has the
-    /// general counters that the table gives for the encoding, and every fixed counter: the
-    /// [`CounterUnit`](pmu_core::CounterUnit) knows which event each fixed counter counts. If the event number is 0,
-    /// the encoding is that of a fixed counter, and the result has only this counter. Mode bits, and other bits that
-    /// select no event, are ignored.
+    /// - If the core type's table has no event with this event number, the result is `None`.
+    /// - If the event number is 0, the encoding is that of a fixed counter, and the result has only this counter.
+    /// - Otherwise the result has the general counters that the table gives for the encoding, and every fixed counter:
+    ///   the [`CounterUnit`](pmu_core::CounterUnit) knows which event each fixed counter counts.
     ///
-    /// The function compares the encoding with the events of the table. It takes the events with the same event number,
-    /// unit mask and qualifiers. If there are none, it takes the events with the same event number and unit mask. If
-    /// there are none either, it takes the events with the same event number. Of the taken events, the function ignores
-    /// every event that must be sampled precisely, unless it took only such events. The result has the counters that
-    /// can count all remaining events. If there is no such counter, the result has each counter that can count at least
-    /// one of them.
+    /// Mode bits, and other bits that select no event, are ignored.
+    ///
+    /// The function compares the encoding with the events of the table, and takes the first of these sets that is not
+    /// empty:
+    /// 1. the events with the same event number, unit mask and qualifiers;
+    /// 2. the events with the same event number and unit mask;
+    /// 3. the events with the same event number.
+    ///
+    /// The function ignores every event of the set that must be sampled precisely, unless the set has only such events.
+    /// The result has the counters that can count all remaining events. If no counter can count all of these events,
+    /// the result has each counter that can count at least one of them.
     ///
     /// ```
     /// use pmu_core::{CounterSet, Event, EventSelect};
