@@ -9,7 +9,7 @@ use crate::registers::{CORE_COUNTERS, LEGACY_COUNTERS};
 pub(crate) enum Family {
     /// The four counters that every processor has.
     Legacy,
-    /// Six counters at addresses of their own; the first four are also the legacy ones.
+    /// Six counters at addresses of their own. The first four of these counters also have the legacy addresses.
     CoreExtension,
     /// The number of counters that CPUID declares, with global registers.
     PerfMonV2 { counters: u8 },

@@ -2,7 +2,7 @@
 
 use pmu_core::Snapshot;
 
-/// A generation of AMD's processors, on all of which an event number selects the same event.
+/// A generation of AMD's processors. On all processors of a generation, an event number selects the same event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Generation {

@@ -12,11 +12,11 @@ use crate::generation::Generation;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Meaning {
-    /// The source counts the event that its name says.
+    /// The source counts the event that the source's name says.
     Same,
-    /// The source counts another event than its name says.
+    /// The source counts an event, but not the event that the source's name says.
     Other,
-    /// The source counts nothing: its event needs bits of the unit mask, none of which the source sets.
+    /// The source counts nothing: the event needs a bit of the unit mask, and the source sets no such bit.
     Nothing,
     /// The meaning is unknown: no available table describes the event number on this generation.
     Unknown,

@@ -12,7 +12,7 @@ pub enum IntervalUnit {
     Events,
 }
 
-/// An interval that is within the limits of its source.
+/// An interval within the limits of the source for which it was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Interval(u32);
@@ -122,7 +122,7 @@ impl IntervalLimits {
     }
 }
 
-/// Error of an interval that is outside its source's limits. Nothing was changed.
+/// Error of an interval that is outside the limits of a source. The failed call changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct IntervalError {

@@ -95,7 +95,7 @@ impl PointerWidth {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum HalInterface {
-    /// The interface without counters, whose only source is `ProfileTime`.
+    /// The interface of a machine without counters. The interface's only source is `ProfileTime`.
     Default,
     /// The interface of Intel's counters.
     Emon,

@@ -76,7 +76,7 @@ pub enum MsrOperation {
     Write,
     /// RDPMC. The register number of an [`MsrFault`] is then the index in ECX.
     ReadPmc,
-    /// RDMSR and WRMSR of an [`MsrUpdate`](crate::MsrUpdate), one of which failed.
+    /// RDMSR and then WRMSR, for an [`MsrUpdate`](crate::MsrUpdate). One of the two failed.
     Update,
 }
 

@@ -1,4 +1,5 @@
-//! Sources beyond an interface's table: those of later versions, and those added at run time.
+//! Sources that are not in an interface's table: the sources of later Windows versions, and the sources that are added
+//! at run time.
 
 use core::fmt;
 use core::num::NonZeroU64;
@@ -14,7 +15,7 @@ use crate::counters::shared::table::EventTable;
 use crate::interval::{IntervalLimits, IntervalUnit};
 use crate::profile::source::{KProfileSource, ProfileSource};
 
-/// A source that is not in an interface's table, and the counters that can count its event.
+/// A source that is not in an interface's table, together with the counters that can count the source's event.
 #[derive(Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct AddedSource {
@@ -50,7 +51,7 @@ impl AddedSource {
 pub struct AddedSlot {
     source: AtomicPtr<AddedSource>,
     interval: AtomicU32,
-    /// Events per second if the interval is a time; 0 if it is a number of events.
+    /// Events per second if the interval is a time; 0 if the interval is a number of events.
     hertz: AtomicU64,
 }
 

@@ -1,4 +1,4 @@
-//! The declaration of a source: what CPUID says of the boot processor's, without an access to a register.
+//! The declaration of a source: what the boot processor's CPUID says of the source, without an access to a register.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 

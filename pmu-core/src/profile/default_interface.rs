@@ -11,7 +11,7 @@ use crate::profile::source_index::{SourceIndex, SourceTable};
 use crate::profile::source_interface::SourceInterface;
 use crate::snapshot::Snapshot;
 
-/// The profile interface of a machine without counters, whose only source is `ProfileTime`.
+/// The profile interface of a machine without counters. The interface's only source is `ProfileTime`.
 #[derive(Debug)]
 pub struct DefaultInterface {
     time: AtomicU32,

@@ -46,7 +46,7 @@ pub struct Session<'a, I, M, P> {
 #[derive(Debug)]
 pub struct SessionPlatform<P> {
     platform: P,
-    /// Sources can be started: memory was lent, and the session is open.
+    /// Sources can be started: the embedder has provided the memory, and the session is open.
     usable: bool,
     running: bool,
 }
@@ -102,7 +102,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         &mut self.counters
     }
 
-    /// Returns the counters on which sources run, the counters that did not respond, and the counters without a slot.
+    /// Returns three sets: the counters on which sources run, the counters that did not respond, and the counters for
+    /// which the memory has no slot.
     pub fn counters(&self) -> SessionCounters {
         self.counters.counters()
     }

@@ -1,4 +1,4 @@
-//! A profile interface with sources beyond those of its table.
+//! A profile interface with further sources, which are not in the interface's table.
 
 use core::sync::atomic::AtomicU32;
 

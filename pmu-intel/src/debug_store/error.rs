@@ -15,9 +15,9 @@ pub enum ControlAreaError {
         /// The request's size in bytes.
         length: usize,
     },
-    /// This Windows has no control area, which exists from version 6.2 on.
+    /// This Windows has no control area: Windows has control areas from version 6.2 on.
     NotInVersion(Rules),
-    /// No memory was lent for this processor.
+    /// The embedder provided no memory for this processor's area.
     InsufficientResources,
     /// The processor has no usable Debug Store.
     NotSupported,

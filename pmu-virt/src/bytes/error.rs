@@ -10,7 +10,7 @@ use crate::pmu::state_error::StateError;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum BytesError {
-    /// There are this many bytes: too few, or too many.
+    /// The bytes are too few or too many. The value is the number of bytes.
     Length(usize),
     /// The bytes have this version of the layout, which this release does not know.
     Version(u16),

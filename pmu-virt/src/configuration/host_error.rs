@@ -1,4 +1,4 @@
-//! Reasons why one host, or two, have no configuration.
+//! Reasons why no configuration can be derived from one host, or from two hosts together.
 
 use core::fmt;
 
