@@ -153,8 +153,8 @@ pub trait ProfileInterface: SourceInterface {
     /// # Context
     /// Task, on the processor on which the session is then used. An interrupt may come at any time.
     ///
-    /// The errors of [`CounterSession::take`](crate::CounterSession::take). If the lent memory has no slots, the call
-    /// fails or the session supports no source, depending on the interface: see
+    /// The errors of [`CounterSession::take`](crate::CounterSession::take). If the memory that the embedder provided
+    /// has no slots for counters, the call fails or the session supports no source, depending on the interface: see
     /// [`requires_memory`](SourceInterface::requires_memory).
     ///
     /// After an error no counter runs. The kernel can still profile by time: see

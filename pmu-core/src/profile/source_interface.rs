@@ -79,8 +79,9 @@ pub unsafe trait SourceInterface {
     /// Returns the interface's name.
     fn name(&self) -> &'static str;
 
-    /// Returns whether [`initialize`](crate::ProfileInterface::initialize) fails if the lent memory has no slot. If the
-    /// result is `false`, `initialize` succeeds without slots, and the session supports no source.
+    /// Returns whether [`initialize`](crate::ProfileInterface::initialize) fails if the memory that the embedder
+    /// provided has no slot for a counter. If the result is `false`, `initialize` succeeds without slots, and the
+    /// session supports no source.
     fn requires_memory(&self) -> bool;
 
     /// Returns the table of sources.

@@ -37,14 +37,14 @@ pub struct DsSaveArea<Word, const RESETS: usize> {
     pub pebs_counter_reset: [Word; RESETS],
 }
 
-/// `PEBS_DS_SAVE_AREA`: the 64-bit DS save area. With four counter resets it has 0x60 bytes.
+/// `PEBS_DS_SAVE_AREA`: the 64-bit DS save area. With four counter resets the structure has 0x60 bytes.
 pub type PebsDsSaveArea<const RESETS: usize = 4> = DsSaveArea<AtomicU64, RESETS>;
 
-/// 32-bit DS save area, which a processor without DTES64 uses. With four counter resets it has 0x30 bytes.
+/// 32-bit DS save area, which a processor without DTES64 uses. With four counter resets the area has 0x30 bytes.
 pub type PebsDsSaveArea32<const RESETS: usize = 4> = DsSaveArea<AtomicU32, RESETS>;
 
 /// `PROCESSOR_PROFILE_CONTROL_AREA`: the memory of one processor's own profiling, in which Windows defines only the DS
-/// save area. With four counter resets it has 0x60 bytes.
+/// save area. With four counter resets the structure has 0x60 bytes.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct ProcessorProfileControlArea<const RESETS: usize = 4> {

@@ -19,7 +19,7 @@ use crate::debug_store::error::ControlAreaError;
 pub struct ProfileControlRequest {
     /// `ProcessorProfileControlArea`, out: address of the area; 0 if there is no area.
     pub area: u64,
-    /// `Allocate`, in: `true` creates the area, `false` destroys it.
+    /// `Allocate`, an input: `true` creates the area, and `false` destroys the area.
     pub allocate: bool,
 }
 

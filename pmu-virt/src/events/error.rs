@@ -10,7 +10,7 @@ use crate::events::slot::EVENTS;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum FedEventsError {
-    /// The set has this many keys, more than 16.
+    /// There are too many keys: a set has at most 16. The value is the number of keys.
     TooMany(usize),
     /// Two of the keys are equal to this key.
     Twice(EventKey),

@@ -27,7 +27,7 @@ pub enum MediationError {
     /// The guest's PMU does not have exactly the counters of the host: see
     /// [`HostCounters::guest`](crate::HostCounters::guest).
     NotTheHosts,
-    /// These counters of the guest were not lent.
+    /// The host did not lend these counters, which the guest has.
     NotLent(CounterSet),
     /// The [`Loaded`](crate::Loaded) value belongs to another guest, or this guest was restored after it was loaded.
     NotTheLoaded,

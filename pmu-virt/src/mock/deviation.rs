@@ -50,7 +50,7 @@ deviations! {
     /// Writes of `IA32_DEBUGCTL` are ignored, as by some hypervisors.
     IgnoresDebugControl
     /// After several counters overflowed, a second interrupt is latched while the first is serviced, and finds no
-    /// overflow. AMD's processors do this always, and Intel's do it if several counters overflow.
+    /// overflow. AMD's processors always do this, and Intel's processors do this if several counters overflow.
     LatchesSecondInterrupt
     /// An interrupt nests in the handler or the callback of another interrupt, at any access. Any IRET unblocks NMIs,
     /// including the IRET from a page fault or from a fixed-up #GP.

@@ -120,7 +120,7 @@ impl<const T: usize> Trace<T> {
         older.iter().chain(newer).flatten().copied()
     }
 
-    /// Returns the number of overwritten records, which are those of the oldest accesses.
+    /// Returns the number of overwritten records. The records of the oldest accesses are overwritten first.
     pub fn dropped(&self) -> usize {
         self.total.saturating_sub(T)
     }

@@ -30,7 +30,7 @@ pub enum Read {
     },
     /// The guest gets #GP(0).
     GeneralProtection,
-    /// The register is not one of this vendor's PMU registers: the embedder answers.
+    /// The register does not belong to this vendor's PMUs, and the embedder answers the access.
     Unhandled,
 }
 
@@ -63,7 +63,7 @@ pub enum Write {
     },
     /// The guest gets #GP(0), and nothing was changed.
     GeneralProtection,
-    /// The register is not one of this vendor's PMU registers: the embedder answers.
+    /// The register does not belong to this vendor's PMUs, and the embedder answers the access.
     Unhandled,
 }
 

@@ -10,7 +10,7 @@ pub const MAX_FILTER_ENTRIES: usize = 300;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum FilterError {
-    /// The list has this many entries, more than [`MAX_FILTER_ENTRIES`].
+    /// The list has more entries than [`MAX_FILTER_ENTRIES`]. The value is the number of the list's entries.
     TooManyEntries(usize),
     /// The list has more different events than the filter has room for.
     TooManyEvents {

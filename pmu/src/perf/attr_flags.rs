@@ -107,7 +107,7 @@ impl AttrFlags {
         self.0
     }
 
-    /// Returns these flags without the flags of `flags`.
+    /// Returns this value's flags, except the flags that `flags` has.
     pub const fn without(self, flags: Self) -> Self {
         Self(self.0 & !flags.0)
     }

@@ -1,4 +1,4 @@
-//! Generic events that processors encode differently: the names that vendors' lists have for them.
+//! Generic events that processors encode differently, and the names of these generic events in the vendors' lists.
 
 use crate::perf::attributes::{PERF_TYPE_HARDWARE, PERF_TYPE_RAW, PerfAttributes};
 use crate::perf::cache_event::{Cache, CacheEvent, CacheOperation, PERF_TYPE_HW_CACHE};

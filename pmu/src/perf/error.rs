@@ -16,7 +16,8 @@ pub enum PerfError {
     Hardware(u64),
     /// These bits of a raw configuration belong to no term. Bits 16, 17, 20 and 22 are set by perf itself.
     Bits(u64),
-    /// The event with this configuration has no extra register, or has another extra register than was given.
+    /// The event with this configuration has no extra register, or its extra register is not the register that was
+    /// given.
     NoExtraRegister(u64),
     /// The attributes exclude everything: user and kernel, or host and guest.
     ExcludesAll,

@@ -39,7 +39,7 @@ pub struct PerfEventAttr {
     /// The fields that select the event. If [`AttrFlags::FREQ`] is set, the value of `sample_period` is perf's
     /// `sample_freq`, in interrupts per second.
     pub select: PerfAttributes,
-    /// The flags, except those that are fields of `select` and the bits of `precise_ip`.
+    /// The flags, except the bits of `precise_ip` and the flags that are fields of `select`.
     pub flags: AttrFlags,
     /// `precise_ip`: 0 to 3, the skid that samples may have.
     pub precise_ip: u8,
