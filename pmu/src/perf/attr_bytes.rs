@@ -206,7 +206,7 @@ pub enum AttrError {
     Size(u32),
     /// A byte beyond the latest version is not 0. Linux then writes the size of its own version to the caller's `size`.
     Unknown {
-        /// Offset of the first of these bytes that is not 0.
+        /// Offset of the first nonzero byte beyond the latest version.
         at: usize,
     },
     /// `bytes` is shorter than the size in the attributes.
