@@ -181,7 +181,7 @@ pub struct SessionCounters {
     /// Counters that the session does not use, because a register access faulted, or because the counter did not read
     /// back the value written to it. Such a counter is absent, or belongs to another owner.
     pub unresponsive: CounterSet,
-    /// Counters for which no [`CounterSlot`] was lent.
+    /// Counters that the session does not use, because its memory has no [`CounterSlot`] for them.
     pub without_slot: CounterSet,
 }
 

@@ -456,7 +456,7 @@ impl CounterUnit {
         self.precise
     }
 
-    /// Returns whether delivery of the interrupt may mask the LVT entry, so that each service has to unmask it.
+    /// Returns whether delivery of the interrupt may mask the LVT entry, so that each service has to unmask the entry.
     #[inline]
     pub const fn is_masked_on_delivery(&self) -> bool {
         self.masked_on_delivery
