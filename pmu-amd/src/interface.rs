@@ -151,7 +151,7 @@ impl Amd64 {
     }
 
     /// Returns the interface with the four legacy counters, which every detected machine has. With this interface a
-    /// tool can list the sources without a processor.
+    /// tool can list the sources without detecting a processor.
     pub const fn declared() -> Self {
         Self::new(counters::of_family(Family::Legacy))
     }

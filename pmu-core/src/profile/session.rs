@@ -408,8 +408,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         })?)
     }
 
-    /// Loads the counters that [`save`](Self::save) saved and resumes them, by [`CounterSession::restore`]. Added
-    /// sources are not affected.
+    /// Resumes the counters that [`save`](Self::save) saved, by [`CounterSession::restore`], but no added source.
     ///
     /// # Errors
     /// The errors of [`CounterSession::restore`].
@@ -436,8 +435,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         })?)
     }
 
-    /// Programs this processor's counters again after their registers lost their contents, by
-    /// [`CounterSession::reprogram`].
+    /// Calls [`CounterSession::reprogram`], after this processor's counters lost their registers' contents.
     ///
     /// The platform's timer is started again if it was running before the loss. Overflows of opened events are not
     /// reported; in a session with opened events, [`reprogram_all`](Self::reprogram_all) reports them.

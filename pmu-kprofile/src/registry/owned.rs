@@ -329,7 +329,7 @@ impl<'p, O: Handle, const N: usize, const P: usize> Started<'p, O, N, P> {
 }
 
 impl<O: Handle, const N: usize, const P: usize> StoppingOwned<'_, O, N, P> {
-    /// Returns the handle, and the result of stopping the source, once no processor can be reading the object any more.
+    /// Returns the handle and the result of stopping the source, if no processor can be reading the object any more.
     ///
     /// # Context
     /// Any context in which the handle may be dropped. Never waits.

@@ -25,7 +25,7 @@ fn intel_flags(intel: &mut IntelConfiguration) -> [&mut bool; 7] {
 }
 
 impl Configuration {
-    /// Length of a configuration as bytes.
+    /// Number of bytes in the byte form of a configuration.
     pub const BYTES: usize = 24;
     /// Version of the layout that [`to_bytes`](Self::to_bytes) writes.
     pub const BYTES_VERSION: u16 = 1;

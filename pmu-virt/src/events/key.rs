@@ -176,8 +176,8 @@ impl EventKey {
         Self(self.0 | Self::IN_TX)
     }
 
-    /// Returns the key of the event without its occurrences in aborted transactions: `IN_TXCP`, bit 33 of the select of
-    /// Intel's counter 2. A guest can program the key only if its configuration has
+    /// Returns the event's key, changed so that occurrences in aborted transactions are not counted: `IN_TXCP`, bit 33
+    /// of the select of Intel's counter 2. A guest can program the key only if its configuration has
     /// [`transactional`](crate::IntelConfiguration::transactional).
     ///
     /// ```
@@ -226,9 +226,9 @@ impl EventKey {
         self.compared(threshold, invert, 0)
     }
 
-    /// Returns the key of the cycles in which the event happened exactly `count` times. If `invert` is set, the key is
-    /// that of all other cycles. The key has the EQ flag of Intel's version 6 and the counter mask `count`, which may
-    /// be 0.
+    /// Returns the key that counts the cycles in which the event happened exactly `count` times. If `invert` is set,
+    /// the key is that of all other cycles. The key has the EQ flag of Intel's version 6 and the counter mask `count`,
+    /// which may be 0.
     pub const fn equal(self, count: u8, invert: bool) -> Self {
         self.compared(count, invert, Self::EQUAL)
     }

@@ -93,7 +93,7 @@ deviations! {
 pub struct Deviations(u32);
 
 impl Deviations {
-    /// The platform of the manuals, which has no deviation.
+    /// No deviation: the platform behaves as the manuals say.
     pub const NONE: Self = Self(0);
 
     /// Creates the platform with these deviations.

@@ -33,8 +33,8 @@ impl AttrFlags {
     /// `exclude_hv`: does not count in a hypervisor, at a level above that of the kernel. As in Linux, the flag has no
     /// effect, because x86 has no such level.
     pub const EXCLUDE_HV: Self = Self(1 << 6);
-    /// `exclude_idle`: does not count while the processor is idle. The flag has no effect on counters. In Linux, too,
-    /// the flag has an effect on software events only.
+    /// `exclude_idle`: asks that the event not count while the processor is idle. The flag has no effect on counters.
+    /// In Linux, too, the flag has an effect on software events only.
     pub const EXCLUDE_IDLE: Self = Self(1 << 7);
     /// `mmap`: asks for records of executable mappings.
     pub const MMAP: Self = Self(1 << 8);

@@ -97,9 +97,10 @@ impl PerfAttributes {
     /// Such generic events are cache events ([`PERF_TYPE_HW_CACHE`]), bus cycles and stalled cycles. Any other event is
     /// returned unchanged.
     ///
-    /// `names` returns `config` and `config1` of the processor's event with this name, as `pmu_events` has them, or
-    /// `None`. If the vendor's list of events has the event that Linux counts, that event is used. For page walks,
-    /// Linux on some processors counts the walks that began. The event returned here counts the walks that completed.
+    /// `names` takes the name of an event, and returns `config` and `config1` of the processor's event with that name,
+    /// as `pmu_events` has them, or `None`. If the vendor's list of events has the event that Linux counts, that event
+    /// is used. For page walks, Linux on some processors counts the walks that began. The event returned here counts
+    /// the walks that completed.
     ///
     /// ```
     /// use pmu::perf::{PERF_TYPE_HW_CACHE, PerfAttributes};
