@@ -22,7 +22,7 @@
 //! - after every switch to the thread, on any processor, even if the event did not move: the thread may have been in
 //!   the middle of a read. A switch away from the thread requires no call, because the thread does not read while it
 //!   does not run;
-//! - at least once within 2ʷⁱᵈᵗʰ events. The width is that of the [`UserView`](pmu_core::UserView); on old processors
+//! - at least once within 2ʷⁱᵈᵗʰ events. The width is that of the [`UserView`]; on old processors
 //!   the width is 31, and 2³¹ cycles pass in about half a second. A call at every timer tick is often enough. The
 //!   handler of the counter's interrupt need not publish.
 //!
