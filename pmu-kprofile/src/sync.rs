@@ -4,7 +4,7 @@
 //! - `modeled`: loom's, for the models in `loom_models`
 //! - `flag`: a flag that one task at a time has taken
 //!
-//! What `real` and `modeled` both define is imported from here, because the build decides which of them defines it.
+//! Names that `real` and `modeled` both define are imported from here: the build decides which file is used.
 //! This floor uses no other.
 
 pub(crate) mod flag;

@@ -1,6 +1,7 @@
 //! Memory that tasks and the interrupt share, lent by the embedder.
 
 pub(crate) mod entry;
+pub(crate) mod extra;
 pub(crate) mod extra_registers;
 pub(crate) mod memory;
 pub(crate) mod period;

@@ -6,6 +6,6 @@
 pub enum Vendor {
     /// Intel and compatible processors (Zhaoxin, Centaur).
     Intel,
-    /// AMD and Hygon, which have the same counters.
+    /// AMD, and Hygon, whose processors have the same counters as AMD's.
     Amd,
 }

@@ -247,7 +247,7 @@ fn wrap_together(processor: &Processor, leader_first: bool, wraps: u64) {
     counters.shut_down().unwrap();
 }
 
-/// Events of a group of which a part is switched out, closed events, and a counter that faults.
+/// A group with one event switched out; closed events; a counter that faults.
 #[test]
 fn what_cannot_be_read_is_said() {
     for processor in processors(Deviations::NONE) {

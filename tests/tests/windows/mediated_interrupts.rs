@@ -236,8 +236,8 @@ fn an_interrupt_at_any_access_changes_nothing() {
     }
 }
 
-/// The interrupt of the guest's last overflow comes at an access of the put, or after it: the guest has it once, and an
-/// announced one is expected just if it has not come.
+/// The interrupt of the guest's last overflow comes at an access of the put, or after it. The guest has that interrupt
+/// once. An announced interrupt is expected only if it has not come.
 #[test]
 fn an_interrupt_at_any_access_of_a_put_is_the_guests_once() {
     for (host, given) in pairs() {

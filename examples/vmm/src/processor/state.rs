@@ -30,11 +30,11 @@ pub(crate) struct Processor {
 /// Debugging state that was passed to KVM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Debugging {
-    /// The guest's handler of #GP: see [`rdpmc`](crate::emulation::rdpmc).
+    /// Address of the guest's #GP handler: see [`rdpmc`](crate::emulation::rdpmc).
     pub(crate) breakpoint: Option<u64>,
-    /// Its handler of #DB, where kvm-pvm takes the steps of ring 3: see [`pvm`](crate::emulation::pvm).
+    /// Address of the guest's #DB handler, where kvm-pvm takes the steps of ring 3: see [`pvm`](crate::emulation::pvm).
     pub(crate) trap: Option<u64>,
-    /// Its handler of #PF, where kvm-pvm leaves SYSCALL unfinished: see
+    /// Address of the guest's #PF handler, where kvm-pvm leaves SYSCALL unfinished: see
     /// [`SystemCall`](crate::emulation::pvm::SystemCall).
     pub(crate) page_fault: Option<u64>,
     /// A breakpoint was hit and its handler runs next: one instruction without breakpoints.

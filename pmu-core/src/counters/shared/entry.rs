@@ -5,15 +5,14 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 
 use crate::counters::events::count::EventCount;
 use crate::counters::events::event::{Event, GuestMode};
-use crate::counters::events::extra::{Extra, MAX_ENCODINGS};
 use crate::counters::events::membership::Membership;
 use crate::counters::events::saved::SavedEvent;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::names::group_id::GroupId;
 use crate::counters::registers::select::EventSelect;
+use crate::counters::shared::extra::SharedExtra;
 use crate::counters::shared::period::SharedPeriod;
 use crate::msr::address::MsrAddress;
-use crate::msr::optional::SharedAddress;
 
 /// State of an opened event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,38 +65,6 @@ shared_members! {
     select: AtomicU64 = 0;
     tag: AtomicU64 = 0;
     counters: AtomicU64 = 0;
-}
-
-/// An event's [`Extra`] in a table.
-#[derive(Debug)]
-#[repr(C)]
-struct SharedExtra {
-    value: AtomicU64,
-    registers: [SharedAddress; MAX_ENCODINGS as usize],
-    differences: AtomicU64,
-}
-
-impl SharedExtra {
-    const fn new() -> Self {
-        let registers = [const { SharedAddress::new() }; MAX_ENCODINGS as usize];
-        Self { value: AtomicU64::new(0), registers, differences: AtomicU64::new(0) }
-    }
-
-    fn store(&self, extra: &Extra) {
-        self.value.store(extra.value, Relaxed);
-        for (shared, register) in self.registers.iter().zip(extra.registers) {
-            shared.store(register);
-        }
-        self.differences.store(extra.differences, Relaxed);
-    }
-
-    fn load(&self) -> Extra {
-        Extra {
-            value: self.value.load(Relaxed),
-            registers: self.registers.each_ref().map(SharedAddress::load),
-            differences: self.differences.load(Relaxed),
-        }
-    }
 }
 
 /// Memory for one event in an [`EventTable`](crate::EventTable).
