@@ -16,7 +16,7 @@ mod pmu;
 mod policy;
 mod registers;
 
-/// Types of signatures here: [`HostCounters`] takes its [`MsrBackend`](pmu_core::MsrBackend).
+/// The crate that defines some types of this crate's signatures, such as [`MsrBackend`](pmu_core::MsrBackend).
 pub use pmu_core;
 
 pub use bytes::error::BytesError;

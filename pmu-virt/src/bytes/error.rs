@@ -14,7 +14,7 @@ pub enum BytesError {
     Length(usize),
     /// The bytes have this version of the layout, which this release does not know.
     Version(u16),
-    /// A byte at or after the place `at` has an impossible value.
+    /// The first impossible byte is at index `at` or later.
     Malformed {
         /// Index of the byte, from 0.
         at: usize,

@@ -2,7 +2,8 @@
 
 use crate::configuration::bitmap::first;
 
-/// Configuration of AMD's core performance counters, which have 48 bits. APM vol. 2, "Performance Monitoring Counters".
+/// Configuration of AMD's core performance counters, which are 48 bits wide. APM vol. 2, "Performance Monitoring
+/// Counters".
 ///
 /// ```
 /// use pmu_virt::{AmdConfiguration, Configuration};
@@ -21,8 +22,8 @@ pub struct AmdConfiguration {
     /// Event selects have the bits `GuestOnly` (40) and `HostOnly` (41), which are part of the [event's
     /// key](crate::EventKey).
     ///
-    /// If the field is set, the guest sees the embedder's answer about SVM (CPUID leaf 0x80000001, ECX bit 2). If the
-    /// field is not set, CPUID hides SVM, and a write to a select drops `GuestOnly` and `HostOnly`.
+    /// If the field is set, the embedder decides whether CPUID declares SVM (leaf 0x80000001, ECX bit 2). If the field
+    /// is not set, CPUID hides SVM, and a write to a select drops `GuestOnly` and `HostOnly`.
     pub guest_host: bool,
 }
 
@@ -64,7 +65,7 @@ impl AmdConfiguration {
         Self { counters: AmdCounters::PerfMonV2 { counters }, guest_host: false }
     }
 
-    /// Returns the configuration as changed by `change`.
+    /// Returns the configuration after `change` has changed it.
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
         self

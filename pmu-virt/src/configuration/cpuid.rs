@@ -33,7 +33,7 @@ pub struct CpuidLeaf {
     pub mask: CpuidRegisters,
     /// Values of the bits in `mask`; 0 in the other bits.
     pub value: CpuidRegisters,
-    /// Lowest permitted EAX of the answer, in a leaf whose EAX is the highest leaf or sub-leaf; 0 in other leaves.
+    /// In a leaf whose EAX is the highest leaf or sub-leaf: least value of EAX in the answer. 0 in other leaves.
     pub at_least: u32,
 }
 
@@ -121,8 +121,8 @@ impl Configuration {
         self.leaf(leaf, subleaf).map_or(given, |leaf| leaf.apply(given))
     }
 
-    /// Returns the CPUID leaves that concern the PMU, for a hypervisor that fills a table of leaves once. The
-    /// sub-leaves of leaf 0x23 that are not returned are all 0.
+    /// Returns the CPUID leaves that concern the PMU, for a hypervisor that fills a table of leaves once. Sub-leaves of
+    /// leaf 0x23 that the iterator does not return are all 0.
     ///
     /// ```
     /// use pmu_virt::{AmdConfiguration, Configuration};

@@ -11,8 +11,7 @@ pub enum ConfigurationError {
     Version(u8),
     /// There is no general counter.
     NoGeneralCounter,
-    /// The bitmap of general counters has gaps, which only leaf 0x23 can declare, and the configuration has no leaf
-    /// 0x23.
+    /// The bitmap of general counters has gaps, but the configuration lacks leaf 0x23, which declares them.
     GeneralGaps {
         /// Bitmap of the general counters.
         general: u8,
@@ -32,7 +31,7 @@ pub enum ConfigurationError {
         /// Version of architectural performance monitoring.
         version: u8,
     },
-    /// The configuration has fixed counters, although it is of version 1, which has no fixed counters.
+    /// The configuration is of version 1, which has no fixed counters, but has fixed counters.
     FixedInVersion1,
     /// The bitmap of fixed counters has gaps in a version below 5, whose CPUID cannot declare gaps.
     FixedGaps {

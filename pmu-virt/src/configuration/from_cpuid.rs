@@ -10,12 +10,12 @@ use crate::configuration::intel::IntelConfiguration;
 impl Configuration {
     /// Returns the configuration of the largest PMU that a guest on this host can have, as read from the host's CPUID.
     ///
-    /// `cpuid` is called with a leaf and a sub-leaf. `capabilities` is the value of `IA32_PERF_CAPABILITIES`.
-    /// `capabilities` is 0 on AMD, and on an Intel processor without the register (leaf 1, ECX bit 15).
+    /// `cpuid` is called with a leaf and a sub-leaf. `capabilities` is the value of `IA32_PERF_CAPABILITIES`; pass 0 on
+    /// AMD, and on an Intel processor without the register (leaf 1, ECX bit 15, is clear).
     ///
-    /// The host may have the following features; the configuration never has them:
+    /// The configuration leaves out the following features of the host:
     ///
-    /// - the features that this crate's README names as missing (PEBS, LBR and others);
+    /// - the features that this crate's README names as not modeled (PEBS, LBR and others);
     /// - AnyThread, because another guest may run on the core's other thread;
     /// - the architectural events from the ninth on.
     ///

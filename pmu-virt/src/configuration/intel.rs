@@ -50,7 +50,7 @@ pub struct IntelConfiguration {
     /// Event selects have `IN_TX` (bit 32), and the select of counter 2 also has `IN_TXCP` (bit 33). The two bits are
     /// part of the [event's key](crate::EventKey).
     ///
-    /// If the field is set, the guest sees the embedder's answer about TSX (leaf 7, EBX bits 4, HLE, and 11, RTM). If
+    /// If the field is set, the embedder decides whether CPUID declares TSX (leaf 7, EBX bits 4, HLE, and 11, RTM). If
     /// the field is not set, CPUID hides TSX, and `IN_TX` and `IN_TXCP` are reserved.
     pub transactional: bool,
     /// Event selects have a second unit mask, UMASK2 (bits 47:40): leaf 0x23, EBX bit 0. Version 6 only.
@@ -86,7 +86,7 @@ impl IntelConfiguration {
         }
     }
 
-    /// Returns the configuration as changed by `change`.
+    /// Returns the configuration after `change` has changed it.
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
         self

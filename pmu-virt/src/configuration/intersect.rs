@@ -6,10 +6,9 @@ use crate::configuration::host_error::HostError;
 use crate::configuration::intel::IntelConfiguration;
 
 impl Configuration {
-    /// Returns the PMU that two processors have in common. A guest with that PMU can move between the processors. If
-    /// one of the two configurations hides the PMU from the guest, the result hides the PMU too.
-    ///
-    /// If the widths of the counters differ, the result has the smaller width.
+    /// Returns the PMU that two processors have in common. A guest with that PMU can move between the processors. The
+    /// counters have the smaller of the two widths. If one of the two configurations hides the PMU from the guest, the
+    /// result hides it, too.
     ///
     /// # Errors
     /// The processors have different [vendors](Self::vendor), hide their PMUs differently, or have no PMU in common.

@@ -29,7 +29,8 @@ impl fmt::Display for FedEventsError {
 
 impl core::error::Error for FedEventsError {}
 
-/// The event or the feed belongs to other [`FedEvents`](crate::FedEvents). Nothing was counted.
+/// The event belongs to other [`FedEvents`](crate::FedEvents) than the feed, or the feed to other `FedEvents` than the
+/// PMU. Nothing was counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct OtherEvents;

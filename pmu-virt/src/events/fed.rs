@@ -23,14 +23,14 @@ pub struct FedEvents {
 }
 
 impl FedEvents {
-    /// The empty set, with which no counter of the guest counts.
+    /// The empty set: no counter of the guest counts.
     pub const NONE: Self = Self { keys: [SelectKey::NONE; EVENTS], identity: 0x811C_9DC5 };
 
     /// Creates the set of the events with these keys.
     ///
     /// # Errors
-    /// `keys` has more than 16 keys, or two keys are equal. The key that [`EventKey::fixed`] returns may equal the key
-    /// of a general counter's event. A set with both keys is refused, because the event would count twice.
+    /// `keys` has more than 16 keys, or two keys are equal. [`EventKey::fixed`] and [`EventKey::general`] return the
+    /// same key for an event that both kinds of counters can count; give that key once.
     pub fn new(keys: &[EventKey]) -> Result<Self, FedEventsError> {
         let mut events = Self::NONE;
         let too_many = FedEventsError::TooMany(keys.len());

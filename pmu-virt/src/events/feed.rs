@@ -5,7 +5,7 @@ use crate::events::fed::FedEvents;
 use crate::events::key::Privilege;
 use crate::events::slot::{BOTH, CELLS, EVENTS, FedEvent, FeedSlot, KERNEL, USER};
 
-/// Counts of the events that happened over a span of time, by event and privilege, until a PMU consumes the counts.
+/// Counts of what happened in a guest over a span of time, by event and privilege. A PMU consumes the counts.
 ///
 /// ```
 /// use pmu_virt::{EventKey, FedEvents, Feed, OtherEvents, Privilege};
@@ -136,8 +136,7 @@ impl Feed {
         self.cells.iter().all(|cell| *cell == 0)
     }
 
-    /// Sets every count to 0. The events that no PMU has consumed are dropped, for instance because the guest was
-    /// reset.
+    /// Sets every count to 0, for instance after a reset of the guest. What no PMU has consumed is never counted.
     pub fn clear(&mut self) {
         self.cells = [0; EVENTS * CELLS];
     }

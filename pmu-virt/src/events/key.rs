@@ -14,17 +14,16 @@ pub enum Privilege {
     Kernel,
 }
 
-/// Key of what a counter is programmed to count: its event select without USR, OS, EN, INT, the pin control and RDPMC
+/// Identifies what a counter counts: the counter's event select without USR, OS, EN, INT, the pin control and RDPMC
 /// user disable.
 ///
-/// Edge, invert, counter mask and EQ are part of the key. With such a field a counter counts another quantity, which
-/// cannot be derived from the event's totals. So a guest's counter whose select has such a field counts only if the
-/// embedder feeds a key with the same value in that field. Both vendors ignore invert if the counter mask is 0 and EQ
-/// is clear: the key of a select with only invert equals the key of the plain event. Unit mask 2 is part of the key
-/// because it selects another event.
+/// Edge, invert, counter mask and EQ are part of the key. A counter that uses one of these fields counts another
+/// quantity, which cannot be derived from the event's count. So the counter counts only what the embedder feeds for the
+/// key with the same fields. Both vendors ignore invert if the counter mask is 0 and EQ is clear; invert is then clear
+/// in the key. Unit mask 2 is part of the key because it selects another event.
 ///
-/// The qualifiers are part of the key, too: `IN_TX` and `IN_TXCP` on Intel, `GuestOnly` and `HostOnly` on AMD. A bit
-/// that is a qualifier of one vendor belongs to the event number in the other vendor's selects. So all keys of a
+/// The qualifiers are part of the key, too: `IN_TX` and `IN_TXCP` on Intel, `GuestOnly` and `HostOnly` on AMD. In the
+/// other vendor's selects, the qualifiers' bits belong to the event or the unit mask. So all keys of a
 /// [`FedEvents`](crate::FedEvents) are for processors of the same vendor.
 ///
 /// ```
@@ -93,8 +92,8 @@ impl EventKey {
     /// The bits of an event select that a key has.
     const OF_SELECT: u64 =
         Self::EVENT | Self::EDGE | Self::ANY_THREAD | Self::INVERT | Self::COMPARISON;
-    /// Returns the key of an event that a general counter counts. The low 8 bits of `event` are used on Intel, 12 bits
-    /// on AMD; the other bits are ignored.
+    /// Returns the key of an event that a general counter counts. Intel's events use the low 8 bits of `event`, AMD's
+    /// the low 12; higher bits are ignored.
     pub const fn general(event: u16, unit_mask: u8) -> Self {
         let (low, high) = (event as u64 & 0xFF, event as u64 >> 8 & 0xF);
         Self(low | (unit_mask as u64) << 8 | high << 32)
@@ -102,10 +101,10 @@ impl EventKey {
 
     /// Returns the key of the event that the fixed counter with this number counts; `None` if the number is 8 or above.
     ///
-    /// General counters can count the events of three fixed counters, too. The key of such an event equals the key of
-    /// the event on a general counter: retired instructions (fixed counter 0; event 0xC0, unit mask 0), core cycles
-    /// (fixed counter 1; 0x3C, 0) and top-down slots (fixed counter 3; 0xA4, 1). A count that is fed for the key
-    /// reaches the fixed counter and the general counter. SDM vol. 3B, "Fixed-function Performance Counters".
+    /// General counters can count the events of three fixed counters, too: retired instructions (fixed counter 0; event
+    /// 0xC0, unit mask 0), core cycles (fixed counter 1; 0x3C, 0) and top-down slots (fixed counter 3; 0xA4, 1). The
+    /// keys of these events are those of [`general`](Self::general), and a count that is fed for them counts on both
+    /// kinds of counters. SDM vol. 3B, "Fixed-function Performance Counters".
     ///
     /// ```
     /// use pmu_virt::EventKey;
@@ -127,8 +126,7 @@ impl EventKey {
         }
     }
 
-    /// Returns the event's key with this unit mask 2 (bits 47:40 of a select of Intel's version 6). If `unit_mask_2` is
-    /// 0, the key has no unit mask 2.
+    /// Returns the key with this unit mask 2 (bits 47:40 of a select of Intel's version 6). 0 removes the unit mask 2.
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
@@ -176,8 +174,8 @@ impl EventKey {
         Self(self.0 | Self::IN_TX)
     }
 
-    /// Returns the event's key, changed so that occurrences in aborted transactions are not counted: `IN_TXCP`, bit 33
-    /// of the select of Intel's counter 2. A guest can program the key only if its configuration has
+    /// Returns the key of the event without its occurrences in aborted transactions: `IN_TXCP`, bit 33 of the select of
+    /// Intel's counter 2. A guest can program the key only if its configuration has
     /// [`transactional`](crate::IntelConfiguration::transactional).
     ///
     /// ```
@@ -190,8 +188,8 @@ impl EventKey {
         Self(self.0 | Self::IN_TX_CHECKPOINTED)
     }
 
-    /// Returns the key of the event while a guest runs: `GuestOnly`, bit 40 of AMD's selects. "A guest" is a nested
-    /// guest, which the virtual processor itself runs. A guest can program the key only if its configuration has
+    /// Returns the key of the event while a nested guest runs: `GuestOnly`, bit 40 of AMD's selects. A nested guest is
+    /// a guest of the virtual processor. A guest can program the key only if its configuration has
     /// [`guest_host`](crate::AmdConfiguration::guest_host).
     ///
     /// ```
@@ -246,11 +244,10 @@ impl EventKey {
         if self.0 & Self::COMPARISON == 0 { Self(self.0 & !Self::INVERT) } else { self }
     }
 
-    /// Returns the key of what a counter with this event select counts: the select without USR, OS, EN, INT, the pin
-    /// control and RDPMC user disable.
+    /// Returns the key of what a counter with this event select counts. USR, OS, EN, INT, the pin control and RDPMC
+    /// user disable are ignored.
     ///
-    /// An event that only a fixed counter counts has no select: [`fixed`](Self::fixed) returns the key of such an
-    /// event.
+    /// An event that only a fixed counter counts has no select; for its key see [`fixed`](Self::fixed).
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
@@ -295,7 +292,7 @@ impl EventKey {
         (self.0 >> 40) as u8
     }
 
-    /// Returns the number of the fixed counter if only that counter can count the event; `None` if a general counter
+    /// Returns the number of the fixed counter if no other counter can count the event; `None` if a general counter
     /// can.
     pub const fn fixed_counter(self) -> Option<u8> {
         if self.0 & Self::FIXED != 0 { Some(self.0 as u8 & 7) } else { None }

@@ -52,8 +52,8 @@ impl FeedSlot {
     }
 }
 
-/// Place of one event in its [`FedEvents`](crate::FedEvents). [`FedEvents::find`](crate::FedEvents::find) finds the
-/// place once, so [`Feed::add`](crate::Feed::add) needs no search.
+/// Index of one event in its [`FedEvents`](crate::FedEvents). [`FedEvents::find`](crate::FedEvents::find) finds the
+/// index once, so [`Feed::add`](crate::Feed::add) needs no search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FedEvent {

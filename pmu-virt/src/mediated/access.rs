@@ -19,7 +19,7 @@ impl HostCounters {
     ///
     /// The hypervisor intercepts these registers:
     ///
-    /// - the event selects and `IA32_FIXED_CTR_CTRL`, for which the policy is asked;
+    /// - the event selects and `IA32_FIXED_CTR_CTRL`, because the policy may forbid the events;
     /// - the registers that set the status, and `IA32_PERF_GLOBAL_INUSE`;
     /// - every register that this guest's PMU lacks;
     /// - the registers that the PMU shares with other facilities;
@@ -76,13 +76,13 @@ impl HostCounters {
     /// Executes an intercepted WRMSR of the loaded guest, in its PMU and on the real counters. A counter whose event
     /// the [policy](EventPolicy) forbids counts nothing.
     ///
-    /// The result has the same meaning as that of [`VirtualPmu::write`]. Status bits that the guest sets raise no
+    /// The result has the same meaning as that of [`VirtualPmu::write`]. Status bits that the write sets raise no
     /// interrupt. Afterwards [`Loaded::global_control`] and [`Loaded::debug_control`] return the guest's new values.
     /// Accesses: one write; one read of the status if the write enables the interrupt of a counter.
     ///
     /// # Errors
     /// - Another guest is loaded.
-    /// - An access failed: the guest's PMU has the value, but the real register may have another value.
+    /// - An access failed: the guest's PMU has the new value, but the real register may still have the old value.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};

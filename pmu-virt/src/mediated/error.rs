@@ -14,7 +14,7 @@ use crate::configuration::host_error::HostError;
 pub enum MediationError {
     /// The host's configuration is invalid.
     Configuration(ConfigurationError),
-    /// The host's CPUID gives no configuration.
+    /// The host's CPUID describes no PMU that a [`Configuration`](crate::Configuration) can have.
     Host(HostError),
     /// The host has no register that sets bits of the global status: Intel has such a register from version 4 on, AMD
     /// from PerfMonV2 on.

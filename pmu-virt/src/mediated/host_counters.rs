@@ -20,9 +20,9 @@ const PERF_METRICS: u64 = 1 << 15;
 /// [intercepted](Self::intercepts). The hypervisor answers the intercepted accesses by [`write`](Self::write),
 /// [`read`](Self::read) and [`read_pmc`](Self::read_pmc).
 ///
-/// The host's session [lends](pmu_core::CounterSession::lend) its counters for that time; a host without a session
-/// calls [`stop`](Self::stop) instead. While a guest is loaded, the host does not use the features that share the
-/// status register with the counters: Processor Trace, and LBR and PEBS that interrupt.
+/// While a guest is loaded, the host's session [lends](pmu_core::CounterSession::lend) its counters; a host without a
+/// session calls [`stop`](Self::stop) instead. In that time, the host does not use the features that share the status
+/// register with the counters: Processor Trace, and LBR and PEBS that interrupt.
 ///
 /// The counters do not count the host's execution. On Intel, the hypervisor sets these fields and controls of the VMCS,
 /// so that the processor switches the registers at entries and exits:
@@ -84,7 +84,7 @@ const PERF_METRICS: u64 = 1 << 15;
 /// }
 /// ```
 ///
-/// The window cannot end while a guest is loaded. Without a window there are no counters to load a guest onto:
+/// A session's window, in which the counters are lent, cannot end while a guest is loaded:
 ///
 /// ```compile_fail,E0505
 /// # use pmu_core::{CounterSession, EventSource, MsrBackend, Platform};
@@ -110,11 +110,11 @@ pub struct HostCounters {
 
 impl HostCounters {
     /// Describes the counters of a processor with this PMU. A configuration does not tell whether an Intel processor
-    /// has PERF_METRICS. So on Intel the hypervisor [intercepts](Self::intercepts) RDPMC and the global registers;
-    /// after [`from_cpuid`](Self::from_cpuid) the hypervisor does so only if necessary.
+    /// has PERF_METRICS, so on Intel the hypervisor always [intercepts](Self::intercepts) RDPMC and the global
+    /// registers. With [`from_cpuid`](Self::from_cpuid) instead, it does so only if necessary.
     ///
     /// # Errors
-    /// Switching guests needs all of the following, and the host lacks at least one:
+    /// `host` is invalid, or lacks a feature that switching guests needs:
     ///
     /// - a register that sets the status (`IA32_PERF_GLOBAL_STATUS_SET` from version 4 on, `PerfCntrGlobalStatusSet` of
     ///   PerfMonV2);
@@ -177,8 +177,8 @@ impl HostCounters {
         Ok(Self { has_more: left_out || has_metrics, ..Self::new(host)? })
     }
 
-    /// Returns the configuration that a guest can have: the host's counters without AnyThread, which would count other
-    /// threads, and without GuestOnly and HostOnly, which a guest needs only to run guests itself.
+    /// Returns the configuration that a guest can have: the host's counters without AnyThread, GuestOnly and HostOnly.
+    /// AnyThread would count other threads; only a guest that runs guests itself needs GuestOnly and HostOnly.
     pub const fn guest(&self) -> Configuration {
         match self.configuration {
             Configuration::Intel(mut intel) => {

@@ -185,7 +185,7 @@ impl HostCounters {
     ///
     /// An interrupt that belongs to this guest is never attributed to the guest that is loaded next.
     ///
-    /// While the guest is loaded, this reads the status. If the read fails, the function returns `true`.
+    /// While the guest is loaded, this function reads the status, and returns `true` if the read fails.
     ///
     /// # Context
     /// Any context: task, interrupt or NMI. Takes no lock, and does not allocate or panic.

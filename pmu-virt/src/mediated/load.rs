@@ -19,8 +19,8 @@ impl HostCounters {
     /// Loads a guest's state onto the counters that the host lent on this processor. The counters start to count when
     /// the guest is entered.
     ///
-    /// `interrupts` is the guest's own value: an interrupt that is noted in `interrupts` becomes pending in the guest.
-    /// A policy that [changes](VirtualPmu::set_policy) while the guest is loaded takes effect at the next load.
+    /// `interrupts` is the state of this guest's interrupts. An interrupt that it has noted becomes pending in the
+    /// guest. A policy that [changes](VirtualPmu::set_policy) while the guest is loaded takes effect at the next load.
     ///
     /// Accesses: a write of each counter and of each general counter's select; one read and at most two writes of the
     /// status; a write of `IA32_FIXED_CTR_CTRL` if there are fixed counters; on AMD, a write of the global control.
@@ -33,8 +33,8 @@ impl HostCounters {
     /// - The host did not lend some of the guest's counters.
     /// - An access failed.
     ///
-    /// After an error no counter counts or can interrupt, and the guest's state is unchanged. If the failed call could
-    /// not disarm the counters either, the end of the window disarms them.
+    /// After an error the guest's state is unchanged, and the counters are disarmed: they neither count nor interrupt.
+    /// Counters that the failed call could not disarm are disarmed at the end of the window in which they are lent.
     pub fn load<'w, P: EventPolicy, M: MsrBackend>(
         &self,
         lent: &'w mut LentCounters,

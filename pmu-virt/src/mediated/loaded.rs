@@ -42,8 +42,7 @@ impl Loaded<'_> {
         self.global_control
     }
 
-    /// Returns the PMU's bits of the guest's `IA32_DEBUGCTL`, for the VMCS: the bit that freezes the counters at an
-    /// overflow.
+    /// Returns the PMU's bit of the guest's `IA32_DEBUGCTL`, for the VMCS: FREEZE_PERFMON_ON_PMI (bit 12).
     pub const fn debug_control(&self) -> u64 {
         self.debug_control
     }
@@ -65,9 +64,9 @@ impl Loaded<'_> {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct Put {
-    /// A counter overflowed, and the processor's interrupt for the overflow has not come yet. In the guest the
-    /// interrupt is [pending](VirtualPmu::pmi_pending) already. When the processor's interrupt comes,
-    /// [`HostCounters::interrupted`](crate::HostCounters::interrupted) claims the processor's interrupt, and raises no
-    /// second interrupt in the guest.
+    /// A counter overflowed, and the processor's interrupt for the overflow has not come yet. In the guest, an
+    /// interrupt for the overflow is [pending](VirtualPmu::pmi_pending) already. When the processor's interrupt comes,
+    /// [`HostCounters::interrupted`](crate::HostCounters::interrupted) returns `true`, and makes no second interrupt
+    /// pending in the guest.
     pub interrupt_is_coming: bool,
 }

@@ -16,10 +16,10 @@ impl HostCounters {
     /// Saves the state of the loaded guest from the counters, disarms and clears the counters, and acknowledges their
     /// overflows.
     ///
-    /// `global_control` is the value that the processor saved when it left the guest; on AMD `global_control` is
+    /// `global_control` is the value that the processor saved when it left the guest. On AMD `global_control` is
     /// ignored, and the register is read. `put` clears the registers that the load has written, even if the guest was
-    /// changed since the load. A guest that was [reset](VirtualPmu::reset) while it was loaded keeps its state after
-    /// reset.
+    /// changed since the load. If the guest was [reset](VirtualPmu::reset) while it was loaded, its state stays as
+    /// after reset.
     ///
     /// Each overflow of the guest's counters makes an interrupt pending in the guest once. If the processor's interrupt
     /// came before `put`, [`interrupted`](Self::interrupted) has noted the overflow. If not, `put` notes the overflow,

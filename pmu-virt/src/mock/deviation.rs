@@ -44,13 +44,13 @@ deviations! {
     /// [`MockMsr::pass_while_serviced`](super::MockMsr::pass_while_serviced) sets the events that happen in the
     /// callback's time; these events happen when the callback calls [`MockMsr::reported`](super::MockMsr::reported).
     OverflowsWhileServiced
-    /// Delivery masks the LVT entry on AMD, too, as for guests on KVM 6.6 to 6.9. [`Deviations::cpuid`] declares a
-    /// hypervisor.
+    /// Delivery masks the LVT entry on AMD, too, as for guests on KVM 6.6 to 6.9. CPUID ([`Deviations::cpuid`])
+    /// declares a hypervisor.
     MasksOnDelivery
     /// Writes of `IA32_DEBUGCTL` are ignored, as by some hypervisors.
     IgnoresDebugControl
-    /// After several counters overflowed, a second interrupt is latched while the first is serviced, and finds no
-    /// overflow. AMD's processors always do this, and Intel's processors do this if several counters overflow.
+    /// If several counters overflow, a second interrupt is latched while the first is serviced, and finds no overflow:
+    /// as on AMD's and Intel's processors.
     LatchesSecondInterrupt
     /// An interrupt nests in the handler or the callback of another interrupt, at any access. Any IRET unblocks NMIs,
     /// including the IRET from a page fault or from a fixed-up #GP.
@@ -70,14 +70,13 @@ deviations! {
     /// The second counter reads 0 and ignores writes, as PMC3 does under TSX force-abort, or a counter that the BIOS
     /// reserves.
     DeadCounter
-    /// This processor has one counter fewer than the boot processor:
-    /// [`configuration`](Deviations::configuration).
+    /// This processor has one counter fewer than the boot processor: see [`Deviations::configuration`].
     FewerCounters
     /// Registers lose their contents, as in suspend and hibernation, or on a processor that was offline. The mock does
     /// nothing for this deviation: a test calls [`MockMsr::lose_registers`](super::MockMsr::lose_registers).
     LosesRegisters
-    /// The interrupt is taken only after a whole feed has passed, perhaps several intervals late, as if interrupts were
-    /// off and the LVT entry held a vector.
+    /// The interrupt comes only after the mock has counted a whole feed, perhaps several periods late, as if interrupts
+    /// were off and the LVT entry held a vector.
     ServicesLate
     /// Unmasking the LVT entry while a bit of the global status is set raises an interrupt: Intel from version 3 on.
     RaisesOnUnmask

@@ -276,8 +276,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.plan.pmi.set(fault);
     }
 
-    /// Makes every running counter that interrupts overflow just before the `access`-th access from now, counted from
-    /// 1, and delivers the interrupt. If there is no such counter, the delivered interrupt is spurious.
+    /// Just before the `access`-th access from now, counted from 1, overflows every running counter whose interrupt is
+    /// enabled, and delivers the interrupt. If there is no such counter, the delivered interrupt is spurious.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};

@@ -16,15 +16,15 @@ pub struct Record {
     pub outcome: Result<u64, MsrErrorKind>,
 }
 
-/// Numbers of the driver's accesses by kind, failed ones included.
+/// Numbers of the driver's accesses by kind. Failed accesses are counted, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Accesses {
-    /// Number of RDMSR.
+    /// Number of RDMSR instructions.
     pub reads: u32,
-    /// Number of WRMSR.
+    /// Number of WRMSR instructions.
     pub writes: u32,
-    /// Number of RDPMC.
+    /// Number of RDPMC instructions.
     pub pmc_reads: u32,
 }
 

@@ -4,9 +4,9 @@ use crate::events::fed::FedEvents;
 use crate::events::key::Privilege;
 use crate::events::slot::{CELLS, EVENTS, FedEvent, FeedSlot};
 
-/// Counts of events after which the next interrupt is due.
-/// [`VirtualPmu::next_overflow`](crate::VirtualPmu::next_overflow) computes the counts. The embedder can use the counts
-/// to set a timer.
+/// For each event, the number of occurrences after which the next interrupt is due.
+/// [`VirtualPmu::next_overflow`](crate::VirtualPmu::next_overflow) computes the numbers. The embedder can use them to
+/// set a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct OverflowBudget {
@@ -25,8 +25,8 @@ impl OverflowBudget {
     /// Returns the number of times that the event may happen at this privilege before an interrupt is due, if the event
     /// does not happen at the other privilege.
     ///
-    /// - `None`: the event causes no interrupt. No running counter that interrupts counts the event, or the counter is
-    ///   64 bits wide and holds 0, so the number would be 2⁶⁴.
+    /// - `None`: the event causes no interrupt. Either no running counter with an enabled interrupt counts the event,
+    ///   or such a counter is 64 bits wide and holds 0, so the number would be 2⁶⁴.
     /// - 0: the event does not belong to the [`FedEvents`] of the PMU, so [`Feed::add`](crate::Feed::add) refuses the
     ///   event. An event of the PMU never has the limit 0.
     ///

@@ -14,9 +14,9 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// A [`state`](Self::state) does not contain the remainder. If the embedder drops the remainder, the events in the
     /// remainder are never counted.
     ///
-    /// All events of a feed are taken to happen evenly over the same span of time. So the same share of every event's
-    /// count, rounded down, has passed at the overflow; of the event that overflowed, exactly the missing count has
-    /// passed. A counter that does not interrupt may wrap several times before that overflow.
+    /// The events of a feed are assumed to be spread evenly over the same span of time. Up to the overflow, the
+    /// overflowing counter has counted exactly what it needed; of every other event, the same share of the count has
+    /// happened, rounded down. A counter that does not interrupt may wrap several times before that overflow.
     ///
     /// The time of a call is bounded by the number of counters. A loop `while !feed.is_empty()` ends: if a call leaves
     /// a remainder, a counter overflowed, and the same counter cannot overflow again before 2³² events.
@@ -73,8 +73,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
         Ok(Advanced::NOTHING)
     }
 
-    /// Counts a whole feed, including the events after an overflow. The feed describes a span in which the guest could
-    /// not be interrupted.
+    /// Counts a whole feed, including the events after an overflow: for a span in which the guest could not be
+    /// interrupted.
     ///
     /// The guest gets one interrupt, and [`Advanced::wraps`] tells how often each counter wrapped. If the first
     /// overflow froze the counters, later events are not counted.

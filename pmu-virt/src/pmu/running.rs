@@ -54,7 +54,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
         Ok(())
     }
 
-    /// Returns the running counters with their events, and whether the embedder feeds each.
+    /// Returns the running counters with their events, and whether the embedder feeds each event.
     ///
     /// ```
     /// use pmu_virt::{Configuration, EventKey, FedEvents, IntelConfiguration, VirtualPmu};

@@ -20,8 +20,9 @@ use crate::registers::table::Located;
 /// The state does not include the embedder's policy, the [`FedEvents`](crate::FedEvents), or the remainder of a
 /// [feed](crate::Feed).
 ///
-/// The state has the [registers](Configuration::registers) whose [`is_state`](crate::RegisterInfo::is_state) is set.
-/// Every constructor refuses register values that no guest could have reached.
+/// The registers of the state are those of [`Configuration::registers`] whose
+/// [`is_state`](crate::RegisterInfo::is_state) is set. Every constructor refuses register values that no guest could
+/// have reached.
 ///
 /// ```
 /// use pmu_virt::{Configuration, IntelConfiguration, PmuState};
@@ -95,7 +96,8 @@ impl PmuState {
     /// Sets the register with this address. A register may have several addresses.
     ///
     /// # Errors
-    /// The register is absent, holds no state, or lacks a bit that `value` has.
+    /// The register is absent, holds no state, or cannot hold `value`: `value` has a bit that is reserved in the
+    /// register.
     pub fn set_register(&mut self, address: u32, value: u64) -> Result<(), StateError> {
         let (index, legal) = self.find(address).ok_or(StateError::NoRegister(address))?;
         match value & !legal {

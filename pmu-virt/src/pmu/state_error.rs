@@ -12,15 +12,15 @@ use crate::configuration::error::ConfigurationError;
 pub enum StateError {
     /// The configuration contradicts itself.
     Configuration(ConfigurationError),
-    /// The state has this configuration, which is not that of the guest.
+    /// The state has this configuration, but the guest has another.
     OtherConfiguration(Configuration),
     /// The PMU has no register at this address, or the register holds no state.
     NoRegister(u32),
-    /// The value of a register has bits that the register lacks.
+    /// The value of a register has a bit that is reserved in the register.
     Impossible {
         /// The register's address.
         address: u32,
-        /// The impossible bits.
+        /// The reserved bits that are set.
         bits: u64,
     },
     /// An interrupt is pending in a PMU without a counter.

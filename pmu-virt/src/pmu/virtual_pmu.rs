@@ -39,8 +39,8 @@ pub struct VirtualPmu<P = AllowAll> {
 const _: () = assert!(size_of::<VirtualPmu>() < 1024);
 
 impl VirtualPmu {
-    /// Creates a PMU in its state after reset, under the policy that allows every event. The embedder can feed `events`
-    /// to the PMU.
+    /// Creates a PMU in its state after reset, under the policy that allows every event. `events` are the events that
+    /// the embedder can feed.
     ///
     /// # Errors
     /// The configuration contradicts itself.
@@ -92,7 +92,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     }
 
     /// Performs RESET or power-up: clears every register except the global control, whose reset value enables all
-    /// general counters. SDM vol. 3A, table "Processor States Following Power-up, Reset, or INIT"; for AMD as KVM does.
+    /// general counters. SDM vol. 3A, table "Processor States Following Power-up, Reset, or INIT"; on AMD, as in KVM.
     pub fn reset(&mut self) {
         self.model = Model::new(self.model.layout, self.model.events, &self.policy);
         self.load.reset();

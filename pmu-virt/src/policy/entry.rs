@@ -15,8 +15,8 @@ pub struct FilterEntry {
     pub unit_mask: u8,
     /// Bits of the unit mask that are compared.
     pub mask: u8,
-    /// The entry excludes its unit masks from the matches of the same event's other entries, in any order of the
-    /// entries.
+    /// The entry is an exception: it removes its unit masks from what the other entries of the same event match,
+    /// whatever the order of the entries.
     pub exclude: bool,
 }
 

@@ -34,7 +34,7 @@ pub trait EventPolicy {
     fn allows_general(&self, event: u16, unit_mask: u8) -> bool;
 
     /// Returns whether a general counter may count an event with this unit mask 2, which is not 0 (Intel's version 6).
-    /// The method is called only if the event without the unit mask 2 is [allowed](Self::allows_general). The default
+    /// The method is called only if [`allows_general`](Self::allows_general) allows the event. The default
     /// implementation returns `false`.
     fn allows_unit_mask_2(&self, _event: u16, _unit_mask: u8, _unit_mask_2: u8) -> bool {
         false

@@ -22,8 +22,8 @@ struct FilterRow {
     unit_masks: UnitMasks,
 }
 
-/// Policy that follows a list of entries, by KVM's rules. The filter holds at most `EVENTS` different events, 40 bytes
-/// each.
+/// Policy that allows or denies a list of events, by KVM's rules. The filter holds at most `EVENTS` different events,
+/// and takes 40 bytes for each.
 ///
 /// The list is compiled, so a lookup takes at most 9 steps. Several guests can share a filter through a reference or a
 /// handle: `VirtualPmu<&EventFilter<300>>`, `VirtualPmu<Arc<EventFilter<300>>>`.

@@ -27,8 +27,7 @@ pub struct RegisterInfo {
     pub kind: RegisterKind,
     /// Number of the counter to which the register belongs; 0 if the register belongs to no single counter.
     pub counter: u8,
-    /// The processor has the register. If the processor lacks the register, the PMU still answers accesses to the
-    /// register, mostly with a fault.
+    /// The processor has the register. The PMU answers accesses to an absent register, too, mostly with a fault.
     pub exists: bool,
     /// WRMSR can change the register.
     pub is_writable: bool,
@@ -38,8 +37,8 @@ pub struct RegisterInfo {
     /// Bits that belong to the PMU. If the embedder shares the register, the other bits belong to the embedder.
     pub owned: u64,
     /// The register holds state that no earlier register of
-    /// [`Configuration::registers`](crate::Configuration::registers) holds. Save each such register, and
-    /// [restore](crate::VirtualPmu::host_write) the saved registers in the order of that list.
+    /// [`Configuration::registers`](crate::Configuration::registers) holds. To save a virtual processor, save these
+    /// registers; to restore it, [write](crate::VirtualPmu::host_write) them in the order of that list.
     pub is_state: bool,
 }
 
