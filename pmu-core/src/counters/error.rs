@@ -32,9 +32,10 @@ pub enum CounterError {
     /// - The processor has none of the requested counters.
     /// - The processor is not of the given type of core.
     OtherProcessor,
-    /// The lent memory or event table is in use by another processor, or by a session that was not shut down.
+    /// The [`CounterMemory`](crate::CounterMemory) or the [`EventTable`](crate::EventTable) is in use by another
+    /// processor's session, or by a session that was not shut down.
     MemoryInUse,
-    /// The lent memory or event table has too few places.
+    /// The [`CounterMemory`](crate::CounterMemory) or the [`EventTable`](crate::EventTable) has too few places.
     InsufficientMemory {
         /// Places needed.
         needed: u16,
@@ -44,7 +45,7 @@ pub enum CounterError {
     /// None of the requested counters reads back the value written to it. Such a counter does not exist, even if CPUID
     /// declares it.
     Unresponsive,
-    /// The processor cannot freeze its counters, or does not keep the freeze bit that was written.
+    /// The processor cannot freeze its counters, or the freeze bit reads back 0 after it was set.
     FreezeUnsupported,
     /// These bits of a control or status register belong to the session's own counters. The error is the same if the
     /// processor lacks the register, or if the session's counters are [lent](crate::CounterSession::lend).
@@ -57,8 +58,8 @@ pub enum CounterError {
     Unsupported(GenericEvent),
     /// The processor cannot count guests and their host separately.
     GuestModeUnsupported,
-    /// The event needs a pair of counters, which these crates do not make. The event may happen more than 15 times per
-    /// cycle, or is the event that makes the pair. See
+    /// The event needs a pair of counters, which these crates do not support. Either the event may happen more than 15
+    /// times per cycle, or the event is the merge event, which joins two counters to a pair. See
     /// [`Event::at_most_15_per_cycle`](crate::Event::at_most_15_per_cycle).
     NeedsCounterPair,
     /// No counter of this session can count the event.
@@ -78,9 +79,8 @@ pub enum CounterError {
     AlreadyStarted(EventId),
     /// The event is not started.
     NotStarted(EventId),
-    /// A register access of the event's counter failed, and the event has not run since. What the counter counted since
-    /// its last interrupt is lost; if the counter has not interrupted since the event got it, everything that it
-    /// counted for the event is lost. The event can be started again.
+    /// A register access of the event's counter failed, and the event has not run since. What the counter counted for
+    /// the event since the counter's last interrupt is lost. The event can be started again.
     CounterLost(EventId),
     /// No counter is free for the event. Each counter that can count the event has faulted, or is used by an event that
     /// does not give way. After a [`service`](crate::service) that [masked](ServiceError::masked) the interrupt, every
@@ -107,9 +107,9 @@ pub enum CounterError {
     NotRestorable,
     /// A register access failed, and the operation was undone.
     Access(MsrFault),
-    /// A register access failed, and so did undoing the operation: this register does not answer. The register's
-    /// counter is presumed running until it is [programmed again](crate::CounterSession::reprogram) or shut down. Until
-    /// then no event uses the counter.
+    /// A register access failed, and the operation could not be undone, because this register does not answer. The
+    /// register's counter is presumed running, and no event uses the counter, until the counter is [programmed
+    /// again](crate::CounterSession::reprogram) or shut down.
     Faulted(MsrFault),
 }
 
@@ -314,8 +314,8 @@ pub(crate) fn no_such(group: GroupId) -> GroupError {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SwitchError {
     /// Mask of the events that failed: bit *n* stands for the event at index *n* of the slice, and bit 63 for all
-    /// events from index 63 on. No bit is set if groups could not be stopped or resumed together, or if another waiting
-    /// event could not be given a free counter.
+    /// events from index 63 on. No bit is set if groups could not be stopped or resumed together, or if the failed
+    /// event is not in the slice: a waiting event that could not be given a free counter.
     pub events: u64,
     /// Reason of the first failure.
     pub reason: CounterError,

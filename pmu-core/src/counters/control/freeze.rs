@@ -35,7 +35,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// # Errors
     /// - [`FreezeUnsupported`](CounterError::FreezeUnsupported): the processor cannot freeze its counters, or the
-    ///   processor or a hypervisor does not keep the freeze bit that was written.
+    ///   freeze bit reads back 0 after it was set.
     /// - [`Access`](CounterError::Access): a register access failed.
     pub fn freeze_on_interrupt(&mut self) -> Result<(), CounterError> {
         let freeze = self.unit().global().and_then(|global| global.freeze);

@@ -75,7 +75,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Returns the counter on which an event runs at present, or `None` if the event does not run. `event` identifies
-    /// an opened event, or a row of the table of the [`EventSource`](crate::EventSource).
+    /// an opened event, or an event in the table of the session's [`EventSource`](crate::EventSource).
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventId, EventSource, MsrBackend, Platform};
@@ -178,8 +178,8 @@ pub struct SessionCounters {
     /// faults later stays in this set, but no event uses the faulted counter until
     /// [`reprogram`](CounterSession::reprogram).
     pub usable: CounterSet,
-    /// Counters that the session does not use, because a register access faulted, or because the counter did not read
-    /// back the value written to it. Such a counter is absent, or belongs to another owner.
+    /// Counters that the session does not use, because a register access faulted, or because a value written to the
+    /// counter was not read back. Such a counter is absent, or belongs to another owner.
     pub unresponsive: CounterSet,
     /// Counters that the session does not use, because its memory has no [`CounterSlot`] for them.
     pub without_slot: CounterSet,
@@ -208,7 +208,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         !self.declared.is_empty() && self.memory.counters() != 0
     }
 
-    /// Returns the session's usable counters, and the counters that [`take`](Self::take) was to take but did not.
+    /// Returns the counters that the session uses, and the counters that [`take`](Self::take) could not take.
     ///
     /// ```
     /// # use pmu_core::{CounterSession, CounterSet, EventSource, MsrBackend, Platform};

@@ -12,9 +12,9 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Sets or clears bits of the global control register for other owners of counters, such as a watchdog. Other
-    /// owners do not write the register while the session lives. Bits that other owners set by this call stay set at
-    /// [`shut_down`](Self::shut_down).
+    /// Sets (`enabled`) or clears bits of the global control register for other owners of counters, such as a watchdog.
+    /// While the session lives, other owners must not write the register themselves. [`shut_down`](Self::shut_down)
+    /// leaves the bits as they are.
     ///
     /// The handler of a shared interrupt calls [`service`](crate::service) first, and then looks for the overflows of
     /// the other owners. An overflow that came before `service` unmasked the LVT entry raises no further interrupt.
@@ -49,9 +49,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Acknowledges bits of the overflow status that do not belong to the session. Examples are the bits of counters
-    /// without an owner, and bit 62, which is set when a predecessor's Debug Store buffer overflowed. On Intel's
-    /// processors with architectural performance monitoring version 3 or later, each unmasking of the LVT entry raises
-    /// an interrupt while one of these bits is set.
+    /// without an owner, and bit 62, which is set if a Debug Store buffer overflowed. On Intel's processors with
+    /// architectural performance monitoring version 3 or later, each unmasking of the LVT entry raises an interrupt
+    /// while one of these bits is set.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};
@@ -76,7 +76,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Writes the bits in `mask` of the fixed counters' control register, for other owners of fixed counters. `bits`
-    /// has the new values of these bits. Other owners do not write the register while the session lives.
+    /// has the new values of these bits. While the session lives, other owners must not write the register themselves.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, CounterSet, EventSource, MsrBackend, Platform};

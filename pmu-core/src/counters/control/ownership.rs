@@ -14,9 +14,9 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {
-    /// Takes the counters in `only` that both `processor` and the unit of `source` have, and returns a session for
-    /// these counters. `processor` describes the processor that executes the call. The session keeps `source`, and does
-    /// not access counters outside `only`.
+    /// Takes the counters in `only` that exist both in `processor` and in the [`CounterUnit`] of `source`, and returns
+    /// a session for these counters. `processor` describes the processor that executes the call. The session keeps
+    /// `source`, and does not access counters outside `only`.
     ///
     /// The call stops each counter, verifies the counter by a write that RDMSR and RDPMC read back, and leaves the
     /// counter at 0. The call then prepares the processor:
@@ -25,10 +25,10 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// - The call enables the counters in the global control register, if there is one.
     /// - The call acknowledges overflow bits that a predecessor left set, and unmasks the LVT entry.
     ///
-    /// The session does not take a counter that did not answer, or for which the memory has no slot, and does not
-    /// access such a counter again. If the source's table of opened events has no room for any event, the session
-    /// takes no fixed counters either, because only opened events use fixed counters. [`counters`](Self::counters)
-    /// also returns the counters that were not taken.
+    /// The session does not take a counter that did not answer, or for which the memory has no slot. The session does
+    /// not access such a counter again. If the source's table of opened events has no room for any event, the session
+    /// takes no fixed counters either, because only opened events use fixed counters. [`counters`](Self::counters) also
+    /// returns the counters that were not taken.
     ///
     /// ```
     /// # use pmu_core::{
@@ -62,7 +62,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// - [`Access`](CounterError::Access): an access of a global register failed.
     ///
     /// After an error none of these counters runs. If an interrupt came during the call, the LVT entry may be masked.
-    /// If the interrupt has another owner, that owner then unmasks the entry.
+    /// If the interrupt belongs to another owner of counters, that owner then unmasks the entry.
     pub fn take(
         source: S,
         processor: &CounterUnit,

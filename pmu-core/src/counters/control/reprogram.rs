@@ -16,22 +16,23 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Programs this processor's counters again after their registers lost their contents, as after suspend,
-    /// hibernation, or the processor's offline time. Call this on each processor before its next performance interrupt
-    /// can come.
+    /// Programs this processor's counters again after their registers lost their contents: after suspend, after
+    /// hibernation, or after the processor was offline. Call this on each processor before its next performance
+    /// interrupt can come.
     ///
     /// Returns the counters whose events start their periods anew. The events' old periods are abandoned. The total of
-    /// such an event lacks what the counter counted since its last interrupt; if the counter has not interrupted since
-    /// the event got it, the total lacks everything that the counter counted for the event. To keep the counts, a
-    /// kernel that knows of a suspend stops its events, or [switches](Self::switch_out) them out, before the suspend.
+    /// such an event lacks what the counter counted for the event since the counter's last interrupt. To keep the
+    /// counts, a kernel that knows of a suspend stops its events, or [switches](Self::switch_out) them out, before the
+    /// suspend.
     ///
     /// A counter whose registers kept their contents continues. If an overflow of such a counter is pending, the call
     /// reports the overflow to `overflowed`, because the interrupt may be lost. The interrupted address is unknown, so
     /// a sampler ignores the overflow (`|_| ()`).
     ///
     /// Events that were not running, and counters that were [saved](Self::save), are not started. Counters that had
-    /// faulted are free again. The events of these counters do not run: an event that [rotates](crate::Event::rotating)
-    /// takes turns again, and any other event, with its group, has to be started again.
+    /// faulted are free again. The events that were on faulted counters do not run: an event that
+    /// [rotates](crate::Event::rotating) takes turns again, and any other event, with its group, has to be started
+    /// again.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, CounterSet, EventSource, MsrBackend, Platform};

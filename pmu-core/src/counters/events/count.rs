@@ -5,7 +5,7 @@
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct EventCount {
     /// Number of counted occurrences of the event since it was opened. Occurrences while the event was on no counter
-    /// are missing.
+    /// are not included.
     pub value: u64,
     /// Time for which the event was started, in the units of the caller's clock.
     pub enabled: u64,
@@ -14,8 +14,8 @@ pub struct EventCount {
 }
 
 impl EventCount {
-    /// Returns the count extrapolated to the whole time for which the event was started. `None` if the event was never
-    /// on a counter, or if the result exceeds 64 bits.
+    /// Returns the count extrapolated to the whole time for which the event was started. Returns `None` if the event
+    /// was never on a counter, or if the result exceeds 64 bits.
     ///
     /// ```
     /// # use pmu_core::EventCount;

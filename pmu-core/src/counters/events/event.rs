@@ -145,7 +145,7 @@ impl Event {
         self
     }
 
-    /// Makes the event interrupt once per `period` events. The event's count is readable only if
+    /// Makes the event interrupt once per `period` occurrences. The event's count is readable only if
     /// [`with_total`](Self::with_total) is set, too.
     ///
     /// With a period of 0, the event does not interrupt. A period longer than the counter can be loaded for is split
@@ -219,7 +219,7 @@ impl Event {
         self
     }
 
-    /// Lets user mode read the event's counter by RDPMC, if the kernel has set `CR4.PCE`, too. Only processors that
+    /// Lets user mode read the event's counter by RDPMC. The kernel also has to set `CR4.PCE`. Only processors that
     /// [can deny RDPMC](crate::CounterUnit::has_user_rdpmc_control) for each counter need this permission.
     pub const fn with_user_rdpmc(mut self) -> Self {
         self.user_rdpmc = true;
@@ -228,11 +228,11 @@ impl Event {
 
     /// Promises that the event happens at most 15 times per cycle, as scalar code's floating-point operations do.
     ///
-    /// AMD's Zen processors count event 0x003 beyond 15 per cycle only on a pair of counters, which these crates do not
-    /// make. Without this promise, opening the event [fails](crate::CounterError::NeedsCounterPair). If the promise is
-    /// broken, the count is too low. For Zen 3 and 4 the manual does not guarantee correct counts without a pair, even
-    /// if the promise holds. Source: AMD's processor programming references, "Large Increment per Cycle Events" and
-    /// PMCx003.
+    /// AMD's Zen processors can count more than 15 occurrences of event 0x003 per cycle only on a pair of counters,
+    /// which these crates do not support. Without this promise, opening the event
+    /// [fails](crate::CounterError::NeedsCounterPair). If the promise is broken, the count is too low. For Zen 3 and 4
+    /// the manual does not guarantee correct counts without a pair, even if the promise holds. Source: AMD's processor
+    /// programming references, "Large Increment per Cycle Events" and PMCx003.
     ///
     /// ```
     /// # use pmu_core::{Event, EventSelect};
@@ -245,9 +245,9 @@ impl Event {
         self
     }
 
-    /// Promises that the event's select means the same on every type of core of a hybrid processor, as an architectural
-    /// event's does. Without this promise, an event opened by its select counts only on the type of core on which it
-    /// was opened. While the event's thread is on another type of core, the event is [not
+    /// Promises that the event's select means the same on every type of core of a hybrid processor, as it does for an
+    /// architectural event. Without this promise, an event from a [select](Self::raw) counts only on the type of core
+    /// on which the event was opened. While the event's thread is on another type of core, the event is [not
     /// counted](crate::CounterSession::switch_in).
     ///
     /// ```
@@ -312,7 +312,7 @@ impl Event {
     /// at most four encodings.
     ///
     /// The call changes nothing if the event already has four encodings, has no [`with_extra`](Self::with_extra) yet,
-    /// or has no select of its own.
+    /// or is a generic event.
     ///
     /// ```
     /// # use pmu_core::{Event, EventSelect, MsrAddress};
@@ -336,8 +336,8 @@ impl Event {
         if self.period == 0 { None } else { Some(self.period) }
     }
 
-    /// Returns the select of an event that is not generic, as event number, unit mask and qualifiers without the mode
-    /// bits.
+    /// Returns the event's select (event number, unit mask and qualifiers, without the mode bits), or `None` for a
+    /// generic event.
     pub const fn select(&self) -> Option<EventSelect> {
         match self.kind {
             EventKind::Raw(select) => Some(select),
@@ -345,8 +345,8 @@ impl Event {
         }
     }
 
-    /// Returns the address and value of the extra register that refines the event. If the event has several encodings,
-    /// the register is that of the first.
+    /// Returns the address and value of the extra register that refines the event, if there is one. If the event has
+    /// several encodings, the register is that of the first.
     pub const fn extra(&self) -> Option<(MsrAddress, u64)> {
         match self.extra.registers[0].get() {
             Some(register) => Some((register, self.extra.value)),

@@ -118,8 +118,8 @@ impl SavedEvent {
         EventSelect::from_bits(self.select)
     }
 
-    /// Returns whether [`switch_in`](crate::CounterSession::switch_in) is to start the event, as after a
-    /// [`switch_out`](crate::CounterSession::switch_out) of a started event.
+    /// Returns whether [`switch_in`](crate::CounterSession::switch_in) will start the event. After
+    /// [`switch_out`](crate::CounterSession::switch_out), this tells whether the event was started.
     pub const fn is_started(&self) -> bool {
         self.started
     }

@@ -4,14 +4,13 @@ use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::table::EventTable;
 
-/// The events that a processor's counters count: the rows of a table that all processors share, and the events opened
-/// on this processor.
+/// The events that a processor's counters count: the rows of a table that all processors share (a row describes one
+/// event), and the events opened on this processor.
 ///
 /// The interrupt path calls these methods in any context, so no method takes a lock, allocates or panics.
 ///
 /// # Safety
-/// - Each call of [`unit`](Self::unit) returns the same unit. The session took its counters under the promise that this
-///   unit makes about its registers.
+/// - Each call of [`unit`](Self::unit) returns the same unit. The session accesses the registers that this unit names.
 /// - Each call of [`opened`](Self::opened) returns a reference to the same table. The table's contents may change.
 ///
 /// A source that owns its unit, so that the function that detects the processor can return the source:
@@ -42,8 +41,8 @@ use crate::counters::shared::table::EventTable;
 /// }
 /// ```
 ///
-/// Wrong: returning the unit of the type of core that executes the call. The session may have taken its counters under
-/// another core's unit, whose registers may have other addresses.
+/// Wrong: returning the unit of the core that executes the call. The session may have taken its counters with the unit
+/// of another type of core, whose registers may have other addresses.
 ///
 /// ```
 /// # use pmu_core::{CounterUnit, EventSelect, EventSource, EventTable};
@@ -74,11 +73,11 @@ pub unsafe trait EventSource {
         None
     }
 
-    /// Returns the period with which a row's counter is loaded next, or `None` if the table has no such row. The period
-    /// is below 2³¹.
+    /// Returns the period with which the row's counter is loaded next, or `None` if the table has no such row. The
+    /// period is below 2³¹.
     fn row_period(&self, row: usize) -> Option<u32>;
 
-    /// Returns an identity of the table of rows. Counters that were saved under another identity are not restored.
+    /// Returns a value that identifies the table of rows. Counters that were saved with another value are not restored.
     fn table_id(&self) -> usize;
 
     /// Returns the table of the events that are opened on this processor.

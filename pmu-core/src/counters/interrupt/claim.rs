@@ -15,13 +15,13 @@ pub struct Serviced {
     pub overflows: u32,
     /// The session's claim of the interrupt, for a handler that several drivers share.
     pub claim: Claim,
-    /// Bits of the global status that were set, and that the session does not acknowledge. The bits stand for other
-    /// owners' counters, and for other causes of this interrupt, such as a branch or trace buffer.
+    /// Set bits of the global status that the session does not acknowledge. They stand for other owners' counters, or
+    /// for other causes of this interrupt, such as a branch or trace buffer.
     pub others: u64,
     /// The counters are [lent](crate::CounterSession::lend), and no register was accessed. The interrupt may belong to
-    /// the borrower, whatever the value of `claim`, so the handler also asks the borrower. If delivery masked the LVT
-    /// entry, the entry stays masked. After the window's end, the handler asks the borrower only if the claim is
-    /// [`NotOurs`](Claim::NotOurs).
+    /// the borrower, whatever the value of `claim`, so the handler also asks the borrower. If the interrupt's delivery
+    /// masked the LVT entry, the entry stays masked. If `lent` is `false`, the handler asks the borrower only if the
+    /// claim is [`NotOurs`](Claim::NotOurs).
     pub lent: bool,
 }
 
@@ -59,7 +59,8 @@ pub enum Claim {
 }
 
 impl Claim {
-    /// Returns the number of interrupts that the claim stands for: 0, 1, or 2 if a spurious interrupt may follow.
+    /// Returns the number of interrupts that the claim stands for: 0 for [`NotOurs`](Self::NotOurs), 1 for
+    /// [`Ours`](Self::Ours), 2 for [`OursAndMore`](Self::OursAndMore).
     ///
     /// ```
     /// # use pmu_core::Claim;

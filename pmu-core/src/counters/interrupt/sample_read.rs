@@ -28,13 +28,13 @@ pub struct SampleRead {
 /// A wrap is served before the counter has counted this many events more.
 const SERVED_WITHIN: u64 = 1 << 31;
 
-/// Reads the counts of an event's group, in the group's order, without a session, for records like those of
-/// `PERF_SAMPLE_READ`. If the event is in no group, only the event itself is read. This costs one RDPMC for each event
-/// on a counter.
+/// Reads the counts of an event's group, in the group's order, for records like those of `PERF_SAMPLE_READ`. If the
+/// event is in no group, only the event itself is read. The call needs no session, and costs one RDPMC for each event
+/// that is on a counter.
 ///
-/// The closure given to [`service`](crate::service()) calls this with the event that overflowed. The handler may also
-/// call it after `service`. `source`, `msr` and `memory` are the arguments of `service`. `now` is a time of the clock
-/// that the session's operations use.
+/// The closure given to [`service`](crate::service()) calls `sample_read` with the event that overflowed. The handler
+/// may also call `sample_read` after `service`. `source`, `msr` and `memory` are the arguments of `service`. `now` is a
+/// time of the clock that the session's operations use.
 ///
 /// The counts are complete up to the moment at which they are read:
 /// - If the processor [freezes](crate::CounterSession::freeze_on_interrupt) its counters, all counts are of the moment
@@ -62,8 +62,8 @@ const SERVED_WITHIN: u64 = 1 << 31;
 ///
 /// # Context
 /// In the closure given to [`service`](crate::service()), or after `service` in the same interrupt. The call is
-/// wait-free, and bounded by the number of places in the event table and of counters. In an interrupt that interrupted
-/// `service`, such as an NMI, counts may be torn.
+/// wait-free. Its time is bounded by the number of counters and the number of places in the event table. If called in
+/// an interrupt that interrupted `service`, such as an NMI, the counts may be torn.
 ///
 /// If the interrupt interrupted an operation of a task on these events, the events' times may lack the time since the
 /// task's previous operation.
@@ -77,8 +77,8 @@ const SERVED_WITHIN: u64 = 1 << 31;
 /// - [`CounterLost`](CounterError::CounterLost): the event's counter faulted, or a task was about to take the event off
 ///   its counter.
 /// - [`Access`](CounterError::Access): the counter or the overflow status could not be read.
-/// - [`NotAvailable`](CounterError::NotAvailable), only within the closure: the counter of an event without a period
-///   wrapped less than 2³¹ events ago, and `service` has not served it yet. The event's total may lack that wrap. After
+/// - [`NotAvailable`](CounterError::NotAvailable), only within the closure: the event has no period, and its counter
+///   wrapped less than 2³¹ events ago. `service` has not handled the wrap yet, so the event's total may lack it. After
 ///   `service` the count can be read.
 pub fn sample_read<'a, S: EventSource, M: MsrBackend>(
     source: &'a S,

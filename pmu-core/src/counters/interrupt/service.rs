@@ -11,7 +11,7 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 /// Services the performance interrupt of the processor that executes the call: finds the overflowed counters, re-arms
-/// them, reports each completed period to `overflowed` once, and makes sure that the next overflow interrupts again.
+/// them, and reports each completed period to `overflowed` once. After the call, the next overflow interrupts again.
 ///
 /// `memory` is the memory of this processor's counters. If no session has taken this memory, `service` accesses no
 /// register. It then returns [`NotOurs`](Claim::NotOurs), except that it may claim the first interrupt after a
@@ -43,7 +43,7 @@ use crate::platform::Platform;
 /// # Errors
 /// Returns the first access that failed after one retry, and the faulted counters, which may no longer count or
 /// interrupt. The counters of the other events in the same groups are faulted, too. The events of faulted counters do
-/// not run. The remaining accesses are still attempted. The caller counts the interrupt as
+/// not run. The remaining accesses are still attempted. The caller treats the interrupt as
 /// [`OursAndMore`](Claim::OursAndMore).
 ///
 /// If the overflow status can be neither read nor cleared, the LVT entry is left [masked](ServiceError::masked). Until

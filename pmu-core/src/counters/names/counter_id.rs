@@ -125,8 +125,8 @@ impl CounterSet {
         Self::ALL.of_bits(bits)
     }
 
-    /// Returns the set of the fixed counters whose bits are set in `numbers`: bit *n* stands for fixed counter *n*. For
-    /// fixed counter 0, `numbers` is 1; with 0 the set is empty.
+    /// Returns the set of the fixed counters whose bits are set in `numbers`: bit *n* stands for fixed counter *n*. If
+    /// `numbers` is 0, the set is empty.
     pub const fn fixed(numbers: u8) -> Self {
         Self::from_bits((numbers as u64) << CounterId::FIRST_FIXED)
     }

@@ -1,6 +1,6 @@
 //! The events that both vendors have under one name.
 
-/// An event that both vendors' processors have, under one name.
+/// An event that both Intel's and AMD's processors have, under one name.
 ///
 /// Source: SDM vol. 3B, "Pre-defined Architectural Performance Events"; AMD's processor programming references, whose
 /// encodings of these events differ from Intel's.

@@ -24,7 +24,7 @@ pub struct CounterBank {
 pub struct FullWidth {
     /// Second address of the first counter's value register.
     pub value: u32,
-    /// The read-only register that declares whether the second addresses exist.
+    /// Address of the read-only register that declares whether the second addresses exist.
     pub capabilities: u32,
     /// The bit of `capabilities` that is set if the second addresses exist.
     pub declared: u64,

@@ -98,8 +98,8 @@ impl Counter {
 
     /// Returns the value to load so that the counter overflows after `events` events.
     ///
-    /// If `events` is below 2³¹, the loaded value is the same on processors that sign-extend the low 32 bits of a
-    /// write.
+    /// If `events` is below 2³¹, the value is also right for a processor that takes only the low 32 bits of a write and
+    /// sign-extends them.
     ///
     /// ```
     /// # use pmu_core::{Counter, MsrAccess, MsrBackend, MsrFault};

@@ -5,10 +5,10 @@ use crate::msr::address::MsrAddress;
 
 /// The registers that control all counters of a processor together.
 ///
-/// A session owns the bits of its own counters in these registers. While the session lives, other owners do not write
-/// the control register. Other owners set their bits by
-/// [`CounterSession::set_others_control`](crate::CounterSession::set_others_control). In the status register, other
-/// owners acknowledge their own bits.
+/// A session owns the bits of its own counters in these registers. While the session lives, other owners must not write
+/// the control register: they set their bits by
+/// [`CounterSession::set_others_control`](crate::CounterSession::set_others_control). In the status register, each
+/// owner acknowledges its own bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct GlobalRegisters {

@@ -21,7 +21,7 @@ impl PreciseSampling {
     /// register if any of the bits `unavailable` is set in the register `capability`.
     ///
     /// # Safety
-    /// - Clearing bits of `enable`, with its other bits as they are, does not break memory safety.
+    /// - Clearing any bits of `enable`, while its other bits stay unchanged, does not break memory safety.
     ///
     /// ```
     /// use pmu_core::{CounterSet, PreciseSampling};

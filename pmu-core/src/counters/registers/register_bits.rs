@@ -19,10 +19,10 @@ pub struct RegisterBits {
 }
 
 impl RegisterBits {
-    /// Describes `bits` of the register with the number `register` (its number in ECX).
+    /// Describes the bits `bits` of the MSR at the address `register`.
     ///
     /// # Safety
-    /// - Setting and clearing any of the bits, with the register's other bits as they are, does not break memory
+    /// - Setting and clearing any of the bits, while the register's other bits stay unchanged, does not break memory
     ///   safety.
     ///
     /// ```

@@ -53,7 +53,7 @@ pub struct CounterUnit {
 }
 
 impl CounterUnit {
-    /// The unit of a processor that declares no counters by CPUID.
+    /// Description of a processor whose CPUID declares no counters.
     pub const NONE: Self = {
         const BANK: CounterBank =
             CounterBank { select: 0, value: 0, step: 0, rdpmc: 0, sign_extended: false };
@@ -79,8 +79,8 @@ impl CounterUnit {
         }
     };
 
-    /// Creates the unit of a processor without counters, with the `reason` that
-    /// [`CounterSession::take`](crate::CounterSession::take) returns as its error.
+    /// Creates the description of a processor without counters. [`CounterSession::take`](crate::CounterSession::take)
+    /// returns the `reason` in its error.
     pub const fn absent(reason: NoInterface) -> Self {
         Self { absent: reason, ..Self::NONE }
     }
@@ -204,14 +204,14 @@ impl CounterUnit {
         self.full_width = Some(full_width);
     }
 
-    /// Sets the event number and unit mask of each [`GenericEvent`], in the order of the events' numbers. The processor
-    /// lacks an event whose bit is clear in `available`, or whose value in `named` is 0.
+    /// Sets the event number and unit mask of each [`GenericEvent`], in the order of [`GenericEvent::ALL`]. The
+    /// processor lacks an event whose bit is clear in `available`, or whose value in `named` is 0.
     pub const fn set_generic(&mut self, named: &'static [u64; GenericEvent::COUNT], available: u8) {
         self.named = named;
         self.has_generic = available;
     }
 
-    /// Declares whether each counter's control has a bit that denies RDPMC above privilege level 0. In an event select
+    /// Declares whether each counter has a control bit that denies RDPMC above privilege level 0. In an event select
     /// this is bit 37. In the control register of the fixed counters, this is bit 33 + 4*n* for counter *n*.
     pub const fn set_user_rdpmc_control(&mut self, declared: bool) {
         self.user_rdpmc_control = declared;
@@ -223,15 +223,16 @@ impl CounterUnit {
         self.guest_bits = [guest_only, host_only];
     }
 
-    /// Sets a number that identifies the type of core on a hybrid processor. An event opened by its select counts only
-    /// on cores of this type. 0, the value in a new unit, means that all cores count the same events.
+    /// Sets a number that identifies the type of core on a hybrid processor. An event from a select then counts only on
+    /// cores of this type. The value 0, which a new unit has, means that all cores count the same events.
     pub const fn set_core_type(&mut self, core_type: u32) {
         self.core_type = core_type;
     }
 
-    /// Declares the event number `wide`, whose event may happen more than 15 times per cycle. A counter counts that
-    /// event correctly only while the next counter counts the event number `merge`. These crates make no such pairs, so
-    /// opening either event fails, except `wide` [at most 15 per cycle](crate::Event::at_most_15_per_cycle).
+    /// Declares that the event with number `wide` may happen more than 15 times per cycle. A counter counts this event
+    /// correctly only while the next counter counts the event with number `merge`. These crates do not support such
+    /// pairs, so opening either event fails. Event `wide` can be opened with the promise that it happens [at most 15
+    /// times per cycle](crate::Event::at_most_15_per_cycle).
     pub const fn set_merge_event(&mut self, wide: u16, merge: u16) {
         self.merged = [wide, merge];
     }
@@ -241,8 +242,9 @@ impl CounterUnit {
         self.global = Some(global);
     }
 
-    /// Declares the register that enables precise sampling (PEBS). Taking the counters disables precise sampling that a
-    /// predecessor left enabled.
+    /// Declares the register that enables precise sampling (PEBS).
+    /// [`CounterSession::take`](crate::CounterSession::take) disables precise sampling that firmware or an earlier
+    /// kernel left enabled.
     ///
     /// This register has one bit per counter. For features with one register per counter, such as auto counter reload
     /// and architectural PEBS of Intel's version 6, see [`UnusedRegisters`](crate::UnusedRegisters).
@@ -262,7 +264,7 @@ impl CounterUnit {
         self.counters
     }
 
-    /// Returns the bits of `event` that are illegal in a select of these counters.
+    /// Returns the bits of `event` that are illegal in an event select of this processor.
     ///
     /// ```
     /// # use pmu_core::{CounterUnit, Event, EventSelect};

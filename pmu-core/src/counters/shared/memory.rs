@@ -10,10 +10,10 @@ use crate::counters::shared::table::EventTable;
 
 /// Memory for the counters of one processor: 8 bytes per counter, and 32 bytes for the processor.
 ///
-/// The embedder lends the memory for as long as the processor counts, commonly from a static array with one element per
-/// processor. The interrupt path needs this memory, but not the session. The memory records whether a session has
-/// taken it, so [`service`](crate::service()) may be called at any time. `&CounterMemory<[CounterSlot; N]>` coerces to
-/// `&CounterMemory`.
+/// The embedder lends the memory to a [`CounterSession`](crate::CounterSession) for as long as the processor counts.
+/// The memory is commonly an element of a static array with one element per processor. The interrupt path needs this
+/// memory, but not the session. The memory records whether a session has taken it, so [`service`](crate::service()) may
+/// be called at any time. `&CounterMemory<[CounterSlot; N]>` coerces to `&CounterMemory`.
 ///
 /// ```
 /// use pmu_core::{CounterMemory, CounterSlot, MAX_COUNTERS};
@@ -74,7 +74,7 @@ pub(crate) const AGAIN: u8 = 2;
 pub(crate) const MUTED: u8 = 3;
 
 impl<const N: usize> CounterMemory<[CounterSlot; N]> {
-    /// Creates memory for `N` free counters. With `N` = 0, taking counters fails with
+    /// Creates memory for `N` free counters. If `N` is 0, [`take`](crate::CounterSession::take) fails with
     /// [`InsufficientMemory`](crate::CounterError::InsufficientMemory).
     pub const fn new() -> Self {
         Self {
@@ -139,8 +139,8 @@ impl CounterMemory {
         self.slots.get(usize::from(counter.bit()))
     }
 
-    /// Returns the counter on which an event of the processor's session runs. `None` if the event does not run, or if
-    /// its counter has faulted.
+    /// Returns the counter on which an event of the processor's session runs. Returns `None` if the event does not run,
+    /// or if its counter has faulted.
     ///
     /// ```
     /// # use pmu_core::{CounterMemory, EventId};
@@ -251,16 +251,16 @@ impl CounterMemory {
         self.owner.store(UNTAKEN, Ordering::Release);
     }
 
-    /// Releases the memory of a session that ended without [`shut_down`](crate::CounterSession::shut_down), as after a
-    /// crash or panic of its driver. The session's counters keep running until the next session takes them, or until
-    /// [`stop_all`](crate::stop_all).
+    /// Makes the memory free for another session, after its session ended without
+    /// [`shut_down`](crate::CounterSession::shut_down), for example in a panic of its driver. The old session's
+    /// counters keep running until the next session takes them, or until [`stop_all`](crate::stop_all).
     ///
     /// # Context
     /// Task, on the processor of this memory, while none of this processor's interrupts is being serviced.
     ///
     /// # Safety
-    /// - The old session is not used again. Used again, the old session would share its counters with the next session
-    ///   that takes the memory, and each session's events would be counted and reported as the other's.
+    /// - The old session is not used again. Otherwise the old session and the next session that takes the memory would
+    ///   share counters, and events of one session would be counted and reported as events of the other.
     ///
     /// ```
     /// # use pmu_core::{CounterMemory, CounterSlot};

@@ -7,7 +7,7 @@ use crate::counters::shared::table::EventTable;
 
 impl SavedEvent {
     /// Sets the period of an event that interrupts. When the event is next on a counter, a whole period of this length
-    /// begins, whatever was left of the old period. The [minimum](EventTable::set_min_period) is that of `table`;
+    /// begins, whatever was left of the old period. The [minimum](EventTable::set_min_period) of `table` applies;
     /// [`EventTable::none`] has the default minimum.
     ///
     /// # Errors

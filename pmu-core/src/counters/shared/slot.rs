@@ -6,7 +6,7 @@ use crate::counters::names::event_id::EventId;
 
 /// State of one counter, in 8 bytes that the control path and the interrupt path share.
 ///
-/// Each change of a slot is a single store, so that an interrupt never sees a state that is changed in part.
+/// Each change of a slot is a single store, so an interrupt never sees a half-changed state.
 #[derive(Debug, Default)]
 pub struct CounterSlot(AtomicU64);
 

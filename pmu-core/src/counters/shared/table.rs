@@ -12,11 +12,12 @@ use crate::counters::names::event_id::EventId;
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::extra_registers::ExtraRegisters;
 
-/// Table of the events that are opened on one processor: 168 bytes per event, and 208 bytes for the processor. The
-/// table may have room for more events than there are counters.
+/// Table of the events that are opened on one processor: 168 bytes per event, plus 208 bytes. The table may have room
+/// for more events than there are counters.
 ///
-/// The embedder lends a table as it lends a [`CounterMemory`](crate::CounterMemory). `&EventTable<[EventEntry; N]>`
-/// coerces to `&EventTable`.
+/// The embedder lends the table to a [`CounterSession`](crate::CounterSession), together with a
+/// [`CounterMemory`](crate::CounterMemory), for as long as the processor counts. `&EventTable<[EventEntry; N]>` coerces
+/// to `&EventTable`.
 ///
 /// ```
 /// use pmu_core::{EventEntry, EventTable};
@@ -89,11 +90,11 @@ impl EventTable {
         self.entries.is_empty()
     }
 
-    /// Sets the shortest period for events that are opened, or whose period is set, after this call.
+    /// Sets the shortest period that the table accepts. Events that are already open keep their periods.
     ///
     /// If servicing one interrupt causes as many occurrences of an event as its period, the next interrupt follows at
     /// once, forever. So a kernel lowers this minimum only for events that its interrupt path does not cause, such as
-    /// events of user mode.
+    /// events that are counted only in user mode.
     ///
     /// ```
     /// # use pmu_core::{Event, EventEntry, EventTable, GenericEvent};
@@ -111,8 +112,8 @@ impl EventTable {
     }
 
     /// Sets the period of an opened event that interrupts. The new period is loaded at the event's next overflow. A
-    /// call from the handler of that overflow is early enough. If the new period is shorter than what is left of the
-    /// old period, stopping and starting the event loads the new period, too.
+    /// call from the handler of that overflow is early enough. If the new period is shorter than the remainder of the
+    /// old period, the new period is also loaded when the event is stopped and started.
     ///
     /// ```
     /// # use pmu_core::{EventOverflow, EventTable};
@@ -145,8 +146,8 @@ impl EventTable {
     /// Makes an event that interrupts stop reporting, until a task starts the event again. The event stays on its
     /// counter, and continues to count until the task stops it.
     ///
-    /// After a call from the handler of the event's own overflow, no other overflow is reported. After a call from
-    /// elsewhere, one more overflow may still be reported: the one that ends the current period.
+    /// After a call from the handler of the event's own overflow, no further overflow is reported. After any other
+    /// call, one more overflow may still be reported: the one that ends the current period.
     ///
     /// The event reports again after any of these calls, but not after a context switch:
     /// - [`stop_event`](crate::CounterSession::stop_event) and then
@@ -244,16 +245,16 @@ impl EventTable {
         self.taken.store(false, Relaxed);
     }
 
-    /// Releases the table of a session that ended without [`shut_down`](crate::CounterSession::shut_down). The
-    /// session's [memory](crate::CounterMemory::reclaim) has to be released, too. All events of the table are closed.
-    /// The events' [extra registers](crate::Event::with_extra) keep their values.
+    /// Closes all events of the table and makes the table free for another session, after its session ended without
+    /// [`shut_down`](crate::CounterSession::shut_down). The old session's [memory](crate::CounterMemory::reclaim) must
+    /// be reclaimed, too. The events' [extra registers](crate::Event::with_extra) keep their values.
     ///
     /// # Context
     /// Task, on the processor of this table, while none of this processor's interrupts is being serviced.
     ///
     /// # Safety
-    /// - The old session is not used again. Used again, the old session would share its events with the next session
-    ///   that takes the table.
+    /// - The old session is not used again. Otherwise the old session and the next session that takes the table would
+    ///   share events.
     ///
     /// ```
     /// # use pmu_core::{CounterMemory, CounterSlot, EventEntry, EventTable};

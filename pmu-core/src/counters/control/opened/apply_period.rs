@@ -12,14 +12,14 @@ use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Sets the period of an opened event that interrupts, and begins a whole period of the new length at once, as
-    /// `PERF_EVENT_IOC_PERIOD` does. The event's count continues.
-    /// [`EventTable::set_period`](crate::EventTable::set_period) keeps the old period until the next overflow instead.
+    /// `PERF_EVENT_IOC_PERIOD` does. The event's count continues. In contrast,
+    /// [`EventTable::set_period`](crate::EventTable::set_period) keeps the old period until the next overflow.
     ///
     /// If an overflow is pending, the call reports it to `overflowed`, in place of its interrupt. If that interrupt
     /// still comes, [`service`](crate::service) claims it as spurious.
     ///
-    /// If the event waits for a counter, and its old period ends after at most one more occurrence of the event, the
-    /// overflow of the old period is reported once the event has a counter. The new period begins then.
+    /// An event that waits for a counter may need at most one more occurrence to end its old period. Then the overflow
+    /// of the old period is reported once the event has a counter, and the new period begins after it.
     ///
     /// On a processor with a global control register, the event's group is stopped during the call.
     ///

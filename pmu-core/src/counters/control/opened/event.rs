@@ -34,9 +34,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// - [`OtherProcessor`](CounterError::OtherProcessor): `processor` has other generic events or select bits than
-    ///   the session's type of core. A difference in only [`core_type`](CounterUnit::core_type) is no error: an event
-    ///   opened by its select then belongs to the core type of `processor`.
+    /// - [`OtherProcessor`](CounterError::OtherProcessor): the generic events or select bits of `processor` differ from
+    ///   those of the session's core type. If only [`core_type`](CounterUnit::core_type) differs, there is no error. An
+    ///   event that is given by its select then belongs to the core type of `processor`.
     /// - [`Unsupported`](CounterError::Unsupported): this processor lacks the generic event.
     /// - [`IllegalBits`](CounterError::IllegalBits): the event's select has bits that are illegal on this processor.
     /// - [`GuestModeUnsupported`](CounterError::GuestModeUnsupported): this processor cannot separate guests and host.
@@ -93,7 +93,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// one by moving other events to other counters. If no counter becomes free, an event that
     /// [rotates](Event::rotating) waits for its turn, and any other event takes the counter of an event that rotates.
     ///
-    /// The event's total continues from its last value. A period that a stop interrupted continues, too.
+    /// The event's total continues from its last value. If the event was stopped within a period, that period
+    /// continues.
     ///
     /// `now` is the time by the caller's clock. The events' times are counted in the units of this clock. All calls for
     /// one table use the same clock, because a call may also add to other events' times. If `now` is earlier than in a

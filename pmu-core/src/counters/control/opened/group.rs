@@ -113,9 +113,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// that rotate.
     ///
     /// Each event of the group, and each running event that does not give way, needs a counter and its [extra
-    /// register](Event::with_extra). The call finds an assignment of these if one exists. The search visits the
-    /// counters once per event, and at most every order of the extra registers' values. The call accesses no register
-    /// before the search has ended.
+    /// register](Event::with_extra). The call finds an assignment of counters and extra registers if one exists. The
+    /// search visits each counter once per event, and tries each order of the extra registers' values at most once. The
+    /// call accesses no register before the search has ended.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, GroupError, GroupId, MsrBackend, Platform};
@@ -190,8 +190,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         outcome.and(resumed)
     }
 
-    /// Stops a group and closes its events. If some of the group's events are switched out, the call closes the events
-    /// that are on this processor. Events opened later may get the same identities.
+    /// Stops a group and closes its events. If some of the group's events are switched out, the call closes only the
+    /// events that are on this processor. Events opened later may get the same identities.
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventSource, GroupId, MsrBackend, Platform};
@@ -223,7 +223,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// If the group is on counters, each count costs one RDPMC. If `counts` is shorter than the group, only the first
     /// events are read.
     ///
-    /// All counts have the same times, so that the ratio of two counts needs no [scaling](EventCount::scaled).
+    /// The times of all counts are equal, so the ratio of two counts needs no [scaling](EventCount::scaled).
     ///
     /// An interrupt handler has no session, and reads a group by [`sample_read`](crate::sample_read).
     ///

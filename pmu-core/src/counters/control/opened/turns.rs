@@ -37,12 +37,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// If no event waits, no register is accessed.
     ///
-    /// A rotating event whose counter faulted waits for its turn, too. What the faulted counter counted since its last
-    /// interrupt is lost; if the counter has not interrupted since the event got it, everything that it counted for the
-    /// event is lost. An event that does not rotate, and whose counter faulted, has to be started again.
+    /// If the counter of a rotating event faults, the event waits for its turn. What the faulted counter counted for
+    /// the event since the counter's last interrupt is lost. If the event does not rotate, it must be started again.
     ///
-    /// If an event loses its counter while an overflow is pending, the overflow is reported when the event next occurs
-    /// on a counter.
+    /// If an event loses its counter while an overflow is pending, the overflow is reported later: at the event's first
+    /// occurrence after it has a counter again.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};

@@ -28,8 +28,9 @@ use crate::platform::Platform;
 pub struct UserView {
     /// The counter's index, which RDPMC takes in ECX.
     pub index: PmcIndex,
-    /// Number of the counter's low bits that stay correct when the counter's own interrupt reloads the counter. If the
-    /// counter has only sign-extended writes, `width` is 31. Otherwise `width` is the counter's width less 1.
+    /// Number of the counter's low bits that continue without a jump when the handler of the counter's interrupt
+    /// reloads the counter. If the processor sign-extends values written to the counter from 32 bits, `width` is 31.
+    /// Otherwise `width` is the counter's width less 1.
     pub width: u32,
     /// Event's total when the view was made.
     pub counted: u64,
@@ -53,9 +54,9 @@ impl UserView {
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Returns the view by which user mode reads an opened event that has no period. This costs one RDPMC.
     ///
-    /// The view is valid while the event stays on its counter, for 2^`width` occurrences of the event. The counter's
-    /// own interrupts leave the view valid. Each operation that starts, stops, moves or closes an event may move this
-    /// event, too. Such operations include [`start_event`](Self::start_event) of *another* event, and
+    /// The view is valid while the event stays on its counter, and for at most 2^`width` occurrences of the event.
+    /// Interrupts of the counter leave the view valid. Each operation that starts, stops, moves or closes an event may
+    /// move this event, too. Such operations include [`start_event`](Self::start_event) of *another* event, and
     /// [`rotate`](Self::rotate).
     ///
     /// ```

@@ -74,10 +74,10 @@ impl<S: ?Sized + AsRef<[SavedCounter]>> SavedCounters<S> {
 }
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Stops every counter that counts a row of the source's table, and saves the counters' state in `area`, whose old
-    /// contents are replaced. Opened events continue. If an overflow is pending, the call reports it once to
-    /// `overflowed`, in place of its interrupt. If that interrupt still comes, [`service`](crate::service) claims it as
-    /// spurious.
+    /// Stops every counter that counts an event of the source's table, and saves the counters' state in `area`, whose
+    /// old contents are replaced. Events opened by [`open_event`](Self::open_event) continue. If an overflow is
+    /// pending, the call reports it once to `overflowed`, in place of its interrupt. If that interrupt still comes,
+    /// [`service`](crate::service) claims it as spurious.
     ///
     /// A kernel usually calls this with preemption off.
     ///
@@ -159,8 +159,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         outcome
     }
 
-    /// Loads the counters that [`save`](Self::save) saved, and starts them. A counter's state returns to the same
-    /// counter, or to another free counter if an opened event uses the old counter. `area` stays unchanged.
+    /// Loads the counters that [`save`](Self::save) saved, and starts them. The state of a counter is loaded into the
+    /// same counter. If an opened event now uses that counter, the state is loaded into another free counter. `area`
+    /// stays unchanged.
     ///
     /// This call and [`save`](Self::save) may be made on different processors. On a hybrid machine, if this processor
     /// lacks the event of a saved counter, no counter is restored.

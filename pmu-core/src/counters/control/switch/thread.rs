@@ -25,8 +25,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// group's other events are stopped, and stay on this processor until the taken events return, or until
     /// [`close_group`](Self::close_group).
     ///
-    /// This costs one write and one RDPMC per event on a counter. A pending overflow adds one write. If any of the
-    /// events is in a group, the call adds two writes in total, so that each group stops as a whole.
+    /// This costs one write and one RDPMC per event that is on a counter. A pending overflow adds one write. If any of
+    /// the events is in a group, the call adds two writes in total, so that each group stops as a whole.
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventSource, MsrBackend, Platform, SwitchError, ThreadEvent};
@@ -51,9 +51,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`Faulted`](CounterError::Faulted): a register of the event's counter does not answer.
     /// - [`CounterLost`](CounterError::CounterLost): a register of the event's counter did not answer earlier.
     ///
-    /// With either error, the event is taken all the same, and starts again when it is switched in. What the counter
-    /// counted since its last interrupt is lost; if the counter has not interrupted since the event got it, everything
-    /// that it counted for the event is lost.
+    /// Despite either error, the event is taken, and starts again when it is switched in. What the counter counted for
+    /// the event since the counter's last interrupt is lost.
     pub fn switch_out(
         &mut self,
         events: &mut [ThreadEvent],
@@ -127,8 +126,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// The call opens the events, and starts those that were started when they were switched out. Each event continues
     /// with the count and period that it had. Counters are assigned as by [`start_event`](Self::start_event), in this
     /// order:
-    /// - First, events that do not rotate and are on counters already, such as the processor's own, keep their
-    ///   counters, or move to others.
+    /// - First come the events that are already on counters and do not rotate, such as the processor's own. These
+    ///   events keep their counters, or move to others.
     /// - Then the thread's events that do not rotate get counters. Rotating events give way to these events.
     /// - Last come [rotating](crate::Event::rotating) events, both the processor's and the thread's, by their shares as
     ///   at [`rotate`](Self::rotate). The events with the smallest shares get counters first, and take them from
@@ -168,10 +167,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// processor.
     /// - An event for which the table has no room stays switched out.
     /// - An event that finds no counter is opened, but not started, unless it [rotates](crate::Event::rotating). After
-    ///   the next [`switch_out`](Self::switch_out) the event counts as started, so that the next `switch_in` starts it
-    ///   again.
-    /// - With [`OtherProcessor`](CounterError::OtherProcessor), nothing was changed: `processor` describes another type
-    ///   of core than the session's, as for [`open_event`](Self::open_event).
+    ///   the next [`switch_out`](Self::switch_out) the event is treated as started, so that the next `switch_in` starts
+    ///   it again.
+    /// - [`OtherProcessor`](CounterError::OtherProcessor): `processor` does not fit the session's core type, as for
+    ///   [`open_event`](Self::open_event). Nothing was changed.
     pub fn switch_in(
         &mut self,
         processor: &CounterUnit,

@@ -22,9 +22,8 @@ use crate::platform::Platform;
 /// Call [`end`](Self::end) on every path, also before an early return by `?`. Dropping a window instead accesses no
 /// register, and leaves the counters lent:
 /// - The session's operations find no counters, and its events count nothing.
-/// - The end of the session's next window restores the events. The events' periods begin anew. What an event's counter
-///   counted since its last interrupt is lost; if the counter had not interrupted since the event got it, everything
-///   that it counted for the event is lost.
+/// - The end of the session's next window restores the events. The events' periods begin anew. What a counter counted
+///   for its event since the counter's last interrupt is lost.
 /// - [`shut_down`](CounterSession::shut_down) still stops the counters.
 /// - Overflow bits that the borrower left set in the status register, and values that it left in
 ///   [added](LentCounters::add_unowned) counters, are never cleared.
@@ -47,10 +46,10 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// state, and ends the window after it has saved the guest's state.
     ///
     /// During the window, [`service`](crate::service) accesses no register, and [reports](crate::Serviced::lent) that
-    /// the interrupt may belong to the borrower. If delivery masks the LVT entry, the borrower unmasks the entry after
-    /// acknowledging the overflow. If an interrupt came during the window, the window's end unmasks an entry that is
-    /// still masked. The events' times do not advance during the window, from the `now` of this call to the
-    /// `now` of [`end`](CounterWindow::end).
+    /// the interrupt may belong to the borrower. If the delivery of an interrupt masks the LVT entry, the borrower
+    /// unmasks the entry after acknowledging the overflow. If an interrupt came during the window, the window's end
+    /// unmasks an entry that is still masked. The events' times do not advance during the window, from the `now` of
+    /// this call to the `now` of [`end`](CounterWindow::end).
     ///
     /// If an overflow is pending, the call reports it once to `overflowed`, in place of its interrupt. If that
     /// interrupt still comes, `service` claims it as spurious.

@@ -20,9 +20,9 @@ pub struct LentCounters {
 }
 
 impl LentCounters {
-    /// Declares that these counters of the processor that executes the call have no owner and are stopped. The counters
-    /// may be stopped by clear bits of the global control register, whose value is `global_control`. If a counter has
-    /// an owner after all, the owner's counts become wrong.
+    /// Declares that these counters of the processor that executes the call have no owner and are stopped. A counter is
+    /// also stopped if its bit of the global control register, whose value is `global_control`, is clear. If a counter
+    /// has an owner after all, the owner's counts become wrong.
     ///
     /// # Context
     /// Task. The returned value stays on the processor.
@@ -36,8 +36,8 @@ impl LentCounters {
         Self { counters, global_control, programmed: false, status: 0, not_send: PhantomData }
     }
 
-    /// Adds counters that have no owner. Fixed counters are an example: a session whose source opens no events does not
-    /// take them.
+    /// Adds counters that have no owner. For example, if a session's source has no room for opened events, the session
+    /// does not take the fixed counters.
     ///
     /// ```
     /// # use pmu_core::{CounterSet, LentCounters};
@@ -82,9 +82,9 @@ impl LentCounters {
         self.programmed = programmed;
     }
 
-    /// Records that the borrower is about to set `bits` of the overflow status, which are not the bits of counters. If
-    /// the borrower still has registers programmed when the window ends, the window's end acknowledges `bits`, too. If
-    /// `bits` stayed set, each unmasking of the LVT entry would raise an interrupt.
+    /// Records that the borrower is about to set `bits` of the overflow status. None of `bits` is the overflow bit of a
+    /// counter. If the borrower still has registers programmed when the window ends, the window's end acknowledges
+    /// `bits`, too. If `bits` stayed set, each unmasking of the LVT entry would raise an interrupt.
     ///
     /// ```
     /// # use pmu_core::LentCounters;
