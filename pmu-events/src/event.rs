@@ -101,8 +101,8 @@ impl PmuEvent {
         self.record.shape.counters & CounterSet::GENERAL.bits() == 0
     }
 
-    /// Returns the encodings of the event. An event has several encodings if there are several MSRs of which any can
-    /// refine the event. All encodings give the same count.
+    /// Returns the encodings of the event. An event has several encodings if any of several MSRs can refine it, such as
+    /// `OFFCORE_RSP_0` and `OFFCORE_RSP_1`. All encodings give the same count.
     ///
     /// ```
     /// use pmu_events::{Encoding, EventError, SKYLAKE};
@@ -243,7 +243,8 @@ pub struct Encoding {
     pub extra: Option<ExtraMsr>,
 }
 
-/// An MSR that refines an event beyond its select, with the value that the event needs in the MSR.
+/// An MSR that refines an event beyond its select, as Linux' `extra_regs` do, with the value that the event needs in
+/// the MSR.
 ///
 /// Events that need different values in the same MSR cannot be counted at the same time.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -120,8 +120,8 @@ impl Ratio {
     /// Returns the value of the metric times `factor`, rounded down. A factor of 100 gives percent. The result is
     /// `None` if the product does not fit an `i64`.
     ///
-    /// The value of a share can be slightly below 0 or above 1, because the counters of a group are not read at the
-    /// same instant.
+    /// A top-down share can be slightly below 0 or above 1, because the counters of a group are not read at the same
+    /// instant.
     pub fn times(self, factor: u32) -> Option<i64> {
         let product = self.over.checked_mul(i128::from(factor))?;
         product.checked_div_euclid(self.under)?.try_into().ok()

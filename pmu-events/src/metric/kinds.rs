@@ -4,9 +4,9 @@ use core::fmt;
 
 /// A ratio of event counts that has a name of its own, such as instructions per cycle or a top-down share.
 ///
-/// Four of the metrics are top-down level 1: each issue slot of a thread is in exactly one of the four shares (A.
-/// Yasin, "A Top-Down Method for Performance Analysis and Counters Architecture", ISPASS 2014). On Intel cores up to
-/// Cascade Lake, and on AMD Zen cores, the number of slots is computed from the cycles of the thread. This number is
+/// Four of the metrics are the shares of top-down level 1: each issue slot of a thread belongs to exactly one of them
+/// (A. Yasin, "A Top-Down Method for Performance Analysis and Counters Architecture", ISPASS 2014). On Intel cores up
+/// to Cascade Lake, and on AMD Zen cores, the number of slots is computed from the cycles of the thread. This number is
 /// correct only while the other thread of the core is idle.
 ///
 /// ```

@@ -17,17 +17,17 @@ pub enum LayoutError {
     /// This number is not the type of a profile object, or no object has this type in the Windows versions that use the
     /// layout.
     ObjectType(u16),
-    /// The structure's own size member has this number, which is not the size of the layout.
+    /// The structure's size member is not the size of the layout. The value is that of the member.
     SizeMember(u16),
-    /// This value of the source is not a profile source, or does not fit the member of the structure, which has 16 bits
-    /// and a sign.
+    /// The number is not that of a profile source, or does not fit the structure's member `Source`, a signed 16-bit
+    /// number.
     Source(u32),
-    /// The segment, this number, is above 0xFFFF, or is not 0 in a 64-bit layout.
+    /// The segment is above 0xFFFF, or is not 0 in a 64-bit layout. The value is the segment.
     Segment(u32),
-    /// The bucket shift, this number, is above 29, which is the shift of the largest bucket.
+    /// The bucket shift is above 29, the shift of the largest bucket. The value is the shift.
     BucketShift(u32),
-    /// The affinity has more groups than the layout has room for, or has a processor whose bit does not fit the
-    /// layout's mask of a group.
+    /// The affinity contains a processor for which the layout has no bit, or the structure has more processor groups
+    /// than the layout.
     Affinity,
     /// This address does not fit the pointers of the layout.
     Address(u64),

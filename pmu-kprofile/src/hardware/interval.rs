@@ -4,8 +4,8 @@ use pmu_core::{InterfaceError, Interval, KProfileSource, ProfileInterface};
 
 /// Guard that restores the previous interval of a source when the guard is dropped.
 ///
-/// The interval of a source is the same for the whole machine. If it is set without this guard, it stays in force until
-/// it is set again.
+/// The interval of a source is the same for the whole machine. An interval that is set without this guard stays in
+/// force until another is set.
 ///
 /// Drop the guards of one source in reverse order of creation. After drops in another order, the interval in force may
 /// differ from the original interval.

@@ -28,8 +28,8 @@ impl<const P: usize> Mailbox<P> {
         }
     }
 
-    /// Performs the requests that other processors made to the processor that executes the call: first the requests to
-    /// stop a source that were not performed in time, then the request that waits in the mailbox now.
+    /// Performs the requests that other processors made to the processor that executes the call: first the stops that
+    /// an earlier requester did not wait for, then the request that waits in the mailbox now.
     ///
     /// A call of this function that interrupts another call on the same processor returns at once; the interrupted call
     /// then looks for requests once more. If [`serve`](Processors::serve) unwinds, the processor that made the request

@@ -59,15 +59,15 @@ impl Bucket {
         1 << self.log2()
     }
 
-    /// Returns the byte offset in the buffer of the counter that counts an address, from the address's distance to the
-    /// base of the range.
+    /// Returns the byte offset, in the buffer, of the counter that counts an address. `distance` is the address minus
+    /// the base of the range.
     #[inline]
     pub const fn offset(self, distance: u64) -> u64 {
         (distance >> self.shift()) & !3
     }
 
-    /// Returns the index in the buffer of the counter that counts an address, from the address's distance to the base
-    /// of the range.
+    /// Returns the index, in the buffer, of the counter that counts an address. `distance` is the address minus the
+    /// base of the range.
     #[inline]
     pub const fn counter(self, distance: u64) -> u64 {
         distance >> self.log2

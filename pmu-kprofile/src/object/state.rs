@@ -8,6 +8,6 @@ pub(crate) enum State {
     Stopped,
     /// On lists.
     Started,
-    /// Taken off its list. Interrupts that began earlier may still be reading it.
+    /// Taken off its list. Interrupts that began earlier may still be reading the object.
     Stopping,
 }

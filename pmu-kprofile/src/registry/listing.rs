@@ -26,8 +26,8 @@ pub struct ListedProfile {
 }
 
 impl<const N: usize, const P: usize> Profiles<N, P> {
-    /// Returns the started objects by value, ordered by source and process: at most `M` objects, beginning with number
-    /// `from` in this order.
+    /// Returns the started objects by value, ordered by source and process: at most `M` objects, from index `from` of
+    /// this order on.
     ///
     /// If the result has fewer than `M` objects, it reaches to the last started object.
     ///

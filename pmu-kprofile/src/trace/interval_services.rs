@@ -11,8 +11,8 @@ use crate::trace::event::source_interval::{IntervalHook, SourceInterval};
 /// The services that query and set the intervals of profile sources: `NtQueryIntervalProfile` and
 /// `NtSetIntervalProfile`.
 ///
-/// An interval is the same for the whole machine, and the profile interface stores it. This type stores the interval of
-/// `ProfileAlignmentFixup`, which has no effect, and whether changes of intervals are traced.
+/// An interval is the same for the whole machine, and the profile interface stores it. This type itself stores the
+/// interval of `ProfileAlignmentFixup`, which has no effect, and whether changes of intervals are traced.
 ///
 /// ```
 /// use pmu_core::{DefaultInterface, KProfileSource, NtStatus};

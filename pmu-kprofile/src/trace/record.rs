@@ -34,8 +34,7 @@ use crate::trace::record_error::RecordError;
 pub struct Record<'b> {
     /// Width of the traced kernel's pointers.
     pub width: PointerWidth,
-    /// Version in the header. The same word has flags; the flags that do not concern extended data are part of this
-    /// member.
+    /// Version word of the header, without the flags of extended data.
     pub version: u16,
     /// Time stamp, in the unit of the trace's clock.
     pub timestamp: u64,
@@ -43,7 +42,7 @@ pub struct Record<'b> {
     pub extended: Extended,
     /// The event that the record describes.
     pub event: Event<'b>,
-    /// Bytes of the record after the last member of the event that this crate knows.
+    /// Bytes of the record after the last known member of the event.
     pub rest: &'b [u8],
 }
 

@@ -35,7 +35,7 @@ pub enum TraceError {
     /// The records of this Windows version have no PEBS index: the version is before Windows 8.
     NoPebsIndex,
     /// The PEBS index cannot be recorded for the requested events. The request must be empty or have the one element
-    /// [`CONTEXT_SWITCH_HOOK`]. The latter also requires objects that were created by
+    /// [`CONTEXT_SWITCH_HOOK`]. That element requires objects that were created by
     /// [`with_switches`](crate::trace::TraceObjects::with_switches).
     PebsHook,
     /// An object could not be started or stopped.
