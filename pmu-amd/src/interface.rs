@@ -40,7 +40,7 @@ pub struct Amd64 {
 }
 
 impl Amd64 {
-    /// `HAL_MEMORY_ALLOCATION` (0xAC), the bug check by which Windows stops in the situation in which
+    /// `HAL_MEMORY_ALLOCATION` (0xAC): the bug check that Windows raises where
     /// [`initialize`](ProfileInterface::initialize) returns
     /// [`InsufficientMemory`](pmu_core::CounterError::InsufficientMemory).
     pub const BUG_CHECK_WITHOUT_MEMORY: u32 = BUG_CHECK_HAL_MEMORY_ALLOCATION;
@@ -73,7 +73,7 @@ impl Amd64 {
     /// ```
     ///
     /// # Errors
-    /// Returns the first of these conditions that does not hold.
+    /// The error names the first of these conditions that does not hold.
     pub fn detect(snapshot: &Snapshot) -> Result<Self, NoInterface> {
         if snapshot.vendor() != *b"AuthenticAMD" {
             Err(NoInterface::OtherVendor(snapshot.vendor()))
@@ -86,8 +86,8 @@ impl Amd64 {
         }
     }
 
-    /// Detects the interface as the HAL of a given Windows does. The HAL may have no interface, or use only the [four
-    /// legacy counters](Self::with_legacy_counters). The conditions of [`detect`](Self::detect) are checked too.
+    /// Detects the interface as the HAL of a given Windows version does. The HAL may have no interface, or use only the
+    /// [four legacy counters](Self::with_legacy_counters). The conditions of [`detect`](Self::detect) are checked too.
     ///
     /// [`has_four_amd_counters`](pmu_core::WindowsVersion::has_four_amd_counters) tells for each Windows version
     /// whether its HAL uses only four counters.
@@ -121,8 +121,8 @@ impl Amd64 {
         }
     }
 
-    /// Restricts the interface to the four legacy counters, at their legacy addresses, as Windows' Amd64 interface is
-    /// documented. Other owners may use the other counters.
+    /// Restricts the interface to the four legacy counters, at their legacy addresses, as documented for Windows' Amd64
+    /// interface. Other owners may use the other counters.
     ///
     /// If the processor has PerfMonV2, the interface still uses the global registers, which control the legacy counters
     /// too.

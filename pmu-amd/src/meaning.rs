@@ -7,8 +7,8 @@ use pmu_core::KProfileSource;
 
 use crate::generation::Generation;
 
-/// Result of comparing a source's name with the event that the source counts on a generation; for the sources of
-/// [`SOURCES`](crate::SOURCES).
+/// Result of comparing the name of a source in [`SOURCES`](crate::SOURCES) with the event that the source counts on a
+/// generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Meaning {

@@ -25,16 +25,16 @@ pub const PERF_CTR0: u32 = 0xC001_0201;
 /// Number of counters of the core extension if CPUID does not declare a number (APM vol. 2, §13.2.1).
 pub const CORE_COUNTERS: u8 = 6;
 
-/// `PerfCntrGlobalStatus`, with PerfMonV2: the overflows of all counters (APM vol. 2, §13.2.1; CPUID 0x80000022 EAX bit
-/// 0).
+/// `PerfCntrGlobalStatus`: the overflow bits of all counters, on processors with PerfMonV2 (APM vol. 2, §13.2.1; CPUID
+/// 0x80000022 EAX bit 0).
 pub const PERF_CNTR_GLOBAL_STATUS: u32 = 0xC000_0300;
 
-/// `PerfCntrGlobalCtl`, with PerfMonV2: the enable bits of all counters (APM vol. 2, §13.2.1; CPUID 0x80000022 EAX bit
-/// 0).
+/// `PerfCntrGlobalCtl`: the enable bits of all counters, on processors with PerfMonV2 (APM vol. 2, §13.2.1; CPUID
+/// 0x80000022 EAX bit 0).
 pub const PERF_CNTR_GLOBAL_CTL: u32 = 0xC000_0301;
 
-/// `PerfCntrGlobalStatusClr`, with PerfMonV2: writing 1 to a bit clears the same bit in the status (APM vol. 2,
-/// §13.2.1; CPUID 0x80000022 EAX bit 0).
+/// `PerfCntrGlobalStatusClr`, on processors with PerfMonV2: writing 1 to a bit clears the same bit of
+/// `PerfCntrGlobalStatus` (APM vol. 2, §13.2.1; CPUID 0x80000022 EAX bit 0).
 pub const PERF_CNTR_GLOBAL_STATUS_CLR: u32 = 0xC000_0302;
 
 /// `PerfCntrGlobalStatus` bit 59, PMCF: the counters are frozen until the bit is cleared (APM vol. 2, §13.2.1). Bit 12

@@ -17,10 +17,10 @@ use crate::registers::PerfCtl;
 /// [`Amd64`](crate::Amd64) has Windows' own table. On Zen, most sources of that table do not count the event that their
 /// names say.
 ///
-/// If a generation has no event for a source, the source is missing: instruction-cache fetches and floating-point
-/// instructions on Zen 6, last-level cache misses on Zen 1 and 2. Loads and stores are counted at dispatch. On Zen 1
-/// and 2, data-cache misses are counted as requests to the second-level cache; from Zen 3 on, they are counted as fills
-/// of the data cache.
+/// A source is missing on a generation that has no event for it: instruction-cache fetches and floating-point
+/// instructions on Zen 6, and last-level cache misses on Zen 1 and 2. Loads and stores are counted at dispatch. On Zen
+/// 1 and 2, data-cache misses are counted as requests to the second-level cache; from Zen 3 on, they are counted as
+/// fills of the data cache.
 ///
 /// Sources: the PMC events of AMD's processor programming references, as they are in Linux' tables for Zen.
 ///

@@ -14,8 +14,8 @@ const APERF: MsrUpdate = MsrUpdate::read(0xE8);
 /// MPERF and APERF clocks of a processor. MPERF ticks at a constant rate, and APERF at the core's present frequency.
 /// Both clocks stop while the core is halted.
 ///
-/// A value of this type proves that CPUID declares the registers MPERF and APERF on the processor that the snapshot
-/// describes. No operation on the value writes a register.
+/// A value of this type proves that CPUID declares the registers MPERF and APERF on the processor for which
+/// [`detect`](Self::detect) was called. No operation on the value writes a register.
 ///
 /// Sources: SDM vol. 3B, "Hardware Coordination Feedback", and vol. 2A, CPUID leaf 06H, ECX bit 0; APM vol. 2,
 /// "Effective Frequency", and vol. 3, appendix E, CPUID leaf 6, ECX bit 0 (`EffFreq`).
@@ -62,8 +62,9 @@ impl Clocks {
     /// Reads MPERF, then APERF.
     ///
     /// # Context
-    /// Any, on the processor for which the clocks were detected. The time of an interrupt between the two reads is
-    /// added to APERF, but not to MPERF. So turn interrupts off if the time between two readings is short.
+    /// Any, on the processor for which the clocks were detected. An interrupt between the two register reads adds its
+    /// time to APERF, but not to MPERF. So turn interrupts off if the two readings to be compared are only a short time
+    /// apart.
     ///
     /// # Errors
     /// Returns the access that failed. An access can fail under a hypervisor that declares the clocks in CPUID but does

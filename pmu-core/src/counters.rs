@@ -1,8 +1,8 @@
 //! The lower layer: any event on any counter of a processor.
 //!
-//! Its floors, each of which uses only those after it: [`control`], the control path; [`interrupt`], the interrupt
-//! path; [`hooks`], what both call; [`shared`], the memory that both share; [`events`]; [`registers`]; [`error`] and
-//! [`names`].
+//! Each of its modules uses only the modules after it in this list: [`control`], the control path; [`interrupt`], the
+//! interrupt path; [`hooks`], the traits that both paths call; [`shared`], the memory that both paths share;
+//! [`events`]; [`registers`]; [`error`] and [`names`].
 
 pub(crate) mod control;
 pub(crate) mod error;

@@ -4,8 +4,8 @@ use core::fmt;
 
 use crate::windows::Rules;
 
-/// Reason why a vendor crate detects no counters on a processor. Such a processor can use the
-/// [`DefaultInterface`](crate::DefaultInterface), which profiles by time.
+/// Reason why a vendor crate detects no counters on a processor. On such a processor, a kernel can still profile by
+/// time, with the [`DefaultInterface`](crate::DefaultInterface).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -28,9 +28,9 @@ pub enum NoInterface {
         /// The declared width of the counters in bits.
         width: u8,
     },
-    /// The HAL of this Windows has no interface for these counters.
+    /// The HAL of this Windows version has no interface for these counters.
     NotInVersion(Rules),
-    /// The processor has this family, and the HAL of a 32-bit Windows knows only Intel's families 6 and 15.
+    /// The processor has this family. The HAL of a 32-bit Windows supports only Intel's families 6 and 15.
     OtherFamily(u16),
 }
 

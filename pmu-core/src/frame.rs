@@ -148,7 +148,7 @@ pub trait InterruptFrame {
     }
 
     /// Returns the embedder's own frame, for callbacks that downcast the frame to read more of its registers. An
-    /// implementation returns `Some(self)` if the frame's type borrows nothing.
+    /// implementation returns `Some(self)` if the frame's type is `'static`.
     fn embedder(&self) -> Option<&dyn Any> {
         None
     }

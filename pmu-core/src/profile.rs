@@ -1,4 +1,4 @@
-//! The upper layer: Windows' profile sources, as rules of choice over the counters' events.
+//! The upper layer: Windows' profile sources, which run on the counters of the lower layer.
 
 pub(crate) mod added;
 pub mod classes;

@@ -37,7 +37,7 @@ impl Access {
         Self { operation: MsrOperation::ReadPmc, register: index, outcome: Ok(value) }
     }
 
-    /// Returns the access changed to fail with #GP.
+    /// Returns this access, changed so that it fails with #GP.
     ///
     /// ```
     /// # use pmu_core::{MsrAccess, MsrAddress};

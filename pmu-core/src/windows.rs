@@ -24,7 +24,7 @@ pub enum WindowsVersion {
     Nt351,
     /// Windows NT 4.0: the object type of a profile becomes 0x17.
     Nt40,
-    /// Windows NT 4.0 SP4: an empty buffer is refused.
+    /// Windows NT 4.0 SP4: a profile with an empty buffer is refused.
     Nt40Sp4,
     /// Windows 2000 (5.0).
     Windows2000,
@@ -47,7 +47,7 @@ pub enum WindowsVersion {
     Windows10v1507,
     /// Windows 10, version 1607.
     Windows10v1607,
-    /// Windows 10, version 1703: the check of the buffer's size becomes correct.
+    /// Windows 10, version 1703: the check of the size of a profile's buffer becomes correct.
     Windows10v1703,
     /// Windows 10, version 1803: sources can be added at run time.
     Windows10v1803,
@@ -58,8 +58,8 @@ pub enum WindowsVersion {
     Windows10v1903,
     /// Windows 10, version 2004: the last version whose structure layouts are certain.
     Windows10v2004,
-    /// Windows 11: 32 processor groups. The changes of layouts are inferred from the size of the `KAFFINITY_EX` of
-    /// Windows 11.
+    /// Windows 11: 32 processor groups. The changed structure layouts are inferred from the size of Windows 11's
+    /// `KAFFINITY_EX`.
     Windows11,
 }
 
@@ -285,7 +285,7 @@ impl Default for WindowsVersion {
     }
 }
 
-/// Rules of a Windows: its version, and the width of its pointers.
+/// The Windows whose rules apply: its version, and the width of its pointers.
 ///
 /// ```
 /// use pmu_core::{HalInterface, KProfileSource, PointerWidth, Rules, WindowsVersion};

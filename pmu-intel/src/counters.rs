@@ -31,8 +31,8 @@ const ZHAOXIN: [[u8; 12]; 2] = [*b"CentaurHauls", *b"  Shanghai  "];
 /// Intel's processors.
 ///
 /// The counters take any event of the processor's manual. On Zhaoxin's processors, Intel's event numbers select other
-/// events. So on Zhaoxin's processors the counters have no named events, and the [`SOURCES`](crate::SOURCES) are for
-/// Intel's processors only.
+/// events. So on Zhaoxin's processors the counters have no [`GenericEvent`](pmu_core::GenericEvent)s, and the
+/// [`SOURCES`](crate::SOURCES) are for Intel's processors only.
 ///
 /// The driver uses neither auto counter reload nor architectural PEBS of version 6. Firmware or the previous kernel may
 /// have enabled these features; [`clear_stale`](crate::clear_stale) disables them.

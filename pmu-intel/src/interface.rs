@@ -60,7 +60,7 @@ impl Emon {
     /// ```
     ///
     /// # Errors
-    /// Returns the first of these conditions that does not hold.
+    /// The error names the first of these conditions that does not hold.
     pub fn detect(snapshot: &Snapshot) -> Result<Self, NoInterface> {
         let perfmon = ArchitecturalPerfmon::from_snapshot(snapshot);
         let (count, width) = (perfmon.counters(), perfmon.width());
@@ -79,8 +79,8 @@ impl Emon {
         }
     }
 
-    /// Detects the interface as the HAL of a given Windows does. The HAL may have no interface, and a 32-bit HAL knows
-    /// only families 6 and 15. The conditions of [`detect`](Self::detect) are checked too.
+    /// Detects the interface as the HAL of a given Windows version does. The HAL may have no interface, and a 32-bit
+    /// HAL knows only families 6 and 15. The conditions of [`detect`](Self::detect) are checked too.
     ///
     /// # Errors
     /// The errors of [`detect`](Self::detect), and [`NotInVersion`](NoInterface::NotInVersion),

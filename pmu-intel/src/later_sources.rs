@@ -37,16 +37,16 @@ const fn fixed(value: u32, name: &'static str, event: u64, counter: u8) -> Added
     AddedSource::new(ProfileSource::new(value, name, select), CounterSet::fixed(1 << counter))
 }
 
-/// Adds the sources 0x20 to 0x24 of later Windows versions, as far as both the given Windows and the machine have them.
+/// Adds those of the sources 0x20 to 0x24 that both the given Windows version and the machine have.
 ///
 /// `boot` describes the machine's boot processor. The sources are:
 /// - 0x20, `LbrInserts`, if the event of this core type is known. On a hybrid machine the source is not added, because
 ///   the core types have different events.
 /// - 0x21 to 0x23, `InstructionsRetiredFixed`, `UnhaltedCoreCyclesFixed` and `UnhaltedReferenceCyclesFixed`, each on a
 ///   fixed counter.
-/// - 0x24, `TimerFixed`: time by fixed counter 2, in units of 100 ns in which the core is not halted. `hertz` is the
-///   frequency of fixed counter 2, which is that of the TSC: either [`tsc_hertz`](pmu_core::tsc_hertz), or a frequency
-///   that the kernel measured.
+/// - 0x24, `TimerFixed`: the time in which the core is not halted, measured by fixed counter 2, in units of 100 ns.
+///   `hertz` is the frequency of fixed counter 2, which is that of the TSC: either [`tsc_hertz`](pmu_core::tsc_hertz),
+///   or a frequency that the kernel measured.
 ///
 /// Sources 0x23 and 0x24 share a counter: only one of the two can run at a time.
 ///

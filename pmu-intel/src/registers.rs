@@ -42,8 +42,8 @@ pub const STATUS_CTR_FRZ: u64 = 1 << 59;
 /// `IA32_PERF_GLOBAL_CTRL`, from version 2: the enable bits of all counters (SDM vol. 3B, §20.2.2).
 pub const IA32_PERF_GLOBAL_CTRL: u32 = 0x38F;
 
-/// `IA32_PERF_GLOBAL_OVF_CTRL`, from version 2: writing 1 to a bit clears the same bit in the status. From version 4 on
-/// the register's name is `IA32_PERF_GLOBAL_STATUS_RESET` (SDM vol. 3B, §20.2.2 and §20.2.4).
+/// `IA32_PERF_GLOBAL_OVF_CTRL`, from version 2: writing 1 to a bit clears the same bit of `IA32_PERF_GLOBAL_STATUS`.
+/// From version 4 on the register's name is `IA32_PERF_GLOBAL_STATUS_RESET` (SDM vol. 3B, §20.2.2 and §20.2.4).
 pub const IA32_PERF_GLOBAL_OVF_CTRL: u32 = 0x390;
 
 /// `IA32_A_PMC0`: the first general counter, at the address where a write takes all bits (SDM vol. 3B, "Full-Width

@@ -1,4 +1,5 @@
-//! The registers of version 6 that no driver here uses: auto counter reload's, and architectural PEBS's.
+//! The registers of version 6 that no driver of these crates uses: those of auto counter reload and of architectural
+//! PEBS.
 
 use pmu_core::{CounterSet, MsrBackend, Snapshot, UnusedRegisters};
 
@@ -60,14 +61,13 @@ pub fn unused_registers(processor: &Snapshot) -> [UnusedRegisters; 2] {
 /// without the driver's knowledge.
 ///
 /// `processor` describes the processor that executes the call. Each [register that exists](unused_registers) is written
-/// once. Processors before version 6 have no such register, and nothing is written. `IA32_PEBS_BASE` and
-/// `IA32_PEBS_INDEX` are not written.
+/// once. On a processor before version 6, nothing is written. `IA32_PEBS_BASE` and `IA32_PEBS_INDEX` are not written.
 ///
 /// Call this function before the counters are taken. Call it again before another kernel is started, in addition to
 /// [`stop_all`](pmu_core::stop_all).
 ///
 /// # Context
-/// Any. No other owner uses these counters.
+/// Any context, while no other owner uses these counters.
 ///
 /// ```
 /// # use pmu_core::{CounterSet, MsrBackend, Snapshot};

@@ -21,8 +21,7 @@ use crate::snapshot::Snapshot;
 
 /// The operations of a profile interface, which are the same for all interfaces and cannot be overridden.
 pub trait ProfileInterface: SourceInterface {
-    /// Returns the interface's table of sources, which are its rows, ascending by value. The first row is
-    /// `ProfileTime`.
+    /// Returns the rows of the interface's table of sources, ascending by value. The first row is `ProfileTime`.
     fn sources(&self) -> &'static [ProfileSource] {
         self.table().rows()
     }
@@ -33,7 +32,7 @@ pub trait ProfileInterface: SourceInterface {
         self.table().row(source)
     }
 
-    /// Returns the event of a source, by which [`CounterSession`](crate::CounterSession) identifies the source.
+    /// Returns the identity of a source's event, which the methods of [`CounterSession`](crate::CounterSession) take.
     #[inline]
     fn event(&self, source: KProfileSource) -> Option<EventId> {
         self.row(source).map(EventId::of_row)

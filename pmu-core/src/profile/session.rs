@@ -42,7 +42,7 @@ pub struct Session<'a, I, M, P> {
     counters: CounterSession<'a, I, M, SessionPlatform<P>>,
 }
 
-/// The platform of a session's counters: the embedder's platform, with the state of the profile timer.
+/// The embedder's platform together with the state of the profile timer.
 #[derive(Debug)]
 pub struct SessionPlatform<P> {
     platform: P,
@@ -193,8 +193,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// Starts a source at its interval.
     ///
     /// `ProfileTime` runs on the platform's timer. Any other source runs on a free general counter, which interrupts
-    /// each time the interval's number of events have passed. For an [added](crate::AddedSources) source, an event is
-    /// opened on one of the counters that can count the source.
+    /// each time the source's event has happened as often as the interval says. For an [added](crate::AddedSources)
+    /// source, an event is opened on one of the counters that can count the source.
     ///
     /// ```
     /// # use pmu_core::{InterfaceError, KProfileSource, MsrBackend, Platform, Session, SourceInterface};
@@ -408,7 +408,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         })?)
     }
 
-    /// Resumes the counters that [`save`](Self::save) saved, by [`CounterSession::restore`], but no added source.
+    /// Resumes the counters that [`save`](Self::save) saved, by [`CounterSession::restore`]. Added sources are not
+    /// changed.
     ///
     /// # Errors
     /// The errors of [`CounterSession::restore`].

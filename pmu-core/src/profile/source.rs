@@ -4,7 +4,8 @@ use core::fmt;
 
 use crate::counters::registers::select::EventSelect;
 
-/// `KPROFILE_SOURCE`: names an event that raises a profile interrupt each time it has happened a set number of times.
+/// A value of `KPROFILE_SOURCE`, which names an event. Each time the event has happened a set number of times, a
+/// profile interrupt is raised.
 ///
 /// Values 0x00–0x17 are common to all processors and have constants here. Values from 0x19 on belong to the profile
 /// interface in use: the same number means different events on different processors. 0x18, `ProfileMaximum`, is the
@@ -173,8 +174,8 @@ impl ProfileSource {
     }
 
     /// Restricts the source to processors whose CPUID declares the architectural event with this number. For the first
-    /// eight events, a [`Session`](crate::Session) asks the [counter unit](crate::CounterUnit::set_generic) of its own
-    /// processor.
+    /// eight architectural events, a [`Session`](crate::Session) checks its own processor instead, by that processor's
+    /// [counter unit](crate::CounterUnit::set_generic).
     pub const fn declared_by(mut self, event_bit: u8) -> Self {
         self.event_bit = Some(event_bit);
         self

@@ -73,8 +73,8 @@ use crate::snapshot::Snapshot;
 /// assert_eq!(small.query(KProfileSource::TOTAL_ISSUES).interval, 0x1_0000);
 /// ```
 ///
-/// Wrong: [`unit`](Self::unit) depends on the processor that executes the call, as on a processor with two core types.
-/// The counters were taken under the unit of the other core type, whose registers may have other addresses.
+/// Wrong: on a machine with two core types, [`unit`](Self::unit) returns the unit of the core that executes the call.
+/// The counters may have been taken with the unit of the other core type, whose registers may have other addresses.
 pub unsafe trait SourceInterface {
     /// Returns the interface's name.
     fn name(&self) -> &'static str;

@@ -11,11 +11,11 @@ const GENERAL_OF_AMD64: u32 =
     1 << 0x02 | 1 << 0x06 | 1 << 0x08 | 1 << 0x09 | 1 << 0x0B | 1 << 0x0D | 1 << 0x14 | 1 << 0x15;
 
 impl Rules {
-    /// Returns whether this Windows can have a source on the processors of an interface. This Windows can have the
-    /// following sources:
+    /// Returns whether this Windows version can have a source on the processors of an interface. The version can have
+    /// the following sources:
     ///
     /// - `ProfileTime`;
-    /// - the sources of the interface's table, if the HAL of this Windows has the interface's counters;
+    /// - the sources of the interface's table, if the version's HAL has the interface's counters;
     /// - Intel's sources 0x20 to 0x24, if this version has them
     ///   ([`has_fixed_sources`](crate::WindowsVersion::has_fixed_sources));
     /// - sources added at run time, if this version can add sources

@@ -12,7 +12,7 @@ use crate::debug_store::support::DebugStoreSupport;
 
 /// Creates and destroys one processor's control area (a DS save area) on request, as Windows does.
 ///
-/// Creating the area only prepares memory. The caller writes the area, and hands it to the processor by
+/// Creating the area only prepares memory. The caller fills the area, and hands the area to the processor by
 /// [`write_ds_area`](super::write_ds_area). Every request concerns the processor that executes the request, so the
 /// caller stays on that processor.
 ///

@@ -38,13 +38,13 @@ use crate::registers::{DebugCtl, IA32_DEBUGCTL, IA32_DS_AREA, IA32_PEBS_ENABLE};
 /// - `msr` writes the given value, once. `msr` neither keeps the register's [`MsrAddress`] nor passes it to other safe
 ///   code.
 ///
-/// If `linear_address` is not 0, the following holds until another value is written on this processor:
+/// If `linear_address` is not 0, the following holds until another value is written to the register on this processor:
 ///
 /// - At `linear_address` is a DS save area in the form that this processor uses: DTES64 decides the width of the words,
 ///   and the PEBS format the number of counter resets. The area is mapped and writable in *every* address space in
 ///   which the processor runs, and nothing frees or moves the area.
 /// - Each buffer that the save area names is mapped in the same way, belongs only to this processor's tracing, and the
-///   buffer's absolute maximum in the save area lies at or below the end of that memory.
+///   buffer's absolute maximum in the save area lies at or below the end of the buffer's memory.
 /// - No other processor uses the same save area.
 pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Result<(), M::Error> {
     // SAFETY: the register holds an address that the processor writes through; the caller promised
@@ -87,7 +87,7 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 /// # Safety
 /// - `msr` keeps the promises of [`write_ds_area`] about `msr`.
 ///
-/// If `counters` is not 0, the following holds until 0 is written on this processor:
+/// If `counters` is not 0, the following holds until 0 is written to the register on this processor:
 ///
 /// - `IA32_DS_AREA` holds the address of a save area with a PEBS buffer, written by [`write_ds_area`], and the promises
 ///   of [`write_ds_area`] hold.

@@ -47,7 +47,7 @@ impl ProfileControlRequest {
         Ok(Self { area: u64::from_le_bytes(area), allocate })
     }
 
-    /// Writes the answer into the structure of a 32-bit or 64-bit caller. Only the pointer is written.
+    /// Writes the answer into the structure of a 32-bit or 64-bit caller. Only the area's address is written.
     ///
     /// # Errors
     /// [`LengthMismatch`](ControlAreaError::LengthMismatch): the length of `bytes` is not the size of the caller's
