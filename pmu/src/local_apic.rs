@@ -61,7 +61,7 @@ impl<A: ApicRegisters + ?Sized> ApicRegisters for &A {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Delivery(u32);
 
-/// Error of a vector below 32, which belongs to an exception and cannot be used for the performance interrupt.
+/// Error: the vector is below 32. Such vectors belong to exceptions, and cannot be used for the performance interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct InvalidVector(pub u8);

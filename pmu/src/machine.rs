@@ -49,11 +49,11 @@ pub enum Machine {
     /// AMD's core counters on a Zen processor, with sources that count what their names say.
     /// [`detect_zen`](Machine::detect_zen) returns this variant; the other methods do not.
     Zen(Zen),
-    /// Counters that take any event, without sources except `ProfileTime`. The reason why Windows' sources are missing
-    /// is the [`NoInterface`]. Examples are the counters of Hygon's processors, which are like AMD's counters, and the
-    /// counters of Zhaoxin's processors, which are like Intel's counters.
+    /// Counters that can count any event, and `ProfileTime` as the only source. The [`NoInterface`] is the reason why
+    /// Windows' other sources are missing. Examples are the counters of Hygon's processors, which are like AMD's
+    /// counters, and the counters of Zhaoxin's processors, which are like Intel's counters.
     CountersOnly(DefaultInterface, NoInterface, CounterUnit),
-    /// No counters, and `ProfileTime` as the only source. The reason is the [`NoInterface`].
+    /// No counters, for the reason in the [`NoInterface`], and `ProfileTime` as the only source.
     TimeOnly(DefaultInterface, NoInterface),
 }
 
@@ -94,10 +94,11 @@ impl Machine {
         Zen::detect(snapshot).map_or_else(|| Self::detect(snapshot), Self::Zen)
     }
 
-    /// Detects the machine as the HAL of a given Windows does.
+    /// Detects the machine as the HAL of a given Windows version does.
     ///
-    /// If that HAL has no interface for the processor, the processor's counters take events and have no sources. If
-    /// that HAL uses only AMD's four legacy counters ([`Amd64::detect_as_of`]), the machine has only these counters.
+    /// If that HAL has no interface for the processor, the counters can still count events, but `ProfileTime` is the
+    /// only source. If that HAL uses only AMD's four legacy counters ([`Amd64::detect_as_of`]), the machine has only
+    /// these counters.
     ///
     /// ```
     /// use pmu::Machine;

@@ -50,7 +50,7 @@ pub unsafe trait Processors {
 ///
 /// # Safety
 /// - Using the value in one task, and then in another, does not break memory safety. The value shares no data with
-///   anything that the first task keeps, as an `Rc` would do, and refers to no thread-local memory.
+///   anything that the first task keeps (an `Rc` would share data), and refers to no thread-local memory.
 ///
 /// ```
 /// use pmu::OnProcessor;

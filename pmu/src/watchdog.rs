@@ -106,7 +106,7 @@ impl Watchdog {
     /// `hertz` is the highest frequency that the core reaches. At a lower frequency the interrupt comes after more than
     /// `seconds` seconds. Choose `seconds` as several times the interval of the timer tick.
     ///
-    /// Returns `None` if the processor's counter unit names neither core cycles nor reference cycles, or if the period
+    /// Returns `None` if `unit` has neither an event of core cycles nor an event of reference cycles, or if the period
     /// is 0 or exceeds 63 bits. A kernel that knows the number of an event of cycles opens [`Event::raw`] with that
     /// period instead.
     ///

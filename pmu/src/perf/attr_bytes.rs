@@ -58,8 +58,8 @@ impl PerfEventAttr {
 
     /// Reads attributes of any size, as Linux' system call does.
     ///
-    /// Fields beyond the size that the caller stored in the attributes are 0. Bytes beyond the latest version of the
-    /// structure must be 0, and reserved fields must be 0. `bytes` after the caller's size are not read.
+    /// Fields beyond the size that the caller stored in the attributes are read as 0. Bytes beyond the latest version
+    /// of the structure must be 0, and reserved fields must be 0. `bytes` after the caller's size are not read.
     ///
     /// # Errors
     /// Each error has the number that the system call returns: [`AttrError::errno`].

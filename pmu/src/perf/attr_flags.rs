@@ -107,12 +107,12 @@ impl AttrFlags {
         self.0
     }
 
-    /// Returns this value's flags, except the flags that `flags` has.
+    /// Returns the flags of this value that are not in `flags`.
     pub const fn without(self, flags: Self) -> Self {
         Self(self.0 & !flags.0)
     }
 
-    /// Returns whether all of these flags are set.
+    /// Returns whether this value has all flags in `flags`.
     pub const fn contains(self, flags: Self) -> bool {
         self.0 & flags.0 == flags.0
     }

@@ -11,9 +11,9 @@ pub const PERF_TYPE_HARDWARE: u32 = 0;
 /// Type of raw events, `PERF_TYPE_RAW`: the configuration is a [`RawConfig`].
 pub const PERF_TYPE_RAW: u32 = 4;
 
-/// Hardware events of perf that have a name here, with their numbers: `PERF_COUNT_HW_CPU_CYCLES`,
+/// The hardware events of perf that are [`GenericEvent`]s, with their numbers: `PERF_COUNT_HW_CPU_CYCLES`,
 /// `PERF_COUNT_HW_INSTRUCTIONS` and others. Bus cycles (6), and cycles in which the front end (7) or the back end (8)
-/// is stalled, have no name here: [`PerfAttributes::resolved`] replaces them by the raw events of a processor.
+/// is stalled, are not in this list: [`PerfAttributes::resolved`] replaces them by the raw events of a processor.
 pub const HARDWARE_EVENTS: [(u64, GenericEvent); GenericEvent::COUNT] = [
     (0, GenericEvent::Cycles),
     (1, GenericEvent::Instructions),

@@ -12,7 +12,7 @@ pub enum PerfError {
     /// The attributes have this type, which is neither [`PERF_TYPE_HARDWARE`](crate::perf::PERF_TYPE_HARDWARE) nor
     /// [`PERF_TYPE_RAW`](crate::perf::PERF_TYPE_RAW).
     Type(u32),
-    /// The hardware event with this number has no name here.
+    /// The hardware event with this number is not in [`HARDWARE_EVENTS`](crate::perf::HARDWARE_EVENTS).
     Hardware(u64),
     /// These bits of a raw configuration belong to no term. Bits 16, 17, 20 and 22 are set by perf itself.
     Bits(u64),
@@ -23,7 +23,7 @@ pub enum PerfError {
     ExcludesAll,
     /// The attributes ask for this facility in addition to a counter.
     Facility(Facility),
-    /// The field `config3` or `config4`, as the number says, is not 0, but has no meaning for a counter.
+    /// The field with this number, `config3` or `config4`, is not 0. The field has no meaning for a counter.
     Extension(u8),
     /// A term, modifier or name of the text asks for a facility in addition to a counter.
     Needs {

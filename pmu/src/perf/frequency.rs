@@ -80,8 +80,8 @@ impl Frequency {
         self.period
     }
 
-    /// Returns the next period of an event that has `period` and is to interrupt `hertz` times per second. The event
-    /// happened `count` times in the last `nanoseconds` nanoseconds.
+    /// Returns the next period of an event whose period is now `period` and that is to interrupt `hertz` times per
+    /// second. The event happened `count` times in the last `nanoseconds` nanoseconds.
     ///
     /// The period changes by an eighth of its difference from `count` · 10⁹ / (`nanoseconds` · `hertz`), rounded away
     /// from the present period. The result is at least 1 and below 2⁶³. If `hertz` or `nanoseconds` is 0, the result is

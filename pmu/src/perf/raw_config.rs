@@ -18,7 +18,7 @@ use crate::perf::error::PerfError;
 /// | term | bits |
 /// |---|---|
 /// | `event` | 7:0, and 35:32 on AMD's processors |
-/// | `umask` | 15:8, and 47:40 on Intel's with a second unit mask |
+/// | `umask` | 15:8, and 47:40 on Intel's processors with a second unit mask |
 /// | `edge`, `pc`, `any`, `inv` | 18, 19, 21, 23 |
 /// | `cmask` | 31:24 |
 /// | `eq` | 36 |
