@@ -30,7 +30,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         unsafe { self.start_borrowed(object, hardware) }
     }
 
-    /// Starts a profile object that is not `'static`. Otherwise the function does the same as [`start`](Self::start).
+    /// Starts a profile object that is not `'static`, in the same way as [`start`](Self::start).
     ///
     /// [`scope`](Self::scope) and [`start_owned`](Self::start_owned) start an object that is not `'static` without
     /// `unsafe`.

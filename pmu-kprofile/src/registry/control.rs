@@ -60,8 +60,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         unsafe { self.try_start_borrowed(object, hardware) }
     }
 
-    /// Starts a profile object that is not `'static`. Otherwise the function does the same as
-    /// [`try_start`](Self::try_start).
+    /// Starts a profile object that is not `'static`, in the same way as [`try_start`](Self::try_start).
     ///
     /// # Context
     /// Task. Never waits.

@@ -29,7 +29,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Returns the started objects by value, ordered by source and process: at most `M` objects, from index `from` of
     /// this order on.
     ///
-    /// If the result has fewer than `M` objects, it reaches to the last started object.
+    /// If the result has fewer than `M` objects, no started object follows them.
     ///
     /// ```
     /// # use pmu_kprofile::{ProfileError, Profiles};

@@ -242,11 +242,10 @@ impl TracedPmc {
         self.hooks.items().map(|hook| hook as u16)
     }
 
-    /// Returns the counter values for the record of an event. `read` returns the value of one source's counter on the
-    /// processor that executes the call.
+    /// Returns the counter values for the record of an event. `read` returns the value of the source's counter on the
+    /// processor that executes the call; `None` if no counter is allocated there, and the value is then 0.
     ///
-    /// The result is empty if the event is not selected, or if no source is selected. If no counter is allocated on the
-    /// processor, `read` returns `None`, and the value is 0.
+    /// The result is empty if the event is not selected, or if no source is selected.
     ///
     /// # Context
     /// Any. The function is wait-free if `read` is wait-free.

@@ -27,12 +27,13 @@ const PERF_METRICS: u64 = 1 << 15;
 /// The counters do not count the host's execution. On Intel, the hypervisor sets these fields and controls of the VMCS,
 /// so that the processor switches the registers at entries and exits:
 ///
-/// - the guest's global control is [`Loaded::global_control`](crate::Loaded::global_control), with the entry control
-///   "load IA32_PERF_GLOBAL_CTRL";
-/// - the host's global control is [`LentCounters::global_control`], with the exit control "load IA32_PERF_GLOBAL_CTRL";
-/// - the exit control "save IA32_PERF_GLOBAL_CTRL" updates the guest's field at each exit, and [`put`](Self::put) gets
-///   the field's value;
-/// - the guest's `IA32_DEBUGCTL` is [`Loaded::debug_control`](crate::Loaded::debug_control).
+/// - guest field of `IA32_PERF_GLOBAL_CTRL`: [`Loaded::global_control`](crate::Loaded::global_control), with the entry
+///   control "load IA32_PERF_GLOBAL_CTRL";
+/// - host field of `IA32_PERF_GLOBAL_CTRL`: [`LentCounters::global_control`], with the exit control "load
+///   IA32_PERF_GLOBAL_CTRL";
+/// - exit control "save IA32_PERF_GLOBAL_CTRL": each exit updates the guest field, whose value is passed to
+///   [`put`](Self::put);
+/// - guest field of `IA32_DEBUGCTL`: [`Loaded::debug_control`](crate::Loaded::debug_control).
 ///
 /// On AMD, the selects have GuestOnly set, and `load` and `put` write the global control.
 ///

@@ -89,8 +89,8 @@ impl GuestInterrupts {
         pending
     }
 
-    /// Returns whether an interrupt has come that was not [delivered](Self::deliver_to). If an interrupt has come, the
-    /// hypervisor makes a running guest exit, and wakes a sleeping guest.
+    /// Returns whether an interrupt has come that was not [delivered](Self::deliver_to). If so, the hypervisor makes a
+    /// running guest exit, and wakes a sleeping guest.
     ///
     /// # Context
     /// Any context.

@@ -23,7 +23,7 @@ const FREEZE_COUNTERS: u64 = 1 << 12;
 const ACKNOWLEDGE: [u32; 2] = [0x390, 0xC000_0302];
 
 impl<'h, const T: usize> MockMsr<'h, T> {
-    /// Puts the processor on a platform with these deviations. The test creates the PMU with the configuration from
+    /// Puts the processor on a platform with these deviations. Create the PMU with the configuration from
     /// [`Deviations::configuration`]. [`snapshot`](Self::snapshot) returns the platform's CPUID.
     ///
     /// ```

@@ -4,7 +4,7 @@ use core::fmt;
 
 use pmu_core::{MsrErrorKind, MsrOperation};
 
-/// Record of one access of the driver.
+/// One access that the driver made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Record {
@@ -47,7 +47,7 @@ impl Accesses {
     }
 }
 
-/// Access of the driver that the manual does not allow.
+/// An access that the driver made and the manual does not allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Breach {

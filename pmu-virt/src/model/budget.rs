@@ -5,8 +5,8 @@ use crate::events::key::Privilege;
 use crate::events::slot::{CELLS, EVENTS, FedEvent, FeedSlot};
 
 /// For each event, the number of occurrences after which the next interrupt is due.
-/// [`VirtualPmu::next_overflow`](crate::VirtualPmu::next_overflow) computes the numbers. The embedder can use them to
-/// set a timer.
+/// [`VirtualPmu::next_overflow`](crate::VirtualPmu::next_overflow) computes the numbers. The embedder can use these
+/// numbers to set a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct OverflowBudget {

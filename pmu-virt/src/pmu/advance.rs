@@ -14,9 +14,9 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// A [`state`](Self::state) does not contain the remainder. If the embedder drops the remainder, the events in the
     /// remainder are never counted.
     ///
-    /// The events of a feed are assumed to be spread evenly over the same span of time. Up to the overflow, the
-    /// overflowing counter has counted exactly what it needed; of every other event, the same share of the count has
-    /// happened, rounded down. A counter that does not interrupt may wrap several times before that overflow.
+    /// The events of a feed are assumed to be spread evenly over the same span of time. So at the overflow, the same
+    /// share of every event's count has happened: exactly for the event that overflowed, rounded down for the others. A
+    /// counter that does not interrupt may wrap several times before that overflow.
     ///
     /// The time of a call is bounded by the number of counters. A loop `while !feed.is_empty()` ends: if a call leaves
     /// a remainder, a counter overflowed, and the same counter cannot overflow again before 2³² events.
