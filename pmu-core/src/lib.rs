@@ -5,6 +5,7 @@
 #[cfg(test)]
 extern crate std;
 
+mod branches;
 mod clocks;
 mod counters;
 mod detection;
@@ -20,6 +21,13 @@ mod windows;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+pub use branches::filter::BranchFilter;
+pub use branches::kind::{BranchKind, BranchKinds};
+pub use branches::record::{Branch, BranchPath, BranchTransaction, RawBranch};
+pub use branches::unit::{
+    BranchEnable, BranchFormat, BranchFreeze, BranchOffers, BranchOrder, BranchRegisters,
+    BranchUnit,
+};
 pub use clocks::{ClockReading, Clocks, tsc_hertz};
 pub use counters::control::handle::{CounterSession, SessionCounters};
 pub use counters::control::opened::status::EventStatus;

@@ -40,7 +40,7 @@ const FLOORS: &[Floors] = &[
         of: "pmu-core",
         floors: &[
             "lib, testing",
-            "profile",
+            "branches, profile",
             "counters/control",
             "counters/interrupt",
             "counters/hooks",

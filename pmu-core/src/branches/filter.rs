@@ -1,0 +1,97 @@
+//! Which branches are recorded.
+
+use crate::branches::kind::{BranchKind, BranchKinds};
+
+/// Selects the branches that a processor records: by privilege level, and by kind.
+///
+/// The privilege level is that of a branch's target. A branch from user mode into the kernel, such as SYSCALL, belongs
+/// to the kernel.
+///
+/// ```
+/// use pmu_core::{BranchFilter, BranchKind, BranchKinds};
+/// // The calls of user mode.
+/// let calls = BranchFilter::USER.only(BranchKinds::CALLS);
+/// assert!(calls.user() && !calls.kernel());
+/// assert!(!calls.kinds().contains(BranchKind::Return));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct BranchFilter {
+    kinds: BranchKinds,
+    user: bool,
+    kernel: bool,
+    call_stack: bool,
+}
+
+impl BranchFilter {
+    /// All branches at privilege levels above 0.
+    pub const USER: Self =
+        Self { kinds: BranchKinds::ALL, user: true, kernel: false, call_stack: false };
+
+    /// All branches at privilege level 0.
+    pub const KERNEL: Self = Self { user: false, kernel: true, ..Self::USER };
+
+    /// All branches.
+    pub const ALL: Self = Self { kernel: true, ..Self::USER };
+
+    /// Returns the filter with only these kinds of branches.
+    pub const fn only(self, kinds: BranchKinds) -> Self {
+        Self { kinds, call_stack: false, ..self }
+    }
+
+    /// Returns the filter that records a call stack: a near call adds a record, and a near return removes the newest
+    /// record. The records are then the callers of the present function, the innermost first.
+    ///
+    /// ```
+    /// use pmu_core::{BranchFilter, BranchKinds};
+    /// let callers = BranchFilter::USER.call_stack();
+    /// assert_eq!(callers.kinds(), BranchKinds::CALLS_AND_RETURNS);
+    /// ```
+    pub const fn call_stack(self) -> Self {
+        Self { kinds: BranchKinds::CALLS_AND_RETURNS, call_stack: true, ..self }
+    }
+
+    /// Returns the filter for these privilege levels: those above 0, and level 0.
+    pub const fn at(self, user: bool, kernel: bool) -> Self {
+        Self { user, kernel, ..self }
+    }
+
+    /// Returns whether branches at privilege levels above 0 are recorded.
+    pub const fn user(self) -> bool {
+        self.user
+    }
+
+    /// Returns whether branches at privilege level 0 are recorded.
+    pub const fn kernel(self) -> bool {
+        self.kernel
+    }
+
+    /// Returns the kinds of branches that are recorded.
+    pub const fn kinds(self) -> BranchKinds {
+        self.kinds
+    }
+
+    /// Returns whether the records are a [call stack](Self::call_stack).
+    pub const fn is_call_stack(self) -> bool {
+        self.call_stack
+    }
+
+    /// Returns whether the filter selects branches of this kind.
+    pub const fn has(self, kind: BranchKind) -> bool {
+        self.kinds.contains(kind)
+    }
+
+    /// Returns whether this filter selects every branch that `other` selects, in the same way: both a call stack, or
+    /// neither.
+    pub const fn contains(self, other: Self) -> bool {
+        (self.user || !other.user)
+            && (self.kernel || !other.kernel)
+            && self.kinds.contains_all(other.kinds)
+            && self.call_stack == other.call_stack
+    }
+
+    /// Returns whether the filter selects no branch.
+    pub const fn is_empty(self) -> bool {
+        self.kinds.is_empty() || !(self.user || self.kernel)
+    }
+}

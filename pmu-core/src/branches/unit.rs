@@ -1,0 +1,245 @@
+//! A processor's branch records, as data.
+
+use core::fmt;
+
+use crate::branches::filter::BranchFilter;
+use crate::branches::record::{Branch, RawBranch};
+use crate::counters::registers::register_bits::RegisterBits;
+use crate::msr::address::MsrAddress;
+
+/// Description of a processor's branch records: its registers, their format, and how many records there are.
+///
+/// The vendor crates detect it: `pmu_intel::branches` and `pmu_amd::branches`. One type stands for all processors, so an
+/// interrupt handler needs no generics.
+///
+/// ```
+/// # use pmu_core::{BranchFilter, BranchUnit};
+/// fn report(unit: &BranchUnit) {
+///     println!("{} branch records", unit.depth());
+///     if let Some(recorded) = unit.recorded(BranchFilter::USER) && recorded.kernel() {
+///         println!("branches of the kernel are recorded, too: the processor does not filter by level");
+///     }
+/// }
+/// ```
+#[derive(Clone, Copy)]
+pub struct BranchUnit {
+    pub(crate) registers: BranchRegisters,
+    pub(crate) format: &'static BranchFormat,
+    pub(crate) offers: BranchOffers,
+    depth: u8,
+}
+
+/// Registers of a processor's branch records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct BranchRegisters {
+    /// What starts and stops the recording.
+    pub enable: BranchEnable,
+    /// The register that filters the branches, if the filter is not in the enabling register.
+    pub filter: Option<MsrAddress>,
+    /// The register with the number of records, if there is one. Each write of it clears all records.
+    pub depth: Option<MsrAddress>,
+    /// The freezing of the records, if the processor can freeze them.
+    pub freeze: Option<BranchFreeze>,
+    /// Order of the records in their registers.
+    pub order: BranchOrder,
+    /// Number of the first record's register with the branch's address.
+    pub from: u32,
+    /// Number of the first record's register with the target's address, if there is one.
+    pub to: Option<u32>,
+    /// Number of the first record's register with further information, if there is one.
+    pub info: Option<u32>,
+    /// Distance between the registers of adjacent records.
+    pub step: u32,
+}
+
+/// What starts and stops the recording of branches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum BranchEnable {
+    /// A register that only the recorder writes, and that also has the filter. 0 stops the recording.
+    Register(MsrAddress),
+    /// Bits of a register that has other owners, too.
+    Bits {
+        /// The recorder's bits. All of them clear: the recording is stopped.
+        bits: RegisterBits,
+        /// Their values while the processor records.
+        on: u64,
+    },
+}
+
+/// How a processor freezes its branch records when it raises the performance interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct BranchFreeze {
+    /// The bit that asks for freezing.
+    pub bit: RegisterBits,
+    /// The bit of the overflow status that the processor sets when it froze the records, with the register whose write
+    /// of the bit releases them. `None`: a processor that freezes the records clears their enable bit instead.
+    pub status: Option<(u64, MsrAddress)>,
+}
+
+/// Order of the records in their registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum BranchOrder {
+    /// The first record is the newest one, always.
+    NewestFirst,
+    /// A ring. This register has the index of the newest record.
+    Ring(MsrAddress),
+    /// The records are filled from the first one on until all are filled, and the recording then ends. The enabling
+    /// register tells how many are filled.
+    Filled {
+        /// Lowest of the four bits with the index of the next record to be filled; 0 if all are filled.
+        next: u8,
+        /// The bit that is set if there is a record at all.
+        valid: u64,
+    },
+}
+
+/// What a processor's branch records offer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct BranchOffers {
+    /// Branches can be selected by privilege level.
+    pub levels: bool,
+    /// Branches can be selected by kind.
+    pub kinds: bool,
+    /// The records can be a [call stack](BranchFilter::call_stack).
+    pub call_stack: bool,
+    /// Records tell whether the branch was mispredicted.
+    pub mispredicted: bool,
+    /// Records tell the cycles since the previous record.
+    pub cycles: bool,
+    /// Records tell the kind of the branch.
+    pub kind: bool,
+    /// Records tell a branch's part in transactions.
+    pub transaction: bool,
+    /// Counters whose events records tell, one bit for each of the general counters 0 to 3.
+    pub events: u8,
+    /// Number of bits of a virtual address, beyond which the format's words have other bits. 64: the format says all.
+    pub address_bits: u8,
+}
+
+/// A format of branch records: the functions that a vendor's crate has for it.
+pub struct BranchFormat {
+    /// Name of the format, for people.
+    pub name: &'static str,
+    /// Decodes a record; `None` for an empty or erroneous one.
+    pub decode: fn(&BranchOffers, RawBranch) -> Option<Branch>,
+    /// Whether no further record follows, seen from the first two words of this record.
+    pub is_end: fn(RawBranch) -> bool,
+    /// Returns the words with which a saved record is written back.
+    pub writable: fn(RawBranch) -> RawBranch,
+    /// Returns the value of the filter for this selection, and the selection that the processor then records, which
+    /// contains the former.
+    pub select: fn(&BranchOffers, BranchFilter) -> (u64, BranchFilter),
+    /// Whether the processor records the abort of a transaction twice.
+    pub doubles_aborts: bool,
+}
+
+impl fmt::Debug for BranchFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl BranchUnit {
+    /// Greatest number of records that a processor has.
+    pub const MAX_DEPTH: u8 = 64;
+
+    /// Describes a processor's branch records, `depth` of them.
+    ///
+    /// Returns `None` if `depth` is 0 or above [`MAX_DEPTH`](Self::MAX_DEPTH).
+    ///
+    /// # Safety
+    /// - The registers `from`, `to` and `info`, and for each further record those at distances of `step`, are such that
+    ///   no value written to them breaks memory safety: the processor neither follows an address in them nor writes
+    ///   memory for them.
+    ///
+    /// ```
+    /// # use pmu_core::{BranchFormat, BranchOffers, BranchRegisters, BranchUnit};
+    /// # fn of(registers: BranchRegisters, format: &'static BranchFormat, offers: BranchOffers) {
+    /// // SAFETY: `registers.from` is 0x1500, `to` 0x1600, `info` 0x1200: records of branches, which the processor
+    /// // writes, and never follows.
+    /// let unit = unsafe { BranchUnit::new(registers, 32, format, offers) };
+    /// # let _ = unit; }
+    /// ```
+    ///
+    /// Wrong: `from: 0xC000_0082`, the address to which SYSCALL jumps.
+    pub const unsafe fn new(
+        registers: BranchRegisters,
+        depth: u8,
+        format: &'static BranchFormat,
+        offers: BranchOffers,
+    ) -> Option<Self> {
+        if depth == 0 || depth > Self::MAX_DEPTH {
+            return None;
+        }
+        Some(Self { registers, format, offers, depth })
+    }
+
+    /// Returns the number of branches that the processor keeps.
+    pub const fn depth(&self) -> u8 {
+        self.depth
+    }
+
+    /// Returns what the records offer.
+    pub const fn offers(&self) -> &BranchOffers {
+        &self.offers
+    }
+
+    /// Returns the registers.
+    pub const fn registers(&self) -> &BranchRegisters {
+        &self.registers
+    }
+
+    /// Returns whether the processor can freeze the records when it raises the performance interrupt.
+    pub const fn can_freeze(&self) -> bool {
+        self.registers.freeze.is_some()
+    }
+
+    /// Returns whether the recording holds the counter's interrupt until all records are filled. Such a recording is
+    /// stopped before the processor goes idle, and before the counter is stopped or
+    /// frozen: an interrupt that is held would not come.
+    pub const fn holds_interrupt(&self) -> bool {
+        matches!(self.registers.order, BranchOrder::Filled { .. })
+    }
+
+    /// Returns which branches the processor records if these are asked for: the same, or more than these where its
+    /// filter cannot select them alone. Returns `None` if `filter` is empty, or is a call stack and the processor has
+    /// none.
+    pub fn recorded(&self, filter: BranchFilter) -> Option<BranchFilter> {
+        self.selection(filter).map(|(_, recorded)| recorded)
+    }
+
+    /// Decodes a record. Returns `None` if the record is empty, or if an erratum made it erroneous.
+    pub fn decode(&self, record: RawBranch) -> Option<Branch> {
+        (self.format.decode)(&self.offers, record)
+    }
+
+    /// Returns the value of the filter, and what the processor then records.
+    pub(crate) fn selection(&self, filter: BranchFilter) -> Option<(u64, BranchFilter)> {
+        if filter.is_empty() || filter.is_call_stack() && !self.offers.call_stack {
+            return None;
+        }
+        Some((self.format.select)(&self.offers, filter))
+    }
+}
+
+impl fmt::Debug for BranchUnit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { registers, format, offers, depth } = self;
+        let mut fields = f.debug_struct("BranchUnit");
+        fields.field("format", format).field("depth", depth);
+        fields.field("offers", offers).field("registers", registers).finish()
+    }
+}
+
+#[cfg(feature = "defmt")]
+impl defmt::Format for BranchUnit {
+    fn format(&self, f: defmt::Formatter<'_>) {
+        let Self { registers, format, offers, depth } = self;
+        defmt::write!(f, "{=str}, {=u8} records, {}, {}", format.name, *depth, offers, registers);
+    }
+}
