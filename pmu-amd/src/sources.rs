@@ -1,7 +1,7 @@
 //! The sources of the Amd64 interface: its table in the original release of Windows 10.
 //!
-//! The events are those of the Hammer processors (BKDG for AMD Athlon 64 and AMD Opteron, ch. 10); on later families
-//! many of the event codes select another event, or no event.
+//! The events are those of the Hammer processors (BKDG for AMD Athlon 64 and AMD Opteron, ch. 10). On later families,
+//! many of the event numbers select another event, or no event.
 
 use pmu_core::{EventSelect, ProfileSource, SourceIndex, SourceTable};
 

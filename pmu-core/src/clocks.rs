@@ -1,4 +1,4 @@
-//! The frequencies of a processor: MPERF and APERF, and the TSC's.
+//! The frequencies of a processor: the core's, by MPERF and APERF, and the TSC's.
 
 use crate::msr::access::MsrAccess;
 use crate::msr::backend::MsrBackend;

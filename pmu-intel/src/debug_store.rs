@@ -1,4 +1,4 @@
-//! The Debug Store, to which the processor itself writes branch and event records.
+//! The Debug Store: memory to which the processor itself writes branch and event records.
 //!
 //! Read first: Intel SDM vol. 3B, §18.4.9 "BTS and DS Save Area", §20.6.2.4 "Processor Event-Based
 //! Sampling".

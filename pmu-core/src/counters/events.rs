@@ -1,4 +1,4 @@
-//! Events as they are asked for, as a processor counts them, and as they are saved.
+//! Events: as the caller asks for them, as a processor counts them, and as a context switch saves them.
 
 pub(crate) mod count;
 pub(crate) mod event;

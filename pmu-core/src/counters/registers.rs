@@ -1,4 +1,5 @@
-//! A processor's counters as data, by its vendor: a counter's registers, the global registers, and the unit of both.
+//! A processor's counters, described as data by a vendor crate: each counter's registers, the global registers, and the
+//! `CounterUnit` that has both.
 
 pub(crate) mod banks;
 pub(crate) mod counter;

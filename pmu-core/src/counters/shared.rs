@@ -1,4 +1,4 @@
-//! Memory that tasks and the interrupt share, lent by the embedder.
+//! Memory that the control path and the interrupt path share, lent by the embedder.
 
 pub(crate) mod entry;
 pub(crate) mod extra;

@@ -1,4 +1,4 @@
-//! Names of registers that a caller vouches for.
+//! Register addresses whose creator promises that any value may be written to the register.
 
 use core::fmt;
 

@@ -1,4 +1,4 @@
-//! The instructions themselves: the only assembly of the library crates.
+//! Backends that execute the instructions themselves: the only assembly of the library crates.
 
 use core::arch::asm;
 #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,4 @@
-//! The address of a register, or none, in four bytes: alone, and in memory that tasks and the interrupt share.
+//! An optional register address in four bytes: as a plain value, and as an atomic that tasks and the interrupt share.
 
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;

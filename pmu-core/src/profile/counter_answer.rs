@@ -1,4 +1,4 @@
-//! The answer of a processor's counters when a session took them.
+//! Record of whether a machine's counters responded when sessions took them.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 

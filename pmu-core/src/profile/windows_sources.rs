@@ -1,4 +1,4 @@
-//! The sources that a Windows can have.
+//! The sources that a Windows version can have.
 
 use crate::profile::source::KProfileSource;
 use crate::windows::{HalInterface, Rules};

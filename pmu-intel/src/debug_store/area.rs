@@ -1,4 +1,4 @@
-//! The layouts that the processor reads and writes.
+//! Layouts of the memory that the processor reads and writes.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

@@ -1,4 +1,4 @@
-//! `perf_event_attr` as bytes: read and checked as Linux' system call does, of every size.
+//! `perf_event_attr` as bytes, of every size: read and checked as in Linux' system call.
 
 use core::fmt;
 

@@ -1,4 +1,4 @@
-//! The letters behind an event's text: levels, guests, and how the event is scheduled.
+//! The letters after an event's name: privilege levels, guests, and scheduling.
 
 use crate::perf::attr_flags::AttrFlags;
 use crate::perf::error::PerfError;

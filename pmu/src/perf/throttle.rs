@@ -1,4 +1,4 @@
-//! Throttling: at most so many interrupts of an event per tick.
+//! Throttling: a limit on an event's interrupts per timer tick.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 

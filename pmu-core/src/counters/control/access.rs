@@ -1,4 +1,5 @@
-//! Accesses to the control registers, each with one retry. Shared registers are changed by bit.
+//! Accesses to the control registers, each with one retry. In a register with several owners, only the session's bits
+//! are changed.
 
 use core::sync::atomic::Ordering::Relaxed;
 

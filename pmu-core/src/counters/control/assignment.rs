@@ -1,7 +1,7 @@
-//! Counters for events: planned before any register is accessed, then applied.
+//! Assignment of counters to events: planned before any register is accessed, then applied.
 //!
-//! A context switch and an interrupt handler plan on the kernel's stack. So a plan has two bytes per counter, and the
-//! searches change it in place.
+//! Plans are made on the kernel's stack, at a context switch for instance. So a plan has two bytes per counter, and the
+//! searches change the plan in place.
 
 pub(crate) mod apply;
 pub(crate) mod assign;

@@ -1,4 +1,4 @@
-//! The global control register as a gate: one write stops counters, one resumes them.
+//! The global control register as a gate: one write stops several counters, and another write resumes these counters.
 
 use core::sync::atomic::Ordering::Relaxed;
 

@@ -1,8 +1,8 @@
-//! The control handle of one processor's counters: its counters, and the event for which each of them runs.
+//! The control handle of one processor's counters: the session's counters, and the event for which each counter runs.
 //!
 //! The control path shares a [`CounterMemory`] and the registers with the interrupt path, and the interrupt may come
-//! between any two instructions. So a counter's slot is set *after* the counter was loaded and *before* it can run,
-//! and cleared *after* it was stopped.
+//! between any two instructions. So a counter's slot is set *after* the counter was loaded and *before* the counter can
+//! run. The slot is cleared *after* the counter was stopped.
 
 use core::marker::PhantomData;
 use core::sync::atomic::Ordering::Relaxed;

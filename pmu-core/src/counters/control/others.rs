@@ -1,4 +1,4 @@
-//! Bits of the shared control registers that are other owners'.
+//! Bits of the shared control registers that belong to other owners.
 
 use core::sync::atomic::Ordering::Relaxed;
 

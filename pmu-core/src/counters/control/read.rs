@@ -1,4 +1,4 @@
-//! Reading a running counter, which an interrupt may load again meanwhile.
+//! Reading a running counter, which an interrupt may reload during the read.
 
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;

@@ -1,4 +1,4 @@
-//! Events of a table's rows: started and stopped.
+//! Starting and stopping the events in the rows of the source's table.
 
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;

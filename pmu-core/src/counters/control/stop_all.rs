@@ -1,4 +1,4 @@
-//! Stopping a processor's counters without a session: in a panic, before another kernel is started.
+//! Stopping a processor's counters without a session: in a panic, or before another kernel is started.
 
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::registers::counter::CounterControl;

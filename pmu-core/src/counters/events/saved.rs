@@ -1,4 +1,4 @@
-//! An event that is on no processor: switched out, or made without one.
+//! An event that is on no processor: switched out, or created without a processor.
 
 use crate::counters::events::count::EventCount;
 use crate::counters::events::event::Event;

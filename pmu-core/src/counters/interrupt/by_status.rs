@@ -1,4 +1,4 @@
-//! A pass where an overflow status tells which counters overflowed.
+//! A pass on a processor whose overflow status tells which counters overflowed.
 
 use core::sync::atomic::Ordering;
 

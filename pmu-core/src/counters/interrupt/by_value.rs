@@ -1,4 +1,4 @@
-//! A pass without an overflow status: each counter's value tells of its overflow.
+//! A pass on a processor without an overflow status: each counter's value tells whether the counter overflowed.
 
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::interrupt::overflow::EventOverflow;

@@ -1,4 +1,4 @@
-//! Claim of one interrupt, for a handler that shares it with others.
+//! Claim of one interrupt, for a handler that several drivers share.
 
 use core::sync::atomic::Ordering;
 

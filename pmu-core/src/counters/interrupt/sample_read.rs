@@ -1,4 +1,4 @@
-//! The counts of an event and its group, with an overflow.
+//! The counts of an event and its group, read at an overflow.
 
 use core::sync::atomic::Ordering::Relaxed;
 

@@ -1,4 +1,4 @@
-//! The events that both vendors have under one name.
+//! The events that Intel's and AMD's processors both have, under one name.
 
 /// An event that both Intel's and AMD's processors have, under one name.
 ///

@@ -1,4 +1,4 @@
-//! Addresses of a processor's counters: general ones in banks, fixed ones with a shared control.
+//! Addresses of a processor's counters: banks of general counters, and fixed counters with a shared control register.
 
 use crate::counters::names::counter_id::MAX_FIXED;
 

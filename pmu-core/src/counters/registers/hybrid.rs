@@ -1,5 +1,5 @@
-//! The difference between a source's unit and the processor on which its events run: a hybrid machine has cores of
-//! several types.
+//! On a hybrid machine: the differences between the unit of a source and the processor on which the source's events
+//! run.
 
 use crate::counters::registers::unit::CounterUnit;
 

@@ -1,4 +1,4 @@
-//! The register that enables precise sampling, as a predecessor may have left it.
+//! The register that enables precise sampling, in which firmware or an earlier kernel may have left bits set.
 
 use crate::counters::names::counter_id::CounterSet;
 use crate::msr::access::MsrAccess;

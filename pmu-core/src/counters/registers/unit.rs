@@ -1,4 +1,4 @@
-//! A processor's counters as data: their registers, and the events that they take.
+//! A processor's counters as data: the counters' registers, and the events that the counters can count.
 
 use crate::counters::names::counter_id::{CounterId, CounterSet, MAX_FIXED, MAX_GENERAL};
 use crate::counters::names::generic_event::GenericEvent;

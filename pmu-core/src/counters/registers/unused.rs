@@ -1,4 +1,4 @@
-//! Registers that no driver here uses, and that a predecessor may have left enabled.
+//! Registers that no driver of these crates uses, and that firmware or an earlier kernel may have left enabled.
 
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::registers::unit::CounterUnit;

@@ -1,4 +1,4 @@
-//! One opened event: its select, total, times and turn.
+//! One opened event: its select, its total, its times, and its turn in rotation.
 
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};

@@ -1,4 +1,5 @@
-//! The period of an opened event, loaded into its counter in chunks: a period may be longer than any counter's load.
+//! The period of an opened event, loaded into the counter in chunks, because a period may exceed the greatest load of a
+//! counter.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;

@@ -1,4 +1,4 @@
-//! The period of an event that is on no processor, by a table's minimum.
+//! Setting the period of an event that is on no processor.
 
 use crate::counters::error::CounterError;
 use crate::counters::events::period::Period;

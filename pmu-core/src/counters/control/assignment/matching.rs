@@ -1,4 +1,4 @@
-//! Room for one more event: an augmenting path through counters and events.
+//! Search for a counter for one more event: an augmenting path through counters and events.
 
 use crate::counters::control::assignment::planner::Planner;
 use crate::counters::names::counter_id::{CounterId, CounterSet, MAX_COUNTERS};

@@ -1,7 +1,7 @@
 //! Counters of a process or a thread, saved and restored by the context switch.
 //!
-//! With a global control register one write stops all counters, and one starts them; their selects stay as they are.
-//! Between two threads that count the same events, only counters' values change.
+//! With a global control register, one write stops all counters, and one write starts them; the event selects are not
+//! changed. If the next thread counts the same events, only the counters' values are written.
 
 use crate::counters::control::handle::{CounterSession, too_little_memory};
 use crate::counters::error::CounterError;

@@ -1,4 +1,4 @@
-//! Counters that a session lends, to a guest for instance, and that continue afterwards as they were.
+//! Counters that a session lends, to a guest for instance, and that afterwards continue with their own counts.
 
 use core::sync::atomic::Ordering::Relaxed;
 
