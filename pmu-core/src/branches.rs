@@ -1,7 +1,7 @@
 //! Branch records: the last branches that a processor took, kept by the processor itself.
 //!
-//! The floor is above the counters and beside the profile sources. [`unit`] describes a processor's records as data;
-//! below it is the vocabulary: [`record`], [`filter`], [`kind`].
+//! This module uses the counters, and is independent of the profile sources. [`unit`] describes a processor's records
+//! as data. [`record`], [`filter`] and [`kind`] are the types that `unit` uses.
 
 pub(crate) mod filter;
 pub(crate) mod kind;

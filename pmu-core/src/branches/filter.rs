@@ -1,4 +1,4 @@
-//! Which branches are recorded.
+//! Selection of the branches that a processor records.
 
 use crate::branches::kind::{BranchKind, BranchKinds};
 
@@ -51,7 +51,7 @@ impl BranchFilter {
         Self { kinds: BranchKinds::CALLS_AND_RETURNS, call_stack: true, ..self }
     }
 
-    /// Returns the filter for these privilege levels: those above 0, and level 0.
+    /// Returns the filter for these privilege levels: levels above 0 if `user` is set, and level 0 if `kernel` is set.
     pub const fn at(self, user: bool, kernel: bool) -> Self {
         Self { user, kernel, ..self }
     }
@@ -81,8 +81,8 @@ impl BranchFilter {
         self.kinds.contains(kind)
     }
 
-    /// Returns whether this filter selects every branch that `other` selects, in the same way: both a call stack, or
-    /// neither.
+    /// Returns whether this filter selects every branch that `other` selects. Either both filters or neither must
+    /// record a call stack.
     pub const fn contains(self, other: Self) -> bool {
         (self.user || !other.user)
             && (self.kernel || !other.kernel)

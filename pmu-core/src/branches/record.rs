@@ -2,7 +2,7 @@
 
 use crate::branches::kind::BranchKind;
 
-/// One recorded branch. What the processor's format of records does not tell is `None`.
+/// One recorded branch. A field is `None` if the processor's format of records does not have it.
 ///
 /// ```
 /// use pmu_core::{Branch, BranchKind};
@@ -18,29 +18,29 @@ use crate::branches::kind::BranchKind;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Branch {
-    /// Address of the branch instruction. Where the processor fuses a compare with the branch, it may be the address of
-    /// the compare. After an interrupt or exception, it is the address at which the execution was interrupted.
+    /// Address of the branch instruction. If the processor fused a compare with the branch, `from` may be the address
+    /// of the compare. For an interrupt or exception, `from` is the address at which the execution was interrupted.
     ///
     /// Some early processors record offsets in the code segment instead of linear addresses.
     pub from: u64,
     /// Address of the target.
     pub to: u64,
-    /// Whether the branch was mispredicted.
+    /// Set if the branch was mispredicted.
     pub mispredicted: Option<bool>,
-    /// Core cycles since the previous recorded branch, or `u16::MAX` and more.
+    /// Core cycles since the previous recorded branch. `u16::MAX` stands for that number or more.
     pub cycles: Option<u16>,
     /// The kind of the branch.
     pub kind: Option<BranchKind>,
-    /// Whether the branch retired.
+    /// Path of the branch: speculative or not, right or wrong.
     pub path: Option<BranchPath>,
-    /// The branch's part in a transaction (TSX).
+    /// Relation of the branch to a transaction (TSX).
     pub transaction: Option<BranchTransaction>,
-    /// Events since the previous recorded branch on general counters 0 to 3, at most 3 of each counter: 3 means 3 or
-    /// more. Only events whose select asks for it are counted.
+    /// Number of events on each of general counters 0 to 3 since the previous recorded branch; 3 stands for 3 or more.
+    /// Only an event whose select enables this is counted.
     pub events: Option<[u8; 4]>,
 }
 
-/// Whether a recorded branch was on the path that the program took. (APM vol. 2, "Last Branch Stack Registers": the
+/// Relation of a recorded branch to the path that the program took. (APM vol. 2, "Last Branch Stack Registers": the
 /// valid and speculative bits of a record.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -53,7 +53,7 @@ pub enum BranchPath {
     Wrong,
 }
 
-/// Part of a recorded branch in a transaction. (SDM vol. 3B, "LBR Stack and TSX".)
+/// Relation of a recorded branch to a transaction. (SDM vol. 3B, "LBR Stack and TSX".)
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct BranchTransaction {
@@ -68,10 +68,10 @@ pub struct BranchTransaction {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct RawBranch {
-    /// Word of the register with the branch's address.
+    /// Value of the register with the branch's address.
     pub from: u64,
-    /// Word of the register with the target's address. 0 if the format has no such register.
+    /// Value of the register with the target's address; 0 if the format has no such register.
     pub to: u64,
-    /// Word of the register with further information. 0 if the format has no such register.
+    /// Value of the register with further information; 0 if the format has no such register.
     pub info: u64,
 }

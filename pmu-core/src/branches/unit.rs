@@ -9,8 +9,8 @@ use crate::msr::address::MsrAddress;
 
 /// Description of a processor's branch records: its registers, their format, and how many records there are.
 ///
-/// The vendor crates detect it: `pmu_intel::branches` and `pmu_amd::branches`. One type stands for all processors, so an
-/// interrupt handler needs no generics.
+/// `pmu_intel::branches` and `pmu_amd::branches` detect a processor's branch records, and return their description. One
+/// type describes all processors, so an interrupt handler needs no generics.
 ///
 /// ```
 /// # use pmu_core::{BranchFilter, BranchUnit};
@@ -33,33 +33,34 @@ pub struct BranchUnit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct BranchRegisters {
-    /// What starts and stops the recording.
+    /// The register that starts and stops the recording.
     pub enable: BranchEnable,
     /// The register that filters the branches, if the filter is not in the enabling register.
     pub filter: Option<MsrAddress>,
-    /// The register with the number of records, if there is one. Each write of it clears all records.
+    /// The register with the number of records, if there is one. Each write to this register clears all records.
     pub depth: Option<MsrAddress>,
     /// The freezing of the records, if the processor can freeze them.
     pub freeze: Option<BranchFreeze>,
     /// Order of the records in their registers.
     pub order: BranchOrder,
-    /// Number of the first record's register with the branch's address.
+    /// Address of the first record's register with the branch's address.
     pub from: u32,
-    /// Number of the first record's register with the target's address, if there is one.
+    /// Address of the first record's register with the target's address, if there is one.
     pub to: Option<u32>,
-    /// Number of the first record's register with further information, if there is one.
+    /// Address of the first record's register with further information, if there is one.
     pub info: Option<u32>,
     /// Distance between the registers of adjacent records.
     pub step: u32,
 }
 
-/// What starts and stops the recording of branches.
+/// The register that starts and stops the recording of branches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum BranchEnable {
-    /// A register that only the recorder writes, and that also has the filter. 0 stops the recording.
+    /// A register that belongs to the branch records alone, and that also has the filter. The value 0 stops the
+    /// recording.
     Register(MsrAddress),
-    /// Bits of a register that has other owners, too.
+    /// Bits of a register that also has other owners.
     Bits {
         /// The recorder's bits. All of them clear: the recording is stopped.
         bits: RegisterBits,
@@ -68,14 +69,15 @@ pub enum BranchEnable {
     },
 }
 
-/// How a processor freezes its branch records when it raises the performance interrupt.
+/// Registers by which a processor freezes its branch records when it raises the performance interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct BranchFreeze {
-    /// The bit that asks for freezing.
+    /// The bit that enables freezing.
     pub bit: RegisterBits,
-    /// The bit of the overflow status that the processor sets when it froze the records, with the register whose write
-    /// of the bit releases them. `None`: a processor that freezes the records clears their enable bit instead.
+    /// The bit of the overflow status that the processor sets when it freezes the records, and the register to which
+    /// the driver writes this bit to release the records. If `None`, the processor freezes the records by clearing
+    /// their enable bit.
     pub status: Option<(u64, MsrAddress)>,
 }
 
@@ -83,12 +85,12 @@ pub struct BranchFreeze {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum BranchOrder {
-    /// The first record is the newest one, always.
+    /// The first register always has the newest record.
     NewestFirst,
-    /// A ring. This register has the index of the newest record.
+    /// The registers are a ring. This register has the index of the newest record.
     Ring(MsrAddress),
-    /// The records are filled from the first one on until all are filled, and the recording then ends. The enabling
-    /// register tells how many are filled.
+    /// The processor fills the records from the first on, and ends the recording when all records are filled. The
+    /// enabling register tells how many records are filled.
     Filled {
         /// Lowest of the four bits with the index of the next record to be filled; 0 if all are filled.
         next: u8,
@@ -97,7 +99,7 @@ pub enum BranchOrder {
     },
 }
 
-/// What a processor's branch records offer.
+/// Capabilities of a processor's branch records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct BranchOffers {
@@ -113,28 +115,28 @@ pub struct BranchOffers {
     pub cycles: bool,
     /// Records tell the kind of the branch.
     pub kind: bool,
-    /// Records tell a branch's part in transactions.
+    /// Records tell the branch's relation to a transaction.
     pub transaction: bool,
-    /// Counters whose events records tell, one bit for each of the general counters 0 to 3.
+    /// General counters whose events the records count: bits 0 to 3 stand for counters 0 to 3.
     pub events: u8,
-    /// Number of bits of a virtual address, beyond which the format's words have other bits. 64: the format says all.
+    /// Number of address bits in a record. If it is below 64, the format has other information in the bits above.
     pub address_bits: u8,
 }
 
-/// A format of branch records: the functions that a vendor's crate has for it.
+/// A format of branch records, as functions of a vendor crate.
 pub struct BranchFormat {
     /// Name of the format, for people.
     pub name: &'static str,
-    /// Decodes a record; `None` for an empty or erroneous one.
+    /// Decodes a record. Returns `None` if the record is empty or erroneous.
     pub decode: fn(&BranchOffers, RawBranch) -> Option<Branch>,
-    /// Whether no further record follows, seen from the first two words of this record.
+    /// Returns whether no further record follows this record, judged by the record's first two words.
     pub is_end: fn(RawBranch) -> bool,
     /// Returns the words with which a saved record is written back.
     pub writable: fn(RawBranch) -> RawBranch,
-    /// Returns the value of the filter for this selection, and the selection that the processor then records, which
-    /// contains the former.
+    /// Returns the value of the filter register for a selection, and the selection that the processor then records. The
+    /// second selection contains the first.
     pub select: fn(&BranchOffers, BranchFilter) -> (u64, BranchFilter),
-    /// Whether the processor records the abort of a transaction twice.
+    /// Set if the processor records the abort of a transaction twice.
     pub doubles_aborts: bool,
 }
 
@@ -153,9 +155,9 @@ impl BranchUnit {
     /// Returns `None` if `depth` is 0 or above [`MAX_DEPTH`](Self::MAX_DEPTH).
     ///
     /// # Safety
-    /// - The registers `from`, `to` and `info`, and for each further record those at distances of `step`, are such that
-    ///   no value written to them breaks memory safety: the processor neither follows an address in them nor writes
-    ///   memory for them.
+    /// - No value written to the registers `from`, `to` and `info`, and to the registers at distances of `step` for the
+    ///   further records, breaks memory safety. The processor neither follows an address in these registers, nor writes
+    ///   to memory because of them.
     ///
     /// ```
     /// # use pmu_core::{BranchFormat, BranchOffers, BranchRegisters, BranchUnit};
@@ -199,16 +201,16 @@ impl BranchUnit {
         self.registers.freeze.is_some()
     }
 
-    /// Returns whether the recording holds the counter's interrupt until all records are filled. Such a recording is
-    /// stopped before the processor goes idle, and before the counter is stopped or
-    /// frozen: an interrupt that is held would not come.
+    /// Returns whether the recording holds the counter's interrupt until all records are filled. Stop such a recording
+    /// before the processor goes idle, and before the counter is stopped or frozen: otherwise an interrupt that is held
+    /// does not come.
     pub const fn holds_interrupt(&self) -> bool {
         matches!(self.registers.order, BranchOrder::Filled { .. })
     }
 
-    /// Returns which branches the processor records if these are asked for: the same, or more than these where its
-    /// filter cannot select them alone. Returns `None` if `filter` is empty, or is a call stack and the processor has
-    /// none.
+    /// Returns the branches that the processor records for this filter. The result has more branches than `filter` if
+    /// the processor's own filter cannot select exactly these branches. Returns `None` if `filter` is empty, or if
+    /// `filter` is a call stack and the processor cannot record call stacks.
     pub fn recorded(&self, filter: BranchFilter) -> Option<BranchFilter> {
         self.selection(filter).map(|(_, recorded)| recorded)
     }
