@@ -170,8 +170,8 @@ impl Machine {
         WithOpenedEvents::new(self, events)
     }
 
-    /// Returns the opened events of one processor, whose table is `events`, without any source. The events run on those
-    /// counters that both this processor and the boot processor have.
+    /// Returns an event source with only the opened events of one processor, whose table is `events`. The events run on
+    /// those counters that both this processor and the boot processor have.
     ///
     /// The core types of a hybrid machine differ in their counters. To use all counters of a processor of a hybrid
     /// machine, create [`OpenedEvents::new`] from the processor's own [`unit_of`](SourceInterface::unit_of), and call

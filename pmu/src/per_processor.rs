@@ -79,8 +79,8 @@ unsafe impl<I: Send, M: Send, P: Send> OnProcessor for Session<'_, I, M, P> {}
 // sent (`S`, `M`, `P`), or shared (the counter memory, which is atomics).
 unsafe impl<S: Send, M: Send, P: Send> OnProcessor for CounterSession<'_, S, M, P> {}
 
-/// Storage with one slot for each of `N` processors, in a static. A slot holds a value that must stay on its processor,
-/// such as a [`Session`].
+/// Storage for a static, with one slot for each of `N` processors. A slot holds a value that must stay on its
+/// processor, such as a [`Session`].
 ///
 /// ```
 /// use pmu::{OnProcessor, PerProcessor, Processors};

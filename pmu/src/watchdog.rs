@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32};
 use pmu_core::{CounterMemory, CounterUnit, Event, EventId, GenericEvent};
 
 /// Hard-lockup detector of one processor, which reports by an NMI that the processor has not taken its timer tick for
-/// seconds.
+/// several seconds.
 ///
 /// An event of cycles interrupts by NMI every few seconds of the processor's work. If the processor's own timer tick
 /// has not come since the previous interrupt, the processor is stuck with interrupts off.

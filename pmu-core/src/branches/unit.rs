@@ -43,11 +43,11 @@ pub struct BranchRegisters {
     pub freeze: Option<BranchFreeze>,
     /// Order of the records in their registers.
     pub order: BranchOrder,
-    /// Address of the first record's register with the branch's address.
+    /// Address of the register that holds the first record's branch address.
     pub from: u32,
-    /// Address of the first record's register with the target's address, if there is one.
+    /// Address of the register that holds the first record's target address, if there is one.
     pub to: Option<u32>,
-    /// Address of the first record's register with further information, if there is one.
+    /// Address of the register that holds the first record's further information, if there is one.
     pub info: Option<u32>,
     /// Distance between the registers of adjacent records.
     pub step: u32,
@@ -186,7 +186,7 @@ impl BranchUnit {
         self.depth
     }
 
-    /// Returns what the records offer.
+    /// Returns the capabilities of the records.
     pub const fn offers(&self) -> &BranchOffers {
         &self.offers
     }

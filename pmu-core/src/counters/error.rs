@@ -83,7 +83,7 @@ pub enum CounterError {
     /// the event since the counter's last interrupt is lost. The event can be started again.
     CounterLost(EventId),
     /// No counter is free for the event. Each counter that can count the event has faulted, or is used by an event that
-    /// does not give way. After a [`service`](crate::service) that [masked](ServiceError::masked) the interrupt, every
+    /// keeps its counter. After a [`service`](crate::service) that [masked](ServiceError::masked) the interrupt, every
     /// counter is treated as faulted until [`reprogram`](crate::CounterSession::reprogram).
     NoFreeCounter,
     /// The [extra register](crate::Event::with_extra) at this address is not available to the event. Either running
@@ -107,13 +107,13 @@ pub enum CounterError {
     NotRestorable,
     /// A register access failed, and the operation was undone.
     Access(MsrFault),
-    /// A register access failed, and the operation could not be undone, because this register does not answer. The
-    /// register's counter is presumed running, and no event uses the counter, until the counter is [programmed
+    /// A register access failed, and the operation could not be undone, because accesses to this register failed again.
+    /// The register's counter is presumed running, and no event uses the counter, until the counter is [programmed
     /// again](crate::CounterSession::reprogram) or shut down.
     Faulted(MsrFault),
 }
 
-/// Failure to service an interrupt: a register of a counter, or a global register, does not answer.
+/// Failure to service an interrupt: accesses to a counter's register or to a global register failed.
 ///
 /// ```
 /// use pmu_core::{Claim, CounterSet, MsrErrorKind, MsrFault, MsrOperation, Serviced, ServiceError};

@@ -230,7 +230,7 @@ pub enum AttrError {
 }
 
 impl AttrError {
-    /// Returns the number with which Linux' system call reports the error, as a positive number: `E2BIG` (7), `EFAULT`
+    /// Returns the `errno` value of Linux' system call for this error, as a positive number: `E2BIG` (7), `EFAULT`
     /// (14), `EINVAL` (22).
     pub const fn errno(self) -> i32 {
         match self {

@@ -58,7 +58,7 @@ pub enum PerfError {
 }
 
 impl PerfError {
-    /// Returns the number with which Linux' system call reports the error, as a positive number: `ENOENT` (2), `EINVAL`
+    /// Returns the `errno` value of Linux' system call for this error, as a positive number: `ENOENT` (2), `EINVAL`
     /// (22), `EOPNOTSUPP` (95).
     ///
     /// ```

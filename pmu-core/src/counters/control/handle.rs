@@ -174,8 +174,8 @@ pub struct CounterSession<'a, S, M, P> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SessionCounters {
-    /// Counters that answered when the session took them. The session's events run on these counters. A counter that
-    /// faults later stays in this set, but no event uses the faulted counter until
+    /// Counters that the session took and [verified](CounterSession::take). The session's events run on these counters.
+    /// A counter that faults later stays in this set, but no event uses the faulted counter until
     /// [`reprogram`](CounterSession::reprogram).
     pub usable: CounterSet,
     /// Counters that the session does not use, because a register access faulted, or because a value written to the

@@ -34,7 +34,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`OwnControlBits`](CounterError::OwnControlBits): some of `bits` belong to the session's counters, the
     ///   session's counters are [lent](Self::lend), or the processor has no global control register.
     /// - [`Access`](CounterError::Access): a register access failed, and the register is unchanged.
-    /// - [`Faulted`](CounterError::Faulted): the register does not answer. The session's events may no longer run.
+    /// - [`Faulted`](CounterError::Faulted): accesses to the register failed. The session's events may no longer run.
     pub fn set_others_control(&mut self, bits: u64, enabled: bool) -> Result<(), CounterError> {
         let not_others = CounterError::OwnControlBits(bits & self.own().bits());
         let global = self.unit().global().filter(|_| self.has_own()).ok_or(not_others)?;

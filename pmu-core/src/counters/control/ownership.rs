@@ -25,10 +25,10 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// - The call enables the counters in the global control register, if there is one.
     /// - The call acknowledges overflow bits that a predecessor left set, and unmasks the LVT entry.
     ///
-    /// The session does not take a counter that did not answer, or for which the memory has no slot. The session does
-    /// not access such a counter again. If the source's table of opened events has no room for any event, the session
-    /// takes no fixed counters either, because only opened events use fixed counters. [`counters`](Self::counters) also
-    /// returns the counters that were not taken.
+    /// The session does not take a counter that failed this verification, or for which the memory has no slot. The
+    /// session does not access such a counter again. If the source's table of opened events has no room for any event,
+    /// the session takes no fixed counters either, because only opened events use fixed counters.
+    /// [`counters`](Self::counters) also returns the counters that were not taken.
     ///
     /// ```
     /// # use pmu_core::{
@@ -58,7 +58,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// - [`NoCounters`](CounterError::NoCounters): the source's unit has no counters, for the reason in the error.
     /// - [`OtherProcessor`](CounterError::OtherProcessor): the processor has none of the requested counters.
     /// - [`InsufficientMemory`](CounterError::InsufficientMemory): the memory has no slot for any requested counter.
-    /// - [`Unresponsive`](CounterError::Unresponsive): none of the requested counters answers.
+    /// - [`Unresponsive`](CounterError::Unresponsive): none of the requested counters could be verified.
     /// - [`Access`](CounterError::Access): an access of a global register failed.
     ///
     /// After an error none of these counters runs. If an interrupt came during the call, the LVT entry may be masked.
@@ -181,7 +181,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         verified
     }
 
-    /// Takes counters that another owner gave up, and returns the counters that answered. Counters that the session
+    /// Takes counters that another owner gave up, and returns the counters that were taken. Counters that the session
     /// already has stay as they are. After the call, the other owner must not enable the taken counters in the global
     /// control register.
     ///
@@ -203,9 +203,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): this processor lacks one of the counters, the memory has no
     ///   slot for one of the counters, or the session's counters are [lent](Self::lend).
-    /// - [`Unresponsive`](CounterError::Unresponsive): none of the counters answers.
-    /// - [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): the global control register does not
-    ///   answer.
+    /// - [`Unresponsive`](CounterError::Unresponsive): none of the counters could be verified.
+    /// - [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): accesses to the global control register
+    ///   failed.
     pub fn take_more(
         &mut self,
         processor: &CounterUnit,
@@ -262,8 +262,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): one of the counters is in use or has faulted, one of the
     ///   counters does not belong to the session, or the call would leave the session without a counter.
-    /// - [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): the global control register does not
-    ///   answer, or a counter's control register that [`save`](Self::save) left programmed does not answer.
+    /// - [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): accesses failed to the global control
+    ///   register, or to a counter's control register that [`save`](Self::save) left programmed.
     pub fn give_back(&mut self, counters: CounterSet) -> Result<(), CounterError> {
         let rest = self.own().without(counters);
         let in_use = |slot: &CounterSlot| {
@@ -300,8 +300,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// ```
     ///
     /// # Errors
-    /// [`Faulted`](CounterError::Faulted): a register did not answer; the error names the first such register. All
-    /// counters whose registers answered were stopped. The session stays open, and `shut_down` may be called again.
+    /// [`Faulted`](CounterError::Faulted): accesses to a register failed; the error names the first such register. All
+    /// other counters were stopped. The session stays open, and `shut_down` may be called again.
     pub fn shut_down(&mut self) -> Result<(), CounterError> {
         if !self.is_open() {
             return Ok(());

@@ -20,10 +20,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// hibernation, or after the processor was offline. Call this on each processor before its next performance
     /// interrupt can come.
     ///
-    /// Returns the counters whose events start their periods anew. The events' old periods are abandoned. The total of
-    /// such an event lacks what the counter counted for the event since the counter's last interrupt. To keep the
-    /// counts, a kernel that knows of a suspend stops its events, or [switches](Self::switch_out) them out, before the
-    /// suspend.
+    /// Returns the counters whose events begin a new period, without finishing the old period. The total of such an
+    /// event lacks what the counter counted for the event since the counter's last interrupt. To keep the counts, a
+    /// kernel that knows of a suspend stops its events, or [switches](Self::switch_out) them out, before the suspend.
     ///
     /// A counter whose registers kept their contents continues. If an overflow of such a counter is pending, the call
     /// reports the overflow to `overflowed`, because the interrupt may be lost. The interrupted address is unknown, so
@@ -45,8 +44,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// - [`Faulted`](CounterError::Faulted): a register did not answer; the error names the first such register. All
-    ///   other registers were programmed. If an event's counter cannot be programmed, or its [extra
+    /// - [`Faulted`](CounterError::Faulted): accesses to a register failed; the error names the first such register.
+    ///   All other registers were programmed. If an event's counter cannot be programmed, or its [extra
     ///   register](crate::Event::with_extra) cannot be written, neither the event nor its group runs.
     /// - [`NotAvailable`](CounterError::NotAvailable): the session's counters are [lent](Self::lend).
     pub fn reprogram(

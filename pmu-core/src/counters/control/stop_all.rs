@@ -15,9 +15,9 @@ use crate::msr::fault::MsrFault;
 /// such registers.
 ///
 /// The call needs no session, and does not end sessions. After this call, use this processor's sessions only for
-/// [`reprogram`](crate::CounterSession::reprogram), which starts the sessions' events anew. If a performance
-/// interrupt still comes after this call, and its handler calls [`service`](crate::service), `service` may write the
-/// global control register once more. Each counter's own control bits stay clear.
+/// [`reprogram`](crate::CounterSession::reprogram), which starts the sessions' events again. If a performance interrupt
+/// still comes after this call, and its handler calls [`service`](crate::service), `service` may write the global
+/// control register once more. Each counter's own control bits stay clear.
 ///
 /// # Context
 /// Any: task, interrupt, NMI, panic handler.

@@ -36,12 +36,11 @@ const SERVED_WITHIN: u64 = 1 << 31;
 /// may also call `sample_read` after `service`. `source`, `msr` and `memory` are the arguments of `service`. `now` is a
 /// time of the clock that the session's operations use.
 ///
-/// The counts are complete up to the moment at which they are read:
-/// - If the processor [freezes](crate::CounterSession::freeze_on_interrupt) its counters, all counts are of the moment
-///   of the overflow.
-/// - If `service` stops the counters, all counts are of the moment at which it stopped them.
-/// - Otherwise (AMD before PerfMonV2, Intel's version 1, and after `service`), each count is of the moment of its own
-///   RDPMC.
+/// Each count is complete up to one of these moments:
+/// - If the processor [freezes](crate::CounterSession::freeze_on_interrupt) its counters: the moment of the overflow,
+///   for all counts.
+/// - If `service` stops the counters: the moment at which `service` stopped them, for all counts.
+/// - Otherwise (AMD before PerfMonV2, Intel's version 1, and after `service`): the moment of the count's own RDPMC.
 ///
 /// ```
 /// use pmu_core::{CounterMemory, EventOverflow, EventSource, GroupError, MsrBackend, Platform, sample_read, service};
@@ -78,8 +77,8 @@ const SERVED_WITHIN: u64 = 1 << 31;
 ///   its counter.
 /// - [`Access`](CounterError::Access): the counter or the overflow status could not be read.
 /// - [`NotAvailable`](CounterError::NotAvailable), only within the closure: the event has no period, and its counter
-///   wrapped less than 2³¹ events ago. `service` has not handled the wrap yet, so the event's total may lack it. After
-///   `service` the count can be read.
+///   wrapped less than 2³¹ events ago. `service` has not handled the wrap yet, so the event's total may be too low.
+///   After `service` the count can be read.
 pub fn sample_read<'a, S: EventSource, M: MsrBackend>(
     source: &'a S,
     msr: &'a M,

@@ -18,7 +18,7 @@ use crate::platform::Platform;
 /// [`shut_down`](crate::CounterSession::shut_down) as spurious.
 ///
 /// If an interrupt interrupts this call and calls `service` again, the nested call returns [`Ours`](Claim::Ours) at
-/// once. The outer call then makes another pass.
+/// once. The outer call then makes another pass over the counters.
 ///
 /// ```
 /// # use pmu_core::{Claim, CounterMemory, EventSource, MsrBackend, Platform};
@@ -35,9 +35,9 @@ use crate::platform::Platform;
 /// ```
 ///
 /// # Context
-/// Any context, including interrupt and NMI. The time is bounded by the number of counters, once for the call and once
-/// for each nested interrupt. The call takes no lock, does not allocate, and does not panic unless `overflowed` does.
-/// If `overflowed` unwinds, later interrupts are recorded but not serviced, until
+/// Any context, including interrupt and NMI. The call makes one pass over the counters, and one more pass for each
+/// nested interrupt. The call takes no lock, does not allocate, and does not panic unless `overflowed` does. If
+/// `overflowed` unwinds, later interrupts are recorded but not serviced, until
 /// [`reprogram`](crate::CounterSession::reprogram).
 ///
 /// # Errors

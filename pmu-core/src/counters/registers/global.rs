@@ -13,7 +13,7 @@ use crate::msr::address::MsrAddress;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct GlobalRegisters {
     /// The control register, with one bit per counter. A counter counts only while its bit in this register and the
-    /// enable bits of its own control are set.
+    /// enable bits of its own control register are set.
     pub control: MsrAddress,
     /// The overflow status register, with one bit per counter, set when the counter has overflowed.
     pub status: MsrAddress,

@@ -15,8 +15,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// `PERF_EVENT_IOC_PERIOD` does. The event's count continues. In contrast,
     /// [`EventTable::set_period`](crate::EventTable::set_period) keeps the old period until the next overflow.
     ///
-    /// If an overflow is pending, the call reports it to `overflowed`, in place of its interrupt. If that interrupt
-    /// still comes, [`service`](crate::service) claims it as spurious.
+    /// If an overflow is pending, the call reports the overflow to `overflowed`, instead of the interrupt. If that
+    /// interrupt still comes, [`service`](crate::service) claims it as spurious.
     ///
     /// An event that waits for a counter may need at most one more occurrence to end its old period. Then the overflow
     /// of the old period is reported once the event has a counter, and the new period begins after it.
@@ -42,8 +42,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`Period`](CounterError::Period): the period is below the table's minimum, or does not fit in 63 bits.
     /// - [`Access`](CounterError::Access): a register access failed. The event and its group are stopped, and the
     ///   event's count is complete.
-    /// - [`Faulted`](CounterError::Faulted): a register does not answer. The event and its group are stopped, and what
-    ///   the counter counted since its last interrupt is lost.
+    /// - [`Faulted`](CounterError::Faulted): accesses to a register failed. The event and its group are stopped, and
+    ///   what the counter counted for the event since the counter's last interrupt is lost.
     pub fn apply_period(
         &mut self,
         event: EventId,

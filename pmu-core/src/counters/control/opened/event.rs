@@ -245,8 +245,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
     /// - [`InGroup`](CounterError::InGroup): the event stops only with its group.
     /// - [`NotStarted`](CounterError::NotStarted): the event is not started.
-    /// - [`Faulted`](CounterError::Faulted): the counter's registers do not answer, and what the counter counted since
-    ///   it was last read is lost.
+    /// - [`Faulted`](CounterError::Faulted): accesses to the counter's registers failed, and what the counter counted
+    ///   since it was last read is lost.
     pub fn stop_event(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         let entry = self.ungrouped(event)?;
         if !self.is_started(event) {

@@ -28,8 +28,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// [`Faulted`](CounterError::Faulted): a counter's control register did not answer, and the counter's event does
-    /// not run.
+    /// [`Faulted`](CounterError::Faulted): accesses to a counter's control register failed, and the counter's event
+    /// does not run.
     pub fn set_virtualization(&mut self, on: bool) -> Result<(), CounterError> {
         if self.table().virtualization() == on || !self.is_open() {
             return Ok(());

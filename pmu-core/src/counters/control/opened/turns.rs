@@ -37,8 +37,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// If no event waits, no register is accessed.
     ///
-    /// If the counter of a rotating event faults, the event waits for its turn. What the faulted counter counted for
-    /// the event since the counter's last interrupt is lost. If the event does not rotate, it must be started again.
+    /// If the counter of a rotating event faults, the event waits until a rotation gives it another counter. What the
+    /// faulted counter counted for the event since the counter's last interrupt is lost. If the event does not rotate,
+    /// it must be started again.
     ///
     /// If an event loses its counter while an overflow is pending, the overflow is reported later: at the event's first
     /// occurrence after it has a counter again.

@@ -76,7 +76,7 @@ impl<S: ?Sized + AsRef<[SavedCounter]>> SavedCounters<S> {
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Stops every counter that counts an event of the source's table, and saves the counters' state in `area`, whose
     /// old contents are replaced. Events opened by [`open_event`](Self::open_event) continue. If an overflow is
-    /// pending, the call reports it once to `overflowed`, in place of its interrupt. If that interrupt still comes,
+    /// pending, the call reports the overflow to `overflowed`, instead of the interrupt. If that interrupt still comes,
     /// [`service`](crate::service) claims it as spurious.
     ///
     /// A kernel usually calls this with preemption off.
@@ -96,8 +96,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - [`InsufficientMemory`](CounterError::InsufficientMemory): `area` has too few places. Nothing was changed.
     /// - [`Access`](CounterError::Access): a register access failed. Nothing was changed.
-    /// - [`Faulted`](CounterError::Faulted): a counter's register did not answer, and the counter's count is lost. The
-    ///   other counters were saved.
+    /// - [`Faulted`](CounterError::Faulted): accesses to a counter's register failed, and the counter's count is lost.
+    ///   The other counters were saved.
     /// - [`RegistersLost`](CounterError::RegistersLost), only with a global control register: a counter's registers
     ///   lost their contents. The counter's count is lost, and the counter was saved as at the beginning of its period.
     pub fn save(

@@ -18,7 +18,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Takes a thread's events from this processor: stops and closes the events that are open here, and keeps their
     /// counts and the remainders of their periods in `events`. All other events on the processor continue.
     ///
-    /// If an overflow is pending, the call reports it once to `overflowed`, in place of its interrupt. If that
+    /// If an overflow is pending, the call reports the overflow to `overflowed`, instead of the interrupt. If that
     /// interrupt still comes, [`service`](crate::service) claims it as spurious.
     ///
     /// If `events` has any event of a [group](Self::open_group), all events of the group leave their counters. The
@@ -48,8 +48,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// Returns the events that failed, and the reason of the first failure. All other events were taken.
     ///
-    /// - [`Faulted`](CounterError::Faulted): a register of the event's counter does not answer.
-    /// - [`CounterLost`](CounterError::CounterLost): a register of the event's counter did not answer earlier.
+    /// - [`Faulted`](CounterError::Faulted): accesses to a register of the event's counter failed.
+    /// - [`CounterLost`](CounterError::CounterLost): accesses to a register of the event's counter failed earlier.
     ///
     /// Despite either error, the event is taken, and starts again when it is switched in. What the counter counted for
     /// the event since the counter's last interrupt is lost.

@@ -22,8 +22,8 @@ use crate::platform::Platform;
 /// Call [`end`](Self::end) on every path, also before an early return by `?`. Dropping a window instead accesses no
 /// register, and leaves the counters lent:
 /// - The session's operations find no counters, and its events count nothing.
-/// - The end of the session's next window restores the events. The events' periods begin anew. What a counter counted
-///   for its event since the counter's last interrupt is lost.
+/// - The end of the session's next window restores the events. The events begin new periods. What a counter counted for
+///   its event since the counter's last interrupt is lost.
 /// - [`shut_down`](CounterSession::shut_down) still stops the counters.
 /// - Overflow bits that the borrower left set in the status register, and values that it left in
 ///   [added](LentCounters::add_unowned) counters, are never cleared.
@@ -51,7 +51,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// unmasks an entry that is still masked. The events' times do not advance during the window, from the `now` of
     /// this call to the `now` of [`end`](CounterWindow::end).
     ///
-    /// If an overflow is pending, the call reports it once to `overflowed`, in place of its interrupt. If that
+    /// If an overflow is pending, the call reports the overflow to `overflowed`, instead of the interrupt. If that
     /// interrupt still comes, `service` claims it as spurious.
     ///
     /// The window, with its end, costs these accesses:

@@ -63,8 +63,8 @@ impl LentCounters {
 
     /// Records whether the borrower has programmed any register. The borrower calls this with `true` before its first
     /// write, and with `false` after it has disarmed, cleared and acknowledged everything that it programmed. If the
-    /// last value is `true`, the window's [end](crate::CounterWindow::end) disarms, clears and acknowledges what the
-    /// borrower programmed.
+    /// last recorded value is `true`, the window's [end](crate::CounterWindow::end) disarms, clears and acknowledges
+    /// what the borrower programmed.
     ///
     /// ```
     /// # use pmu_core::LentCounters;
