@@ -93,8 +93,8 @@ impl<const P: usize> Mailbox<P> {
         }
     }
 
-    /// Makes the mailbox usable again for a processor after a call of [`drain`](Self::drain) there ended without
-    /// returning or unwinding.
+    /// Makes the mailbox usable again for a processor, after a call of [`drain`](Self::drain) on that processor ended
+    /// without returning or unwinding.
     ///
     /// A call of `drain` ends in this way if the task that made the call is killed, or if the processor is reset. If
     /// the call was serving a request, the profile source that the request names may still be running; the next call of

@@ -79,7 +79,7 @@ pub trait ProfileHardware {
     /// Returns whether the profile interface supports a source.
     fn supports(&self, source: KProfileSource) -> bool;
 
-    /// Starts a source on an active processor on which it does not run.
+    /// Starts a source on an active processor on which the source does not run.
     ///
     /// # Errors
     /// The reason that the source does not run. If this crate made the call to start a profile, it then undoes the
@@ -91,7 +91,7 @@ pub trait ProfileHardware {
         source: KProfileSource,
     ) -> Result<(), InterfaceError>;
 
-    /// Stops a source on an active processor on which it was started.
+    /// Stops a source on an active processor on which the source was started.
     ///
     /// # Errors
     /// The reason that the source may still be running. This crate does not try the stop again.

@@ -78,7 +78,7 @@ impl Bucket {
         size.div_ceil(self.bytes())
     }
 
-    /// Returns whether a buffer has a counter for each bucket of a range, by the check that a Windows version makes.
+    /// Returns whether a buffer has a counter for each bucket of a range, as the Windows version of `rules` checks it.
     ///
     /// Before version 1703, Windows compared sizes in bytes instead of numbers of counters. This comparison accepts
     /// some buffers that are too small. It can accept such a buffer if the last bucket is partial, or if the buffer's

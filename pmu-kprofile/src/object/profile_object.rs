@@ -103,8 +103,8 @@ impl<'b> ProfileObject<'b> {
 
     /// Returns the range of addresses that a basic object profiles; `None` for a callback object.
     ///
-    /// The end of the returned range is exclusive. If the object's Windows version also counts interrupts at the end
-    /// address, the returned range has the same end nevertheless.
+    /// The end of the returned range is exclusive, even if the object's Windows version also counts interrupts at the
+    /// end address.
     pub fn range(&self) -> Option<Range<u64>> {
         self.as_basic().map(|basic| basic.base..basic.limit)
     }
@@ -183,9 +183,9 @@ impl<'b> ProfileObject<'b> {
 
     /// Returns whether the object's source runs on a processor for this object.
     ///
-    /// The source runs for the object from the start of the source on the processor until the source is stopped there,
-    /// or until this crate learns that the processor went down or lost its state. After an operation that failed on
-    /// one processor, this function tells on which other processors the operation succeeded.
+    /// The result is `true` from the start of the source on the processor until the stop of the source there, or until
+    /// this crate learns that the processor went down or lost its state. After an operation that failed on one
+    /// processor, this function tells on which other processors the operation succeeded.
     ///
     /// # Context
     /// Any.

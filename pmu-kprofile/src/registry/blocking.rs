@@ -1,6 +1,6 @@
 //! The operations that wait: the feature `critical-section`. Each attempt at the write lock is made inside a critical
-//! section, so a task that took the lock is not preempted before it knows. The embedder's implementation of the
-//! critical section decides the order of waiting tasks.
+//! section, so a task that took the lock is not preempted before it knows that it has the lock. The embedder's
+//! implementation of the critical section decides the order of waiting tasks.
 
 use pmu_core::{ProcessId, ProcessorNumber};
 

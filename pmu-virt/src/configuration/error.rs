@@ -11,7 +11,8 @@ pub enum ConfigurationError {
     Version(u8),
     /// There is no general counter.
     NoGeneralCounter,
-    /// The bitmap of general counters has gaps, but the configuration lacks leaf 0x23, which declares them.
+    /// The bitmap of general counters has gaps, but the configuration lacks leaf 0x23, without which CPUID cannot
+    /// declare gaps.
     GeneralGaps {
         /// Bitmap of the general counters.
         general: u8,

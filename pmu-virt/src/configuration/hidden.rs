@@ -31,7 +31,7 @@ pub struct HiddenConfiguration {
 /// Answer to RDMSR and WRMSR of the registers of an absent PMU.
 ///
 /// On AMD, the four selects and counters at C001_0000–7 read 0 and ignore writes whichever variant is set, because
-/// guests assume that every processor has them.
+/// guests assume that every processor has these registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum HiddenRegisters {

@@ -29,8 +29,8 @@ impl fmt::Display for FedEventsError {
 
 impl core::error::Error for FedEventsError {}
 
-/// The event belongs to other [`FedEvents`](crate::FedEvents) than the feed, or the feed to other `FedEvents` than the
-/// PMU. Nothing was counted.
+/// The event is not one of the feed's [`FedEvents`](crate::FedEvents), or the feed was not created for the PMU's
+/// `FedEvents`. Nothing was counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct OtherEvents;
@@ -49,7 +49,7 @@ impl core::error::Error for OtherEvents {}
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum ExchangeError {
-    /// The feed belongs to other [`FedEvents`](crate::FedEvents) than those of the PMU.
+    /// The feed was not created for the PMU's [`FedEvents`](crate::FedEvents).
     OtherEvents,
     /// The feed has a count of an event that is not in the new [`FedEvents`](crate::FedEvents).
     Remainder,

@@ -112,7 +112,7 @@ pub struct HostCounters {
 impl HostCounters {
     /// Describes the counters of a processor with this PMU. A configuration does not tell whether an Intel processor
     /// has PERF_METRICS, so on Intel the hypervisor always [intercepts](Self::intercepts) RDPMC and the global
-    /// registers. With [`from_cpuid`](Self::from_cpuid) instead, it does so only if necessary.
+    /// registers. With [`from_cpuid`](Self::from_cpuid), the hypervisor intercepts them only if necessary.
     ///
     /// # Errors
     /// `host` is invalid, or lacks a feature that switching guests needs:

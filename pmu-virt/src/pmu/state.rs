@@ -144,7 +144,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     }
 
     /// Creates a PMU in this state, under the embedder's policy. `configuration` is the configuration that the guest
-    /// sees in CPUID, and must equal that of the state.
+    /// sees in CPUID, and must equal the configuration in the state.
     ///
     /// ```
     /// use pmu_virt::{AllowAll, Configuration, FedEvents, IntelConfiguration, StateError, VirtualPmu};

@@ -99,7 +99,7 @@ impl Configuration {
     /// Returns every register of the vendor's PMUs, whether or not this processor has it. A hypervisor intercepts these
     /// registers for the PMU.
     ///
-    /// The hypervisor hands an access to such a register to [`VirtualPmu::read`](crate::VirtualPmu::read) or
+    /// The hypervisor hands an access to one of these registers to [`VirtualPmu::read`](crate::VirtualPmu::read) or
     /// [`VirtualPmu::write`](crate::VirtualPmu::write), which answer [`Unhandled`](crate::Read::Unhandled) for any
     /// other register. The configuration must pass its [check](Self::check).
     ///
