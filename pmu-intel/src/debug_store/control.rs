@@ -36,8 +36,8 @@ pub struct ProcessorProfileControl<'m, const RESETS: usize = 4> {
 impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
     /// Creates the control of a processor that has no area yet, by the rules of [`Rules::LATEST`].
     ///
-    /// The area will be in `memory`, which is not used for any other processor. If `memory` is `None`, the creation of
-    /// the area fails.
+    /// The area will be in `memory`, which must not be used for any other processor. If `memory` is `None`, the
+    /// creation of the area fails.
     pub const fn new(memory: Option<&'m ControlAreaMemory<RESETS>>) -> Self {
         Self::as_of(Rules::LATEST, memory)
     }

@@ -80,7 +80,7 @@ pub struct PerfAttributes {
     /// `type`: [`PERF_TYPE_HARDWARE`] or [`PERF_TYPE_RAW`]. [`resolved`](Self::resolved) converts some events of other
     /// types into raw events.
     pub type_: u32,
-    /// `config`: the event, in the encoding of the type.
+    /// `config`: the event, in the encoding that `type` selects.
     pub config: u64,
     /// `config1`: value of the event's [extra register](Event::with_extra), if the event has one. perf's terms
     /// `offcore_rsp`, `ldlat` and `frontend` set this value. If the value is 0, the register is not changed. If an

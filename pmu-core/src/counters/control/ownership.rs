@@ -23,7 +23,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// - The call disables precise sampling by `IA32_PEBS_ENABLE`; for Intel's version 6 see
     ///   [`UnusedRegisters`](crate::UnusedRegisters).
     /// - The call enables the counters in the global control register, if there is one.
-    /// - The call acknowledges overflow bits that a predecessor left set, and unmasks the LVT entry.
+    /// - The call acknowledges overflow bits that were left set, and unmasks the LVT entry.
     ///
     /// The session does not take a counter that failed this verification, or for which the memory has no slot. The
     /// session does not access such a counter again. If the source's table of opened events has no room for any event,
@@ -61,8 +61,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// - [`Unresponsive`](CounterError::Unresponsive): none of the requested counters could be verified.
     /// - [`Access`](CounterError::Access): an access of a global register failed.
     ///
-    /// After an error none of these counters runs. If an interrupt came during the call, the LVT entry may be masked.
-    /// If the interrupt belongs to another owner of counters, that owner then unmasks the entry.
+    /// After an error none of the requested counters runs. If an interrupt came during the call, the LVT entry may be
+    /// masked. If the interrupt belongs to another owner of counters, that owner then unmasks the entry.
     pub fn take(
         source: S,
         processor: &CounterUnit,

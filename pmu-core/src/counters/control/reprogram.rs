@@ -29,9 +29,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// a sampler ignores the overflow (`|_| ()`).
     ///
     /// Events that were not running, and counters that were [saved](Self::save), are not started. Counters that had
-    /// faulted are free again. The events that were on faulted counters do not run: an event that
-    /// [rotates](crate::Event::rotating) takes turns again, and any other event, with its group, has to be started
-    /// again.
+    /// faulted are free again. The events that were on these counters do not run. An event that
+    /// [rotates](crate::Event::rotating) takes turns again. Any other event has to be started again, with its group.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, CounterSet, EventSource, MsrBackend, Platform};

@@ -179,8 +179,8 @@ impl Event {
         self
     }
 
-    /// Sets the `tag` that each overflow of the event reports: the caller's own identity of the event, such as an index
-    /// or an address.
+    /// Sets the `tag` that each overflow of the event reports: the caller's own identifier of the event, such as an
+    /// index or an address.
     ///
     /// ```
     /// # use pmu_core::{Event, EventOverflow};

@@ -199,7 +199,7 @@ impl CounterUnit {
     /// unsafe { unit.set_full_width(&FULL_WIDTH) };
     /// ```
     ///
-    /// Wrong: another bit of the register, such as the one for PEBS' baseline, which says nothing of the addresses.
+    /// Wrong: `declared` is another bit of the register, such as `PEBS_BASELINE`, which does not declare the addresses.
     pub const unsafe fn set_full_width(&mut self, full_width: &'static FullWidth) {
         self.full_width = Some(full_width);
     }

@@ -10,8 +10,8 @@ use crate::msr::backend::MsrBackend;
 /// firmware or the kernel before a kexec left values in such registers, the processor reloads counters, or writes
 /// records to memory, without the driver's knowledge.
 ///
-/// [`CounterSession::take`](crate::CounterSession::take) does not clear these registers, so that kernels without such a
-/// predecessor do not pay for clearing them.
+/// [`CounterSession::take`](crate::CounterSession::take) does not clear these registers, so a kernel that needs no
+/// clearing does not pay for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct UnusedRegisters {

@@ -251,9 +251,9 @@ impl CounterMemory {
         self.owner.store(UNTAKEN, Ordering::Release);
     }
 
-    /// Makes the memory free for another session, after its session ended without
-    /// [`shut_down`](crate::CounterSession::shut_down), for example in a panic of its driver. The old session's
-    /// counters keep running until the next session takes them, or until [`stop_all`](crate::stop_all).
+    /// Releases the memory of a session that ended without [`shut_down`](crate::CounterSession::shut_down), for example
+    /// in a panic of its driver, so that another session can take the memory. The old session's counters keep running
+    /// until the next session takes them, or until [`stop_all`](crate::stop_all).
     ///
     /// # Context
     /// Task, on the processor of this memory, while none of this processor's interrupts is being serviced.

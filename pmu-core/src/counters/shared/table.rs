@@ -245,9 +245,9 @@ impl EventTable {
         self.taken.store(false, Relaxed);
     }
 
-    /// Closes all events of the table and makes the table free for another session, after its session ended without
-    /// [`shut_down`](crate::CounterSession::shut_down). The old session's [memory](crate::CounterMemory::reclaim) must
-    /// be reclaimed, too. The events' [extra registers](crate::Event::with_extra) keep their values.
+    /// Releases the table of a session that ended without [`shut_down`](crate::CounterSession::shut_down): closes all
+    /// events, so that another session can take the table. The old session's [memory](crate::CounterMemory::reclaim)
+    /// must be reclaimed, too. The events' [extra registers](crate::Event::with_extra) keep their values.
     ///
     /// # Context
     /// Task, on the processor of this table, while none of this processor's interrupts is being serviced.
