@@ -20,9 +20,21 @@
 //! | configuration | 8 |
 //! | registers: address (4 bytes), value (8 bytes) | 32, 12 bytes each |
 //!
-//! Uses [`pmu`](crate::pmu) and the modules that `pmu` uses, but neither [`mock`](crate::mock) nor
-//! [`mediated`](crate::mediated).
+//! | branch records, 832 bytes | at |
+//! |---|---|
+//! | `vLBR` | 0, 4 bytes |
+//! | version of this layout, 1 | 4, 2 bytes |
+//! | kind: 1 architectural, 2 legacy, 3 AMD | 6 |
+//! | present number of records | 7 |
+//! | architectural: depths, counters, flags in the order of the fields | 8–10 |
+//! | legacy: format. AMD: number of records, whether they can freeze | 8, 9 |
+//! | DEBUGCTL, status, logged counters, control or filter, `DBG_EXTN_CFG`, top of the stack | 16, 8 bytes each |
+//! | records: FROM, TO, INFO | 64, 24 bytes each |
+//!
+//! Uses [`branches`](crate::branches), [`pmu`](crate::pmu) and the modules that these use, but neither
+//! [`mock`](crate::mock) nor [`mediated`](crate::mediated).
 
+pub(crate) mod branches;
 pub(crate) mod configuration;
 pub(crate) mod error;
 pub(crate) mod state;

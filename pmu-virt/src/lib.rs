@@ -6,6 +6,7 @@
 #[cfg(test)]
 extern crate std;
 
+mod branches;
 mod bytes;
 mod configuration;
 mod events;
@@ -19,6 +20,10 @@ mod registers;
 /// The crate that defines some types of this crate's signatures, such as [`MsrBackend`](pmu_core::MsrBackend).
 pub use pmu_core;
 
+pub use branches::configuration::{AmdBranches, ArchitecturalBranches, BranchConfiguration};
+pub use branches::error::BranchConfigurationError;
+pub use branches::fed::{FedBranch, FedBranchKind, FedPath, FedTransaction};
+pub use branches::virtual_branches::VirtualBranches;
 pub use bytes::error::BytesError;
 pub use configuration::amd::{AmdConfiguration, AmdCounters};
 pub use configuration::any_vendor::Configuration;
@@ -40,6 +45,7 @@ pub use mediated::loaded::{Loaded, Put};
 pub use model::advanced::Advanced;
 pub use model::budget::OverflowBudget;
 pub use pmu::access::{Mode, Read, Write, Written};
+pub use pmu::facility::{GuestFacility, Writer};
 pub use pmu::pmi::{Delivery, PerformanceEntry, PmiOutcome};
 pub use pmu::running::RunningEvent;
 pub use pmu::state::PmuState;

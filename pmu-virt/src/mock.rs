@@ -6,6 +6,7 @@
 
 mod access;
 mod backend;
+mod branches;
 mod cpuid;
 mod deviate;
 mod deviation;

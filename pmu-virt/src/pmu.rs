@@ -4,6 +4,7 @@
 
 pub(crate) mod access;
 pub(crate) mod advance;
+pub(crate) mod facility;
 pub(crate) mod load_number;
 pub(crate) mod msr;
 pub(crate) mod next_overflow;

@@ -29,8 +29,14 @@ pub fn snapshot(configuration: Configuration, deviations: Deviations) -> Snapsho
 
 /// Returns the deviations of platforms that the drivers of Intel's and AMD's counters meet.
 fn of_both_vendors() -> Vec<Deviation> {
-    let of_zhaoxin = Deviation::AcknowledgesWhileEnabled;
-    Deviation::ALL.into_iter().filter(|deviation| *deviation != of_zhaoxin).collect()
+    let others = [
+        Deviation::AcknowledgesWhileEnabled,
+        // Of branch records.
+        Deviation::NeverFreezesBranches,
+        Deviation::BranchesLostInDeepSleep,
+        Deviation::ErroneousBranches,
+    ];
+    Deviation::ALL.into_iter().filter(|deviation| !others.contains(deviation)).collect()
 }
 
 /// Returns each deviation alone.

@@ -7,10 +7,10 @@ use crate::configuration::intel::IntelConfiguration;
 /// Values of EAX, EBX, ECX and EDX after CPUID.
 pub type CpuidRegisters = [u32; 4];
 
-const EAX: usize = 0;
-const EBX: usize = 1;
-const ECX: usize = 2;
-const EDX: usize = 3;
+pub(crate) const EAX: usize = 0;
+pub(crate) const EBX: usize = 1;
+pub(crate) const ECX: usize = 2;
+pub(crate) const EDX: usize = 3;
 
 /// Bits of a CPUID leaf that describe the PMU; the embedder decides the other bits of the leaf.
 ///
@@ -48,13 +48,13 @@ impl CpuidLeaf {
     }
 
     /// Returns the leaf with the bits of `mask` as the PMU's, and those of `value` set.
-    const fn bits(mut self, register: usize, mask: u32, value: u32) -> Self {
+    pub(crate) const fn bits(mut self, register: usize, mask: u32, value: u32) -> Self {
         self.mask[register % 4] |= mask;
         self.value[register % 4] |= value & mask;
         self
     }
 
-    const fn at_least(mut self, needed: u32) -> Self {
+    pub(crate) const fn at_least(mut self, needed: u32) -> Self {
         self.at_least = needed;
         self
     }
@@ -118,7 +118,7 @@ impl Configuration {
     /// assert_eq!(hidden.cpuid(0x0A, 0, [0x0730_0804, 0, 0, 0x603]), [0; 4]);
     /// ```
     pub fn cpuid(&self, leaf: u32, subleaf: u32, given: CpuidRegisters) -> CpuidRegisters {
-        self.leaf(leaf, subleaf).map_or(given, |leaf| leaf.apply(given))
+        self.cpuid_leaf(leaf, subleaf).map_or(given, |leaf| leaf.apply(given))
     }
 
     /// Returns the CPUID leaves that concern the PMU, for a hypervisor that fills a table of leaves once. Sub-leaves of
@@ -143,10 +143,19 @@ impl Configuration {
     /// assert_eq!(table[0], (0x8000_0022, 0, [1, 6, 0, 0]));
     /// ```
     pub fn cpuid_leaves(&self) -> impl Iterator<Item = CpuidLeaf> + use<'_> {
-        LEAVES.into_iter().filter_map(|(leaf, subleaf)| self.leaf(leaf, subleaf))
+        LEAVES.into_iter().filter_map(|(leaf, subleaf)| self.cpuid_leaf(leaf, subleaf))
     }
 
-    fn leaf(&self, leaf: u32, subleaf: u32) -> Option<CpuidLeaf> {
+    /// Returns the bits of one CPUID leaf that describe the PMU, for a hypervisor that answers each CPUID. `None`: the
+    /// leaf does not concern a PMU.
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, IntelConfiguration};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
+    /// assert_eq!(configuration.cpuid_leaf(0x0A, 0).map(|leaf| leaf.value[0]), Some(0x0730_0402));
+    /// assert_eq!(configuration.cpuid_leaf(0x15, 0), None);
+    /// ```
+    pub fn cpuid_leaf(&self, leaf: u32, subleaf: u32) -> Option<CpuidLeaf> {
         let (intel, amd) = match self {
             Self::Intel(intel) => (Some(intel), None),
             Self::Amd(amd) => (None, Some(amd)),

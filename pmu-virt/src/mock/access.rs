@@ -26,11 +26,14 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         if due(&self.plan.interrupt_in) {
             let mut pmu = self.pmu.borrow_mut();
             let before = pmu.model.registers.of(Family::GlobalStatus);
-            pmu.model.overflow_all();
+            let raised = pmu.model.overflow_all();
             pmu.model.pmi_pending = true;
             let new = pmu.model.registers.of(Family::GlobalStatus) & !before & !FROZEN;
             self.overflowed.set(self.overflowed.get() | new);
             drop(pmu);
+            if raised {
+                self.raised();
+            }
             self.interrupt();
         }
         if due(&self.plan.deliver_in) {
@@ -79,7 +82,9 @@ impl<'h, const T: usize> MockMsr<'h, T> {
 
     pub(super) fn rdmsr(&self, register: u32) -> Result<u64, MsrErrorKind> {
         let deviation = self.deviate(register, None);
-        self.finish_read(MsrOperation::Read, register, deviation, |pmu| pmu.read(register))
+        self.finish_read(MsrOperation::Read, register, deviation, |pmu| {
+            pmu.read_beside(&*self.branches.borrow(), register)
+        })
     }
 
     pub(super) fn wrmsr(&self, register: u32, value: u64) -> Result<(), MsrErrorKind> {
@@ -88,7 +93,10 @@ impl<'h, const T: usize> MockMsr<'h, T> {
             Some(Fault::Ignored(_)) => Ok(value),
             Some(_) => Err(MsrErrorKind::GeneralProtection),
             None => self.deviate(register, Some(value)).unwrap_or_else(|| {
-                let written = self.pmu.borrow_mut().write(register, value);
+                let mut pmu = self.pmu.borrow_mut();
+                let mut branches = self.branches.borrow_mut();
+                let written = pmu.write_beside(&mut *branches, register, value);
+                drop((pmu, branches));
                 let done = matches!(written.answer, Write::Done | Write::Shared { .. });
                 if written.illegal != 0 || !done {
                     let illegal = written.illegal;

@@ -3,13 +3,16 @@
 use pmu_core::Snapshot;
 use pmu_core::raw_cpuid::CpuIdResult;
 
+use crate::branches::configuration::BranchConfiguration;
 use crate::configuration::vendor::Vendor;
 use crate::mock::processor::MockMsr;
+use crate::pmu::facility::GuestFacility;
 
 impl<'h, const T: usize> MockMsr<'h, T> {
     /// Captures CPUID of this processor, as a driver does. The processor's only features are 64-bit mode, the PMU, and
     /// the features that the platform's deviations add. Family and model are those of Sapphire Rapids (Intel) or Zen 4
-    /// (AMD), whatever version and counters the PMU has.
+    /// (AMD), whatever version and counters the PMU has; those of a core with the format, if the processor has legacy
+    /// [branch records](Self::with_branches).
     ///
     /// ```
     /// use pmu_virt::mock::MockMsr;
@@ -24,10 +27,21 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// ```
     pub fn snapshot(&self) -> Snapshot {
         let configuration = self.pmu.borrow().configuration();
-        let (name, signature) = match configuration.vendor() {
+        let branches = *self.branches.borrow();
+        let legacy = match branches.map(|branches| branches.configuration()) {
+            Some(BranchConfiguration::Legacy { format }) => Some(format),
+            _ => None,
+        };
+        let (name, signature) = match (configuration.vendor(), legacy) {
+            // Cores whose branch records have the format: Sandy Bridge, Haswell, Skylake, Goldmont, Goldmont Plus.
+            (Vendor::Intel, Some(3)) => (b"GenuineIntel", 0x0002_06A7),
+            (Vendor::Intel, Some(4)) => (b"GenuineIntel", 0x0003_06C3),
+            (Vendor::Intel, Some(5)) => (b"GenuineIntel", 0x0005_06E3),
+            (Vendor::Intel, Some(6)) => (b"GenuineIntel", 0x0005_06C9),
+            (Vendor::Intel, Some(_)) => (b"GenuineIntel", 0x0007_06A1),
             // Sapphire Rapids and Zen 4.
-            Vendor::Intel => (b"GenuineIntel", 0x0008_06F8),
-            Vendor::Amd => (b"AuthenticAMD", 0x00A6_0F12),
+            (Vendor::Intel, None) => (b"GenuineIntel", 0x0008_06F8),
+            (Vendor::Amd, _) => (b"AuthenticAMD", 0x00A6_0F12),
         };
         let word = |at: usize| {
             let characters = name.get(at..at + 4).and_then(|word| word.try_into().ok());
@@ -39,9 +53,15 @@ impl<'h, const T: usize> MockMsr<'h, T> {
                 1 => [signature, 0, 0, 0],
                 0x8000_0000 => [0x8000_0001, 0, 0, 0],
                 0x8000_0001 => [0, 0, 1 << 2, 1 << 29],
+                // 48 bits of linear address, 48 of physical.
+                0x8000_0008 => [0x3030, 0, 0, 0],
                 _ => [0; 4],
             };
-            let [eax, ebx, ecx, edx] = self.deviations.cpuid(&configuration, leaf, subleaf, given);
+            let answer = match configuration.cpuid_leaf(leaf, subleaf) {
+                Some(own) => branches.cpuid(own).apply(given),
+                None => given,
+            };
+            let [eax, ebx, ecx, edx] = self.deviations.declared(leaf, answer);
             CpuIdResult { eax, ebx, ecx, edx }
         })
     }

@@ -7,6 +7,7 @@ use crate::configuration::vendor::Vendor;
 use crate::mock::deviation::{Deviation, Deviations};
 use crate::mock::processor::{FROZEN, MockMsr};
 use crate::pmu::access::Read;
+use crate::pmu::facility::{GuestFacility, Writer};
 use crate::policy::event_policy::AllowAll;
 use crate::registers::counters::MAX_PER_KIND;
 use crate::registers::family::Family;
@@ -101,6 +102,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
                 let [_, kept] = self.shared.get();
                 if let Some(value) = value {
                     self.set_other_bits(register, value);
+                    let _ = self.branches.borrow_mut().write(Writer::Guest, register, value);
                 }
                 Some(Ok(value.unwrap_or(kept)))
             }
@@ -128,6 +130,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
                 if matches!(pmu.configuration(), Configuration::Amd(_)) && value & FROZEN != 0 {
                     // The model does not freeze AMD's counters: they were left frozen.
                     *pmu.model.registers.of_mut(Family::GlobalStatus) &= !value;
+                    let _ = self.branches.borrow_mut().write(Writer::Guest, register, value);
                     return Some(Ok(value));
                 }
                 None

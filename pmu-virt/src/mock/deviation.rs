@@ -84,6 +84,15 @@ deviations! {
     /// mock's CPUID does not declare a Zhaoxin processor, so a test of this deviation selects the driver of Zhaoxin's
     /// counters itself.
     AcknowledgesWhileEnabled
+    /// The branch records never freeze: the bit that asks for it can be set, and the status bit stays 0, as with some
+    /// hypervisors. Whatever the handler executes is recorded.
+    NeverFreezesBranches
+    /// A deep sleep loses the branch records, as leaf 0x1C, EAX bit 30 declares, and as Linux expects of every legacy
+    /// stack. A test calls [`MockMsr::sleep`](super::MockMsr::sleep).
+    BranchesLostInDeepSleep
+    /// One branch in four is recorded with an error: AMD's erratum 1452 of family 19h, whose records have a reserved
+    /// bit; Haswell's aborts, which are recorded twice.
+    ErroneousBranches
 }
 
 /// Platform that a mock plays: a set of deviations from the manuals.
@@ -123,7 +132,12 @@ impl Deviations {
         subleaf: u32,
         given: CpuidRegisters,
     ) -> CpuidRegisters {
-        let [mut a, b, mut c, mut d] = configuration.cpuid(leaf, subleaf, given);
+        self.declared(leaf, configuration.cpuid(leaf, subleaf, given))
+    }
+
+    /// Returns an answer to CPUID with the bits that the deviations add.
+    pub(super) fn declared(self, leaf: u32, answer: CpuidRegisters) -> CpuidRegisters {
+        let [mut a, b, mut c, mut d] = answer;
         if leaf == 0 {
             // The deviations add bits of leaf 1.
             a = a.max(1);
@@ -131,6 +145,9 @@ impl Deviations {
         if leaf == 1 {
             c |= u32::from(self.contains(Deviation::MasksOnDelivery)) << 31;
             d |= u32::from(self.contains(Deviation::LeftPrecise)) << 21;
+        }
+        if leaf == 0x1C && a != 0 {
+            a |= u32::from(self.contains(Deviation::BranchesLostInDeepSleep)) << 30;
         }
         [a, b, c, d]
     }

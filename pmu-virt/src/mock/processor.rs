@@ -4,11 +4,13 @@ use core::cell::{Cell, RefCell};
 
 use pmu_core::Interval;
 
+use crate::branches::virtual_branches::VirtualBranches;
 use crate::events::feed::Feed;
 use crate::mock::deviation::Deviations;
 use crate::mock::plan::{Fault, Plan, PmiFault};
 use crate::mock::trace::{Accesses, Breach, Trace};
 use crate::pmu::access::Mode;
+use crate::pmu::facility::GuestFacility;
 use crate::pmu::virtual_pmu::VirtualPmu;
 
 /// Status bit of frozen counters, of both vendors.
@@ -49,6 +51,8 @@ type Handler<'h, const T: usize> = &'h dyn Fn(&MockMsr<'h, T>);
 /// ```
 pub struct MockMsr<'h, const T: usize = 64> {
     pub(super) pmu: RefCell<VirtualPmu>,
+    pub(super) branches: RefCell<Option<VirtualBranches>>,
+    pub(super) executed_branches: Cell<u32>,
     pub(super) plan: Plan,
     pub(super) trace: RefCell<Trace<T>>,
     pub(super) accesses: Cell<Accesses>,
@@ -80,6 +84,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     pub const fn new(pmu: VirtualPmu) -> Self {
         Self {
             pmu: RefCell::new(pmu),
+            branches: RefCell::new(None),
+            executed_branches: Cell::new(0),
             plan: Plan::new(),
             trace: RefCell::new(Trace::new()),
             accesses: Cell::new(Accesses::NONE),
@@ -125,7 +131,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.deviations
     }
 
-    /// Clears the PMU's registers and the LVT entry, as a suspend does.
+    /// Clears the PMU's registers, the branch records and the LVT entry, as a suspend does.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};
@@ -143,6 +149,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// ```
     pub fn lose_registers(&self) {
         self.pmu.borrow_mut().reset();
+        self.branches.borrow_mut().reset();
         self.entry.set(MASKED);
         self.shared.set([0; 2]);
         self.precise.set(0);

@@ -104,6 +104,9 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         match self.pmu.borrow_mut().advance(feed) {
             Ok(advanced) => {
                 self.overflowed.set(self.overflowed.get() | advanced.overflowed);
+                if advanced.pmi {
+                    self.raised();
+                }
                 advanced
             }
             Err(error) => panic!("the feed is {error}"),

@@ -108,13 +108,13 @@ impl Model {
         }
     }
 
-    /// Makes every running counter that interrupts overflow, for the mock.
-    pub(crate) fn overflow_all(&mut self) {
+    /// Makes every running counter that interrupts overflow, for the mock. Returns whether one did.
+    pub(crate) fn overflow_all(&mut self) -> bool {
         let overflowing = self.running() & self.interrupting();
         for counter in places(overflowing) {
             *self.registers.counter_mut(counter) = 0;
         }
         self.budget_is_stale = true;
-        self.raise(overflowing);
+        self.raise(overflowing)
     }
 }

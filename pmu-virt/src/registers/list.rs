@@ -71,6 +71,8 @@ pub enum RegisterKind {
     MiscEnable,
     /// `IA32_PERF_CAPABILITIES`.
     Capabilities,
+    /// Register of branch records, which a [`GuestFacility`](crate::GuestFacility) lists.
+    BranchRecords,
     /// Register of a facility that a [`VirtualPmu`](crate::VirtualPmu) never offers: every access faults.
     NotOffered,
 }

@@ -108,6 +108,7 @@ const FLOORS: &[Floors] = &[
         floors: &[
             "lib",
             "bytes, mediated, mock",
+            "branches",
             "pmu",
             "model",
             "registers, events",
@@ -131,14 +132,26 @@ const FLOORS: &[Floors] = &[
         floors: &[
             "backend",
             "access, time",
-            "cpuid, deviate, interrupts, machine",
+            "branches, cpuid, deviate, interrupts, machine",
             "processor",
             "deviation, plan, trace",
         ],
     },
     Floors {
+        of: "pmu-virt: branches",
+        floors: &[
+            "cpuid, msr, record",
+            "registers",
+            "virtual_branches",
+            "format",
+            "configuration, fed",
+            "error",
+        ],
+    },
+    Floors {
         of: "pmu-virt: pmu",
         floors: &[
+            "facility",
             "advance, msr, next_overflow, pmi, rdpmc, running, state",
             "virtual_pmu",
             "access, load_number, state_error",

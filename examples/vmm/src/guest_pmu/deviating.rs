@@ -62,6 +62,9 @@ fn hidden(deviation: Deviation) -> Option<&'static str> {
         Deviation::AcknowledgesWhileEnabled => {
             Some("it is Zhaoxin's, and the monitor has no such processor")
         }
+        Deviation::NeverFreezesBranches
+        | Deviation::BranchesLostInDeepSleep
+        | Deviation::ErroneousBranches => Some("the branch records are as in the manuals here"),
         _ => None,
     }
 }

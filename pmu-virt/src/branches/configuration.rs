@@ -1,0 +1,156 @@
+//! The branch records that a guest sees.
+
+use crate::branches::error::BranchConfigurationError;
+use crate::configuration::amd::AmdCounters;
+use crate::configuration::any_vendor::Configuration;
+
+/// Most records of a processor.
+pub(crate) const MAX_RECORDS: usize = 32;
+
+/// Branch records that a guest sees, chosen beside the [`Configuration`] of its PMU.
+///
+/// ```
+/// use pmu_virt::{BranchConfiguration, Configuration, IntelConfiguration, VirtualBranches};
+/// let fifth = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
+/// assert!(VirtualBranches::new(&fifth, BranchConfiguration::ARCHITECTURAL).is_ok());
+/// // Before leaf 0x1C the format is in IA32_PERF_CAPABILITIES: Skylake's.
+/// let fourth = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
+/// assert!(VirtualBranches::new(&fourth, BranchConfiguration::Legacy { format: 5 }).is_ok());
+/// assert!(VirtualBranches::new(&fourth, BranchConfiguration::AMD).is_err());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum BranchConfiguration {
+    /// Intel's architectural last-branch records. SDM vol. 3B, "Last Branch Records".
+    Architectural(ArchitecturalBranches),
+    /// Intel's last-branch records before leaf 0x1C, with the format of `IA32_PERF_CAPABILITIES[5:0]`: 16 records in
+    /// formats 3 (Nehalem to Ivy Bridge) and 4 (Haswell, Broadwell); 32 records in formats 5 (Skylake), 6 (Goldmont)
+    /// and 7 (Goldmont Plus). SDM vol. 3B, "LBR Format".
+    Legacy {
+        /// Format of the records, 3–7.
+        format: u8,
+    },
+    /// AMD's last-branch records, version 2. APM vol. 2, "Last Branch Stack".
+    Amd(AmdBranches),
+}
+
+/// Intel's architectural last-branch records, as leaf 0x1C of CPUID declares them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub struct ArchitecturalBranches {
+    /// Supported depths: bit *n* is set if the guest may choose 8·(*n* + 1) records. Bits 0–3 (EAX bits 7:0).
+    pub depths: u8,
+    /// A deep sleep may lose the records (EAX bit 30).
+    pub resets_in_deep_sleep: bool,
+    /// The guest can filter by privilege (EBX bit 0).
+    pub privilege_filter: bool,
+    /// The guest can filter by kind of branch (EBX bit 1).
+    pub kind_filter: bool,
+    /// The records can be a call stack (EBX bit 2).
+    pub call_stack: bool,
+    /// A record tells whether the branch was mispredicted (ECX bit 0).
+    pub mispredictions: bool,
+    /// A record tells the cycles since the record before (ECX bit 1).
+    pub cycles: bool,
+    /// A record tells the kind of branch (ECX bit 2).
+    pub kinds: bool,
+    /// Counters whose events a record tells, as a bitmap of counters 0–3 (ECX bits 19:16).
+    pub counters: u8,
+}
+
+/// AMD's last-branch records, as leaf 0x80000022 of CPUID declares them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub struct AmdBranches {
+    /// Number of records, 1–16 (EBX bits 9:4).
+    pub depth: u8,
+    /// An interrupt of a counter can freeze the records (EAX bit 2). The guest asks for it by bit 11 of `DebugCtl`.
+    ///
+    /// The same bit of CPUID declares bit 12 of `DebugCtl`, which freezes the counters. The counters of
+    /// [`VirtualPmu`](crate::VirtualPmu) do not freeze on AMD: a write of bit 12 is dropped.
+    pub freeze: bool,
+}
+
+impl BranchConfiguration {
+    /// Architectural records of every feature and depth up to 32 records.
+    pub const ARCHITECTURAL: Self = Self::Architectural(ArchitecturalBranches {
+        depths: 0b1111,
+        resets_in_deep_sleep: false,
+        privilege_filter: true,
+        kind_filter: true,
+        call_stack: true,
+        mispredictions: true,
+        cycles: true,
+        kinds: true,
+        counters: 0b1111,
+    });
+    /// 16 records of AMD's, which can freeze.
+    pub const AMD: Self = Self::Amd(AmdBranches { depth: 16, freeze: true });
+
+    /// Returns the architectural records as changed by `change`; any other configuration is returned unchanged.
+    ///
+    /// ```
+    /// use pmu_virt::BranchConfiguration;
+    /// let untimed = BranchConfiguration::ARCHITECTURAL.with_architectural(|branches| branches.cycles = false);
+    /// assert_ne!(untimed, BranchConfiguration::ARCHITECTURAL);
+    /// ```
+    pub fn with_architectural(self, change: impl FnOnce(&mut ArchitecturalBranches)) -> Self {
+        match self {
+            Self::Architectural(mut branches) => {
+                change(&mut branches);
+                Self::Architectural(branches)
+            }
+            other => other,
+        }
+    }
+
+    /// Creates AMD's records: `depth` of them, 1–16, which can freeze or not.
+    pub const fn amd(depth: u8, freeze: bool) -> Self {
+        Self::Amd(AmdBranches { depth, freeze })
+    }
+
+    /// Returns the greatest number of records that the guest can have.
+    pub const fn max_depth(&self) -> u8 {
+        match self {
+            Self::Architectural(branches) => 8 * (8 - branches.depths.leading_zeros() as u8),
+            Self::Legacy { format: 3 | 4 } => 16,
+            Self::Legacy { .. } => MAX_RECORDS as u8,
+            Self::Amd(branches) => branches.depth,
+        }
+    }
+
+    pub(crate) const fn check(&self, pmu: &Configuration) -> Result<(), BranchConfigurationError> {
+        use BranchConfigurationError as E;
+        match (self, pmu) {
+            (Self::Architectural(branches), Configuration::Intel(intel)) => {
+                if intel.version < 4 {
+                    return Err(E::Version(intel.version));
+                }
+                if branches.depths == 0 || branches.depths > 0b1111 {
+                    return Err(E::Depth(branches.depths));
+                }
+                if branches.call_stack && !(branches.privilege_filter && branches.kind_filter) {
+                    return Err(E::CallStackWithoutFilters);
+                }
+                if branches.counters & !(intel.general & 0b1111) != 0 {
+                    return Err(E::Counters(branches.counters));
+                }
+            }
+            (Self::Legacy { format: 3..=7 }, Configuration::Intel(_)) => {}
+            (Self::Legacy { format }, Configuration::Intel(_)) => return Err(E::Format(*format)),
+            (Self::Amd(branches), Configuration::Amd(amd)) => {
+                if !matches!(amd.counters, AmdCounters::PerfMonV2 { .. }) {
+                    return Err(E::NoPerfMonV2);
+                }
+                if branches.depth == 0 || branches.depth > 16 {
+                    return Err(E::Depth(branches.depth));
+                }
+            }
+            _ => return Err(E::OtherVendor),
+        }
+        Ok(())
+    }
+}

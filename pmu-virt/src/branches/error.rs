@@ -1,0 +1,44 @@
+//! Reasons why a processor cannot have branch records as configured.
+
+use core::fmt;
+
+/// Reason why a processor with this PMU cannot have these branch records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum BranchConfigurationError {
+    /// The PMU is another vendor's, or hidden.
+    OtherVendor,
+    /// Architectural branch records need version 4 or later. The value is the PMU's version.
+    Version(u8),
+    /// AMD's branch records need PerfMonV2.
+    NoPerfMonV2,
+    /// The number of records is not 1–16 (AMD), or the bitmap of depths is 0 or beyond 32 records (architectural).
+    Depth(u8),
+    /// The legacy format is not 3–7.
+    Format(u8),
+    /// The call stack needs both filters.
+    CallStackWithoutFilters,
+    /// A counter whose events are logged does not exist, or is not among the first four. The value is the bitmap.
+    Counters(u8),
+}
+
+impl fmt::Display for BranchConfigurationError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OtherVendor => f.write_str("the PMU is another vendor's, or hidden"),
+            Self::Version(version) => {
+                write!(f, "architectural branch records in version {version} of the PMU")
+            }
+            Self::NoPerfMonV2 => f.write_str("AMD's branch records without PerfMonV2"),
+            Self::Depth(depth) => write!(f, "{depth:#x} is no depth of branch records here"),
+            Self::Format(format) => write!(f, "the format {format} of branch records is not 3-7"),
+            Self::CallStackWithoutFilters => f.write_str("a call stack without both filters"),
+            Self::Counters(bitmap) => {
+                write!(f, "logged counters {bitmap:#b} are not among the first four")
+            }
+        }
+    }
+}
+
+impl core::error::Error for BranchConfigurationError {}

@@ -1,0 +1,96 @@
+//! A branch, as the embedder feeds it.
+
+use crate::events::key::Privilege;
+
+/// Kind of a branch: the kinds that the vendors' filters tell apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum FedBranchKind {
+    /// Conditional jump that was taken.
+    Conditional,
+    /// Near relative jump.
+    RelativeJump,
+    /// Near indirect jump.
+    IndirectJump,
+    /// Near relative call.
+    RelativeCall,
+    /// Near indirect call.
+    IndirectCall,
+    /// Near return.
+    Return,
+    /// Far branch, interrupt, exception, system call, or return from one of these.
+    Far,
+}
+
+/// Speculation of a branch, which AMD's records tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum FedPath {
+    /// The branch retired, and was not speculative.
+    Retired,
+    /// The branch was speculative, on the path that retired.
+    Speculative,
+    /// The branch was speculative, and did not retire. Only AMD's records have it.
+    Wrong,
+}
+
+/// Transactional memory at a branch, which Intel's records tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum FedTransaction {
+    /// Outside a transaction.
+    Outside,
+    /// Within a transaction.
+    Inside,
+    /// The branch is the abort of a transaction.
+    Abort,
+}
+
+/// Taken branch of the guest, as the embedder feeds it to [`VirtualBranches::record`](crate::VirtualBranches::record).
+///
+/// ```
+/// use pmu_virt::{FedBranch, FedBranchKind, Privilege};
+/// let branch = FedBranch { mispredicted: true, cycles: Some(12), ..FedBranch::new(
+///     0x40_1010, 0x40_1000, FedBranchKind::Conditional, Privilege::User,
+/// ) };
+/// assert_eq!(branch.counts, [0; 4]);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct FedBranch {
+    /// Linear address of the branch.
+    pub from: u64,
+    /// Linear address of the target.
+    pub to: u64,
+    /// Kind of the branch.
+    pub kind: FedBranchKind,
+    /// Privilege at the target, by which the processors filter.
+    pub privilege: Privilege,
+    /// The branch was mispredicted.
+    pub mispredicted: bool,
+    /// Cycles since the branch that was recorded before; `None` if unknown.
+    pub cycles: Option<u16>,
+    /// Speculation of the branch.
+    pub path: FedPath,
+    /// Transactional memory at the branch.
+    pub transaction: FedTransaction,
+    /// Events of counters 0–3 since the branch that was recorded before. A record tells at most 3 of each.
+    pub counts: [u8; 4],
+}
+
+impl FedBranch {
+    /// Creates a branch that was predicted and has retired, outside a transaction, with unknown cycles.
+    pub const fn new(from: u64, to: u64, kind: FedBranchKind, privilege: Privilege) -> Self {
+        Self {
+            from,
+            to,
+            kind,
+            privilege,
+            mispredicted: false,
+            cycles: None,
+            path: FedPath::Retired,
+            transaction: FedTransaction::Outside,
+            counts: [0; 4],
+        }
+    }
+}

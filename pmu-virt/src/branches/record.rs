@@ -1,0 +1,178 @@
+//! Feeding branches: filter, call stack, and the place of a new record.
+
+use crate::branches::configuration::{BranchConfiguration, MAX_RECORDS};
+use crate::branches::fed::{FedBranch, FedBranchKind, FedPath, FedTransaction};
+use crate::branches::format::Record;
+use crate::branches::virtual_branches::VirtualBranches;
+use crate::events::key::Privilege;
+
+impl VirtualBranches {
+    /// Records a taken branch of the guest, if the guest has enabled the records, its filter takes the branch, and the
+    /// records are not frozen.
+    ///
+    /// The embedder feeds the branches in their order, and each branch before the events that happen with it:
+    /// [`VirtualPmu::advance`](crate::VirtualPmu::advance) may then freeze the records.
+    ///
+    /// ```
+    /// use pmu_virt::{
+    ///     BranchConfiguration, Configuration, FedBranch, FedBranchKind, GuestFacility, IntelConfiguration, Privilege,
+    ///     Read, VirtualBranches, Writer,
+    /// };
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
+    /// let mut branches = VirtualBranches::new(&configuration, BranchConfiguration::ARCHITECTURAL)?;
+    /// // IA32_LBR_CTL: enabled, user mode, conditional jumps.
+    /// let _ = branches.write(Writer::Guest, 0x14CE, 1 << 16 | 1 << 2 | 1);
+    /// let branch = FedBranch::new(0x40_1010, 0x40_1000, FedBranchKind::Conditional, Privilege::User);
+    /// branches.record(&branch);
+    /// branches.record(&FedBranch { kind: FedBranchKind::Return, ..branch });
+    /// assert_eq!(branches.read(0x1500), Read::Value(0x40_1010)); // IA32_LBR_0_FROM_IP, the newest
+    /// assert_eq!(branches.read(0x1501), Read::Value(0));
+    /// # Ok::<(), pmu_virt::BranchConfigurationError>(())
+    /// ```
+    pub fn record(&mut self, branch: &FedBranch) {
+        if !self.is_recording() || !self.takes(branch) {
+            return;
+        }
+        if !self.is_call_stack() {
+            return self.push(self.encode(branch));
+        }
+        match branch.kind {
+            FedBranchKind::RelativeCall | FedBranchKind::IndirectCall => {
+                self.push(self.encode(branch));
+            }
+            FedBranchKind::Return => self.pop(),
+            _ => {}
+        }
+    }
+
+    /// Records a branch with an error of real processors, as if the guest had executed another branch beside it. AMD:
+    /// a record whose TO has the reserved bit 61 (erratum 1452 of family 19h). Format 4, of an abort: the abort twice,
+    /// the second time without its bit (Haswell). Any other branch is recorded as it is.
+    pub fn record_erroneous(&mut self, branch: &FedBranch) {
+        if !self.is_recording() || !self.takes(branch) || self.is_call_stack() {
+            return;
+        }
+        let record = self.encode(branch);
+        match self.configuration {
+            BranchConfiguration::Amd(_) => self.push(record.with_reserved_bit()),
+            BranchConfiguration::Legacy { format: 4 }
+                if branch.transaction == FedTransaction::Abort =>
+            {
+                self.push(record);
+                self.push(record.without_abort());
+            }
+            _ => self.push(record),
+        }
+    }
+
+    /// Clears the records, as a deep sleep may. Controls keep their values.
+    pub fn lose_records(&mut self) {
+        self.records = [Record::EMPTY; MAX_RECORDS];
+    }
+
+    /// Returns whether the guest has enabled the records, and they are not frozen.
+    ///
+    /// ```
+    /// use pmu_virt::{BranchConfiguration, Configuration, GuestFacility, IntelConfiguration, VirtualBranches, Writer};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
+    /// let mut branches = VirtualBranches::new(&configuration, BranchConfiguration::ARCHITECTURAL)?;
+    /// assert!(!branches.is_recording());
+    /// let _ = branches.write(Writer::Guest, 0x14CE, 1);
+    /// assert!(branches.is_recording());
+    /// # Ok::<(), pmu_virt::BranchConfigurationError>(())
+    /// ```
+    pub fn is_recording(&self) -> bool {
+        let enabled = match self.configuration {
+            BranchConfiguration::Architectural(_) => self.control & 1 != 0,
+            BranchConfiguration::Legacy { .. } => self.debug & 1 != 0,
+            BranchConfiguration::Amd(_) => self.extension != 0,
+        };
+        enabled && self.status == 0
+    }
+
+    /// Returns whether calls push a record and returns pop one.
+    pub(crate) fn is_call_stack(&self) -> bool {
+        match self.configuration {
+            BranchConfiguration::Architectural(_) => self.control >> 3 & 1 != 0,
+            BranchConfiguration::Legacy { .. } => self.control >> 9 & 1 != 0,
+            BranchConfiguration::Amd(_) => false,
+        }
+    }
+
+    fn encode(&self, branch: &FedBranch) -> Record {
+        Record::encode(&self.configuration, branch, self.transactional, self.logged)
+    }
+
+    /// Returns whether the guest's filter takes a branch.
+    fn takes(&self, branch: &FedBranch) -> bool {
+        let retired = branch.path != FedPath::Wrong;
+        match self.configuration {
+            // `IA32_LBR_CTL`: bits enable.
+            BranchConfiguration::Architectural(branches) => {
+                let privilege = match branch.privilege {
+                    Privilege::Kernel => 1,
+                    Privilege::User => 2,
+                };
+                let kind = match branch.kind {
+                    FedBranchKind::Conditional => 16,
+                    FedBranchKind::RelativeJump => 17,
+                    FedBranchKind::IndirectJump => 18,
+                    FedBranchKind::RelativeCall => 19,
+                    FedBranchKind::IndirectCall => 20,
+                    FedBranchKind::Return => 21,
+                    FedBranchKind::Far => 22,
+                };
+                let has = |bit: u32| self.control >> bit & 1 != 0;
+                retired
+                    && (has(privilege) || !branches.privilege_filter)
+                    && (has(kind) || !branches.kind_filter)
+            }
+            // `LBR_SELECT`, of both vendors: bits suppress.
+            BranchConfiguration::Legacy { .. } => retired && !self.suppresses(branch),
+            BranchConfiguration::Amd(_) => !self.suppresses(branch),
+        }
+    }
+
+    fn suppresses(&self, branch: &FedBranch) -> bool {
+        let privilege = match branch.privilege {
+            Privilege::Kernel => 0,
+            Privilege::User => 1,
+        };
+        let kind = match branch.kind {
+            FedBranchKind::Conditional => 2,
+            FedBranchKind::RelativeCall => 3,
+            FedBranchKind::IndirectCall => 4,
+            FedBranchKind::Return => 5,
+            FedBranchKind::IndirectJump => 6,
+            FedBranchKind::RelativeJump => 7,
+            FedBranchKind::Far => 8,
+        };
+        self.control & (1 << privilege | 1 << kind) != 0
+    }
+
+    /// Adds a record: at the top of a legacy stack, otherwise as record 0.
+    fn push(&mut self, record: Record) {
+        let depth = usize::from(self.depth);
+        if let BranchConfiguration::Legacy { .. } = self.configuration {
+            self.top = (self.top + 1) % u64::from(self.depth);
+            self.records[self.top as usize % MAX_RECORDS] = record;
+        } else if let Some(records) = self.records.get_mut(..depth) {
+            records.rotate_right(1);
+            self.records[0] = record;
+        }
+    }
+
+    /// Removes the newest record.
+    fn pop(&mut self) {
+        let depth = usize::from(self.depth);
+        if let BranchConfiguration::Legacy { .. } = self.configuration {
+            self.records[self.top as usize % MAX_RECORDS] = Record::EMPTY;
+            self.top = self.top.checked_sub(1).unwrap_or(u64::from(self.depth) - 1);
+        } else if let Some(records) = self.records.get_mut(..depth) {
+            records.rotate_left(1);
+            if let Some(oldest) = records.last_mut() {
+                *oldest = Record::EMPTY;
+            }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Branch records of one virtual processor: created, reset, frozen.
+
+use crate::branches::configuration::{BranchConfiguration, MAX_RECORDS};
+use crate::branches::error::BranchConfigurationError;
+use crate::branches::format::Record;
+use crate::configuration::any_vendor::Configuration;
+
+/// Branch records of one virtual processor, beside its [`VirtualPmu`](crate::VirtualPmu). The records answer their
+/// registers as a [`GuestFacility`](crate::GuestFacility), hold the branches that the embedder
+/// [feeds](Self::record), and freeze when a counter interrupts.
+///
+/// No method allocates or panics. The value is the whole state: compare and copy it, or save it
+/// [as bytes](Self::to_bytes).
+///
+/// ```
+/// use pmu_virt::{
+///     BranchConfiguration, Configuration, FedBranch, FedBranchKind, FedEvents, GuestFacility, IntelConfiguration,
+///     Privilege, Read, VirtualBranches, VirtualPmu,
+/// };
+/// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
+/// let mut pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
+/// let mut branches = VirtualBranches::new(&configuration, BranchConfiguration::ARCHITECTURAL)?;
+/// // The guest: FREEZE_LBRS_ON_PMI; then LBREn, and everything in user mode.
+/// let _ = pmu.write_beside(&mut branches, 0x1D9, 1 << 11);
+/// let _ = pmu.write_beside(&mut branches, 0x14CE, 0x7F << 16 | 1 << 2 | 1);
+///
+/// let call = FedBranch::new(0x40_1010, 0x40_2000, FedBranchKind::RelativeCall, Privilege::User);
+/// branches.record(&call);
+/// branches.pmi_raised();
+/// branches.record(&FedBranch { from: 0x40_2010, ..call }); // too late
+/// assert_eq!(pmu.read_beside(&branches, 0x1500), Read::Value(0x40_1010));
+/// assert_eq!(pmu.read_beside(&branches, 0x38E), Read::Value(1 << 58)); // LBR_FRZ
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VirtualBranches {
+    pub(crate) configuration: BranchConfiguration,
+    /// Version of Intel's PMU; 0 on AMD.
+    pub(crate) version: u8,
+    /// The guest has TSX.
+    pub(crate) transactional: bool,
+    /// Number of records: fixed, or chosen by the guest.
+    pub(crate) depth: u8,
+    /// Counters whose selects ask for event logging.
+    pub(crate) logged: u8,
+    /// `IA32_LBR_CTL`, or `LBR_SELECT`.
+    pub(crate) control: u64,
+    /// AMD's `DBG_EXTN_CFG`.
+    pub(crate) extension: u64,
+    /// Place of the newest record of a legacy stack.
+    pub(crate) top: u64,
+    /// Bits of `IA32_DEBUGCTL` or `DebugCtl`.
+    pub(crate) debug: u64,
+    /// [`FROZEN`], or 0.
+    pub(crate) status: u64,
+    /// The records: the newest first, but by their numbers in a legacy stack.
+    pub(crate) records: [Record; MAX_RECORDS],
+}
+
+// The records take 768 bytes.
+const _: () = assert!(size_of::<VirtualBranches>() <= 832);
+
+/// `IA32_DEBUGCTL`: LBR, which enables a legacy stack, and FREEZE_LBRS_ON_PMI, of both vendors.
+pub(crate) const DEBUG_LBR: u64 = 1 << 0;
+pub(crate) const DEBUG_FREEZE: u64 = 1 << 11;
+/// LBR_FRZ of the status, of both vendors.
+pub(crate) const FROZEN: u64 = 1 << 58;
+
+impl VirtualBranches {
+    /// Creates branch records in their state after reset, for a processor with this PMU.
+    ///
+    /// # Errors
+    /// The PMU cannot have such records.
+    pub fn new(
+        pmu: &Configuration,
+        configuration: BranchConfiguration,
+    ) -> Result<Self, BranchConfigurationError> {
+        configuration.check(pmu)?;
+        let (version, transactional) = match pmu {
+            Configuration::Intel(intel) => (intel.version, intel.transactional),
+            _ => (0, false),
+        };
+        Ok(Self {
+            configuration,
+            version,
+            transactional,
+            depth: configuration.max_depth(),
+            logged: 0,
+            control: 0,
+            extension: 0,
+            top: 0,
+            debug: 0,
+            status: 0,
+            records: [Record::EMPTY; MAX_RECORDS],
+        })
+    }
+
+    /// Returns the configuration that the guest sees.
+    pub fn configuration(&self) -> BranchConfiguration {
+        self.configuration
+    }
+
+    /// Returns the number of records. A guest with architectural records chooses it.
+    pub fn depth(&self) -> u8 {
+        self.depth
+    }
+
+    /// Freezes the records if the guest has asked for it. SDM vol. 3B, "Freezing LBR and Performance Counters on PMI":
+    /// versions 2 and 3 clear the enable bit, version 4 on sets a bit of the status. AMD's records set the bit.
+    pub(crate) fn freeze(&mut self) {
+        if self.debug & DEBUG_FREEZE == 0 {
+            return;
+        }
+        if self.has_frozen_bit() {
+            self.status = FROZEN;
+        } else {
+            self.debug &= !DEBUG_LBR;
+        }
+    }
+
+    /// Returns whether the status has the bit of frozen records.
+    pub(crate) fn has_frozen_bit(&self) -> bool {
+        match self.configuration {
+            BranchConfiguration::Amd(branches) => branches.freeze,
+            _ => self.version >= 4,
+        }
+    }
+
+    /// Returns to the state after reset.
+    pub(crate) fn clear(&mut self) {
+        *self = Self {
+            depth: self.configuration.max_depth(),
+            logged: 0,
+            control: 0,
+            extension: 0,
+            top: 0,
+            debug: 0,
+            status: 0,
+            records: [Record::EMPTY; MAX_RECORDS],
+            ..*self
+        };
+    }
+}

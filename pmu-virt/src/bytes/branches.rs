@@ -1,0 +1,137 @@
+//! Branch records as bytes.
+
+use crate::branches::configuration::{AmdBranches, ArchitecturalBranches, BranchConfiguration};
+use crate::branches::virtual_branches::VirtualBranches;
+use crate::bytes::error::BytesError;
+
+const MAGIC: [u8; 4] = *b"vLBR";
+const HEADER: usize = 16;
+const CONTROLS: usize = 6;
+
+impl VirtualBranches {
+    /// Length of branch records as bytes.
+    pub const BYTES: usize = HEADER + 8 * (CONTROLS + 3 * 32);
+    /// Version of the layout that [`to_bytes`](Self::to_bytes) writes.
+    pub const BYTES_VERSION: u16 = 1;
+
+    /// Encodes the state as bytes. Every later release can decode these bytes.
+    ///
+    /// ```
+    /// use pmu_virt::{AmdConfiguration, BranchConfiguration, Configuration, VirtualBranches};
+    /// let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
+    /// let here = VirtualBranches::new(&configuration, BranchConfiguration::AMD)?;
+    /// let mut there = VirtualBranches::new(&configuration, BranchConfiguration::AMD)?;
+    /// there.restore(&here.to_bytes())?;
+    /// assert_eq!(there, here);
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        let words = self.controls().into_iter().chain(
+            self.records.into_iter().flat_map(|record| [record.from, record.to, record.info]),
+        );
+        let body = words.flat_map(u64::to_le_bytes);
+        for (place, byte) in bytes.iter_mut().zip(self.header().into_iter().chain(body)) {
+            *place = byte;
+        }
+        bytes
+    }
+
+    /// Sets the state from bytes that this release or an earlier release has written, for records of the same
+    /// configuration. Untrusted bytes are safe to decode.
+    ///
+    /// # Errors
+    /// Nothing was changed:
+    /// - [`Length`](BytesError::Length), [`Version`](BytesError::Version): the bytes are not branch records, or a later
+    ///   release wrote the bytes.
+    /// - [`Malformed`](BytesError::Malformed): the bytes are of another configuration, or no guest could have reached
+    ///   the state.
+    ///
+    /// ```
+    /// use pmu_virt::{AmdConfiguration, BranchConfiguration, BytesError, Configuration, VirtualBranches};
+    /// let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
+    /// let mut branches = VirtualBranches::new(&configuration, BranchConfiguration::AMD)?;
+    /// let mut forged = branches.to_bytes();
+    /// forged[9] = 0; // records that cannot freeze
+    /// assert_eq!(branches.restore(&forged), Err(BytesError::Malformed { at: 6 }));
+    /// # Ok::<(), pmu_virt::BranchConfigurationError>(())
+    /// ```
+    pub fn restore(&mut self, bytes: &[u8]) -> Result<(), BytesError> {
+        let bytes: &[u8; Self::BYTES] =
+            bytes.try_into().map_err(|_| BytesError::Length(bytes.len()))?;
+        let (header, body) = bytes.split_at(HEADER);
+        let [a, b, c, d, low, high, _, depth, ..] = *bytes;
+        if [a, b, c, d] != MAGIC {
+            return Err(BytesError::Malformed { at: 0 });
+        }
+        let version = u16::from_le_bytes([low, high]);
+        if version != Self::BYTES_VERSION {
+            return Err(BytesError::Version(version));
+        }
+        let mut new = *self;
+        new.depth = depth;
+        if header != new.header() || !self.could_have_depth(depth) {
+            return Err(BytesError::Malformed { at: 6 });
+        }
+        let mut words =
+            body.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
+        let mut next = || words.next().unwrap_or(0);
+        new.debug = next();
+        new.status = next();
+        let logged = next();
+        new.logged = logged as u8;
+        new.control = next();
+        new.extension = next();
+        new.top = next();
+        for record in &mut new.records {
+            (record.from, record.to, record.info) = (next(), next(), next());
+        }
+        if logged > 0xF || !new.is_possible() {
+            return Err(BytesError::Malformed { at: HEADER });
+        }
+        *self = new;
+        Ok(())
+    }
+
+    fn header(&self) -> [u8; HEADER] {
+        let [a, b, c, d] = MAGIC;
+        let [low, high] = Self::BYTES_VERSION.to_le_bytes();
+        let (kind, [e, f, g]) = match self.configuration {
+            BranchConfiguration::Architectural(branches) => {
+                // Every field by name, so that a new one is not forgotten.
+                let ArchitecturalBranches {
+                    depths,
+                    resets_in_deep_sleep,
+                    privilege_filter,
+                    kind_filter,
+                    call_stack,
+                    mispredictions,
+                    cycles,
+                    kinds,
+                    counters,
+                } = branches;
+                let flags = [
+                    resets_in_deep_sleep,
+                    privilege_filter,
+                    kind_filter,
+                    call_stack,
+                    mispredictions,
+                    cycles,
+                    kinds,
+                ];
+                let flags =
+                    flags.into_iter().rev().fold(0, |flags, flag| flags << 1 | u8::from(flag));
+                (1, [depths, counters, flags])
+            }
+            BranchConfiguration::Legacy { format } => (2, [format, 0, 0]),
+            BranchConfiguration::Amd(AmdBranches { depth, freeze }) => {
+                (3, [depth, freeze.into(), 0])
+            }
+        };
+        [a, b, c, d, low, high, kind, self.depth, e, f, g, 0, 0, 0, 0, 0]
+    }
+
+    fn controls(&self) -> [u64; CONTROLS] {
+        [self.debug, self.status, self.logged.into(), self.control, self.extension, self.top]
+    }
+}

@@ -1,0 +1,80 @@
+//! Branch records of a mock processor.
+
+use crate::branches::fed::FedBranch;
+use crate::branches::virtual_branches::VirtualBranches;
+use crate::mock::deviation::Deviation;
+use crate::mock::processor::MockMsr;
+use crate::pmu::facility::GuestFacility;
+
+/// A branch in this many is recorded with an error, where the processor's records have errors.
+const ERRONEOUS: u32 = 4;
+
+impl<'h, const T: usize> MockMsr<'h, T> {
+    /// Gives the processor branch records beside the PMU. [`snapshot`](Self::snapshot) declares the records.
+    ///
+    /// ```
+    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// use pmu_virt::mock::MockMsr;
+    /// use pmu_virt::{
+    ///     AmdConfiguration, BranchConfiguration, Configuration, FedBranch, FedBranchKind, FedEvents, Privilege,
+    ///     VirtualBranches, VirtualPmu,
+    /// };
+    /// let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
+    /// let branches = VirtualBranches::new(&configuration, BranchConfiguration::AMD)?;
+    /// let pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
+    /// let mock = MockMsr::<8>::strict(pmu).with_branches(branches);
+    /// # // SAFETY: the mock's registers are numbers.
+    /// # let msr = |address| unsafe { MsrAddress::new(address) };
+    /// mock.write(msr(0xC000_010F), 1 << 6).unwrap();
+    /// mock.branch(&FedBranch::new(0x40_1000, 0x40_2000, FedBranchKind::RelativeCall, Privilege::User));
+    /// assert_eq!(mock.read(msr(0xC001_0300)), Ok(0x40_1000));
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    pub const fn with_branches(mut self, branches: VirtualBranches) -> Self {
+        self.branches = core::cell::RefCell::new(Some(branches));
+        self
+    }
+
+    /// Lets the processor execute a taken branch, which its branch records take if the driver has enabled them. A
+    /// test's handler, or its [`on_access`](Self::on_access), may call this: these are the branches of the driver
+    /// itself.
+    ///
+    /// On a platform with [`ErroneousBranches`](Deviation::ErroneousBranches), every fourth branch is recorded as by
+    /// [`VirtualBranches::record_erroneous`].
+    pub fn branch(&self, branch: &FedBranch) {
+        let mut branches = self.branches.borrow_mut();
+        let Some(branches) = branches.as_mut() else { return };
+        let executed = self.executed_branches.get().wrapping_add(1);
+        self.executed_branches.set(executed);
+        let erroneous = executed.is_multiple_of(ERRONEOUS);
+        if erroneous && self.deviations.contains(Deviation::ErroneousBranches) {
+            branches.record_erroneous(branch);
+        } else {
+            branches.record(branch);
+        }
+    }
+
+    /// Calls `act` with the branch records, to read or change them unseen by the driver; `None` if the processor has
+    /// none. The call does not count as an access.
+    ///
+    /// # Panics
+    /// `act` accesses a register through the mock.
+    pub fn with_branch_records<R>(&self, act: impl FnOnce(&mut VirtualBranches) -> R) -> Option<R> {
+        self.branches.borrow_mut().as_mut().map(act)
+    }
+
+    /// Lets the processor sleep deeply, and wakes it. On a platform with
+    /// [`BranchesLostInDeepSleep`](Deviation::BranchesLostInDeepSleep), the branch records are lost.
+    pub fn sleep(&self) {
+        if self.deviations.contains(Deviation::BranchesLostInDeepSleep) {
+            let _ = self.with_branch_records(VirtualBranches::lose_records);
+        }
+    }
+
+    /// Notes that the PMU raised an interrupt.
+    pub(super) fn raised(&self) {
+        if !self.deviations.contains(Deviation::NeverFreezesBranches) {
+            self.branches.borrow_mut().pmi_raised();
+        }
+    }
+}

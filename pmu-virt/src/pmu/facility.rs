@@ -1,0 +1,204 @@
+//! Hardware beside a virtual processor's counters, which shares registers and the interrupt with the PMU.
+
+use crate::configuration::cpuid::CpuidLeaf;
+use crate::pmu::access::{Read, Write, Written};
+use crate::pmu::virtual_pmu::VirtualPmu;
+use crate::policy::event_policy::EventPolicy;
+use crate::registers::list::RegisterInfo;
+
+/// Owner of a write: the guest's WRMSR, or the host that restores a virtual processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum Writer {
+    /// The guest executes WRMSR.
+    Guest,
+    /// The host restores a register, as [`VirtualPmu::host_write`] does.
+    Host,
+}
+
+/// Hardware of a virtual processor beside its PMU, such as [`VirtualBranches`](crate::VirtualBranches): registers of
+/// its own, its bits of registers that it shares with the PMU, and its bits of CPUID.
+///
+/// `Option<F>` is a facility that a guest may lack: `None` hides it. The PMU then answers the facility's registers and
+/// CPUID leaves as of a processor without the facility.
+///
+/// # For embedders
+/// - Answer each access by [`VirtualPmu::read_beside`] and [`VirtualPmu::write_beside`].
+/// - Pass each [leaf](crate::Configuration::cpuid_leaves) of CPUID through [`cpuid`](Self::cpuid).
+/// - Call [`pmi_raised`](Self::pmi_raised) if [`Advanced::pmi`](crate::Advanced::pmi) is set, before the guest runs.
+/// - Call [`reset`](Self::reset) with [`VirtualPmu::reset`]. INIT does not change a facility.
+///
+/// ```
+/// use pmu_virt::{
+///     BranchConfiguration, Configuration, FedEvents, GuestFacility, IntelConfiguration, Read, VirtualBranches,
+///     VirtualPmu, Write,
+/// };
+/// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
+/// let mut pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
+/// let mut branches = Some(VirtualBranches::new(&configuration, BranchConfiguration::ARCHITECTURAL)?);
+/// // IA32_DEBUGCTL: bit 11 is the branch records', bit 12 the counters'.
+/// let written = pmu.write_beside(&mut branches, 0x1D9, 1 << 12 | 1 << 11);
+/// assert!(matches!(written.answer, Write::Shared { .. }));
+/// assert!(matches!(pmu.read_beside(&branches, 0x1D9), Read::Shared { value: 0x1800, .. }));
+/// // Leaf 0x1C declares the records.
+/// let leaf = configuration.cpuid_leaf(0x1C, 0).map(|leaf| branches.cpuid(leaf).apply([0; 4]));
+/// assert_eq!(leaf.map(|[eax, ..]| eax & 0xFF), Some(0b1111)); // 8, 16, 24 or 32 records
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+pub trait GuestFacility {
+    /// Returns the facility's answer to RDMSR. [`Read::Unhandled`]: the register is not the facility's.
+    /// [`Read::Shared`]: the PMU, or else the embedder, answers the other bits.
+    fn read(&self, address: u32) -> Read;
+
+    /// Returns the answer that [`write`](Self::write) would give, and writes nothing.
+    fn check_write(&self, writer: Writer, address: u32, value: u64) -> Written;
+
+    /// Writes the facility's bits of a register. If the answer is a fault, or the register is not the facility's,
+    /// changes nothing.
+    fn write(&mut self, writer: Writer, address: u32, value: u64) -> Written;
+
+    /// Returns the PMU's leaf of CPUID with the bits that declare the facility.
+    fn cpuid(&self, leaf: CpuidLeaf) -> CpuidLeaf;
+
+    /// Returns the facility's registers that [`Configuration::registers`](crate::Configuration::registers) lacks, or
+    /// lists as absent. Save each register whose [`is_state`](RegisterInfo::is_state) is set, and restore the registers
+    /// in their order, after the PMU's.
+    fn registers(&self) -> impl Iterator<Item = RegisterInfo>;
+
+    /// Notes that an overflow raised an interrupt, which freezes the facility where the guest has asked for it.
+    fn pmi_raised(&mut self);
+
+    /// Performs RESET or power-up.
+    fn reset(&mut self);
+}
+
+impl<F: GuestFacility> GuestFacility for Option<F> {
+    fn read(&self, address: u32) -> Read {
+        self.as_ref().map_or(Read::Unhandled, |facility| facility.read(address))
+    }
+
+    fn check_write(&self, writer: Writer, address: u32, value: u64) -> Written {
+        let facility = self.as_ref();
+        facility.map_or(Written::UNHANDLED, |facility| facility.check_write(writer, address, value))
+    }
+
+    fn write(&mut self, writer: Writer, address: u32, value: u64) -> Written {
+        let facility = self.as_mut();
+        facility.map_or(Written::UNHANDLED, |facility| facility.write(writer, address, value))
+    }
+
+    fn cpuid(&self, leaf: CpuidLeaf) -> CpuidLeaf {
+        self.as_ref().map_or(leaf, |facility| facility.cpuid(leaf))
+    }
+
+    fn registers(&self) -> impl Iterator<Item = RegisterInfo> {
+        self.as_ref().into_iter().flat_map(F::registers)
+    }
+
+    fn pmi_raised(&mut self) {
+        if let Some(facility) = self {
+            facility.pmi_raised();
+        }
+    }
+
+    fn reset(&mut self) {
+        if let Some(facility) = self {
+            facility.reset();
+        }
+    }
+}
+
+impl<P: EventPolicy> VirtualPmu<P> {
+    /// Answers the guest's RDMSR on a processor with a facility beside the PMU, as [`read`](Self::read) does on one
+    /// without.
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualBranches, VirtualPmu};
+    /// let pmu = VirtualPmu::new(Configuration::Intel(IntelConfiguration::new(5, 8, 4)), FedEvents::NONE)?;
+    /// // Hidden branch records: their registers fault.
+    /// let hidden: Option<VirtualBranches> = None;
+    /// assert_eq!(pmu.read_beside(&hidden, 0x14CE), Read::GeneralProtection);
+    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// ```
+    pub fn read_beside(&self, facility: &impl GuestFacility, address: u32) -> Read {
+        match facility.read(address) {
+            Read::Unhandled => self.read(address),
+            Read::Shared { value: own, mask } => match self.read(address) {
+                Read::Value(value) => Read::Value(value & !mask | own),
+                Read::Shared { value, mask: others } => {
+                    Read::Shared { value: value & !mask | own, mask: others | mask }
+                }
+                Read::GeneralProtection => Read::GeneralProtection,
+                Read::Unhandled => Read::Shared { value: own, mask },
+            },
+            answer => answer,
+        }
+    }
+
+    /// Answers the guest's WRMSR on a processor with a facility beside the PMU, as [`write`](Self::write) does on one
+    /// without. If the PMU or the facility refuses its bits, neither changes.
+    ///
+    /// ```
+    /// use pmu_virt::{
+    ///     AmdConfiguration, BranchConfiguration, Configuration, FedEvents, Read, VirtualBranches, VirtualPmu, Write,
+    /// };
+    /// let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
+    /// let mut pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
+    /// let mut branches = VirtualBranches::new(&configuration, BranchConfiguration::AMD)?;
+    /// // DBG_EXTN_CFG.LBRV2EN.
+    /// assert_eq!(pmu.write_beside(&mut branches, 0xC000_010F, 1 << 6).answer, Write::Done);
+    /// assert_eq!(pmu.read_beside(&branches, 0xC000_010F), Read::Value(1 << 6));
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    pub fn write_beside(
+        &mut self,
+        facility: &mut impl GuestFacility,
+        address: u32,
+        value: u64,
+    ) -> Written {
+        self.write_both(facility, Writer::Guest, address, value)
+    }
+
+    /// Writes a register as the host does, on a processor with a facility beside the PMU, as
+    /// [`host_write`](Self::host_write) does on one without.
+    pub fn host_write_beside(
+        &mut self,
+        facility: &mut impl GuestFacility,
+        address: u32,
+        value: u64,
+    ) -> Written {
+        self.write_both(facility, Writer::Host, address, value)
+    }
+
+    fn write_both(
+        &mut self,
+        facility: &mut impl GuestFacility,
+        writer: Writer,
+        address: u32,
+        value: u64,
+    ) -> Written {
+        let own = facility.check_write(writer, address, value);
+        let (rest, mask) = match own.answer {
+            Write::Done | Write::GeneralProtection => {
+                return facility.write(writer, address, value);
+            }
+            Write::Unhandled => (value, 0),
+            Write::Shared { mask } => (value & !mask, mask),
+        };
+        let mut written = match writer {
+            Writer::Guest => self.write(address, rest),
+            Writer::Host => self.host_write(address, rest),
+        };
+        if mask != 0 {
+            written.illegal |= own.illegal;
+            match &mut written.answer {
+                Write::GeneralProtection => return written,
+                Write::Done => {}
+                Write::Shared { mask: others } => *others |= mask,
+                Write::Unhandled => written.answer = Write::Shared { mask },
+            }
+            let _ = facility.write(writer, address, value);
+        }
+        written
+    }
+}
