@@ -263,7 +263,7 @@ impl WindowsVersion {
 
     /// Returns whether the HAL uses only AMD's four legacy counters. The four counters are documented for the original
     /// release of Windows 10. From version 1903 on the HAL reports its number of counters
-    /// (`HalQueryProfileNumberOfCounters`), and that number is taken to be the number that the processor declares.
+    /// (`HalQueryProfileNumberOfCounters`). This number is assumed to be the number that the processor declares.
     pub const fn has_four_amd_counters(self) -> bool {
         (self as u8) < Self::Windows10v1903 as u8
     }

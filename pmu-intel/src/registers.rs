@@ -70,12 +70,12 @@ pub const IA32_PMC_GP0_CFG_C: u32 = 0x1903;
 /// vol. 4, table 2-2).
 pub const IA32_PMC_FX0_CTR: u32 = 0x1980;
 
-/// `IA32_PMC_FX0_CFG_B`, from version 6: the register of the first fixed counter that corresponds to
-/// [`IA32_PMC_GP0_CFG_B`] (SDM vol. 4, table 2-2).
+/// `IA32_PMC_FX0_CFG_B`, from version 6: for the first fixed counter, the same as [`IA32_PMC_GP0_CFG_B`] for the first
+/// general counter (SDM vol. 4, table 2-2).
 pub const IA32_PMC_FX0_CFG_B: u32 = 0x1982;
 
-/// `IA32_PMC_FX0_CFG_C`, from version 6: the register of the first fixed counter that corresponds to
-/// [`IA32_PMC_GP0_CFG_C`] (SDM vol. 4, table 2-2).
+/// `IA32_PMC_FX0_CFG_C`, from version 6: for the first fixed counter, the same as [`IA32_PMC_GP0_CFG_C`] for the first
+/// general counter (SDM vol. 4, table 2-2).
 pub const IA32_PMC_FX0_CFG_C: u32 = 0x1983;
 
 /// `IA32_PEBS_ENABLE`: the counters whose overflows write PEBS records (SDM vol. 3B, §20.6.2.4).

@@ -16,8 +16,9 @@ const CFG_C: u32 = IA32_PMC_GP0_CFG_C - IA32_PMC_GP0_CTR;
 const _: () = assert!(IA32_PMC_FX0_CFG_B - IA32_PMC_FX0_CTR == CFG_B);
 const _: () = assert!(IA32_PMC_FX0_CFG_C - IA32_PMC_FX0_CTR == CFG_C);
 
-/// Returns the registers of version 6 that the driver does not use, with the counters that have them: first the
-/// registers of auto counter reload, then those of architectural PEBS. Leaf 0x23 declares these registers.
+/// Returns the registers of version 6 that the driver does not use, with the counters that have such registers. The
+/// first element has the registers of auto counter reload, the second element those of architectural PEBS. Leaf 0x23
+/// declares these registers.
 ///
 /// A counter that can be reloaded has CFG_B (sub-leaf 2). A counter that PEBS can record has CFG_C (sub-leaf 5, if
 /// sub-leaf 4 exists too). A processor without leaf 0x23 has neither register.

@@ -202,8 +202,8 @@ impl BranchUnit {
     }
 
     /// Returns whether the recording holds the counter's interrupt until all records are filled. Stop such a recording
-    /// before the processor goes idle, and before the counter is stopped or frozen: otherwise an interrupt that is held
-    /// does not come.
+    /// before the processor goes idle, and before the counter is stopped or frozen: otherwise a held interrupt does not
+    /// come.
     pub const fn holds_interrupt(&self) -> bool {
         matches!(self.registers.order, BranchOrder::Filled { .. })
     }

@@ -45,9 +45,9 @@ impl CoreKind {
 ///   name as in the previous item; `config1` to `config4`; `offcore_rsp`, `ldlat` and `frontend`, for the event's extra
 ///   register; `period`, `freq`, `name`, `inherit` and `no-inherit`. `cpu_core` and `cpu_atom` instead of `cpu` select
 ///   the core type. Terms may also follow a name: `cycles/period=1000/`.
-/// - Modifiers follow a colon or the last slash: `u`, `k`, `h` (user, kernel, hypervisor); `G`, `H` (guest, host); `I`;
-///   `D` (pinned), `e` (exclusive), `W` (weak group), `S` (the group's counts with each sample). Without `u` and `k`
-///   the event counts at each level. Without `G` and `H` the event counts in guests and outside guests.
+/// - Modifiers follow a colon or the last slash: `u`, `k`, `h` (user, kernel, hypervisor); `G`, `H` (guest, host); `I`
+///   (non-idle); `D` (pinned), `e` (exclusive), `W` (weak group), `S` (the group's counts with each sample). Without
+///   `u` and `k` the event counts at each level. Without `G` and `H` the event counts in guests and outside guests.
 ///
 /// If the text asks for a facility in addition to a counter, the error [`PerfError::Needs`] names the facility.
 ///

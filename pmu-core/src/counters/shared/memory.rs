@@ -11,9 +11,9 @@ use crate::counters::shared::table::EventTable;
 /// Memory for the counters of one processor: 8 bytes per counter, and 32 bytes for the processor.
 ///
 /// The embedder lends the memory to a [`CounterSession`](crate::CounterSession) for as long as the processor counts.
-/// The memory is commonly an element of a static array with one element per processor. The interrupt path needs this
-/// memory, but not the session. The memory records whether a session has taken it, so [`service`](crate::service()) may
-/// be called at any time. `&CounterMemory<[CounterSlot; N]>` coerces to `&CounterMemory`.
+/// The memory is commonly an element of a static array with one element per processor. [`service`](crate::service())
+/// needs this memory, but not the session. The memory records whether a session has taken it, so `service` may be
+/// called at any time. `&CounterMemory<[CounterSlot; N]>` coerces to `&CounterMemory`.
 ///
 /// ```
 /// use pmu_core::{CounterMemory, CounterSlot, MAX_COUNTERS};

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::counters::names::event_id::EventId;
 
-/// State of one counter, in 8 bytes that the control path and the interrupt path share.
+/// State of one counter, in 8 bytes that a session and [`service`](crate::service) share.
 ///
 /// Each change of a slot is a single store, so an interrupt never sees a half-changed state.
 #[derive(Debug, Default)]
