@@ -2,12 +2,12 @@
 //!
 //! - [`layout`]: the offsets of the members of `KPROFILE`, by Windows version and pointer width
 //! - [`kprofile`]: a `KPROFILE`, read from bytes and written as bytes
-//! - `object_type`, `error`: the type in an object's first member; the errors of this folder
+//! - `object_type`, `error`: the type in an object's first member; the errors of this module
 //! - [`walk`]: the lists of profile objects in a foreign memory image
 //! - [`source_list`]: the answer to a query for the profile sources
 //! - `export`: an object of this crate, as Windows would lay it out
 //!
-//! No interrupt path enters this folder, and nothing in it dereferences an address that it reads. This floor may use
+//! No interrupt path enters this module, and no code in it dereferences an address that it reads. This module may use
 //! `affinity` and, to export, `object`.
 
 mod error;

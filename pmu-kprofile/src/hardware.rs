@@ -1,13 +1,13 @@
-//! The floor of hardware: the profile sources of all processors, started and stopped.
+//! Hardware: the profile sources of all processors, started and stopped.
 //!
-//! - `profile_hardware`: the trait by which objects and lists use it
+//! - `profile_hardware`: the trait by which objects and lists use the hardware
 //! - `this_processor`: a machine with one processor
-//! - `remote`: several processors, by requests through a `mailbox`, which has a `slot` per processor and reaches them
-//!   by the trait `processors`
-//! - `as_of_version`: any of these, restricted to the sources of a given Windows
+//! - `remote`: several processors, by requests through a `mailbox`, which has a `slot` per processor and reaches the
+//!   processors by the trait `processors`
+//! - `as_of_version`: hardware that is restricted to the sources of a given Windows version
 //! - `interval`: a guard that holds a source's interval
 //!
-//! No other floor starts or stops a source. This floor may use `affinity` and `sync`.
+//! No other module starts or stops a source. This module may use `affinity` and `sync`.
 
 pub(crate) mod as_of_version;
 pub(crate) mod interval;

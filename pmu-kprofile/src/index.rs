@@ -1,13 +1,13 @@
-//! The floor of the index, which finds the objects that an interrupt concerns without visiting the others.
+//! The index, which finds the objects that an interrupt concerns without visiting the others.
 //!
-//! - `lookup`: from a source and a process to their group, and from an address to the objects that it hits
-//! - `build`: an index from its predecessor and one change, in a number of steps that grows with its length
+//! - `lookup`: finds the group of a source and a process, and the objects whose ranges contain an address
+//! - `build`: builds an index from the previous index and one change, in linear time
 //! - `groups`: the groups of a source, each with its callback objects first
 //! - `sweep`: the sweep over a group's ranges, which builds its `intervals` (elementary intervals of addresses) and
 //!   `hit_lists` (the ranges of each interval, with structural sharing)
 //! - `entry`: an object in an index
 //!
-//! An index dereferences nothing: it returns pointers to objects. This floor may use `object`.
+//! An index dereferences nothing: it returns pointers to objects. This module may use `object`.
 
 pub(crate) mod build;
 pub(crate) mod entry;

@@ -1,16 +1,16 @@
 //! The models of what happens on several processors at once, and of interrupts between any two steps.
 //!
-//! Every interleaving of a model is executed, and every value that a load may return. The small models are exhaustive,
-//! that of the guard alone (`registry/srcu`) among them; the larger ones bound the number of preemptions, and say
+//! Every interleaving of a model is executed, with every value that a load may return. The small models are exhaustive,
+//! including the model of the read guard (`registry/srcu`). The larger models bound the number of preemptions, and say
 //! where. Each model has a seeded bug that it finds:
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test -p pmu-kprofile --release --lib loom
 //! ```
 //!
-//! A cell of loom's stands for an object's buffer: a reader (the dispatch of an interrupt) reads it in the object's
-//! callback, and its owner writes it once the object is stopped. If the read can still be under way when the write is
-//! done, loom says so.
+//! A loom cell stands for an object's buffer. A reader, the dispatch of an interrupt, reads the cell in the object's
+//! callback; the cell's owner writes it once the object is stopped. If the read can still be under way during the
+//! write, loom reports it.
 
 mod mailbox;
 mod ring;

@@ -1,11 +1,11 @@
-//! The floor of atomics and cells, on which tasks and interrupts meet.
+//! Atomics and cells, on which tasks and interrupts meet.
 //!
-//! - `real`: `core`'s, which every build but a model has
-//! - `modeled`: loom's, for the models in `loom_models`
-//! - `flag`: a flag that one task at a time has taken
+//! - `real`: the atomics and cells of `core`, for every build but a model
+//! - `modeled`: those of loom, for the models in `loom_models`
+//! - `flag`: a flag that one task at a time can take
 //!
 //! Names that `real` and `modeled` both define are imported from here: the build decides which file is used.
-//! This floor uses no other.
+//! This module uses no other module.
 
 pub(crate) mod flag;
 #[cfg(all(test, loom))]

@@ -1,7 +1,7 @@
-//! The floor of event tracing, on profile interrupts and context switches.
+//! Event tracing, on profile interrupts and context switches.
 //!
 //! - `trace_callback`, `cache_errata`: the kernel's built-in callbacks; begin here
-//! - `switches` (feature `critical-section`): the same for context switches
+//! - `switches` (feature `critical-section`): the built-in callback for context switches
 //! - `control`, with `trace_objects` (feature `critical-section`) and `group_mask`: starts and stops all tracing
 //! - `interval_services`: sets intervals, and traces them
 //! - `traced_pmc`, with `counter_sets` and `once_list`: the counters whose values are in records
@@ -9,7 +9,7 @@
 //! - `record`, `event`, `extended`, `header`, `bytes`: records as bytes, and the events that they describe
 //! - `record_error`, `trace_error`: the errors of records and of control
 //!
-//! This floor may use every other except `index` and `compat`, and no other uses it.
+//! This module may use every other module except `index` and `compat`, and no other module uses it.
 
 pub(crate) mod bytes;
 pub(crate) mod cache_errata;

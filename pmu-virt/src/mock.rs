@@ -1,8 +1,7 @@
 //! A mock of a processor for tests of drivers: the software PMU as the driver's backend and platform. The mock counts
 //! and records accesses, refuses illegal accesses, fails on demand, and interrupts.
 //!
-//! Uses the module of the software PMU and the modules which that module uses, but neither the real counters nor the
-//! bytes.
+//! Uses the private module `pmu` and the modules that `pmu` uses, but neither `mediated` nor `bytes`.
 
 mod access;
 mod backend;

@@ -1,10 +1,10 @@
 //! The mailbox: requests to other processors, drained by the handler of an inter-processor interrupt.
 //!
 //! A request is posted to the other processor's slot, and that processor is interrupted. Its handler drains the slot
-//! with its own session. A caller that waits for an answer drains its own slot meanwhile, so two requests that cross do
-//! not deadlock. A slot holds one request, and nothing is allocated. A processor that does not answer within the
-//! embedder's bound is an error. A start is then withdrawn or undone; a stop stays in the slot, and is done before any
-//! later request.
+//! with its own session. While a caller waits for an answer, it drains its own slot, so two requests that cross do not
+//! deadlock. A slot holds one request, and nothing is allocated. A processor that does not answer within the embedder's
+//! bound is an error. An unanswered start is withdrawn or undone; an unanswered stop stays in the slot, and is done
+//! before any later request.
 
 use pmu_core::{InterfaceError, ProcessorNumber};
 

@@ -1,11 +1,11 @@
 //! Hit lists with structural sharing: for each elementary interval, a linked list of the ranges that it hits.
 //!
-//! A hit list is ordered by the bases of its ranges, last base first. From one elementary interval to the next the list
-//! changes by one range: the range begins, at the head of the list, or ends, anywhere. So this is a partially
-//! persistent list, whose version is the address. A node has a next node up to an address, and one modification: the
-//! next node from that address on. A node that must be modified a second time is copied, and the node before it is
+//! A hit list is ordered by the bases of its ranges, last base first. From one elementary interval to the next, the
+//! list changes by one range, which begins (at the head of the list) or ends (anywhere). So this is a partially
+//! persistent list, whose versions are addresses. A node has a next node up to an address, and one modification: the
+//! next node from that address on. If a node must be modified a second time, it is copied, and the node before it is
 //! modified to lead to the copy. (Node copying: Driscoll, Sarnak, Sleator, Tarjan, "Making Data Structures Persistent",
-//! 1989, §2.3: of `n` ranges there are at most 2·`n` nodes.)
+//! 1989, §2.3: `n` ranges need at most 2·`n` nodes.)
 
 use crate::index::entry::{Entry, NONE};
 use crate::object::basic::Basic;

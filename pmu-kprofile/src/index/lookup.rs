@@ -1,9 +1,9 @@
-//! The index: from a source and a process to their group, and from an address to the objects that it hits.
+//! The index: finds the group of a source and a process, and the objects whose ranges contain an address.
 //!
-//! The addresses where a range begins or ends divide the address space into elementary intervals, over each of which
-//! the same ranges are hit. A binary search finds the elementary interval of an address, which leads to the head of its
-//! hit list: of just those ranges. (Elementary intervals and stabbing queries: de Berg and others, "Computational
-//! Geometry", 3rd edition, §10.3.)
+//! The addresses where a range begins or ends divide the address space into elementary intervals; all addresses of an
+//! interval are in the same ranges. A binary search finds the elementary interval of an address, which leads to the
+//! head of the interval's hit list: the list of these ranges. (Elementary intervals and stabbing queries: de Berg and
+//! others, "Computational Geometry", 3rd edition, §10.3.)
 
 use crate::index::entry::{Entry, NONE};
 use crate::index::groups::{Group, Processes, Source, Span, UNUSED, tag};

@@ -1,9 +1,9 @@
 //! Per-CPU reader counters, grace periods, and the statistics of interrupts: Linux' sleepable RCU (SRCU).
 //!
-//! A reader is the dispatch of a profile interrupt. It holds a [`ReadLock`], which is counted in one of the two sets of
-//! counters of the reader's processor: the epoch selects the set. A [`GracePeriod`] waits until no reader is counted in
-//! the other set, flips the epoch, and waits until no reader is counted in the first set. New readers do not enter the
-//! set that the grace period waits for, so back-to-back readers do not delay it.
+//! A reader is the dispatch of a profile interrupt. A reader holds a [`ReadLock`], which is counted in one of the two
+//! sets of counters of the reader's processor: the epoch selects the set. A [`GracePeriod`] waits until the set that
+//! the epoch does not select counts no reader, flips the epoch, and waits until the other set counts no reader. New
+//! readers do not enter the set for which the grace period waits, so back-to-back readers do not delay it.
 //!
 //! A grace period is polled, as by Linux' `poll_state_synchronize_srcu`, one step at a time. A caller that waits polls
 //! until the grace period is over; a caller that must not wait polls once.

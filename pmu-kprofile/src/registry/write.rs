@@ -1,7 +1,7 @@
 //! The write guard: starts and stops objects, and the hardware for them.
 //!
-//! A source runs on a processor from the first object that uses it there to the last one. Each object records on which
-//! processors it uses its source. The objects of one source agree: on a processor either all objects that want the
+//! A source runs on a processor as long as at least one object uses the source there. Each object records on which
+//! processors it uses its source. The objects of one source agree: on a processor, either all objects that want the
 //! source use it, or none does.
 
 use core::ptr;

@@ -1,5 +1,5 @@
-//! Loom's atomics and cells, between any two steps of which an interrupt may come, and which may be
-//! seeded with a bug that the models must find.
+//! Loom's atomics and cells. An interrupt may come between any two steps, and a bug may be seeded that the models must
+//! find.
 
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::Ordering;

@@ -1,6 +1,6 @@
-//! The floor of events, each with the members that its records have.
+//! Events, each with the members of its records.
 //!
-//! Each event has a file of its own here, and a line in `table`. This floor may use `bytes`, `header` and
+//! Each event has a file of its own in this folder, and a line in `table`. This module may use `bytes`, `header` and
 //! `record_error`.
 
 pub(crate) mod context_switch;

@@ -1,8 +1,8 @@
 //! The writing end of a ring of trace records: interrupts push, one ring per processor.
 //!
-//! An interrupt that writes may be interrupted by another that writes: a timer's dispatch by a PMI as NMI. A slot is
-//! therefore claimed by one atomic operation, then filled, and then published by its turn. The reader stops at the
-//! first slot that is claimed and not published yet.
+//! A write to the ring may be interrupted by another write: for instance, a PMI that is an NMI interrupts the dispatch
+//! of a timer interrupt. So a writer claims a slot by one atomic operation, fills it, and then publishes it by its
+//! turn. The reader stops at the first slot that is claimed and not published yet.
 
 use core::sync::atomic::Ordering;
 

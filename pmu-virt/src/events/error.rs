@@ -29,7 +29,7 @@ impl fmt::Display for FedEventsError {
 
 impl core::error::Error for FedEventsError {}
 
-/// The event is not one of the feed's [`FedEvents`](crate::FedEvents), or the feed was not created for the PMU's
+/// The event is not one of the feed's [`FedEvents`](crate::FedEvents), or the feed does not belong to the PMU's
 /// `FedEvents`. Nothing was counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -49,7 +49,7 @@ impl core::error::Error for OtherEvents {}
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum ExchangeError {
-    /// The feed was not created for the PMU's [`FedEvents`](crate::FedEvents).
+    /// The feed does not belong to the PMU's [`FedEvents`](crate::FedEvents).
     OtherEvents,
     /// The feed has a count of an event that is not in the new [`FedEvents`](crate::FedEvents).
     Remainder,

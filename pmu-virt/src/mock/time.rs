@@ -47,7 +47,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// Lets all events of `feed` happen, and delivers the interrupt of each overflow.
     ///
     /// # Panics
-    /// The feed was not created for the events of this processor's PMU.
+    /// The feed does not belong to the events of this processor's PMU.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend, Platform};
@@ -99,7 +99,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// [`deliver`](Self::deliver) to deliver the interrupt.
     ///
     /// # Panics
-    /// The feed was not created for the events of this processor's PMU.
+    /// The feed does not belong to the events of this processor's PMU.
     pub fn pass(&self, feed: &mut Feed) -> Advanced {
         match self.pmu.borrow_mut().advance(feed) {
             Ok(advanced) => {

@@ -42,7 +42,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// ```
     ///
     /// # Errors
-    /// The feed was not created for the [events](Self::events) of this PMU.
+    /// The feed does not belong to the [events](Self::events) of this PMU.
     #[inline]
     pub fn advance(&mut self, feed: &mut Feed) -> Result<Advanced, OtherEvents> {
         let model = &mut self.model;
@@ -97,7 +97,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// ```
     ///
     /// # Errors
-    /// The feed was not created for the [events](Self::events) of this PMU.
+    /// The feed does not belong to the [events](Self::events) of this PMU.
     pub fn advance_through(&mut self, feed: &mut Feed) -> Result<Advanced, OtherEvents> {
         let first = self.advance(feed)?;
         if feed.is_empty() {

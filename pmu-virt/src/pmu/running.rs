@@ -40,7 +40,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// ```
     ///
     /// # Errors
-    /// - The feed was not created for the [events](Self::events) of this PMU.
+    /// - The feed does not belong to the [events](Self::events) of this PMU.
     /// - The feed has a count of an event that `events` lacks. Call [`advance`](Self::advance) first.
     ///
     /// After an error, nothing is changed.
