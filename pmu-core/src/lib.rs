@@ -17,6 +17,7 @@ mod platform;
 mod profile;
 mod snapshot;
 mod windows;
+mod write_once;
 
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -98,3 +99,4 @@ pub use profile::with_opened_events::{Report, WithOpenedEvents};
 pub use raw_cpuid;
 pub use snapshot::Snapshot;
 pub use windows::{HalInterface, PointerWidth, Rules, WindowsVersion};
+pub use write_once::WriteOnce;

@@ -23,7 +23,7 @@ pub use affinity::{Affinity, MAX_GROUPS};
 pub use hardware::as_of_version::AsOfVersion;
 pub use hardware::interval::IntervalGuard;
 pub use hardware::mailbox::Mailbox;
-pub use hardware::processors::Processors;
+pub use hardware::processors::RemoteProcessors;
 pub use hardware::profile_hardware::ProfileHardware;
 pub use hardware::remote::Remote;
 pub use hardware::request::SourceRequest;

@@ -58,7 +58,14 @@ pub enum Machine {
 }
 
 impl Machine {
-    /// Detects the machine from the boot processor, which `snapshot` describes.
+    /// Detects the machine from the boot processor, which `snapshot` describes. The machine has the sources of Windows'
+    /// own tables.
+    ///
+    /// AMD's table in Windows has no source of cycles, and on Zen most of its sources do not count what their names
+    /// say. Two alternatives count honestly:
+    /// - [`detect_zen`](Self::detect_zen) has sources that count what their names say, cycles among them.
+    /// - [`AddedSources::add_event`](pmu_core::AddedSources::add_event) makes a source of any event, such as cycles, on
+    ///   every processor with counters.
     ///
     /// # Context
     /// Task, once.

@@ -10,24 +10,32 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 use crate::counters::events::event::Event;
 use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::names::counter_id::CounterSet;
+use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::table::EventTable;
-use crate::interval::{IntervalLimits, IntervalUnit};
+use crate::interval::{IntervalError, IntervalLimits, IntervalUnit};
 use crate::profile::source::{KProfileSource, ProfileSource};
+use crate::write_once::WriteOnce;
 
-/// A source that is not in an interface's table, together with the counters that can count the source's event.
+/// A source that is not in an interface's table, together with its event and the counters that can count the event.
 #[derive(Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct AddedSource {
     row: ProfileSource,
-    counters: CounterSet,
+    event: Event,
 }
 
 impl AddedSource {
     /// Creates a source whose event only these counters can count: one fixed counter, [`CounterSet::GENERAL`], or the
     /// counters that the processor's manual names.
     pub const fn new(row: ProfileSource, counters: CounterSet) -> Self {
-        Self { row, counters }
+        Self { row, event: Event::raw(row.select()).on(counters) }
+    }
+
+    /// Creates the source of any event. Each processor counts the event by its own select if the event is a
+    /// [generic](Event::generic) one; `row` gives the source's number and name.
+    pub(crate) const fn of_event(row: ProfileSource, event: Event) -> Self {
+        Self { row, event }
     }
 
     /// Returns the source's value, names and event, in the form of a table's row.
@@ -37,7 +45,12 @@ impl AddedSource {
 
     /// Returns the counters that can count the source's event.
     pub const fn counters(&self) -> CounterSet {
-        self.counters
+        self.event.counters
+    }
+
+    /// Returns the source's event, without the period, which is the source's interval.
+    pub const fn event(&self) -> &Event {
+        &self.event
     }
 
     /// Returns the tag of the event that is opened for the source: its address, which no other object has.
@@ -53,6 +66,8 @@ pub struct AddedSlot {
     interval: AtomicU32,
     /// Events per second if the interval is a time; 0 if the interval is a number of events.
     hertz: AtomicU64,
+    /// The source of an event that [`add_event`](AddedSources::add_event) copied.
+    of_event: WriteOnce<AddedSource>,
 }
 
 impl AddedSlot {
@@ -61,6 +76,7 @@ impl AddedSlot {
             source: AtomicPtr::new(ptr::null_mut()),
             interval: AtomicU32::new(0),
             hertz: AtomicU64::new(0),
+            of_event: WriteOnce::new(),
         }
     }
 
@@ -112,6 +128,9 @@ impl AddedSlot {
 pub struct AddedSources<S: ?Sized = [AddedSlot]> {
     slots: S,
 }
+
+/// Number of the first slot's source, if the source is that of an event. Trace records have 16 bits for a source.
+const FIRST_EVENT: u32 = 0x8000;
 
 static NONE: AddedSources<[AddedSlot; 0]> = AddedSources::new();
 
@@ -175,11 +194,68 @@ impl AddedSources {
             return Err(AddSourceError::Exists(value));
         }
         let free = self.slots.iter().find(|slot| slot.source().is_none());
-        let slot = free.ok_or(AddSourceError::Full { room: self.slots.len() })?;
+        let slot = free.ok_or_else(|| self.full())?;
         slot.hertz.store(hertz, Relaxed);
         slot.interval.store(slot.limits().default, Relaxed);
         slot.source.store(ptr::from_ref(source).cast_mut(), Release);
         Ok(())
+    }
+
+    fn full(&self) -> AddSourceError {
+        AddSourceError::Full { room: self.slots.len() }
+    }
+
+    /// Adds any event as a source, and returns the source: an event of [generic](Event::generic) name, a
+    /// [raw](Event::raw) one, or one that a list of events names. The event's period is the source's interval.
+    ///
+    /// The source's number is from 0x8000 on, where no interface has sources. The event's tag is not kept, and the
+    /// event does not [rotate](Event::rotating). An event that was added before keeps its source, and gets the new
+    /// interval.
+    ///
+    /// The set copies the event into a slot, which never holds another event: a set with room for `N` sources takes at
+    /// most `N` different events.
+    ///
+    /// ```
+    /// use pmu_core::{AddedSlot, AddedSources, Event, GenericEvent};
+    ///
+    /// static ADDED: AddedSources<[AddedSlot; 8]> = AddedSources::new();
+    /// let cycles = Event::generic(GenericEvent::Cycles).every(1_000_003);
+    /// let source = ADDED.add_event(&cycles)?; // what a profile object is made with
+    /// assert_eq!(ADDED.add_event(&cycles.every(100_003))?, source);
+    /// # Ok::<(), pmu_core::AddSourceError>(())
+    /// ```
+    ///
+    /// # Context
+    /// Task. Only one caller at a time adds or removes sources.
+    ///
+    /// # Errors
+    /// - [`NoPeriod`](AddSourceError::NoPeriod): the event has no period.
+    /// - [`Interval`](AddSourceError::Interval): the period is outside the [limits](IntervalLimits::EVENTS).
+    /// - [`Full`](AddSourceError::Full).
+    pub fn add_event(&'static self, event: &Event) -> Result<KProfileSource, AddSourceError> {
+        let period = event.period().ok_or(AddSourceError::NoPeriod)?;
+        let interval = IntervalLimits::EVENTS.check(period).map_err(AddSourceError::Interval)?;
+        let event = Event { period: 0, tag: 0, rotates: false, ..*event };
+        let slots = || self.slots.iter().zip(FIRST_EVENT..);
+        let known = slots().find_map(|(slot, _)| {
+            let source = slot.of_event.get().filter(|source| source.event == event)?;
+            let holds = slot.source().is_none_or(|other| ptr::eq(other, source));
+            holds.then_some((slot, source))
+        });
+        let (slot, source) = known
+            .or_else(|| {
+                let select = event.select().unwrap_or(EventSelect::from_bits(0));
+                slots().filter(|(slot, _)| slot.source().is_none()).find_map(|(slot, number)| {
+                    let row = ProfileSource::new(number, "ProfileEvent", select);
+                    let source = slot.of_event.set(AddedSource::of_event(row, event)).ok()?;
+                    Some((slot, source))
+                })
+            })
+            .ok_or_else(|| self.full())?;
+        slot.hertz.store(0, Relaxed);
+        slot.interval.store(interval.get(), Relaxed);
+        slot.source.store(ptr::from_ref(source).cast_mut(), Release);
+        Ok(source.row.source())
     }
 
     /// Removes a source and returns it; `None` if no such source was added. Stop the source on every processor first:
@@ -235,8 +311,7 @@ impl AddedSources {
     pub(crate) fn event(&self, source: KProfileSource) -> Option<(&'static AddedSource, Event)> {
         let slot = self.find(source)?;
         let source = slot.source()?;
-        let event = Event::raw(source.row.select()).on(source.counters);
-        Some((source, event.every(slot.period()).tagged(source.tag())))
+        Some((source, source.event.every(slot.period()).tagged(source.tag())))
     }
 
     /// Returns the interval of a source that these counters can count.
@@ -248,9 +323,9 @@ impl AddedSources {
     ) -> Option<(&AtomicU32, IntervalLimits)> {
         let slot = self.find(source)?;
         let source = slot.source()?;
-        let declared = !(source.counters & unit.counters()).is_empty();
-        let legal = unit.illegal_bits(source.row.select()) == 0;
-        (declared && legal).then(|| (&slot.interval, slot.limits()))
+        let (_, counters) = unit.resolve(&source.event).ok()?;
+        let declared = !(counters & unit.counters()).is_empty();
+        declared.then(|| (&slot.interval, slot.limits()))
     }
 
     /// Returns the source that an opened event belongs to.
@@ -290,6 +365,10 @@ pub enum AddSourceError {
         /// Number of sources for which there is room.
         room: usize,
     },
+    /// The event has no period, so it does not interrupt.
+    NoPeriod,
+    /// The event's period is not an interval of a source.
+    Interval(IntervalError),
 }
 
 impl fmt::Display for AddSourceError {
@@ -297,6 +376,8 @@ impl fmt::Display for AddSourceError {
         match self {
             Self::Exists(source) => write!(f, "{source} was added before"),
             Self::Full { room } => write!(f, "room for {room} added sources, and no more"),
+            Self::NoPeriod => f.write_str("an event without a period does not interrupt"),
+            Self::Interval(error) => error.fmt(f),
         }
     }
 }

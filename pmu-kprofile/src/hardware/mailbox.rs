@@ -8,7 +8,7 @@
 
 use pmu_core::{InterfaceError, ProcessorNumber};
 
-use crate::hardware::processors::Processors;
+use crate::hardware::processors::RemoteProcessors;
 use crate::hardware::request::SourceRequest;
 use crate::hardware::slot::Slot;
 use crate::sync::{array_of, const_fn, spin_loop};
@@ -67,7 +67,7 @@ impl<const P: usize> Mailbox<P> {
     /// # Examples
     /// ```
     /// # use std::sync::atomic::{AtomicBool, Ordering};
-    /// use pmu_kprofile::{Mailbox, Processors};
+    /// use pmu_kprofile::{Mailbox, RemoteProcessors};
     /// # static WORK: AtomicBool = AtomicBool::new(false);
     /// # fn wake_the_task_of_this_processor() { WORK.store(true, Ordering::Relaxed) }
     /// # fn is_woken() -> bool { WORK.swap(false, Ordering::Relaxed) }
@@ -81,13 +81,13 @@ impl<const P: usize> Mailbox<P> {
     /// }
     ///
     /// /// The task, bound to its processor, above the tasks that start and stop profiles.
-    /// fn task(processors: &impl Processors) {
+    /// fn task(processors: &impl RemoteProcessors) {
     ///     while is_woken() {
     ///         MAILBOX.drain(processors);
     ///     }
     /// }
     /// ```
-    pub fn drain(&self, processors: &impl Processors) {
+    pub fn drain(&self, processors: &impl RemoteProcessors) {
         if let Some(slot) = self.slots.get(processors.this_processor().index()) {
             slot.drain(processors);
         }
@@ -127,7 +127,7 @@ impl<const P: usize> Mailbox<P> {
     /// Posts a request to a processor and waits for its answer.
     pub(super) fn ask(
         &self,
-        processors: &impl Processors,
+        processors: &impl RemoteProcessors,
         processor: ProcessorNumber,
         request: SourceRequest,
     ) -> Result<(), InterfaceError> {
@@ -181,7 +181,7 @@ impl<const P: usize> Mailbox<P> {
     /// Leaves a stop that was not served to its processor. Returns the error of the request.
     fn unanswered(
         &self,
-        processors: &impl Processors,
+        processors: &impl RemoteProcessors,
         processor: ProcessorNumber,
         request: SourceRequest,
     ) -> Result<(), InterfaceError> {

@@ -21,7 +21,7 @@ use crate::hardware::request::SourceRequest;
 ///
 /// ```
 /// use pmu_core::{InterfaceError, KProfileSource, ProcessorNumber};
-/// use pmu_kprofile::{Affinity, Mailbox, Processors, Remote, SourceRequest};
+/// use pmu_kprofile::{Affinity, Mailbox, Remote, RemoteProcessors, SourceRequest};
 /// # fn processor() -> u16 { 0 }
 /// # fn interrupt_depth() -> usize { 0 }
 /// # fn send_interrupt(_: usize, _: u8) {}
@@ -33,7 +33,7 @@ use crate::hardware::request::SourceRequest;
 ///
 /// struct Kernel;
 ///
-/// impl Processors for Kernel {
+/// impl RemoteProcessors for Kernel {
 ///     fn this_processor(&self) -> ProcessorNumber {
 ///         ProcessorNumber::from_index(processor())
 ///     }
@@ -60,7 +60,7 @@ use crate::hardware::request::SourceRequest;
 /// let mut hardware = Remote::new(&MAILBOX, Kernel); // which starts and stops profiles
 /// # let _ = &mut hardware;
 /// ```
-pub trait Processors {
+pub trait RemoteProcessors {
     /// Returns the processor that executes the call: see
     /// [`ProfileHardware::this_processor`](crate::ProfileHardware::this_processor).
     fn this_processor(&self) -> ProcessorNumber;

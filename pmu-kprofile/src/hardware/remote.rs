@@ -4,7 +4,7 @@ use pmu_core::{InterfaceError, KProfileSource, ProcessorNumber};
 
 use crate::affinity::Affinity;
 use crate::hardware::mailbox::Mailbox;
-use crate::hardware::processors::Processors;
+use crate::hardware::processors::RemoteProcessors;
 use crate::hardware::profile_hardware::ProfileHardware;
 use crate::hardware::request::SourceRequest;
 
@@ -12,13 +12,13 @@ use crate::hardware::request::SourceRequest;
 ///
 /// ```
 /// use pmu_core::{InterfaceError, KProfileSource, ProcessorNumber};
-/// use pmu_kprofile::{Affinity, Mailbox, Processors, Remote, SourceRequest};
+/// use pmu_kprofile::{Affinity, Mailbox, Remote, RemoteProcessors, SourceRequest};
 ///
 /// static MAILBOX: Mailbox<2> = Mailbox::new();
 ///
 /// struct Kernel;
 ///
-/// impl Processors for Kernel {
+/// impl RemoteProcessors for Kernel {
 /// #   fn this_processor(&self) -> ProcessorNumber { ProcessorNumber::from_index(0) }
 /// #   fn in_interrupt(&self) -> bool { false }
 /// #   fn active_processors(&self) -> Affinity { Affinity::first(2) }
@@ -49,14 +49,14 @@ pub struct Remote<'m, K, const P: usize> {
     processors: K,
 }
 
-impl<'m, K: Processors, const P: usize> Remote<'m, K, P> {
+impl<'m, K: RemoteProcessors, const P: usize> Remote<'m, K, P> {
     /// Creates the profile hardware from a kernel's processors. Each of the processors must drain `mailbox`.
     pub const fn new(mailbox: &'m Mailbox<P>, processors: K) -> Self {
         Self { mailbox, processors }
     }
 }
 
-impl<K: Processors, const P: usize> ProfileHardware for Remote<'_, K, P> {
+impl<K: RemoteProcessors, const P: usize> ProfileHardware for Remote<'_, K, P> {
     fn this_processor(&self) -> ProcessorNumber {
         self.processors.this_processor()
     }

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 
 use pmu_core::{InterfaceError, KProfileSource, MAX_COUNTERS, ProcessorNumber};
 
-use crate::hardware::processors::Processors;
+use crate::hardware::processors::RemoteProcessors;
 use crate::hardware::request::SourceRequest;
 use crate::sync::{AtomicU64, UnsafeCell, array_of, const_fn};
 
@@ -130,7 +130,7 @@ impl Slot {
     }
 
     /// Serves the stops that were left, and the posted request: see [`Mailbox::drain`](crate::Mailbox::drain).
-    pub(super) fn drain(&self, processors: &impl Processors) {
+    pub(super) fn drain(&self, processors: &impl RemoteProcessors) {
         let has_stops = self.has_stops.load(Ordering::Acquire) != 0;
         if !has_stops && self.posted().is_none() || self.drain.swap(AGAIN, Ordering::AcqRel) != IDLE
         {
@@ -168,7 +168,7 @@ impl Slot {
     }
 
     /// Does the stops that were left. A stop that is not served stays.
-    fn serve_stops(&self, processors: &impl Processors) {
+    fn serve_stops(&self, processors: &impl RemoteProcessors) {
         if self.has_stops.swap(0, Ordering::AcqRel) == 0 {
             return;
         }
@@ -190,7 +190,7 @@ impl Slot {
     }
 
     /// Serves the posted request, if there is one.
-    fn serve_posted(&self, processors: &impl Processors) {
+    fn serve_posted(&self, processors: &impl RemoteProcessors) {
         let Some(request) = self.posted() else { return };
         if !self.change(word(POSTED, request), word(TAKEN, request)) {
             return; // Withdrawn.

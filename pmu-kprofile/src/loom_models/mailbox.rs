@@ -7,7 +7,7 @@ use loom::thread;
 use pmu_core::{InterfaceError, KProfileSource, ProcessorNumber};
 
 use super::{Seed, TIME, explore, explore_up_to, finds, interrupt_before, no_interrupt};
-use crate::{Affinity, Mailbox, Processors, ProfileHardware, Remote, SourceRequest};
+use crate::{Affinity, Mailbox, ProfileHardware, Remote, RemoteProcessors, SourceRequest};
 
 /// A processor, as the mailbox sees it.
 struct Asker {
@@ -16,7 +16,7 @@ struct Asker {
     turns: u64,
 }
 
-impl Processors for Asker {
+impl RemoteProcessors for Asker {
     fn this_processor(&self) -> ProcessorNumber {
         ProcessorNumber::from_index(self.number)
     }

@@ -13,7 +13,7 @@ use pmu_core::{
     SavedCounters, Session, Snapshot, SourceInterface, ThreadEvent, WithAddedSources,
     WithOpenedEvents,
 };
-use pmu_kprofile::{Affinity, Mailbox, Processors, ProfileHardware, Remote, SourceRequest};
+use pmu_kprofile::{Affinity, Mailbox, ProfileHardware, Remote, RemoteProcessors, SourceRequest};
 
 use crate::machine::Apic;
 use crate::{SOURCES, stack};
@@ -149,7 +149,7 @@ static WITH_ADDED: Place<Sources> = Place(UnsafeCell::new(None));
 /// The requester is processor 0, and the session that of processor 1.
 struct TwoProcessors(Cell<u16>);
 
-impl Processors for TwoProcessors {
+impl RemoteProcessors for TwoProcessors {
     fn this_processor(&self) -> ProcessorNumber {
         ProcessorNumber::from_index(self.0.get())
     }

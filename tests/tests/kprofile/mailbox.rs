@@ -9,8 +9,8 @@ use std::thread;
 use super::mailbox_machine::*;
 use pmu_core::{InterfaceError, ProcessorNumber};
 use pmu_kprofile::{
-    Affinity, BasicProfile, Mailbox, Processors, ProfileError, ProfileHardware, ProfileObject,
-    Profiles, Remote, SourceRequest,
+    Affinity, BasicProfile, Mailbox, ProfileError, ProfileHardware, ProfileObject, Profiles,
+    Remote, RemoteProcessors, SourceRequest,
 };
 
 #[test]

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Instant;
 
 use pmu_core::{InterfaceError, KProfileSource, ProcessorNumber};
-use pmu_kprofile::{Affinity, Mailbox, Processors, SourceRequest};
+use pmu_kprofile::{Affinity, Mailbox, RemoteProcessors, SourceRequest};
 
 pub(crate) const SOURCE: KProfileSource = KProfileSource::TOTAL_CYCLES;
 
@@ -35,7 +35,7 @@ pub(crate) struct Processor<'m> {
     pub(crate) turns: u64,
 }
 
-impl Processors for Processor<'_> {
+impl RemoteProcessors for Processor<'_> {
     fn this_processor(&self) -> ProcessorNumber {
         ProcessorNumber::from_index(self.number)
     }
@@ -135,7 +135,10 @@ where
 }
 
 /// Returns a requester that waits until its request is being served, or for an answer, which comes within a minute.
-pub(crate) fn patient<'m>(processor: Processor<'m>, for_answer: bool) -> impl Processors + use<'m> {
+pub(crate) fn patient<'m>(
+    processor: Processor<'m>,
+    for_answer: bool,
+) -> impl RemoteProcessors + use<'m> {
     let begin = Instant::now();
     let keep_waiting = move |processor: &Processor<'m>, _| {
         thread::yield_now();
@@ -145,7 +148,7 @@ pub(crate) fn patient<'m>(processor: Processor<'m>, for_answer: bool) -> impl Pr
     Hooked { processor, serve: Processor::serve, keep_waiting }
 }
 
-impl<'m, S, W> Processors for Hooked<'m, S, W>
+impl<'m, S, W> RemoteProcessors for Hooked<'m, S, W>
 where
     S: Fn(&Processor<'m>, SourceRequest) -> Result<(), InterfaceError>,
     W: Fn(&Processor<'m>, u64) -> bool,

@@ -1,6 +1,7 @@
 //! Profile sources: their tables, and the sessions that run them.
 
 mod added;
+mod events_as_sources;
 mod hard_cases;
 mod names;
 mod saved_counters;

@@ -9,7 +9,7 @@ use pmu::core::{
     SourceInterface,
 };
 use pmu::{Delivery, Machine, PerProcessor};
-use pmu_kprofile::{Affinity, Mailbox, Processors, Remote, SourceRequest};
+use pmu_kprofile::{Affinity, Mailbox, Remote, RemoteProcessors, SourceRequest};
 
 use crate::embedding::memory::COUNTERS;
 use crate::embedding::msr::control_msr;
@@ -118,7 +118,7 @@ impl Sessions {
 /// Requests are served with the session of the processor that serves them. Only the boot processor posts requests, so
 /// on the others no task uses the session that the interrupt finds. Nothing here moves a task to another processor; a
 /// kernel that does binds the task around `start` and `stop`.
-impl Processors for Kernel {
+impl RemoteProcessors for Kernel {
     fn this_processor(&self) -> ProcessorNumber {
         ProcessorNumber::from_index(processor::number() as u16)
     }
