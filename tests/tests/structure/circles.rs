@@ -49,7 +49,7 @@ const FLOORS: &[Floors] = &[
             "counters/registers, counters/error",
             "counters/names",
             "detection, frame, dump, platform, clocks",
-            "msr, snapshot, interval, windows",
+            "msr, snapshot, interval, windows, write_once",
         ],
     },
     Floors {
