@@ -24,7 +24,7 @@ const EVENT_BITS: u64 = 0xF_FF87_FFFF;
 const SSE_AVX_FLOPS: u16 = 0x003;
 const MERGE: u16 = 0xFFF;
 
-const AMD: [u8; 12] = *b"AuthenticAMD";
+pub(crate) const AMD: [u8; 12] = *b"AuthenticAMD";
 const HYGON: [u8; 12] = *b"HygonGenuine";
 
 /// Detects the core counters of an AMD or Hygon processor. Hygon's processors have the same counters as AMD's first Zen

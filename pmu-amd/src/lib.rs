@@ -2,6 +2,7 @@
 #![no_std]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod branches;
 mod counters;
 mod cpuid;
 mod generation;
@@ -11,6 +12,8 @@ pub mod registers;
 mod sources;
 mod zen;
 
+pub use branches::detect::branches;
+pub use branches::sampling::branch_sampling_event;
 pub use counters::counters;
 pub use generation::Generation;
 pub use interface::Amd64;

@@ -41,6 +41,25 @@ pub const PERF_CNTR_GLOBAL_STATUS_CLR: u32 = 0xC000_0302;
 /// of DebugCtl enables freezing; the interface does not set bit 12, but firmware may have set it.
 pub const STATUS_PMC_FREEZE: u64 = 1 << 59;
 
+/// `PerfCntrGlobalStatus` bit 58, LBRF: the branch records are frozen until the bit is cleared (APM vol. 2, §13.2.1).
+pub const STATUS_LBR_FREEZE: u64 = 1 << 58;
+
+/// `DebugCtl`: bit 11 freezes the branch records on the performance interrupt, if CPUID 0x80000022 EAX bit 2 is set
+/// (APM vol. 2, "Debug-Control MSR").
+pub const DEBUG_CTL: u32 = 0x1D9;
+
+/// `LBR_SELECT`: the filter of the last-branch stack (APM vol. 2, "Last Branch Stack Registers"; CPUID 0x80000022 EAX
+/// bit 1).
+pub const LBR_SELECT: u32 = 0xC000_010E;
+
+/// `DBG_EXTN_CFG`: bit 6, LBRV2EN, records branches in the last-branch stack (APM vol. 2, "Last Branch Stack
+/// Registers"). On Zen 3, other bits control branch sampling.
+pub const DBG_EXTN_CFG: u32 = 0xC000_010F;
+
+/// `SAMP_BR_FROM`, or `LastBranchStackFromIp`: the first record's branch. The target is in the next register, and the
+/// next record at this address plus 2 (APM vol. 2, "Last Branch Stack Registers").
+pub const LAST_BRANCH_STACK_FROM_IP: u32 = 0xC001_0300;
+
 /// Number of core counters that RDPMC can read; from index 6 on, RDPMC reads counters of other units (APM vol. 3,
 /// RDPMC).
 pub const RDPMC_CORE_COUNTERS: u8 = 6;
@@ -98,4 +117,92 @@ impl PerfCtl {
     pub const fn select(self) -> EventSelect {
         EventSelect::from_bits(self.into_bits())
     }
+}
+
+/// `LBR_SELECT`: each bit keeps branches from being recorded (APM vol. 2, "Last Branch Stack Registers").
+#[bitfield(u64, defmt = cfg(feature = "defmt"))]
+#[derive(PartialEq, Eq)]
+pub struct LbrSelect {
+    /// Branches that end at privilege level 0.
+    pub cpl_eq_0: bool,
+    /// Branches that end at privilege levels above 0.
+    pub cpl_neq_0: bool,
+    /// Conditional branches.
+    pub jcc: bool,
+    /// Near relative calls.
+    pub near_rel_call: bool,
+    /// Near indirect calls.
+    pub near_ind_call: bool,
+    /// Near returns.
+    pub near_ret: bool,
+    /// Near indirect jumps.
+    pub near_ind_jmp: bool,
+    /// Near relative jumps.
+    pub near_rel_jmp: bool,
+    /// Far branches.
+    pub far_branch: bool,
+    #[bits(55)]
+    __: u64,
+}
+
+/// `DBG_EXTN_CFG`: bit 6 from Zen 4 on, the other bits on Zen 3 (APM vol. 2, "Last Branch Stack Registers"; PPR of
+/// family 19h, models 00h to 0Fh).
+#[bitfield(u64, defmt = cfg(feature = "defmt"))]
+#[derive(PartialEq, Eq)]
+pub struct DebugExtensionConfig {
+    #[bits(2)]
+    __: u8,
+    /// Samples branches after an overflow (Zen 3).
+    pub brs_enable: bool,
+    /// Always 3 on Zen 3.
+    #[bits(2)]
+    pub always_set: u8,
+    /// There is a sampled branch (Zen 3).
+    pub valid: bool,
+    /// Records branches in the last-branch stack (Zen 4 on).
+    pub lbr_v2_enable: bool,
+    #[bits(9)]
+    __: u16,
+    /// Index of the record to be written next; 0 if all are written (Zen 3).
+    #[bits(4)]
+    pub next_record: u8,
+    #[bits(4)]
+    __: u8,
+    /// The counter whose overflow begins the sampling (Zen 3).
+    #[bits(3)]
+    pub counter: u8,
+    #[bits(37)]
+    __: u64,
+}
+
+/// A record's register with the branch's address (APM vol. 2, "Last Branch Stack Registers").
+#[bitfield(u64, defmt = cfg(feature = "defmt"))]
+#[derive(PartialEq, Eq)]
+pub struct LastBranchFrom {
+    /// Address of the branch.
+    #[bits(58)]
+    pub address: u64,
+    /// The address's sign.
+    #[bits(5)]
+    pub sign: u8,
+    /// The branch was mispredicted.
+    pub mispredicted: bool,
+}
+
+/// A record's register with the target's address (APM vol. 2, "Last Branch Stack Registers").
+#[bitfield(u64, defmt = cfg(feature = "defmt"))]
+#[derive(PartialEq, Eq)]
+pub struct LastBranchTo {
+    /// Address of the target.
+    #[bits(58)]
+    pub address: u64,
+    /// The address's sign.
+    #[bits(3)]
+    pub sign: u8,
+    /// Reserved; set in erroneous records (erratum 1452 of family 19h).
+    pub reserved: bool,
+    /// The branch was executed speculatively.
+    pub speculative: bool,
+    /// The branch was on the right path.
+    pub valid: bool,
 }

@@ -22,6 +22,7 @@ mod write_once;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+pub use branches::error::NoBranches;
 pub use branches::filter::BranchFilter;
 pub use branches::kind::{BranchKind, BranchKinds};
 pub use branches::record::{Branch, BranchPath, BranchTransaction, RawBranch};

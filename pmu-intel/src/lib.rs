@@ -5,6 +5,7 @@
 #[cfg(test)]
 extern crate std;
 
+mod branches;
 mod counters;
 mod cpuid;
 pub mod debug_store;
@@ -14,6 +15,8 @@ pub mod registers;
 mod sources;
 mod unused;
 
+pub use branches::detect::branches;
+pub use branches::format::LbrFormat;
 pub use counters::counters;
 pub use cpuid::ArchitecturalPerfmon;
 pub use interface::Emon;

@@ -18,6 +18,44 @@ pub const IA32_MISC_ENABLE: u32 = 0x1A0;
 /// `IA32_DEBUGCTL`, the control of branch tracing and of freezing (SDM vol. 3B, §18.4.1).
 pub const IA32_DEBUGCTL: u32 = 0x1D9;
 
+/// `MSR_LBR_SELECT`: the filter of the legacy last-branch stack (SDM vol. 3B, "Filtering of Last Branch Records").
+pub const MSR_LBR_SELECT: u32 = 0x1C8;
+
+/// `MSR_LASTBRANCH_TOS`: the index of the newest record of the legacy stack (SDM vol. 3B, "LBR Stack").
+pub const MSR_LASTBRANCH_TOS: u32 = 0x1C9;
+
+/// `MSR_LASTBRANCH_0_FROM_IP` of Core 2, Bonnell and Silvermont: the first record's branch (SDM vol. 4, "MSRs in
+/// Processors Based on Intel Core Microarchitecture").
+pub const MSR_LASTBRANCH_0_FROM_IP_CORE: u32 = 0x40;
+
+/// `MSR_LASTBRANCH_0_TO_IP` of Core 2, Bonnell and Silvermont: the first record's target (SDM vol. 4, "MSRs in
+/// Processors Based on Intel Core Microarchitecture").
+pub const MSR_LASTBRANCH_0_TO_IP_CORE: u32 = 0x60;
+
+/// `MSR_LASTBRANCH_0_FROM_IP` from Nehalem on: the first record's branch (SDM vol. 3B, "LBR Stack").
+pub const MSR_LASTBRANCH_0_FROM_IP: u32 = 0x680;
+
+/// `MSR_LASTBRANCH_0_TO_IP` from Nehalem on: the first record's target (SDM vol. 3B, "LBR Stack").
+pub const MSR_LASTBRANCH_0_TO_IP: u32 = 0x6C0;
+
+/// `MSR_LBR_INFO_0`, from Skylake on: further information on the first record (SDM vol. 3B, "LBR Stack").
+pub const MSR_LBR_INFO_0: u32 = 0xDC0;
+
+/// `IA32_LBR_0_INFO`: further information on the newest architectural record (SDM vol. 4, table 2-2).
+pub const IA32_LBR_0_INFO: u32 = 0x1200;
+
+/// `IA32_LBR_CTL`: the enable bit and the filter of the architectural records (SDM vol. 4, table 2-2).
+pub const IA32_LBR_CTL: u32 = 0x14CE;
+
+/// `IA32_LBR_DEPTH`: the number of architectural records; each write clears all records (SDM vol. 4, table 2-2).
+pub const IA32_LBR_DEPTH: u32 = 0x14CF;
+
+/// `IA32_LBR_0_FROM_IP`: the branch of the newest architectural record (SDM vol. 4, table 2-2).
+pub const IA32_LBR_0_FROM_IP: u32 = 0x1500;
+
+/// `IA32_LBR_0_TO_IP`: the target of the newest architectural record (SDM vol. 4, table 2-2).
+pub const IA32_LBR_0_TO_IP: u32 = 0x1600;
+
 /// `IA32_FIXED_CTR0`: the first fixed counter, from version 2 (SDM vol. 3B, §20.2.2).
 pub const IA32_FIXED_CTR0: u32 = 0x309;
 
@@ -29,6 +67,10 @@ pub const IA32_PERF_CAPABILITIES: u32 = 0x345;
 /// "Full-Width Writes to Performance Counter Registers").
 pub const FULL_WIDTH_WRITES: u64 = 1 << 13;
 
+/// `IA32_PERF_CAPABILITIES.LBR_FMT`: the format of the legacy branch records (SDM vol. 3B, "LBR Stack and 64-bit
+/// Addresses").
+pub const LBR_FORMAT: u64 = 0x3F;
+
 /// `IA32_FIXED_CTR_CTRL`, from version 2: the control of all fixed counters (SDM vol. 3B, §20.2.2).
 pub const IA32_FIXED_CTR_CTRL: u32 = 0x38D;
 
@@ -38,6 +80,9 @@ pub const IA32_PERF_GLOBAL_STATUS: u32 = 0x38E;
 /// `IA32_PERF_GLOBAL_STATUS.CTR_FRZ`, from version 4: the counters are frozen (SDM vol. 3B,
 /// §20.2.4.1).
 pub const STATUS_CTR_FRZ: u64 = 1 << 59;
+
+/// `IA32_PERF_GLOBAL_STATUS.LBR_FRZ`, from version 4: the branch records are frozen (SDM vol. 3B, §20.2.4.1).
+pub const STATUS_LBR_FRZ: u64 = 1 << 58;
 
 /// `IA32_PERF_GLOBAL_CTRL`, from version 2: the enable bits of all counters (SDM vol. 3B, §20.2.2).
 pub const IA32_PERF_GLOBAL_CTRL: u32 = 0x38F;
@@ -182,4 +227,98 @@ pub struct DebugCtl {
     pub freeze_while_smm: bool,
     #[bits(49)]
     __: u64,
+}
+
+/// `MSR_LBR_SELECT`: each bit but the last one keeps branches from being recorded (SDM vol. 3B, "Filtering of Last
+/// Branch Records").
+#[bitfield(u64, defmt = cfg(feature = "defmt"))]
+#[derive(PartialEq, Eq)]
+pub struct LbrSelect {
+    /// Branches that end at privilege level 0.
+    pub cpl_eq_0: bool,
+    /// Branches that end at privilege levels above 0.
+    pub cpl_neq_0: bool,
+    /// Conditional branches.
+    pub jcc: bool,
+    /// Near relative calls.
+    pub near_rel_call: bool,
+    /// Near indirect calls.
+    pub near_ind_call: bool,
+    /// Near returns.
+    pub near_ret: bool,
+    /// Near indirect jumps.
+    pub near_ind_jmp: bool,
+    /// Near relative jumps.
+    pub near_rel_jmp: bool,
+    /// Far branches.
+    pub far_branch: bool,
+    /// Keeps a call stack: a return removes the newest record. From Haswell on.
+    pub en_callstack: bool,
+    #[bits(54)]
+    __: u64,
+}
+
+/// `IA32_LBR_CTL`: each bit of a kind of branches records them (SDM vol. 4, table 2-2).
+#[bitfield(u64, defmt = cfg(feature = "defmt"))]
+#[derive(PartialEq, Eq)]
+pub struct LbrCtl {
+    /// Records branches.
+    pub lbr_en: bool,
+    /// Records branches at privilege level 0.
+    pub os: bool,
+    /// Records branches at privilege levels above 0.
+    pub usr: bool,
+    /// Keeps a call stack: a return removes the newest record.
+    pub call_stack: bool,
+    #[bits(12)]
+    __: u16,
+    /// Conditional branches.
+    pub jcc: bool,
+    /// Near relative jumps.
+    pub near_rel_jmp: bool,
+    /// Near indirect jumps.
+    pub near_ind_jmp: bool,
+    /// Near relative calls.
+    pub near_rel_call: bool,
+    /// Near indirect calls.
+    pub near_ind_call: bool,
+    /// Near returns.
+    pub near_ret: bool,
+    /// Other branches: far ones, interrupts, exceptions.
+    pub other_branch: bool,
+    #[bits(41)]
+    __: u64,
+}
+
+/// `IA32_LBR_x_INFO`, and `MSR_LBR_INFO_x`, which has the cycles and bits 63:61 alone (SDM vol. 4, table 2-2).
+#[bitfield(u64, defmt = cfg(feature = "defmt"))]
+#[derive(PartialEq, Eq)]
+pub struct LbrInfo {
+    /// Core cycles since the record before; the greatest number stands for more, too.
+    pub cycle_count: u16,
+    __: u16,
+    /// Events of general counter 0 since the record before; 3 stands for more, too.
+    #[bits(2)]
+    pub pmc0_count: u8,
+    /// Events of general counter 1.
+    #[bits(2)]
+    pub pmc1_count: u8,
+    /// Events of general counter 2.
+    #[bits(2)]
+    pub pmc2_count: u8,
+    /// Events of general counter 3.
+    #[bits(2)]
+    pub pmc3_count: u8,
+    __: u16,
+    /// Kind of the branch.
+    #[bits(4)]
+    pub branch_type: u8,
+    /// The cycles are valid.
+    pub cycle_count_valid: bool,
+    /// The branch is the abort of a transaction.
+    pub tsx_abort: bool,
+    /// The branch was in a transaction.
+    pub in_tsx: bool,
+    /// The branch was mispredicted.
+    pub mispredicted: bool,
 }

@@ -30,13 +30,16 @@ pub struct BranchUnit {
 }
 
 /// Registers of a processor's branch records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[derive(Clone, Copy)]
 pub struct BranchRegisters {
     /// The register that starts and stops the recording.
     pub enable: BranchEnable,
     /// The register that filters the branches, if the filter is not in the enabling register.
     pub filter: Option<MsrAddress>,
+    /// Returns the value of the filter for a selection of branches, and the selection that the processor then records.
+    /// The second selection contains the first. If the enabling register has the filter, the value includes the enable
+    /// bit.
+    pub select: fn(&BranchOffers, BranchFilter) -> (u64, BranchFilter),
     /// The register with the number of records, if there is one. Each write to this register clears all records.
     pub depth: Option<MsrAddress>,
     /// The freezing of the records, if the processor can freeze them.
@@ -62,10 +65,12 @@ pub enum BranchEnable {
     Register(MsrAddress),
     /// Bits of a register that also has other owners.
     Bits {
-        /// The recorder's bits. All of them clear: the recording is stopped.
+        /// The recorder's bits.
         bits: RegisterBits,
         /// Their values while the processor records.
         on: u64,
+        /// Their values while the recording is stopped.
+        off: u64,
     },
 }
 
@@ -124,8 +129,9 @@ pub struct BranchOffers {
 }
 
 /// A format of branch records, as functions of a vendor crate.
+#[derive(Clone, Copy)]
 pub struct BranchFormat {
-    /// Name of the format, for display.
+    /// Name of the format, for people.
     pub name: &'static str,
     /// Decodes a record. Returns `None` if the record is empty or erroneous.
     pub decode: fn(&BranchOffers, RawBranch) -> Option<Branch>,
@@ -133,9 +139,6 @@ pub struct BranchFormat {
     pub is_end: fn(RawBranch) -> bool,
     /// Returns the words with which a saved record is written back.
     pub writable: fn(RawBranch) -> RawBranch,
-    /// Returns the value of the filter register for a selection, and the selection that the processor then records. The
-    /// second selection contains the first.
-    pub select: fn(&BranchOffers, BranchFilter) -> (u64, BranchFilter),
     /// Set if the processor records the abort of a transaction twice.
     pub doubles_aborts: bool,
 }
@@ -225,23 +228,23 @@ impl BranchUnit {
         if filter.is_empty() || filter.is_call_stack() && !self.offers.call_stack {
             return None;
         }
-        Some((self.format.select)(&self.offers, filter))
+        Some((self.registers.select)(&self.offers, filter))
     }
 }
 
 impl fmt::Debug for BranchUnit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { registers, format, offers, depth } = self;
+        let Self { registers: _, format, offers, depth } = self;
         let mut fields = f.debug_struct("BranchUnit");
-        fields.field("format", format).field("depth", depth);
-        fields.field("offers", offers).field("registers", registers).finish()
+        fields.field("format", format).field("depth", depth).field("offers", offers);
+        fields.finish_non_exhaustive()
     }
 }
 
 #[cfg(feature = "defmt")]
 impl defmt::Format for BranchUnit {
     fn format(&self, f: defmt::Formatter<'_>) {
-        let Self { registers, format, offers, depth } = self;
-        defmt::write!(f, "{=str}, {=u8} records, {}, {}", format.name, *depth, offers, registers);
+        let Self { registers: _, format, offers, depth } = self;
+        defmt::write!(f, "{=str}, {=u8} records, {}", format.name, *depth, offers);
     }
 }

@@ -56,7 +56,7 @@ const FLOORS: &[Floors] = &[
         of: "pmu-intel",
         floors: &[
             "lib",
-            "interface, later_sources, unused",
+            "branches, interface, later_sources, unused",
             "counters, debug_store, sources",
             "cpuid, registers",
         ],
@@ -65,7 +65,7 @@ const FLOORS: &[Floors] = &[
         of: "pmu-amd",
         floors: &[
             "lib",
-            "interface, meaning, zen",
+            "branches, interface, meaning, zen",
             "counters, generation, sources",
             "cpuid",
             "registers",

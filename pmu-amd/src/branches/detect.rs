@@ -1,0 +1,33 @@
+//! Detection of a processor's branch records.
+
+use pmu_core::{BranchUnit, NoBranches, Snapshot};
+
+use crate::branches::{sampling, stack};
+use crate::counters::AMD;
+
+/// Detects the branch records of an AMD processor: the last-branch stack, version 2 (from Zen 4 on), or Zen 3's branch
+/// sampling.
+///
+/// CPUID declares both, and no register is read. The single record of earlier processors is not offered.
+///
+/// Zen 3's branch sampling records branches only for the event of
+/// [`branch_sampling_event`](crate::branch_sampling_event), and [holds the interrupt](BranchUnit::holds_interrupt) until 16 branches were taken.
+///
+/// ```
+/// # use pmu_core::{NoBranches, Snapshot};
+/// fn report(this_processor: &Snapshot) -> Result<(), NoBranches> {
+///     let unit = pmu_amd::branches(this_processor)?;
+///     println!("{} branch records, freezing: {}", unit.depth(), unit.can_freeze());
+///     Ok(())
+/// }
+/// ```
+///
+/// # Errors
+/// The reason why there are none.
+pub fn branches(processor: &Snapshot) -> Result<BranchUnit, NoBranches> {
+    if processor.vendor() != AMD {
+        return Err(NoBranches::OtherVendor(processor.vendor()));
+    }
+    let unit = stack::unit(processor).or_else(|| sampling::unit(processor));
+    unit.ok_or(NoBranches::NotDeclared)?
+}

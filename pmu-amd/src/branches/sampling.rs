@@ -1,0 +1,92 @@
+//! Branch sampling (BRS) of Zen 3: the taken branches after the overflow of a counter.
+
+use pmu_core::{
+    Branch, BranchEnable, BranchFilter, BranchFormat, BranchOffers, BranchOrder, BranchRegisters,
+    BranchUnit, CounterId, Event, EventSelect, NoBranches, RawBranch, RegisterBits, Snapshot,
+};
+
+use crate::branches::address::{address_bits, extended};
+use crate::registers::{DBG_EXTN_CFG, DebugExtensionConfig, LAST_BRANCH_STACK_FROM_IP};
+
+/// Number of sampled branches.
+const DEPTH: u8 = 16;
+
+/// PMCx0C4, retired taken branch instructions (PPR of family 19h).
+const TAKEN_BRANCHES: u64 = 0xC4;
+
+/// The recording is stopped. Bits 4:3 are always written as 3.
+const STOPPED: DebugExtensionConfig = DebugExtensionConfig::new().with_always_set(3);
+
+/// The recording samples for counter 0, from the first record on.
+const SAMPLING: DebugExtensionConfig = STOPPED.with_brs_enable(true);
+
+/// All of the sampling's bits.
+const BITS: DebugExtensionConfig =
+    SAMPLING.with_valid(true).with_next_record(0xF).with_counter(0b111);
+
+/// Returns the event whose interrupts come every `period` taken branches, with the last 16 of these branches recorded by
+/// Zen 3's branch sampling.
+///
+/// The event runs on counter 0, the only counter for which the processor samples branches. The counter overflows 16
+/// branches before the period's end. The processor then records branches, and holds the interrupt until 16 were taken.
+///
+/// Returns `None` if `period` is 16 or less.
+///
+/// ```
+/// let event = pmu_amd::branch_sampling_event(1_000_003).unwrap();
+/// assert!(pmu_amd::branch_sampling_event(16).is_none());
+/// # let _ = event;
+/// ```
+///
+/// Source: PPR of family 19h, models 00h to 0Fh, and Linux' driver of branch sampling for the order of the accesses.
+pub fn branch_sampling_event(period: u64) -> Option<Event> {
+    let period = period.checked_sub(DEPTH.into()).filter(|period| *period != 0)?;
+    let counter = CounterId::general(0)?;
+    Some(Event::raw(EventSelect::from_bits(TAKEN_BRANCHES)).every(period).on(counter.only()))
+}
+
+/// Returns the branch sampling of a processor; `None` if the processor declares none: CPUID 0x80000008, EBX bit 31 (APM
+/// vol. 3, appendix E).
+pub(crate) fn unit(processor: &Snapshot) -> Option<Result<BranchUnit, NoBranches>> {
+    if processor.family() != 0x19 || processor.leaf(0x8000_0008, 0).ebx >> 31 == 0 {
+        return None;
+    }
+    let offers = BranchOffers { address_bits: address_bits(processor), ..BranchOffers::default() };
+    let (on, off) = (SAMPLING.into_bits(), STOPPED.into_bits());
+    // SAFETY: the bits record branches in registers.
+    let bits = unsafe { RegisterBits::new(DBG_EXTN_CFG, BITS.into_bits()) };
+    let next = BITS.with_next_record(0).into_bits() ^ BITS.into_bits();
+    let registers = BranchRegisters {
+        enable: BranchEnable::Bits { bits, on, off },
+        filter: None,
+        select: |_, _| (0, BranchFilter::ALL),
+        depth: None,
+        freeze: None,
+        order: BranchOrder::Filled {
+            next: next.trailing_zeros() as u8,
+            valid: DebugExtensionConfig::new().with_valid(true).into_bits(),
+        },
+        from: LAST_BRANCH_STACK_FROM_IP,
+        to: Some(LAST_BRANCH_STACK_FROM_IP + 1),
+        info: None,
+        step: 2,
+    };
+    // SAFETY: records of branches, which the processor writes and never follows.
+    let unit = unsafe { BranchUnit::new(registers, DEPTH, &SAMPLED, offers) };
+    Some(unit.ok_or(NoBranches::ImplausibleDepth(DEPTH)))
+}
+
+/// The format of sampled branches. All zeros end the records.
+static SAMPLED: BranchFormat = BranchFormat {
+    name: "BRS",
+    decode,
+    is_end: |record| record.to == 0,
+    writable: |record| record,
+    doubles_aborts: false,
+};
+
+fn decode(offers: &BranchOffers, record: RawBranch) -> Option<Branch> {
+    let address = |word| extended(word, offers.address_bits);
+    let (from, to) = (address(record.from), address(record.to));
+    (record.to != 0).then_some(Branch { from, to, ..Branch::default() })
+}

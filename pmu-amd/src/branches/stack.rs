@@ -1,0 +1,108 @@
+//! The last-branch stack, version 2.
+
+use pmu_core::{
+    Branch, BranchEnable, BranchFilter, BranchFormat, BranchFreeze, BranchKind, BranchOffers,
+    BranchOrder, BranchPath, BranchRegisters, BranchUnit, MsrAddress, NoBranches, RawBranch,
+    RegisterBits, Snapshot,
+};
+
+use crate::branches::address::{address_bits, extended};
+use crate::registers::{
+    DBG_EXTN_CFG, DEBUG_CTL, DebugExtensionConfig, LAST_BRANCH_STACK_FROM_IP, LBR_SELECT,
+    LastBranchFrom, LastBranchTo, LbrSelect, PERF_CNTR_GLOBAL_STATUS_CLR, STATUS_LBR_FREEZE,
+};
+
+/// `DBG_EXTN_CFG.LBRV2EN`.
+const ENABLE: u64 = DebugExtensionConfig::new().with_lbr_v2_enable(true).into_bits();
+
+/// `DebugCtl.FLBRI`: freezes the stack on the performance interrupt.
+const FREEZE: u64 = 1 << 11;
+
+/// Returns the last-branch stack of a processor; `None` if the processor declares none.
+///
+/// APM vol. 3, appendix E: CPUID 0x80000022, EAX bits 1 (the stack) and 2 (freezing), EBX 9:4 (depth).
+pub(crate) fn unit(processor: &Snapshot) -> Option<Result<BranchUnit, NoBranches>> {
+    let leaf = processor.leaf(0x8000_0022, 0);
+    if leaf.eax >> 1 & 1 == 0 {
+        return None;
+    }
+    let depth = (leaf.ebx >> 4 & 0x3F) as u8;
+    let offers = BranchOffers {
+        levels: true,
+        kinds: true,
+        mispredicted: true,
+        address_bits: address_bits(processor),
+        ..BranchOffers::default()
+    };
+    // SAFETY: (1) the bit records branches in registers; (2) the bit freezes these registers; (3) a filter, and a register
+    // that clears bits of a status.
+    let (bits, bit, filter, release) = unsafe {
+        (
+            RegisterBits::new(DBG_EXTN_CFG, ENABLE),
+            RegisterBits::new(DEBUG_CTL, FREEZE),
+            MsrAddress::new(LBR_SELECT),
+            MsrAddress::new(PERF_CNTR_GLOBAL_STATUS_CLR),
+        )
+    };
+    let freeze = BranchFreeze { bit, status: Some((STATUS_LBR_FREEZE, release)) };
+    let registers = BranchRegisters {
+        enable: BranchEnable::Bits { bits, on: ENABLE, off: 0 },
+        filter: Some(filter),
+        select,
+        depth: None,
+        // Without the bit in CPUID, DebugCtl has no such bit.
+        freeze: (leaf.eax >> 2 & 1 != 0).then_some(freeze),
+        order: BranchOrder::NewestFirst,
+        from: LAST_BRANCH_STACK_FROM_IP,
+        to: Some(LAST_BRANCH_STACK_FROM_IP + 1),
+        info: None,
+        step: 2,
+    };
+    // SAFETY: records of branches, which the processor writes and never follows.
+    let unit = unsafe { BranchUnit::new(registers, depth, &STACK, offers) };
+    Some(unit.ok_or(NoBranches::ImplausibleDepth(depth)))
+}
+
+/// The format of the last-branch stack. An empty record, or one of a wrong path, does not end the records.
+static STACK: BranchFormat = BranchFormat {
+    name: "LBR v2",
+    decode,
+    is_end: |_| false,
+    writable: |record| record,
+    doubles_aborts: false,
+};
+
+fn decode(offers: &BranchOffers, record: RawBranch) -> Option<Branch> {
+    let (from, to) = (LastBranchFrom::from_bits(record.from), LastBranchTo::from_bits(record.to));
+    // Erratum 1452 of family 19h: the reserved bit is set in erroneous records.
+    let path = match (to.valid(), to.speculative()) {
+        _ if to.reserved() => return None,
+        (false, false) => return None,
+        (false, true) => BranchPath::Wrong,
+        (true, false) => BranchPath::Correct,
+        (true, true) => BranchPath::Speculative,
+    };
+    Some(Branch {
+        from: extended(from.address(), offers.address_bits),
+        to: extended(to.address(), offers.address_bits),
+        mispredicted: Some(from.mispredicted()),
+        path: Some(path),
+        ..Branch::default()
+    })
+}
+
+/// Each kind is suppressed by itself.
+fn select(_: &BranchOffers, filter: BranchFilter) -> (u64, BranchFilter) {
+    let kinds = !filter.kinds();
+    let suppressed = LbrSelect::new()
+        .with_cpl_eq_0(!filter.kernel())
+        .with_cpl_neq_0(!filter.user())
+        .with_jcc(kinds.contains(BranchKind::Conditional))
+        .with_near_rel_call(kinds.contains(BranchKind::DirectCall))
+        .with_near_ind_call(kinds.contains(BranchKind::IndirectCall))
+        .with_near_ret(kinds.contains(BranchKind::Return))
+        .with_near_ind_jmp(kinds.contains(BranchKind::IndirectJump))
+        .with_near_rel_jmp(kinds.contains(BranchKind::DirectJump))
+        .with_far_branch(kinds.contains(BranchKind::Other));
+    (suppressed.into_bits(), filter)
+}

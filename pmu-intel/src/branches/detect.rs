@@ -1,0 +1,46 @@
+//! Detection of a processor's branch records.
+
+use pmu_core::{BranchUnit, MsrAccess, MsrBackend, MsrUpdate, NoBranches, Snapshot};
+
+use crate::branches::{architectural, legacy};
+use crate::counters::INTEL;
+use crate::registers::{IA32_PERF_CAPABILITIES, LBR_FORMAT};
+
+/// Detects the branch records of the Intel processor that executes the call: architectural ones (leaf 0x1C), or the
+/// legacy stack of an earlier processor.
+///
+/// CPUID declares architectural records, and no register is read. `IA32_PERF_CAPABILITIES` declares a legacy stack and
+/// the stack's format. The stack's depth and registers follow from the processor's model.
+///
+/// The crate knows the legacy stacks from Core 2 on, and does not offer those of Yonah and Pentium 4. Bonnell's stack
+/// does not freeze before stepping 10, and is not offered there.
+///
+/// ```
+/// # use pmu_core::{BranchUnit, MsrBackend, NoBranches, Snapshot};
+/// fn report<M: MsrBackend>(this_processor: &Snapshot, msr: &M) -> Result<BranchUnit, NoBranches> {
+///     let unit = pmu_intel::branches(this_processor, msr)?;
+///     println!("{} branch records, call stack: {}", unit.depth(), unit.offers().call_stack);
+///     Ok(unit)
+/// }
+/// ```
+///
+/// # Context
+/// Task.
+///
+/// # Errors
+/// The reason why there are none.
+pub fn branches<M: MsrBackend>(processor: &Snapshot, msr: &M) -> Result<BranchUnit, NoBranches> {
+    if processor.vendor() != INTEL {
+        return Err(NoBranches::OtherVendor(processor.vendor()));
+    }
+    if let Some(unit) = architectural::unit(processor)? {
+        return Ok(unit);
+    }
+    // SDM vol. 2A, CPUID leaf 1, ECX bit 15, PDCM: there is IA32_PERF_CAPABILITIES.
+    if processor.leaf(1, 0).ecx >> 15 & 1 == 0 {
+        return Err(NoBranches::NotDeclared);
+    }
+    let capabilities = msr.update_retrying(MsrUpdate::read(IA32_PERF_CAPABILITIES));
+    let format = capabilities.map_err(NoBranches::Access)? & LBR_FORMAT;
+    legacy::unit(processor, format as u8)
+}
