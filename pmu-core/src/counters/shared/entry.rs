@@ -17,7 +17,7 @@ use crate::msr::address::MsrAddress;
 /// State of an opened event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventState {
-    /// The place is free.
+    /// The entry is free.
     Closed,
     Stopped,
     /// Started, and waiting for its turn.
@@ -86,9 +86,10 @@ pub struct EventEntry {
     counted_to: AtomicU64,
     enabled: AtomicU64,
     running: AtomicU64,
-    /// Time up to which both times are added up.
+    /// Time up to which the enabled and the running time are added up.
     timed_to: AtomicU64,
-    /// Both times, in 256ths, up to which they are forgotten for the event's [share](EventEntry::share).
+    /// Parts of the enabled and the running time, in 256ths, that no longer count for the event's
+    /// [share](EventEntry::share).
     forgotten: [AtomicU64; 2],
 }
 
@@ -122,7 +123,7 @@ impl EventEntry {
         self.insert(&SavedEvent::resolved(event, select, counters, core_type), true);
     }
 
-    /// Puts a switched-out event into this entry. `countable`: this processor can count it.
+    /// Puts a switched-out event into this entry. `countable` is set if this processor can count the event.
     pub(crate) fn insert(&self, event: &SavedEvent, countable: bool) {
         self.countable.store(countable, Relaxed);
         self.members.store(event);
@@ -260,7 +261,7 @@ impl EventEntry {
         self.members.total_wanted.load(Relaxed)
     }
 
-    /// Starts the event's times at `now`, stopped.
+    /// Makes the event's times count from `now` on. The event stays stopped.
     pub(crate) fn begin_time(&self, now: u64) {
         self.period.report_again();
         // An event that was refused is refused again if it finds no counter.
@@ -270,8 +271,8 @@ impl EventEntry {
         self.add_time(now, false);
     }
 
-    /// Adds the time up to `now`. A clock that goes back adds nothing until it is past the last time again. `runs`:
-    /// the event's counter, if it is on one, has not faulted.
+    /// Adds the time up to `now`. If the clock went back, nothing is added until the clock has passed the previous
+    /// `now`. `runs` is clear if the event's counter has faulted.
     pub(crate) fn add_time(&self, now: u64, runs: bool) {
         let before = self.timed_to.load(Relaxed);
         let passed = now.saturating_sub(before);
@@ -282,13 +283,13 @@ impl EventEntry {
             EventState::Closed | EventState::Stopped | EventState::Refused => return,
             EventState::Counting if runs => add(&self.running, passed),
             EventState::Waiting | EventState::Counting => {}
-            // The event has no share of this time to claim.
+            // This time does not count for the event's share.
             EventState::Uncountable => add(&self.forgotten[0], passed << 8),
         }
         add(&self.enabled, passed);
     }
 
-    /// Returns both recent times, in 256ths: those that are not forgotten.
+    /// Returns the parts of the enabled and the running time, in 256ths, that count for the event's share.
     fn recent(&self) -> [u64; 2] {
         let [enabled, running] = &self.forgotten;
         let recent = |time: &AtomicU64, forgotten: &AtomicU64| {
@@ -311,7 +312,7 @@ impl EventEntry {
     }
 
     /// Returns the event's share, in units of 2⁻³¹: the part of its recent started time in which it was on a counter.
-    /// An event that was not started recently has all of it.
+    /// The share of an event that was not started recently is 1.
     pub(crate) fn share(&self) -> u32 {
         let [enabled, running] = self.recent();
         let shift = u32::BITS.saturating_sub(enabled.leading_zeros());
@@ -319,7 +320,7 @@ impl EventEntry {
         share.map_or(1 << 31, |share| share as u32)
     }
 
-    /// Skips the time up to `now`: no time counts it.
+    /// Skips the time up to `now`: it is added to none of the event's times.
     pub(crate) fn skip_time(&self, now: u64) {
         self.timed_to.fetch_max(now, Relaxed);
     }
@@ -333,7 +334,7 @@ impl EventEntry {
         }
     }
 
-    /// Adds a child's count. The event's share stays the same. The interrupt path adds to the total between any two
+    /// Adds a child's count. The event's share stays the same. The interrupt path may add to the total between any two
     /// instructions, on this processor.
     pub(crate) fn add_count(&self, child: EventCount) {
         self.total.fetch_add(child.value, Relaxed);

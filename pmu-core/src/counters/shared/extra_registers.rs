@@ -22,7 +22,7 @@ pub(crate) struct ExtraRegisters {
 #[derive(Debug)]
 struct ExtraRegister {
     address: SharedAddress,
-    /// The register holds `value`: `false` after a write that failed.
+    /// Set if the register holds `value`; clear after a failed write.
     known: AtomicBool,
     value: AtomicU64,
     before: AtomicU64,

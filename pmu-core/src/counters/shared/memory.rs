@@ -28,13 +28,13 @@ pub struct CounterMemory<S: ?Sized = [CounterSlot]> {
     /// interrupt path leaves the register with this value.
     pub(crate) global_control: AtomicU64,
     /// Value of the fixed counters' control: the other owners' bits, and the session's. The interrupt path does not
-    /// write it.
+    /// write this register.
     pub(crate) fixed_control: AtomicU64,
-    /// Bits of the counters that answered and belong to the session; none: other sessions own the registers.
+    /// Bits of the counters that the session has verified. If no bit is set, the registers belong to other owners.
     verified: AtomicU64,
     pub(crate) owner: AtomicU8,
     pub(crate) service: AtomicU8,
-    /// Number of spurious interrupts that may still come: of overflows that were reported or dropped already.
+    /// Number of spurious interrupts that may still come, of overflows that were already reported or dropped.
     pub(crate) spurious_expected: AtomicU8,
     /// The processor freezes its counters when it raises the performance interrupt.
     pub(crate) freezes: AtomicBool,
@@ -59,7 +59,7 @@ const TAKEN: u8 = 2;
 /// Taken, and lent to a borrower. Greater values are lent, too.
 const LENT: u8 = 3;
 
-/// Lent, and an interrupt came meanwhile.
+/// Lent, and an interrupt came while the counters were lent.
 pub(crate) const LENT_INTERRUPTED: u8 = 4;
 
 /// Values of `service`.
@@ -67,10 +67,10 @@ pub(crate) const IDLE: u8 = 0;
 
 pub(crate) const SERVING: u8 = 1;
 
-/// Serving, and another interrupt came meanwhile.
+/// Serving an interrupt, and another interrupt came during the service.
 pub(crate) const AGAIN: u8 = 2;
 
-/// The LVT entry is masked, until the counters are published anew: interrupts touch no register.
+/// The LVT entry is masked until the counters are published again. Until then the interrupt path accesses no register.
 pub(crate) const MUTED: u8 = 3;
 
 impl<const N: usize> CounterMemory<[CounterSlot; N]> {
@@ -162,7 +162,7 @@ impl CounterMemory {
     }
 
     /// Marks the counters of an event and of the rest of its group as faulted: they may no longer count or interrupt
-    /// together. `None`: those of all events. Returns the marked counters.
+    /// together. If `event` is `None`, marks the counters of all events. Returns the marked counters.
     #[cold]
     #[inline(never)]
     pub(crate) fn mark_faulted(&self, event: Option<EventId>, opened: &EventTable) -> CounterSet {
@@ -185,7 +185,7 @@ impl CounterMemory {
         self.service.store(MUTED, Ordering::Relaxed);
     }
 
-    /// Returns whether the LVT entry is masked because the overflow status did not answer.
+    /// Returns whether the LVT entry is masked because the overflow status could be neither read nor cleared.
     pub(crate) fn is_muted(&self) -> bool {
         self.service.load(Ordering::Relaxed) == MUTED
     }
@@ -238,7 +238,7 @@ impl CounterMemory {
         self.owner.load(Ordering::Relaxed) >= LENT
     }
 
-    /// Hands lent counters to the interrupt path again. Returns whether an interrupt came meanwhile.
+    /// Hands lent counters to the interrupt path again. Returns whether an interrupt came while the counters were lent.
     pub(crate) fn take_back(&self, own: CounterSet) -> bool {
         self.set_verified(own);
         self.owner.swap(TAKEN, Ordering::Relaxed) == LENT_INTERRUPTED

@@ -48,14 +48,14 @@ impl SharedPeriod {
         self.every.fetch_or(Period::SILENT, Relaxed);
     }
 
-    /// Lets an event that is on no counter report again, if it had stopped: what is left of the period is longer than
-    /// the event's, so a whole one begins.
+    /// Lets an event that is on no counter report again, if it had stopped reporting. The remainder of the period that
+    /// never ends is longer than the event's own period, so a whole period begins.
     pub(crate) fn report_again(&self) {
         self.every.store(self.every.load(Relaxed) & !Period::SILENT, Relaxed);
     }
 
-    /// Begins a period of another length. `keeps`: a pending overflow is still to be reported; the event's counter is
-    /// then to be loaded with 1.
+    /// Begins a period of another length. If `keeps` is set, a pending overflow is still reported, and the event's
+    /// counter is loaded with 1 for this.
     pub(crate) fn begin_anew(&self, every: u64, keeps: bool) {
         let before = self.load();
         let is_pending = keeps && before.resume == 1 && before.left == 0;
@@ -127,8 +127,8 @@ impl SharedPeriod {
         self.resume.store(if interrupts { events } else { 0 }, Relaxed);
     }
 
-    /// Notes that the event was detached with an overflow pending. Returns whether the period is over; the next one
-    /// then begins.
+    /// Notes that the event was detached with an overflow pending. Returns whether the period is over; if so, the next
+    /// period begins.
     pub(crate) fn end_chunk(&self) -> bool {
         let left = self.left.swap(0, Relaxed);
         self.resume.store(left, Relaxed);

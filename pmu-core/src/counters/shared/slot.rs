@@ -17,9 +17,10 @@ pub(crate) enum SlotState {
     Free,
     /// Counts this event, and overflows `period` events after the counter was loaded.
     Running { event: EventId, period: u64 },
-    /// Not in use. Its control register holds this event, enabled, and the global control register stops it.
+    /// Not in use, and stopped by the global control register. The counter's control register still holds this event,
+    /// enabled.
     Parked { event: EventId },
-    /// Could not be stopped or re-armed: presumed running until the shutdown, for no event.
+    /// The counter could not be stopped or re-armed. It is presumed to run until the shutdown, for no event.
     Faulted,
 }
 
@@ -52,8 +53,7 @@ impl CounterSlot {
         }
     }
 
-    /// Stores a state, and returns the one that it replaced: an interrupt may have changed the period
-    /// since it was loaded.
+    /// Stores a state, and returns the previous state, whose period an interrupt may have changed since the last load.
     #[inline]
     pub(crate) fn replace(&self, state: SlotState) -> SlotState {
         Self::decode(self.0.swap(Self::encode(state), Ordering::AcqRel))
