@@ -7,7 +7,7 @@ use crate::configuration::any_vendor::Configuration;
 /// Most records of a processor.
 pub(crate) const MAX_RECORDS: usize = 32;
 
-/// Branch records that a guest sees, chosen beside the [`Configuration`] of its PMU.
+/// Configuration of the branch records that a guest sees, in addition to the [`Configuration`] of the guest's PMU.
 ///
 /// ```
 /// use pmu_virt::{BranchConfiguration, Configuration, IntelConfiguration, VirtualBranches};
@@ -50,13 +50,13 @@ pub struct ArchitecturalBranches {
     pub kind_filter: bool,
     /// The records can be a call stack (EBX bit 2).
     pub call_stack: bool,
-    /// A record tells whether the branch was mispredicted (ECX bit 0).
+    /// A record has a flag for a mispredicted branch (ECX bit 0).
     pub mispredictions: bool,
-    /// A record tells the cycles since the record before (ECX bit 1).
+    /// A record has the number of cycles since the previous record (ECX bit 1).
     pub cycles: bool,
-    /// A record tells the kind of branch (ECX bit 2).
+    /// A record has the kind of the branch (ECX bit 2).
     pub kinds: bool,
-    /// Counters whose events a record tells, as a bitmap of counters 0–3 (ECX bits 19:16).
+    /// Counters whose events are logged in records, as a bitmap of counters 0–3 (ECX bits 19:16).
     pub counters: u8,
 }
 
@@ -67,15 +67,16 @@ pub struct ArchitecturalBranches {
 pub struct AmdBranches {
     /// Number of records, 1–16 (EBX bits 9:4).
     pub depth: u8,
-    /// An interrupt of a counter can freeze the records (EAX bit 2). The guest asks for it by bit 11 of `DebugCtl`.
+    /// An interrupt of a counter can freeze the records (EAX bit 2). The guest enables the freeze by bit 11 of
+    /// `DebugCtl`.
     ///
-    /// The same bit of CPUID declares bit 12 of `DebugCtl`, which freezes the counters. The counters of
-    /// [`VirtualPmu`](crate::VirtualPmu) do not freeze on AMD: a write of bit 12 is dropped.
+    /// The same CPUID bit also declares bit 12 of `DebugCtl`, which enables the freeze of the counters. On AMD, the
+    /// counters of a [`VirtualPmu`](crate::VirtualPmu) do not freeze: a write of bit 12 is dropped.
     pub freeze: bool,
 }
 
 impl BranchConfiguration {
-    /// Architectural records of every feature and depth up to 32 records.
+    /// Architectural records with every feature, and with every depth up to 32 records.
     pub const ARCHITECTURAL: Self = Self::Architectural(ArchitecturalBranches {
         depths: 0b1111,
         resets_in_deep_sleep: false,
@@ -87,10 +88,11 @@ impl BranchConfiguration {
         kinds: true,
         counters: 0b1111,
     });
-    /// 16 records of AMD's, which can freeze.
+    /// AMD's records: 16 records, which can freeze.
     pub const AMD: Self = Self::Amd(AmdBranches { depth: 16, freeze: true });
 
-    /// Returns the architectural records as changed by `change`; any other configuration is returned unchanged.
+    /// Returns the configuration after `change` has changed it, if it is architectural. Any other configuration is
+    /// returned unchanged.
     ///
     /// ```
     /// use pmu_virt::BranchConfiguration;
@@ -107,7 +109,8 @@ impl BranchConfiguration {
         }
     }
 
-    /// Creates AMD's records: `depth` of them, 1–16, which can freeze or not.
+    /// Creates the configuration of AMD's records with this number of records, 1–16. `freeze` tells whether they can
+    /// freeze.
     pub const fn amd(depth: u8, freeze: bool) -> Self {
         Self::Amd(AmdBranches { depth, freeze })
     }

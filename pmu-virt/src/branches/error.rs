@@ -7,17 +7,18 @@ use core::fmt;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum BranchConfigurationError {
-    /// The PMU is another vendor's, or hidden.
+    /// The PMU is that of another vendor, or is hidden.
     OtherVendor,
     /// Architectural branch records need version 4 or later. The value is the PMU's version.
     Version(u8),
     /// AMD's branch records need PerfMonV2.
     NoPerfMonV2,
-    /// The number of records is not 1–16 (AMD), or the bitmap of depths is 0 or beyond 32 records (architectural).
+    /// AMD: the number of records is not 1–16. Architectural: the bitmap of depths is 0, or has a depth above 32
+    /// records. The value is the number or the bitmap.
     Depth(u8),
     /// The legacy format is not 3–7.
     Format(u8),
-    /// The call stack needs both filters.
+    /// The configuration has the call stack, but lacks the filter by privilege or by kind, which the call stack needs.
     CallStackWithoutFilters,
     /// A counter whose events are logged does not exist, or is not among the first four. The value is the bitmap.
     Counters(u8),

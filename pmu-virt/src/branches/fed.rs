@@ -2,7 +2,7 @@
 
 use crate::events::key::Privilege;
 
-/// Kind of a branch: the kinds that the vendors' filters tell apart.
+/// Kind of a branch, as the vendors' filters distinguish kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum FedBranchKind {
@@ -22,7 +22,7 @@ pub enum FedBranchKind {
     Far,
 }
 
-/// Speculation of a branch, which AMD's records tell.
+/// Speculation of a branch, which AMD's records have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum FedPath {
@@ -30,11 +30,11 @@ pub enum FedPath {
     Retired,
     /// The branch was speculative, on the path that retired.
     Speculative,
-    /// The branch was speculative, and did not retire. Only AMD's records have it.
+    /// The branch was speculative, and did not retire. Only AMD's records have such branches.
     Wrong,
 }
 
-/// Transactional memory at a branch, which Intel's records tell.
+/// State of transactional memory at a branch, which Intel's records have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum FedTransaction {
@@ -46,7 +46,7 @@ pub enum FedTransaction {
     Abort,
 }
 
-/// Taken branch of the guest, as the embedder feeds it to [`VirtualBranches::record`](crate::VirtualBranches::record).
+/// Taken branch of the guest, which the embedder feeds to [`VirtualBranches::record`](crate::VirtualBranches::record).
 ///
 /// ```
 /// use pmu_virt::{FedBranch, FedBranchKind, Privilege};
@@ -64,22 +64,22 @@ pub struct FedBranch {
     pub to: u64,
     /// Kind of the branch.
     pub kind: FedBranchKind,
-    /// Privilege at the target, by which the processors filter.
+    /// Privilege at the target of the branch. The filter by privilege compares this privilege.
     pub privilege: Privilege,
     /// The branch was mispredicted.
     pub mispredicted: bool,
-    /// Cycles since the branch that was recorded before; `None` if unknown.
+    /// Cycles since the previous recorded branch; `None` if unknown.
     pub cycles: Option<u16>,
-    /// Speculation of the branch.
+    /// Speculation of the branch: whether it was speculative, and whether it retired.
     pub path: FedPath,
-    /// Transactional memory at the branch.
+    /// State of transactional memory at the branch.
     pub transaction: FedTransaction,
-    /// Events of counters 0–3 since the branch that was recorded before. A record tells at most 3 of each.
+    /// Numbers of events of counters 0–3 since the previous recorded branch. A record has at most 3 for each counter.
     pub counts: [u8; 4],
 }
 
 impl FedBranch {
-    /// Creates a branch that was predicted and has retired, outside a transaction, with unknown cycles.
+    /// Creates a branch that was predicted correctly and retired, outside a transaction, with unknown cycles.
     pub const fn new(from: u64, to: u64, kind: FedBranchKind, privilege: Privilege) -> Self {
         Self {
             from,

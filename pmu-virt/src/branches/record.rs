@@ -7,11 +7,11 @@ use crate::branches::virtual_branches::VirtualBranches;
 use crate::events::key::Privilege;
 
 impl VirtualBranches {
-    /// Records a taken branch of the guest, if the guest has enabled the records, its filter takes the branch, and the
-    /// records are not frozen.
+    /// Records a taken branch of the guest, if the guest has enabled the records, the guest's filter selects the
+    /// branch, and the records are not frozen.
     ///
-    /// The embedder feeds the branches in their order, and each branch before the events that happen with it:
-    /// [`VirtualPmu::advance`](crate::VirtualPmu::advance) may then freeze the records.
+    /// The embedder feeds the branches in the order in which they happen, and feeds a branch before the events that
+    /// happen with the branch, because [`VirtualPmu::advance`](crate::VirtualPmu::advance) may freeze the records.
     ///
     /// ```
     /// use pmu_virt::{
@@ -45,9 +45,12 @@ impl VirtualBranches {
         }
     }
 
-    /// Records a branch with an error of real processors, as if the guest had executed another branch beside it. AMD:
-    /// a record whose TO has the reserved bit 61 (erratum 1452 of family 19h). Format 4, of an abort: the abort twice,
-    /// the second time without its bit (Haswell). Any other branch is recorded as it is.
+    /// Records a branch in the erroneous way of some real processors:
+    ///
+    /// - AMD: in the record, TO has the reserved bit 61 set (erratum 1452 of family 19h).
+    /// - Legacy format 4: the abort of a transaction is recorded twice, the second time without the abort's bit
+    ///   (Haswell).
+    /// - Any other branch is recorded correctly.
     pub fn record_erroneous(&mut self, branch: &FedBranch) {
         if !self.is_recording() || !self.takes(branch) || self.is_call_stack() {
             return;
@@ -65,12 +68,12 @@ impl VirtualBranches {
         }
     }
 
-    /// Clears the records, as a deep sleep may. Controls keep their values.
+    /// Clears the records, as a deep sleep may. The control registers keep their values.
     pub fn lose_records(&mut self) {
         self.records = [Record::EMPTY; MAX_RECORDS];
     }
 
-    /// Returns whether the guest has enabled the records, and they are not frozen.
+    /// Returns whether the records are enabled by the guest and not frozen.
     ///
     /// ```
     /// use pmu_virt::{BranchConfiguration, Configuration, GuestFacility, IntelConfiguration, VirtualBranches, Writer};

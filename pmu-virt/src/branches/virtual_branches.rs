@@ -5,9 +5,10 @@ use crate::branches::error::BranchConfigurationError;
 use crate::branches::format::Record;
 use crate::configuration::any_vendor::Configuration;
 
-/// Branch records of one virtual processor, beside its [`VirtualPmu`](crate::VirtualPmu). The records answer their
-/// registers as a [`GuestFacility`](crate::GuestFacility), hold the branches that the embedder
-/// [feeds](Self::record), and freeze when a counter interrupts.
+/// Branch records of one virtual processor, beside its [`VirtualPmu`](crate::VirtualPmu). As a
+/// [`GuestFacility`](crate::GuestFacility), this type answers accesses to the registers of the records. The records
+/// hold the branches that the embedder [feeds](Self::record), and freeze when a counter interrupts if the guest has
+/// enabled the freeze.
 ///
 /// No method allocates or panics. The value is the whole state: compare and copy it, or save it
 /// [as bytes](Self::to_bytes).
@@ -70,7 +71,7 @@ impl VirtualBranches {
     /// Creates branch records in their state after reset, for a processor with this PMU.
     ///
     /// # Errors
-    /// The PMU cannot have such records.
+    /// A processor with this PMU cannot have branch records of this configuration.
     pub fn new(
         pmu: &Configuration,
         configuration: BranchConfiguration,
@@ -100,7 +101,7 @@ impl VirtualBranches {
         self.configuration
     }
 
-    /// Returns the number of records. A guest with architectural records chooses it.
+    /// Returns the number of records. A guest with architectural records chooses this number.
     pub fn depth(&self) -> u8 {
         self.depth
     }

@@ -37,11 +37,12 @@ impl VirtualBranches {
         bytes
     }
 
-    /// Sets the state from bytes that this release or an earlier release has written, for records of the same
-    /// configuration. Untrusted bytes are safe to decode.
+    /// Sets the state from bytes that this release or an earlier release wrote for records of the same configuration.
+    /// Untrusted bytes are safe to decode.
     ///
     /// # Errors
-    /// Nothing was changed:
+    /// After an error, nothing is changed.
+    ///
     /// - [`Length`](BytesError::Length), [`Version`](BytesError::Version): the bytes are not branch records, or a later
     ///   release wrote the bytes.
     /// - [`Malformed`](BytesError::Malformed): the bytes are of another configuration, or no guest could have reached

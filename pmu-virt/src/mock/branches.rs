@@ -35,9 +35,9 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self
     }
 
-    /// Lets the processor execute a taken branch, which its branch records take if the driver has enabled them. A
-    /// test's handler, or its [`on_access`](Self::on_access), may call this: these are the branches of the driver
-    /// itself.
+    /// Lets the processor execute a taken branch, which is recorded if the driver has enabled the branch records. For
+    /// branches of the driver itself, call this function in the interrupt handler or in the function of
+    /// [`on_access`](Self::on_access).
     ///
     /// On a platform with [`ErroneousBranches`](Deviation::ErroneousBranches), every fourth branch is recorded as by
     /// [`VirtualBranches::record_erroneous`].
@@ -54,8 +54,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         }
     }
 
-    /// Calls `act` with the branch records, to read or change them unseen by the driver; `None` if the processor has
-    /// none. The call does not count as an access.
+    /// Calls `act` with the branch records, to read or change them unseen by the driver; returns `None` if the
+    /// processor has no branch records. The call does not count as an access.
     ///
     /// # Panics
     /// `act` accesses a register through the mock.

@@ -84,14 +84,14 @@ deviations! {
     /// mock's CPUID does not declare a Zhaoxin processor, so a test of this deviation selects the driver of Zhaoxin's
     /// counters itself.
     AcknowledgesWhileEnabled
-    /// The branch records never freeze: the bit that asks for it can be set, and the status bit stays 0, as with some
-    /// hypervisors. Whatever the handler executes is recorded.
+    /// The branch records never freeze, as with some hypervisors: the bit that enables the freeze can be set, but the
+    /// status bit stays 0. So the branches of the interrupt handler are recorded, too.
     NeverFreezesBranches
-    /// A deep sleep loses the branch records, as leaf 0x1C, EAX bit 30 declares, and as Linux expects of every legacy
-    /// stack. A test calls [`MockMsr::sleep`](super::MockMsr::sleep).
+    /// A deep sleep loses the branch records. Leaf 0x1C, EAX bit 30 declares this for architectural records, and Linux
+    /// expects it of all legacy records. A test calls [`MockMsr::sleep`](super::MockMsr::sleep).
     BranchesLostInDeepSleep
-    /// One branch in four is recorded with an error: AMD's erratum 1452 of family 19h, whose records have a reserved
-    /// bit; Haswell's aborts, which are recorded twice.
+    /// One branch in four is recorded with an error: AMD's erratum 1452 of family 19h sets a reserved bit in the
+    /// record; Haswell records an abort twice.
     ErroneousBranches
 }
 

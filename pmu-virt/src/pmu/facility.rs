@@ -6,7 +6,7 @@ use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::policy::event_policy::EventPolicy;
 use crate::registers::list::RegisterInfo;
 
-/// Owner of a write: the guest's WRMSR, or the host that restores a virtual processor.
+/// Origin of a write to a register: the guest's WRMSR, or the host that restores a virtual processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Writer {
@@ -19,8 +19,8 @@ pub enum Writer {
 /// Hardware of a virtual processor beside its PMU, such as [`VirtualBranches`](crate::VirtualBranches): registers of
 /// its own, its bits of registers that it shares with the PMU, and its bits of CPUID.
 ///
-/// `Option<F>` is a facility that a guest may lack: `None` hides it. The PMU then answers the facility's registers and
-/// CPUID leaves as of a processor without the facility.
+/// `Option<F>` is a facility that a guest may lack: `None` hides the facility. The guest then gets the answers of a
+/// processor without the facility to accesses and CPUID.
 ///
 /// # For embedders
 /// - Answer each access by [`VirtualPmu::read_beside`] and [`VirtualPmu::write_beside`].
@@ -46,26 +46,26 @@ pub enum Writer {
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 pub trait GuestFacility {
-    /// Returns the facility's answer to RDMSR. [`Read::Unhandled`]: the register is not the facility's.
-    /// [`Read::Shared`]: the PMU, or else the embedder, answers the other bits.
+    /// Returns the facility's answer to RDMSR. [`Read::Unhandled`] means that the facility has no bit of the register,
+    /// and [`Read::Shared`] that the PMU or the embedder answers the other bits.
     fn read(&self, address: u32) -> Read;
 
     /// Returns the answer that [`write`](Self::write) would give, and writes nothing.
     fn check_write(&self, writer: Writer, address: u32, value: u64) -> Written;
 
-    /// Writes the facility's bits of a register. If the answer is a fault, or the register is not the facility's,
-    /// changes nothing.
+    /// Writes the facility's bits of a register. Changes nothing if the answer is a fault, or if the facility has no
+    /// bit of the register.
     fn write(&mut self, writer: Writer, address: u32, value: u64) -> Written;
 
-    /// Returns the PMU's leaf of CPUID with the bits that declare the facility.
+    /// Returns the PMU's CPUID leaf `leaf`, with the bits added that declare the facility.
     fn cpuid(&self, leaf: CpuidLeaf) -> CpuidLeaf;
 
-    /// Returns the facility's registers that [`Configuration::registers`](crate::Configuration::registers) lacks, or
-    /// lists as absent. Save each register whose [`is_state`](RegisterInfo::is_state) is set, and restore the registers
-    /// in their order, after the PMU's.
+    /// Returns the facility's registers that are not in [`Configuration::registers`](crate::Configuration::registers),
+    /// or are absent there. To save a virtual processor, save the PMU's registers, and then each of these registers
+    /// whose [`is_state`](RegisterInfo::is_state) is set. Restore the registers in the same order.
     fn registers(&self) -> impl Iterator<Item = RegisterInfo>;
 
-    /// Notes that an overflow raised an interrupt, which freezes the facility where the guest has asked for it.
+    /// Notes that an overflow raised an interrupt, which freezes the facility if the guest has enabled the freeze.
     fn pmi_raised(&mut self);
 
     /// Performs RESET or power-up.
@@ -109,8 +109,8 @@ impl<F: GuestFacility> GuestFacility for Option<F> {
 }
 
 impl<P: EventPolicy> VirtualPmu<P> {
-    /// Answers the guest's RDMSR on a processor with a facility beside the PMU, as [`read`](Self::read) does on one
-    /// without.
+    /// Answers the guest's RDMSR on a processor with a facility beside the PMU. Without a facility, use
+    /// [`read`](Self::read).
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualBranches, VirtualPmu};
@@ -135,8 +135,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
         }
     }
 
-    /// Answers the guest's WRMSR on a processor with a facility beside the PMU, as [`write`](Self::write) does on one
-    /// without. If the PMU or the facility refuses its bits, neither changes.
+    /// Answers the guest's WRMSR on a processor with a facility beside the PMU. If the PMU or the facility refuses its
+    /// bits, neither changes. Without a facility, use [`write`](Self::write).
     ///
     /// ```
     /// use pmu_virt::{
@@ -159,8 +159,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
         self.write_both(facility, Writer::Guest, address, value)
     }
 
-    /// Writes a register as the host does, on a processor with a facility beside the PMU, as
-    /// [`host_write`](Self::host_write) does on one without.
+    /// Writes a register as the host does, on a processor with a facility beside the PMU. Without a facility, use
+    /// [`host_write`](Self::host_write).
     pub fn host_write_beside(
         &mut self,
         facility: &mut impl GuestFacility,
