@@ -37,7 +37,7 @@ impl<T> WriteOnce<T> {
         Self { state: AtomicU8::new(EMPTY), value: UnsafeCell::new(MaybeUninit::uninit()) }
     }
 
-    /// Returns the value; `None` if it is not written yet.
+    /// Returns the value, or `None` if no value has been written yet.
     ///
     /// # Context
     /// Any.

@@ -1,4 +1,4 @@
-//! Branch records: architectural ones, and the legacy stacks of earlier processors.
+//! Branch records: architectural last-branch records, and the legacy stacks of earlier processors.
 //!
 //! Read first: Intel SDM vol. 3B, "Last Branch Records" and "Last Branch, Interrupt, and Exception Recording
 //! Overview"; vol. 4, table 2-2.

@@ -61,9 +61,9 @@ impl Machine {
     /// Detects the machine from the boot processor, which `snapshot` describes. The machine has the sources of Windows'
     /// own tables.
     ///
-    /// AMD's table in Windows has no source of cycles, and on Zen most of its sources do not count what their names
-    /// say. Two alternatives count honestly:
-    /// - [`detect_zen`](Self::detect_zen) has sources that count what their names say, cycles among them.
+    /// Windows' table for AMD has no source of cycles, and on Zen most sources of this table do not count what their
+    /// names say. Two alternatives have correct names:
+    /// - [`detect_zen`](Self::detect_zen) has sources that count what their names say, including cycles.
     /// - [`AddedSources::add_event`](pmu_core::AddedSources::add_event) makes a source of any event, such as cycles, on
     ///   every processor with counters.
     ///

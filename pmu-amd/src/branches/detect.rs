@@ -8,10 +8,11 @@ use crate::counters::AMD;
 /// Detects the branch records of an AMD processor: the last-branch stack, version 2 (from Zen 4 on), or Zen 3's branch
 /// sampling.
 ///
-/// CPUID declares both, and no register is read. The single record of earlier processors is not offered.
+/// CPUID declares both, and the call reads no register. The single record of earlier processors is not supported.
 ///
 /// Zen 3's branch sampling records branches only for the event of
-/// [`branch_sampling_event`](crate::branch_sampling_event), and [holds the interrupt](BranchUnit::holds_interrupt) until 16 branches were taken.
+/// [`branch_sampling_event`](crate::branch_sampling_event), and [holds the interrupt](BranchUnit::holds_interrupt)
+/// until 16 branches have been taken.
 ///
 /// ```
 /// # use pmu_core::{NoBranches, Snapshot};
@@ -23,7 +24,7 @@ use crate::counters::AMD;
 /// ```
 ///
 /// # Errors
-/// The reason why there are none.
+/// The error is the reason why the processor has no supported branch records.
 pub fn branches(processor: &Snapshot) -> Result<BranchUnit, NoBranches> {
     if processor.vendor() != AMD {
         return Err(NoBranches::OtherVendor(processor.vendor()));

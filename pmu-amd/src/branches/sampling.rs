@@ -24,11 +24,12 @@ const SAMPLING: DebugExtensionConfig = STOPPED.with_brs_enable(true);
 const BITS: DebugExtensionConfig =
     SAMPLING.with_valid(true).with_next_record(0xF).with_counter(0b111);
 
-/// Returns the event whose interrupts come every `period` taken branches, with the last 16 of these branches recorded by
-/// Zen 3's branch sampling.
+/// Returns the event that interrupts once per `period` taken branches. Zen 3's branch sampling records the last 16 of
+/// these branches.
 ///
 /// The event runs on counter 0, the only counter for which the processor samples branches. The counter overflows 16
-/// branches before the period's end. The processor then records branches, and holds the interrupt until 16 were taken.
+/// branches before the period's end. The processor then records branches, and holds the interrupt until 16 branches
+/// have been taken.
 ///
 /// Returns `None` if `period` is 16 or less.
 ///
@@ -38,7 +39,7 @@ const BITS: DebugExtensionConfig =
 /// # let _ = event;
 /// ```
 ///
-/// Source: PPR of family 19h, models 00h to 0Fh, and Linux' driver of branch sampling for the order of the accesses.
+/// Source: PPR of family 19h, models 00h to 0Fh, and Linux' driver of branch sampling (order of the accesses).
 pub fn branch_sampling_event(period: u64) -> Option<Event> {
     let period = period.checked_sub(DEPTH.into()).filter(|period| *period != 0)?;
     let counter = CounterId::general(0)?;

@@ -15,18 +15,19 @@ use crate::msr::fault::MsrFault;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum NoBranches {
-    /// The vendor's branch records are not known to the crate that was asked.
+    /// The processor is of another vendor, with this name in CPUID leaf 0, whose branch records the crate does not
+    /// support.
     OtherVendor([u8; 12]),
     /// The processor, or a hypervisor, declares no branch records.
     NotDeclared,
-    /// The processor declares records, and nothing tells how many: its model is unknown.
+    /// The processor declares records, but the number of records is unknown, because the processor's model is unknown.
     UnknownModel {
         /// The processor's family.
         family: u16,
         /// The processor's model.
         model: u8,
     },
-    /// The declared number of records is impossible.
+    /// The processor declares this number of records, which is impossible.
     ImplausibleDepth(u8),
     /// An erratum makes the records of this processor useless.
     Erratum,

@@ -48,7 +48,7 @@ impl AddedSource {
         self.event.counters
     }
 
-    /// Returns the source's event, without the period, which is the source's interval.
+    /// Returns the source's event, without a period: the source's interval takes the period's place.
     pub const fn event(&self) -> &Event {
         &self.event
     }
@@ -205,15 +205,15 @@ impl AddedSources {
         AddSourceError::Full { room: self.slots.len() }
     }
 
-    /// Adds any event as a source, and returns the source: an event of [generic](Event::generic) name, a
-    /// [raw](Event::raw) one, or one that a list of events names. The event's period is the source's interval.
+    /// Adds any event as a source, and returns the source. The event may be [generic](Event::generic),
+    /// [raw](Event::raw), or from a vendor's list of events. The event's period becomes the source's interval.
     ///
-    /// The source's number is from 0x8000 on, where no interface has sources. The event's tag is not kept, and the
-    /// event does not [rotate](Event::rotating). An event that was added before keeps its source, and gets the new
-    /// interval.
+    /// The source gets a value from 0x8000 on, which no interface's own source has. The event's tag is not kept, and
+    /// the event does not [rotate](Event::rotating). If the same event was added before, the call returns the event's
+    /// source, and sets the source's interval to the new period.
     ///
-    /// The set copies the event into a slot, which never holds another event: a set with room for `N` sources takes at
-    /// most `N` different events.
+    /// The set copies the event into a slot, which never holds another event. So a set with room for `N` sources takes
+    /// at most `N` different events.
     ///
     /// ```
     /// use pmu_core::{AddedSlot, AddedSources, Event, GenericEvent};
@@ -258,9 +258,8 @@ impl AddedSources {
         Ok(source.row.source())
     }
 
-    /// Removes a source and returns it; `None` if no such source was added. Stop the source on every processor first:
-    /// if the source still runs on a processor, from then on its overflows are reported as overflows of an opened
-    /// event.
+    /// Removes a source and returns it; `None` if no such source was added. Stop the source on every processor first.
+    /// If the source still runs on a processor, its later overflows are reported as overflows of an opened event.
     ///
     /// ```
     /// # use pmu_core::{AddedSources, KProfileSource};
@@ -367,7 +366,7 @@ pub enum AddSourceError {
     },
     /// The event has no period, so it does not interrupt.
     NoPeriod,
-    /// The event's period is not an interval of a source.
+    /// The event's period is outside the limits of a source's interval.
     Interval(IntervalError),
 }
 

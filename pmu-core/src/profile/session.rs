@@ -117,8 +117,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     }
 
     /// Returns the information on a source on this processor, whose counters were verified when the session took them.
-    /// If this core of a hybrid machine lacks the source's event, the source is unsupported here, whatever the
-    /// interface's [`query`](crate::ProfileInterface::query) returns.
+    /// If this core of a hybrid machine lacks the source's event, the source is unsupported, even if the interface's
+    /// [`query`](crate::ProfileInterface::query) supports it.
     pub fn query(&self, source: KProfileSource) -> SourceInformation {
         let mut information = declared_information(self.interface(), source);
         let available = if let Some((added, _)) = self.added_source(source) {
@@ -193,8 +193,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// Starts a source at its interval.
     ///
     /// `ProfileTime` runs on the platform's timer. Any other source runs on a free general counter, which interrupts
-    /// each time the source's event has happened as often as the interval says. For an [added](crate::AddedSources)
-    /// source, an event is opened on one of the counters that can count the source.
+    /// once per interval. For an [added](crate::AddedSources) source, an event is opened on one of the counters that
+    /// can count the source.
     ///
     /// ```
     /// # use pmu_core::{InterfaceError, KProfileSource, MsrBackend, Platform, Session, SourceInterface};

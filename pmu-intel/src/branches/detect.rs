@@ -6,14 +6,14 @@ use crate::branches::{architectural, legacy};
 use crate::counters::INTEL;
 use crate::registers::{IA32_PERF_CAPABILITIES, LBR_FORMAT};
 
-/// Detects the branch records of the Intel processor that executes the call: architectural ones (leaf 0x1C), or the
+/// Detects the branch records of the Intel processor that executes the call: architectural records (leaf 0x1C), or the
 /// legacy stack of an earlier processor.
 ///
-/// CPUID declares architectural records, and no register is read. `IA32_PERF_CAPABILITIES` declares a legacy stack and
-/// the stack's format. The stack's depth and registers follow from the processor's model.
+/// CPUID alone declares architectural records. For a legacy stack, `IA32_PERF_CAPABILITIES` declares the stack's
+/// format. The stack's depth and registers follow from the processor's model.
 ///
-/// The crate knows the legacy stacks from Core 2 on, and does not offer those of Yonah and Pentium 4. Bonnell's stack
-/// does not freeze before stepping 10, and is not offered there.
+/// The crate supports the legacy stacks from Core 2 on, but not those of Yonah and Pentium 4. Bonnell's stack is
+/// supported from stepping 10 on, because it does not freeze in earlier steppings.
 ///
 /// ```
 /// # use pmu_core::{BranchUnit, MsrBackend, NoBranches, Snapshot};
@@ -28,7 +28,7 @@ use crate::registers::{IA32_PERF_CAPABILITIES, LBR_FORMAT};
 /// Task.
 ///
 /// # Errors
-/// The reason why there are none.
+/// The error is the reason why the processor has no supported branch records.
 pub fn branches<M: MsrBackend>(processor: &Snapshot, msr: &M) -> Result<BranchUnit, NoBranches> {
     if processor.vendor() != INTEL {
         return Err(NoBranches::OtherVendor(processor.vendor()));

@@ -30,7 +30,7 @@ pub enum LbrFormat {
     FromTsxFlags,
     /// Format 5: the INFO register tells mispredictions, transactions and cycles.
     Info,
-    /// Format 6: bit 63 of FROM tells a misprediction, bits 63:48 of TO are cycles.
+    /// Format 6: bit 63 of FROM tells a misprediction, and bits 63:48 of TO count cycles.
     ToCycles,
     /// Format 7: the INFO register tells mispredictions and cycles.
     InfoWithoutTsx,
@@ -59,8 +59,8 @@ impl LbrFormat {
         matches!(self, Self::Info | Self::InfoWithoutTsx)
     }
 
-    /// Decodes a record of the format; `None` for an empty one. `offers.transaction` says whether the processor has
-    /// transactions. Without them the bits that tell of transactions have no meaning.
+    /// Decodes a record of the format. Returns `None` for an empty record. `offers.transaction` tells whether the
+    /// processor has transactions; if not, the record's transaction bits have no meaning.
     pub fn decode(self, offers: &BranchOffers, record: RawBranch) -> Option<Branch> {
         (self.format().decode)(offers, record)
     }

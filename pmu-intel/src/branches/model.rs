@@ -1,4 +1,4 @@
-//! Depth and registers of the legacy stacks, by model: nothing declares them.
+//! Depth and registers of the legacy stacks, by processor model, because no register or CPUID leaf declares them.
 
 use pmu_core::Snapshot;
 

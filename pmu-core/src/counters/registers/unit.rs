@@ -79,8 +79,7 @@ impl CounterUnit {
         }
     };
 
-    /// Creates the description of a processor without counters. [`CounterSession::take`](crate::CounterSession::take)
-    /// returns the `reason` in its error.
+    /// Describes a processor without counters. [`take`](crate::CounterSession::take) returns the `reason` in its error.
     pub const fn absent(reason: NoInterface) -> Self {
         Self { absent: reason, ..Self::NONE }
     }
@@ -231,8 +230,8 @@ impl CounterUnit {
 
     /// Declares that the event with number `wide` may happen more than 15 times per cycle. A counter counts this event
     /// correctly only while the next counter counts the event with number `merge`. These crates do not support such
-    /// pairs, so opening either event fails. Event `wide` can be opened with the promise that it happens [at most 15
-    /// times per cycle](crate::Event::at_most_15_per_cycle).
+    /// pairs, so opening either event fails, unless the caller promises [at most
+    /// 15](crate::Event::at_most_15_per_cycle).
     pub const fn set_merge_event(&mut self, wide: u16, merge: u16) {
         self.merged = [wide, merge];
     }
@@ -242,9 +241,8 @@ impl CounterUnit {
         self.global = Some(global);
     }
 
-    /// Declares the register that enables precise sampling (PEBS).
-    /// [`CounterSession::take`](crate::CounterSession::take) disables precise sampling that firmware or an earlier
-    /// kernel left enabled.
+    /// Declares the register that enables precise sampling (PEBS). [`take`](crate::CounterSession::take) disables
+    /// precise sampling that firmware left enabled.
     ///
     /// This register has one bit per counter. For features with one register per counter, such as auto counter reload
     /// and architectural PEBS of Intel's version 6, see [`UnusedRegisters`](crate::UnusedRegisters).
