@@ -14,8 +14,8 @@ use crate::registry::profiles::Profiles;
 pub struct DispatchOutcome {
     /// Number of objects that acted on the interrupt: basic objects that counted it, and callbacks that were called.
     pub hits: u32,
-    /// Number of objects for which Windows would have written a count outside the object's buffer, in the version that
-    /// the object follows. This crate does not write such a count.
+    /// Number of objects whose Windows version would have written a count outside the object's buffer. This crate does
+    /// not write such a count.
     pub outside: u32,
 }
 

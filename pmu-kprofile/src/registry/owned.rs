@@ -277,8 +277,8 @@ impl<'p, O: Handle, const N: usize, const P: usize> Started<'p, O, N, P> {
         &self.object
     }
 
-    /// Stops the object, and returns a value that returns the handle once no processor can be reading the object any
-    /// more.
+    /// Stops the object. The returned [`StoppingOwned`] gives the handle back once no processor can be reading the
+    /// object.
     ///
     /// # Context
     /// Task. Never waits.

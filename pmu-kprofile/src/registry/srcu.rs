@@ -43,8 +43,8 @@ pub struct Statistics {
     pub hit: u64,
     /// Number of interrupts on which no object acted.
     pub missed: u64,
-    /// Number of counts that Windows would have written outside a buffer, in the version that the objects follow. This
-    /// crate does not write such counts.
+    /// Number of counts that the objects' Windows version would have written outside a buffer. This crate does not
+    /// write these counts.
     pub outside: u64,
 }
 

@@ -109,8 +109,8 @@ impl BranchConfiguration {
         }
     }
 
-    /// Creates the configuration of AMD's records with this number of records, 1–16. `freeze` tells whether they can
-    /// freeze.
+    /// Creates the configuration of AMD's records with this number of records, 1–16. `freeze` tells whether the records
+    /// can freeze.
     pub const fn amd(depth: u8, freeze: bool) -> Self {
         Self::Amd(AmdBranches { depth, freeze })
     }

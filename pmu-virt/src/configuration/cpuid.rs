@@ -33,7 +33,7 @@ pub struct CpuidLeaf {
     pub mask: CpuidRegisters,
     /// Values of the bits in `mask`; 0 in the other bits.
     pub value: CpuidRegisters,
-    /// In a leaf whose EAX is the highest leaf or sub-leaf: least value of EAX in the answer. 0 in other leaves.
+    /// Least value of EAX in the answer, for a leaf whose EAX is the highest leaf or sub-leaf; 0 for any other leaf.
     pub at_least: u32,
 }
 
@@ -107,9 +107,9 @@ impl Configuration {
     /// Leaves 0, 7 and 0x80000000 return the highest leaf or sub-leaf in EAX. If the PMU needs a higher leaf or
     /// sub-leaf, EAX is raised to that number.
     ///
-    /// A feature is hidden if the guest's event selects lack the bits for it: TSX without
-    /// [`transactional`](IntelConfiguration::transactional), SVM without
-    /// [`guest_host`](crate::AmdConfiguration::guest_host).
+    /// TSX is hidden unless [`transactional`](IntelConfiguration::transactional) is set, and SVM unless
+    /// [`guest_host`](crate::AmdConfiguration::guest_host) is set, because the guest's event selects then lack the
+    /// feature's bits.
     ///
     /// ```
     /// use pmu_virt::{Configuration, Vendor};
@@ -146,8 +146,8 @@ impl Configuration {
         LEAVES.into_iter().filter_map(|(leaf, subleaf)| self.cpuid_leaf(leaf, subleaf))
     }
 
-    /// Returns the bits of one CPUID leaf that describe the PMU, for a hypervisor that answers each CPUID. `None`: the
-    /// leaf does not concern a PMU.
+    /// Returns the bits of one CPUID leaf that describe the PMU, for a hypervisor that answers each CPUID; `None` if
+    /// the leaf does not concern the PMU.
     ///
     /// ```
     /// use pmu_virt::{Configuration, IntelConfiguration};
