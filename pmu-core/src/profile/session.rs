@@ -408,8 +408,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         })?)
     }
 
-    /// Resumes the counters that [`save`](Self::save) saved, by [`CounterSession::restore`]. Added sources are not
-    /// changed.
+    /// Resumes the counters that [`save`](Self::save) saved, by [`CounterSession::restore`]. Added sources stay.
     ///
     /// # Errors
     /// The errors of [`CounterSession::restore`].
