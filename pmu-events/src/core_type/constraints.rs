@@ -12,8 +12,8 @@ impl CoreType {
     ///
     /// - If the core type's table has no event with this event number, the result is `None`.
     /// - If the event number is 0, the encoding is that of a fixed counter, and the result has only this counter.
-    /// - Otherwise the result has the general counters that the table gives for the encoding, and every fixed counter:
-    ///   the [`CounterUnit`](pmu_core::CounterUnit) knows which event each fixed counter counts.
+    /// - Otherwise the result has the general counters that the table gives for the encoding, and every fixed counter.
+    ///   The [`CounterUnit`](pmu_core::CounterUnit) itself excludes the fixed counters that count another event.
     ///
     /// Mode bits, and other bits that select no event, are ignored.
     ///

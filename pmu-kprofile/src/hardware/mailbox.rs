@@ -41,9 +41,9 @@ impl<const P: usize> Mailbox<P> {
     /// If the handler of the inter-processor interrupt cannot use the session, the handler can wake a task that is
     /// bound to the processor and calls this function. Such a task has the following effects and requirements:
     ///
-    /// - A start or a stop on another processor waits until the woken task of that processor has run, but not longer
-    ///   than [`keep_waiting`](Processors::keep_waiting) returns `true`. Meanwhile, a function that waits for its turn
-    ///   to start or stop a profile goes on waiting, and a function that does not wait returns
+    /// - A caller that starts or stops a source on another processor waits until the woken task of that processor has
+    ///   run, but not longer than [`keep_waiting`](Processors::keep_waiting) returns `true`. Meanwhile, a function that
+    ///   waits for its turn to start or stop a profile goes on waiting, and a function that does not wait returns
     ///   [`Busy`](crate::ProfileError::Busy). Give the woken task a higher priority than the tasks that start and stop
     ///   profiles. The woken task must take no lock that these tasks hold.
     /// - A woken task of the lowest priority answers only when its processor has nothing else to do. In this case,

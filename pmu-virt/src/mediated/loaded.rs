@@ -36,7 +36,7 @@ pub struct Loaded<'w> {
 }
 
 impl Loaded<'_> {
-    /// Returns the guest's value of `IA32_PERF_GLOBAL_CTRL`. The hypervisor gives the value to the VMCS before the
+    /// Returns the guest's value of `IA32_PERF_GLOBAL_CTRL`. The hypervisor writes the value to the VMCS before the
     /// first entry, and after each intercepted write of the register.
     pub const fn global_control(&self) -> u64 {
         self.global_control

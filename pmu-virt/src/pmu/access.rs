@@ -97,7 +97,7 @@ impl Written {
     pub(crate) const IGNORED: Self = Self { answer: Write::Done, illegal: u64::MAX };
 }
 
-/// Privilege of a guest's RDPMC: the virtual processor's state on which a fault of the instruction depends.
+/// State of the virtual processor that decides whether the guest's RDPMC faults.
 ///
 /// ```
 /// use pmu_virt::Mode;

@@ -15,8 +15,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
         &self.model.events
     }
 
-    /// Replaces the events that the embedder feeds to this PMU. Counters may be running. An embedder can use this to
-    /// feed an event only after the guest has programmed the event ([`unfed`](Self::unfed)).
+    /// Replaces the events that the embedder feeds to this PMU. Counters may be running. With this call, an embedder
+    /// can begin to feed an event after the guest has programmed the event ([`unfed`](Self::unfed)).
     ///
     /// The call changes no register, and a pending interrupt stays pending. `feed` keeps its counts, and belongs to the
     /// new events from now on. A counter whose event is in `events`, but was not fed before, counts from now on.
