@@ -45,11 +45,12 @@ pub use counters::events::event::Event;
 pub use counters::events::saved::SavedEvent;
 pub use counters::events::thread_event::ThreadEvent;
 pub use counters::hooks::event_source::EventSource;
+pub use counters::hooks::facility::{Facility, Interrupted};
 pub use counters::hooks::opened_events::OpenedEvents;
 pub use counters::interrupt::claim::{Claim, Serviced};
 pub use counters::interrupt::overflow::EventOverflow;
 pub use counters::interrupt::sample_read::{SampleRead, sample_read};
-pub use counters::interrupt::service::service;
+pub use counters::interrupt::service::{service, service_with};
 pub use counters::names::counter_id::{
     CounterId, CounterSet, MAX_COUNTERS, MAX_FIXED, MAX_GENERAL,
 };

@@ -4,7 +4,7 @@ use core::sync::atomic::AtomicU32;
 
 use pmu_amd::{Amd64, Zen};
 use pmu_core::{
-    CounterAnswer, CounterMemory, CounterUnit, DefaultInterface, EventTable, MsrBackend,
+    CounterAnswer, CounterMemory, CounterUnit, DefaultInterface, EventTable, Facility, MsrBackend,
     NoInterface, OpenedEvents, Overflow, Platform, ProfileInterface, Rules, ServiceError, Serviced,
     Snapshot, SourceInterface, SourceTable, WithOpenedEvents,
 };
@@ -245,15 +245,35 @@ impl Machine {
         msr: &M,
         platform: &P,
         memory: &CounterMemory,
-        overflowed: impl FnMut(Overflow),
+        mut overflowed: impl FnMut(Overflow),
+    ) -> Result<Serviced, ServiceError> {
+        self.service_with(msr, platform, memory, (), move |overflow, ()| overflowed(overflow))
+    }
+
+    /// Services the performance interrupt as [`service`](Self::service) does, together with a facility beside the
+    /// counters. This calls [`ProfileInterface::service_with`] of the machine's interface.
+    ///
+    /// # Context
+    /// Any context: task, interrupt or NMI.
+    ///
+    /// # Errors
+    /// The errors of [`pmu_core::service_with`].
+    #[inline]
+    pub fn service_with<M: MsrBackend, P: Platform, B: Facility>(
+        &self,
+        msr: &M,
+        platform: &P,
+        memory: &CounterMemory,
+        facility: B,
+        overflowed: impl FnMut(Overflow, &B),
     ) -> Result<Serviced, ServiceError> {
         match self {
-            Self::Intel(emon) => emon.service(msr, platform, memory, overflowed),
-            Self::Amd(amd64) => amd64.service(msr, platform, memory, overflowed),
-            Self::Zen(zen) => zen.service(msr, platform, memory, overflowed),
+            Self::Intel(emon) => emon.service_with(msr, platform, memory, facility, overflowed),
+            Self::Amd(amd64) => amd64.service_with(msr, platform, memory, facility, overflowed),
+            Self::Zen(zen) => zen.service_with(msr, platform, memory, facility, overflowed),
             // Counters of which the interface of time alone does not know.
             Self::CountersOnly(..) | Self::TimeOnly(..) => {
-                ProfileInterface::service(self, msr, platform, memory, overflowed)
+                ProfileInterface::service_with(self, msr, platform, memory, facility, overflowed)
             }
         }
     }

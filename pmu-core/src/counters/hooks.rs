@@ -1,4 +1,5 @@
 //! Traits that the layers above implement, and that the control path and the interrupt path call.
 
 pub(crate) mod event_source;
+pub(crate) mod facility;
 pub(crate) mod opened_events;

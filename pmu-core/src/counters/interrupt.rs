@@ -16,6 +16,7 @@
 pub(crate) mod by_status;
 pub(crate) mod by_value;
 pub(crate) mod claim;
+pub(crate) mod facilities;
 pub(crate) mod overflow;
 pub(crate) mod pass;
 pub(crate) mod reload;

@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use crate::counters::error::ServiceError;
+use crate::counters::hooks::facility::Facility;
 use crate::counters::interrupt::claim::Serviced;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::names::event_id::EventId;
@@ -242,10 +243,52 @@ pub trait ProfileInterface: SourceInterface {
     where
         Self: Sized,
     {
-        crate::service(self, msr, platform, memory, |overflow| {
+        self.service_with(msr, platform, memory, (), move |overflow, ()| overflowed(overflow))
+    }
+
+    /// Services the performance interrupt as [`service`](Self::service) does, together with a facility beside the
+    /// counters, by [`pmu_core::service_with`](crate::service_with).
+    ///
+    /// ```
+    /// # use pmu_core::{
+    /// #     CounterMemory, Facility, KProfileSource, MsrBackend, Platform, ProfileInterface, ServiceError,
+    /// # };
+    /// # fn sample<B>(_: KProfileSource, _branches: &B) {}
+    /// /// The performance interrupt's handler, with what the processor recorded before an overflow.
+    /// fn performance_interrupt<B: Facility>(
+    ///     interface: &impl ProfileInterface,
+    ///     (msr, platform): (&impl MsrBackend, &impl Platform),
+    ///     memory: &CounterMemory, // this processor's
+    ///     branches: B,            // this processor's
+    /// ) -> Result<(), ServiceError> {
+    ///     let serviced = interface.service_with(msr, platform, memory, branches, |overflow, branches| {
+    ///         sample(overflow.source, branches);
+    ///     });
+    ///     serviced.map(|_| ())
+    /// }
+    /// ```
+    ///
+    /// # Context
+    /// Any context: task, interrupt or NMI.
+    ///
+    /// # Errors
+    /// The errors of [`pmu_core::service_with`](crate::service_with).
+    #[inline]
+    fn service_with<M: MsrBackend, P: Platform, B: Facility>(
+        &self,
+        msr: &M,
+        platform: &P,
+        memory: &CounterMemory,
+        facility: B,
+        mut overflowed: impl FnMut(Overflow, &B),
+    ) -> Result<Serviced, ServiceError>
+    where
+        Self: Sized,
+    {
+        crate::service_with(self, msr, platform, memory, facility, move |overflow, facility| {
             self.added().take_up_interval(SourceInterface::opened(self), &overflow);
             if let Some(overflow) = Overflow::of(self.table(), self.added(), overflow) {
-                overflowed(overflow);
+                overflowed(overflow, facility);
             }
         })
     }

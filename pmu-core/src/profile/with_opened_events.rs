@@ -3,6 +3,7 @@
 use core::sync::atomic::AtomicU32;
 
 use crate::counters::error::ServiceError;
+use crate::counters::hooks::facility::Facility;
 use crate::counters::interrupt::claim::Serviced;
 use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::names::counter_id::CounterSet;
@@ -165,9 +166,51 @@ impl<'a, I: SourceInterface> WithOpenedEvents<'a, I> {
         memory: &CounterMemory,
         mut overflowed: impl FnMut(Report),
     ) -> Result<Serviced, ServiceError> {
-        crate::service(self, msr, platform, memory, |overflow| {
+        self.service_with(msr, platform, memory, (), move |report, ()| overflowed(report))
+    }
+
+    /// Services the performance interrupt as [`service`](Self::service) does, together with a facility beside the
+    /// counters, by [`pmu_core::service_with`](crate::service_with).
+    ///
+    /// ```
+    /// # use pmu_core::{
+    /// #     CounterMemory, EventTable, Facility, KProfileSource, MsrBackend, Platform, Report, ServiceError,
+    /// #     SourceInterface, WithOpenedEvents,
+    /// # };
+    /// # fn source_hit(_: KProfileSource) {}
+    /// # fn sample<B>(_tag: u64, _branches: &B) {}
+    /// /// The handler of sources and opened events; the samples of events have branches.
+    /// fn performance_interrupt<I: SourceInterface, B: Facility>(
+    ///     both: &WithOpenedEvents<I>,
+    ///     (msr, platform): (&impl MsrBackend, &impl Platform),
+    ///     memory: &CounterMemory, // this processor's
+    ///     branches: B,            // this processor's
+    /// ) -> Result<(), ServiceError> {
+    ///     let serviced = both.service_with(msr, platform, memory, branches, |report, branches| match report {
+    ///         Report::Source(overflow) => source_hit(overflow.source),
+    ///         Report::Event(overflow) => sample(overflow.tag, branches),
+    ///     });
+    ///     serviced.map(|_| ())
+    /// }
+    /// ```
+    ///
+    /// # Context
+    /// Any context: task, interrupt or NMI.
+    ///
+    /// # Errors
+    /// The errors of [`pmu_core::service_with`](crate::service_with).
+    #[inline]
+    pub fn service_with<M: MsrBackend, P: Platform, B: Facility>(
+        &self,
+        msr: &M,
+        platform: &P,
+        memory: &CounterMemory,
+        facility: B,
+        mut overflowed: impl FnMut(Report, &B),
+    ) -> Result<Serviced, ServiceError> {
+        crate::service_with(self, msr, platform, memory, facility, move |overflow, facility| {
             self.added().take_up_interval(self.events, &overflow);
-            overflowed(Report::of(self.table(), self.added(), overflow));
+            overflowed(Report::of(self.table(), self.added(), overflow), facility);
         })
     }
 }

@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use crate::counters::hooks::event_source::{EventSource, opens_events};
+use crate::counters::hooks::facility::Facility;
 use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::interrupt::pass::{GENERAL, Pass, Running};
 use crate::counters::names::counter_id::CounterSet;
@@ -24,12 +25,13 @@ enum Rest {
 /// buffer (62).
 const INTERRUPTING: u64 = CounterSet::ALL.bits() | 1 << 48 | 1 << 54 | 1 << 55 | 1 << 61 | 1 << 62;
 
-impl<'a, S, M, P, F> Pass<'a, S, M, P, F>
+impl<'a, S, M, P, B, F> Pass<'a, S, M, P, B, F>
 where
     S: EventSource,
     M: MsrBackend,
     P: Platform,
-    F: FnMut(EventOverflow),
+    B: Facility,
+    F: FnMut(EventOverflow, &B),
 {
     /// Serves the counters whose overflows the status reports. They are stopped meanwhile where the driver stops them,
     /// or where the processor reports that it froze them. Otherwise they are assumed to run.
@@ -44,6 +46,10 @@ where
             (self.status(global), Rest::Nothing)
         };
         let stopped = rest == Rest::UnmaskAndRestart;
+        if status.is_none() {
+            // A facility with a status of its own would not interrupt again.
+            self.collect(0, CounterSet::NONE);
+        }
         let cleared = status.is_some_and(|status| self.serve(global, status, freezes, stopped));
         match rest {
             _ if !cleared => self.mute(),
@@ -85,25 +91,32 @@ where
         freezes: bool,
         stopped: bool,
     ) -> bool {
-        let bits = status & (self.own | global.frozen);
-        let (overflowed, others) = (bits & self.own, status ^ bits);
+        let (shared, reported) = (self.facility.status_bits(), self.facility.own_counters().bits());
+        let bits = status & (self.own | global.frozen | shared);
+        let (overflowed, others) = (bits & self.own & !reported, status ^ bits);
         self.others |= others;
         // While a bit of another owner's counter is set, unmasking may raise a spurious interrupt: one is expected,
         // beside those of the session's own counters.
         if others & INTERRUPTING != 0 {
             self.raised += u32::from(self.unit().is_masked_on_delivery());
         }
+        let accounted = self.collect(status, CounterSet::from_bits(overflowed));
+        let mut more = freezes;
         if overflowed == 0 {
             if bits == 0 {
                 return true;
             }
-            // Frozen for a counter that was stopped meanwhile: this is the spurious interrupt expected of it.
-            self.memory.cancel_spurious();
-            self.raised += 1;
+            if bits & !(shared | reported) != 0 && accounted == 0 {
+                // Frozen for a counter that was stopped meanwhile: this is the spurious interrupt expected of it.
+                self.memory.cancel_spurious();
+                self.raised += 1;
+            }
+            // That branch records are frozen raises no interrupt.
+            more &= shared == 0 || bits & !(shared & !INTERRUPTING) != 0;
         }
         // The overflow was pending when the LVT entry was unmasked, or came later. Either way another interrupt may
         // follow.
-        self.raised += u32::from(freezes);
+        self.raised += u32::from(more);
         // Frozen on request, or because firmware left the freeze bit set.
         let frozen = status & global.frozen != 0 && !stopped;
         if frozen {

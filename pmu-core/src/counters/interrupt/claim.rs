@@ -2,7 +2,6 @@
 
 use core::sync::atomic::Ordering;
 
-use crate::counters::names::counter_id::CounterSet;
 use crate::counters::shared::memory::{
     AGAIN, CounterMemory, IDLE, INITIALIZING, LENT_INTERRUPTED, MUTED, SERVING,
 };
@@ -76,6 +75,16 @@ impl Claim {
 }
 
 impl CounterMemory {
+    /// Claims an interrupt that came with these interrupts, itself included.
+    #[inline]
+    pub(crate) fn claim(&self, raised: u32) -> Claim {
+        match raised {
+            0 => self.claim_spurious(),
+            1 => Claim::Ours,
+            2.. => Claim::OursAndMore,
+        }
+    }
+
     /// Claims an interrupt for which no overflow was found: as the session's if a spurious one was expected, or if
     /// counters are just being taken.
     #[inline(never)]
@@ -88,34 +97,38 @@ impl CounterMemory {
     }
 
     /// Serves an interrupt by `pass`, and repeats it for interrupts that came meanwhile. Returns `false` if another
-    /// service is under way, or if the LVT entry is masked.
+    /// service is under way, or if the LVT entry is masked, unless `alone`: then `pass` serves no counter.
     #[inline]
-    pub(crate) fn serve(&self, mut pass: impl FnMut()) -> bool {
-        if self.service.load(Ordering::Relaxed) != IDLE {
+    pub(crate) fn serve(&self, alone: bool, mut pass: impl FnMut()) -> bool {
+        let before = self.service.load(Ordering::Relaxed);
+        if before != IDLE && !(alone && before == MUTED) {
             return false;
         }
         loop {
             self.service.store(SERVING, Ordering::Relaxed);
             pass();
-            let (serving, idle) = (SERVING, IDLE);
-            let ended =
-                self.service.compare_exchange(serving, idle, Ordering::Relaxed, Ordering::Relaxed);
+            let ended = self.service.compare_exchange(
+                SERVING,
+                before,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
             if ended.is_ok() || ended == Err(MUTED) {
                 return true;
             }
         }
     }
 
-    /// Claims an interrupt that is not served: the session has no counters, `own`, or they are not to be accessed. A
+    /// Claims an interrupt that is not served: the session has no counters, or [`serve`](Self::serve) `refused`. A
     /// service under way makes another pass. Also returns whether the counters are lent.
     #[cold]
     #[inline(never)]
-    pub(crate) fn unserved(&self, own: CounterSet) -> (Claim, bool) {
-        if !own.is_empty() && !self.is_muted() {
+    pub(crate) fn unserved(&self, refused: bool) -> (Claim, bool) {
+        if refused && !self.is_muted() {
             self.service.store(AGAIN, Ordering::Relaxed);
             return (Claim::Ours, false);
         }
-        let lent = own.is_empty() && self.is_lent();
+        let lent = !refused && self.is_lent();
         if lent {
             self.owner.store(LENT_INTERRUPTED, Ordering::Relaxed);
         }
@@ -134,12 +147,12 @@ mod tests {
         let memory: &CounterMemory = &memory;
         let mut passes = 0;
         for passes_at_its_end in [3, 4] {
-            let served = memory.serve(|| {
+            let served = memory.serve(false, || {
                 passes += 1;
                 if passes < 3 {
                     for _ in 0..2 {
-                        assert!(!memory.serve(|| panic!("served while another is")));
-                        let nested = memory.unserved(CounterSet::from_bits(1));
+                        assert!(!memory.serve(false, || panic!("served while another is")));
+                        let nested = memory.unserved(true);
                         assert_eq!(nested, (Claim::Ours, false));
                     }
                 }

@@ -1,6 +1,7 @@
 //! One pass over a processor's counters: what its steps share.
 
 use crate::counters::hooks::event_source::EventSource;
+use crate::counters::hooks::facility::Facility;
 use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::names::counter_id::{CounterId, CounterSet};
 use crate::counters::names::event_id::EventId;
@@ -14,16 +15,18 @@ use crate::msr::fault::MsrFault;
 use crate::platform::Platform;
 
 /// One pass of the interrupt path over the counters.
-pub(crate) struct Pass<'a, S, M, P, F> {
+pub(crate) struct Pass<'a, S, M, P, B, F> {
     pub(crate) source: &'a S,
     pub(crate) msr: &'a M,
     pub(crate) platform: &'a P,
     pub(crate) memory: &'a CounterMemory,
     /// The session's counters, one bit each.
     pub(crate) own: u64,
+    pub(crate) facility: B,
     pub(crate) overflowed: F,
     pub(crate) overflows: u32,
-    /// Interrupts that may have been raised: by overflows that were found, reported or not, and by unmasking.
+    /// Interrupts that may have been raised: by overflows that were found, reported or not, by unmasking, and by the
+    /// facility.
     pub(crate) raised: u32,
     /// Other owners' bits of the status.
     pub(crate) others: u64,
@@ -35,12 +38,13 @@ pub(crate) struct Pass<'a, S, M, P, F> {
 
 pub(crate) const GENERAL: u64 = CounterSet::GENERAL.bits();
 
-impl<'a, S, M, P, F> Pass<'a, S, M, P, F>
+impl<'a, S, M, P, B, F> Pass<'a, S, M, P, B, F>
 where
     S: EventSource,
     M: MsrBackend,
     P: Platform,
-    F: FnMut(EventOverflow),
+    B: Facility,
+    F: FnMut(EventOverflow, &B),
 {
     pub(crate) fn unit(&self) -> &'a CounterUnit {
         self.source.unit()
@@ -95,7 +99,7 @@ where
     #[inline]
     pub(crate) fn report(&mut self, overflow: EventOverflow) {
         self.overflows += 1;
-        (self.overflowed)(overflow);
+        (self.overflowed)(overflow, &self.facility);
     }
 }
 

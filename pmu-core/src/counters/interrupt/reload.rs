@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use crate::counters::hooks::event_source::{EventSource, opens_events};
+use crate::counters::hooks::facility::Facility;
 use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::interrupt::pass::{Pass, Running};
 use crate::counters::names::counter_id::CounterId;
@@ -15,12 +16,13 @@ use crate::msr::address::MsrAddress;
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
-impl<'a, S, M, P, F> Pass<'a, S, M, P, F>
+impl<'a, S, M, P, B, F> Pass<'a, S, M, P, B, F>
 where
     S: EventSource,
     M: MsrBackend,
     P: Platform,
-    F: FnMut(EventOverflow),
+    B: Facility,
+    F: FnMut(EventOverflow, &B),
 {
     /// Loads an overflowed general counter again, and reports the overflow. `value` is the counter's, if it was read.
     pub(crate) fn reload(

@@ -2,7 +2,9 @@
 
 use crate::counters::error::ServiceError;
 use crate::counters::hooks::event_source::EventSource;
-use crate::counters::interrupt::claim::{Claim, Serviced};
+use crate::counters::hooks::facility::Facility;
+use crate::counters::interrupt::claim::Serviced;
+use crate::counters::interrupt::facilities::serve_alone;
 use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::interrupt::pass::Pass;
 use crate::counters::names::counter_id::CounterSet;
@@ -54,13 +56,61 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
     msr: &M,
     platform: &P,
     memory: &CounterMemory,
-    overflowed: impl FnMut(EventOverflow),
+    mut overflowed: impl FnMut(EventOverflow),
+) -> Result<Serviced, ServiceError> {
+    // By value and moved: references would take stack and text, although there is no facility.
+    service_with(source, msr, platform, memory, (), move |overflow, ()| overflowed(overflow))
+}
+
+/// Services the performance interrupt as [`service`] does, together with a [`Facility`] beside the counters, such as
+/// branch records. `overflowed` also receives the facility, which has collected what belongs to the overflow.
+///
+/// The facility is moved into the call: a description of the hardware, with references to memory that the embedder
+/// lends. `()` is no facility; then the call is [`service`]. A pair is two facilities.
+///
+/// The claim includes the interrupts for which the facility accounts. The facility's bits of the status are
+/// acknowledged together with the counters' bits, and are not among [`others`](Serviced::others). A facility that is
+/// served [alone](Facility::ALONE) is also served if no session has taken the memory, or if the LVT entry is masked.
+///
+/// ```
+/// # use pmu_core::{Claim, CounterMemory, EventSource, Facility, MsrBackend, Platform};
+/// # fn sample<B>(_tag: u64, _branches: &B) {}
+/// /// The NMI handler: each sample has what the processor recorded before the overflow.
+/// fn non_maskable_interrupt<S: EventSource, M: MsrBackend, P: Platform, B: Facility>(
+///     source: &S,
+///     (msr, platform): (&M, &P),
+///     memory: &CounterMemory, // this processor's
+///     branches: B,            // this processor's
+/// ) -> Claim {
+///     let report = |overflow: pmu_core::EventOverflow, branches: &B| sample(overflow.tag, branches);
+///     let serviced = pmu_core::service_with(source, msr, platform, memory, branches, report);
+///     serviced.map_or(Claim::OursAndMore, |serviced| serviced.claim)
+/// }
+/// ```
+///
+/// # Context
+/// That of [`service`].
+///
+/// # Errors
+/// Those of [`service`]. If the facility fails, the error names the facility's first access that failed. All overflows
+/// are reported nevertheless.
+#[inline]
+pub fn service_with<S: EventSource, M: MsrBackend, P: Platform, B: Facility>(
+    source: &S,
+    msr: &M,
+    platform: &P,
+    memory: &CounterMemory,
+    facility: B,
+    overflowed: impl FnMut(EventOverflow, &B),
 ) -> Result<Serviced, ServiceError> {
     let unit = source.unit();
     // This source's unit does not describe counters that another source's session has taken.
     let own = memory.verified(unit.counters());
+    if B::ALONE && (own.is_empty() || memory.is_muted()) && !memory.is_lent() {
+        return serve_alone(msr, memory, facility);
+    }
     if own.is_empty() {
-        let (claim, lent) = memory.unserved(own);
+        let (claim, lent) = memory.unserved(false);
         return Ok(Serviced { overflows: 0, claim, others: 0, lent });
     }
     let mut pass = Pass {
@@ -69,6 +119,7 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
         platform,
         memory,
         own: own.bits(),
+        facility,
         overflowed,
         overflows: 0,
         raised: 0,
@@ -76,21 +127,21 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
         fault: None,
         fallen: CounterSet::NONE,
     };
-    let served = memory.serve(|| match unit.global() {
-        None => pass.by_value(),
-        Some(global) => pass.by_status(global),
+    let served = memory.serve(false, || {
+        pass.begin_facility();
+        match unit.global() {
+            None => pass.by_value(),
+            Some(global) => pass.by_status(global),
+        }
+        pass.end_facility();
     });
     if !served {
-        let (claim, lent) = memory.unserved(own);
+        let (claim, lent) = memory.unserved(true);
         return Ok(Serviced { overflows: 0, claim, others: 0, lent });
     }
     if let Some(fault) = pass.fault {
         return Err(ServiceError { fault, counters: pass.fallen, masked: memory.is_muted() });
     }
-    let claim = match pass.raised {
-        0 => memory.claim_spurious(),
-        1 => Claim::Ours,
-        2.. => Claim::OursAndMore,
-    };
+    let claim = memory.claim(pass.raised);
     Ok(Serviced { overflows: pass.overflows, claim, others: pass.others, lent: false })
 }

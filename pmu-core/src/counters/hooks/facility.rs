@@ -1,0 +1,177 @@
+//! Hardware beside the counters that shares their interrupt.
+
+use crate::counters::names::counter_id::{CounterId, CounterSet};
+use crate::counters::names::event_id::EventId;
+use crate::counters::shared::memory::CounterMemory;
+use crate::msr::backend::MsrBackend;
+use crate::msr::fault::MsrFault;
+
+/// Hardware beside the counters that shares their interrupt, such as branch records: what
+/// [`service_with`](crate::service_with) does for this hardware.
+///
+/// Each method has a default that accesses no register, so an implementation consists of the methods that its hardware
+/// needs. `()` is no facility, and costs nothing. A pair is two facilities; pairs nest.
+///
+/// One interrupt calls the methods in this order, once for each pass over the counters:
+/// 1. [`begin`](Self::begin), before any other access.
+/// 2. The counters are stopped, if the driver stops them, and the overflow status is read.
+/// 3. [`collect`](Self::collect), before an overflow is acknowledged or reported, and before a counter is loaded.
+/// 4. The overflows and the facility's [`status_bits`](Self::status_bits) are acknowledged together. The overflows are
+///    reported together with a reference to the facility, so that a handler can read what `collect` stored.
+/// 5. [`end`](Self::end), after the counters run again.
+///
+/// A facility that `service_with` owns is small: commonly a description of the hardware and a reference to memory that
+/// the embedder lends. What the handler wants of it has to be in this memory, or behind interior mutability.
+///
+/// Records of a fake trace buffer, which raises the counters' interrupt when the buffer is full:
+///
+/// ```
+/// use core::cell::Cell;
+/// use pmu_core::{Facility, Interrupted, MsrAccess, MsrAddress, MsrBackend, MsrFault};
+///
+/// /// Trace buffer whose status bit is bit 55. The register `filled` holds the number of records.
+/// struct TraceBuffer<'a> {
+///     filled: MsrAddress,
+///     drained: &'a Cell<u64>,
+/// }
+/// impl Facility for TraceBuffer<'_> {
+///     fn status_bits(&self) -> u64 {
+///         1 << 55
+///     }
+///     fn collect<M: MsrBackend>(&mut self, msr: &M, interrupted: Interrupted) -> Result<u32, MsrFault> {
+///         if interrupted.status & 1 << 55 == 0 {
+///             return Ok(0); // Another cause: a counter's, or another owner's.
+///         }
+///         self.drained.set(self.drained.get() + msr.rdmsr_retrying(self.filled)?);
+///         Ok(1)
+///     }
+/// }
+/// ```
+///
+/// # Context
+/// Any context, including interrupt and NMI. No method takes a lock, allocates or panics, and each ends after a bounded
+/// number of steps. An interrupt that comes meanwhile calls no method: the service under way makes another pass.
+///
+/// # Errors
+/// A method that fails does what it still can, and returns the first access that failed after one retry. The pass
+/// continues, so no overflow is lost, and `service_with` returns the fault.
+pub trait Facility {
+    /// Whether the facility is served where no counter is taken, too, because its interrupt does not depend on a
+    /// counter. The pass then consists of [`begin`](Self::begin), [`collect`](Self::collect) and [`end`](Self::end).
+    /// While the counters are [lent](crate::CounterSession::lend), no facility is served.
+    const ALONE: bool = false;
+
+    /// Returns the bits of the global overflow status that belong to the facility. They are acknowledged together with
+    /// the counters' bits, and are not among [`others`](crate::Serviced::others).
+    #[inline]
+    fn status_bits(&self) -> u64 {
+        0
+    }
+
+    /// Returns those of the session's counters whose overflows the facility reports itself. The pass acknowledges their
+    /// overflows, and neither reports them nor loads the counters.
+    #[inline]
+    fn own_counters(&self) -> CounterSet {
+        CounterSet::NONE
+    }
+
+    /// Begins a pass, before any other register is accessed. Recording that the processor does not freeze is stopped
+    /// here.
+    ///
+    /// # Errors
+    /// An access failed.
+    #[inline]
+    fn begin<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
+        Ok(())
+    }
+
+    /// Reads what the facility recorded, before the acknowledgement lets the facility record again. Returns the number
+    /// of interrupts that the facility accounts for, which the [`Claim`](crate::Claim) includes: 0 if the facility only
+    /// adds to counters' overflows, or did not interrupt.
+    ///
+    /// # Errors
+    /// An access failed.
+    #[inline]
+    fn collect<M: MsrBackend>(&mut self, _: &M, _: Interrupted<'_>) -> Result<u32, MsrFault> {
+        Ok(0)
+    }
+
+    /// Ends a pass, after the counters run again. Recording that the interrupt or [`begin`](Self::begin) stopped is
+    /// started here.
+    ///
+    /// # Errors
+    /// An access failed.
+    #[inline]
+    fn end<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
+        Ok(())
+    }
+}
+
+/// Overflows of an interrupt that a [`Facility`] shares, as the facility collects what it recorded.
+#[derive(Clone, Copy, Debug)]
+pub struct Interrupted<'a> {
+    /// The global overflow status, other owners' bits included. 0 without such a status, without counters, or if the
+    /// status could not be read.
+    pub status: u64,
+    /// The session's counters that overflowed, without the facility's [own](Facility::own_counters). Where no status
+    /// tells of overflows, any of these counters may have overflowed: their values are read after the facility.
+    pub overflowed: CounterSet,
+    pub(crate) memory: &'a CounterMemory,
+}
+
+impl Interrupted<'_> {
+    /// Returns the event that runs on a counter of the session, such as one of the facility's
+    /// [own](Facility::own_counters).
+    ///
+    /// ```
+    /// use pmu_core::{CounterSet, EventId, Interrupted};
+    /// /// The events of the counters whose bits are set in a record.
+    /// fn events(interrupted: &Interrupted, applicable: u64) -> impl Iterator<Item = EventId> {
+    ///     CounterSet::from_bits(applicable).iter().filter_map(|counter| interrupted.event(counter))
+    /// }
+    /// ```
+    #[inline]
+    pub fn event(&self, counter: CounterId) -> Option<EventId> {
+        self.memory.slot(counter)?.running()
+    }
+}
+
+/// No facility.
+impl Facility for () {}
+
+/// Two facilities. Both are always called, the second one also if the first one fails.
+impl<A: Facility, B: Facility> Facility for (A, B) {
+    const ALONE: bool = A::ALONE || B::ALONE;
+
+    #[inline]
+    fn status_bits(&self) -> u64 {
+        self.0.status_bits() | self.1.status_bits()
+    }
+
+    #[inline]
+    fn own_counters(&self) -> CounterSet {
+        self.0.own_counters() | self.1.own_counters()
+    }
+
+    #[inline]
+    fn begin<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        let (first, second) = (self.0.begin(msr), self.1.begin(msr));
+        first.and(second)
+    }
+
+    #[inline]
+    fn collect<M: MsrBackend>(
+        &mut self,
+        msr: &M,
+        interrupted: Interrupted<'_>,
+    ) -> Result<u32, MsrFault> {
+        let (first, second) = (self.0.collect(msr, interrupted), self.1.collect(msr, interrupted));
+        Ok(first? + second?)
+    }
+
+    #[inline]
+    fn end<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        let (first, second) = (self.0.end(msr), self.1.end(msr));
+        first.and(second)
+    }
+}
