@@ -32,20 +32,20 @@ impl<const P: usize> Mailbox<P> {
     /// an earlier requester did not wait for, then the request that waits in the mailbox now.
     ///
     /// A call of this function that interrupts another call on the same processor returns at once; the interrupted call
-    /// then looks for requests once more. If [`serve`](Processors::serve) unwinds, the processor that made the request
-    /// gets the error [`NoAnswer`](InterfaceError::NoAnswer), the mailbox can still be used for this processor, and the
-    /// next call of `drain` stops the source that the request names. If a call of `drain` ends without returning or
-    /// unwinding, see [`reclaim`](Self::reclaim).
+    /// then looks for requests once more. If [`serve`](RemoteProcessors::serve) unwinds, the processor that made the
+    /// request gets the error [`NoAnswer`](InterfaceError::NoAnswer), the mailbox can still be used for this processor,
+    /// and the next call of `drain` stops the source that the request names. If a call of `drain` ends without
+    /// returning or unwinding, see [`reclaim`](Self::reclaim).
     ///
     /// # In a task
     /// If the handler of the inter-processor interrupt cannot use the session, the handler can wake a task that is
     /// bound to the processor and calls this function. Such a task has the following effects and requirements:
     ///
     /// - A caller that starts or stops a source on another processor waits until the woken task of that processor has
-    ///   run, but not longer than [`keep_waiting`](Processors::keep_waiting) returns `true`. Meanwhile, a function that
-    ///   waits for its turn to start or stop a profile goes on waiting, and a function that does not wait returns
-    ///   [`Busy`](crate::ProfileError::Busy). Give the woken task a higher priority than the tasks that start and stop
-    ///   profiles. The woken task must take no lock that these tasks hold.
+    ///   run, but only as long as [`keep_waiting`](RemoteProcessors::keep_waiting) returns `true`. Meanwhile, a
+    ///   function that waits for its turn to start or stop a profile goes on waiting, and a function that does not wait
+    ///   returns [`Busy`](crate::ProfileError::Busy). Give the woken task a higher priority than the tasks that start
+    ///   and stop profiles. The woken task must take no lock that these tasks hold.
     /// - A woken task of the lowest priority answers only when its processor has nothing else to do. In this case,
     ///   start and stop profiles with [`try_start`](crate::Profiles::try_start) and
     ///   [`try_stop`](crate::Profiles::try_stop), let `keep_waiting` return `false` soon, and sleep between tries: a
@@ -61,8 +61,8 @@ impl<const P: usize> Mailbox<P> {
     ///   processor.
     ///
     /// # Context
-    /// The handler of the interrupt that [`Processors::interrupt`] sends, or any other context of that processor in
-    /// which the processor's session may be used.
+    /// The handler of the interrupt that [`RemoteProcessors::interrupt`] sends, or any other context of that processor
+    /// in which the processor's session may be used.
     ///
     /// # Examples
     /// ```
