@@ -56,8 +56,8 @@ pub const LBR_SELECT: u32 = 0xC000_010E;
 /// Registers"). On Zen 3, other bits control branch sampling.
 pub const DBG_EXTN_CFG: u32 = 0xC000_010F;
 
-/// `SAMP_BR_FROM`, or `LastBranchStackFromIp`: the first record's branch. The target is in the next register, and the
-/// next record at this address plus 2 (APM vol. 2, "Last Branch Stack Registers").
+/// `SAMP_BR_FROM`, or `LastBranchStackFromIp`: the first record's branch address. The first record's target address is
+/// in the next register, and the next record is at this address plus 2 (APM vol. 2, "Last Branch Stack Registers").
 pub const LAST_BRANCH_STACK_FROM_IP: u32 = 0xC001_0300;
 
 /// Number of core counters that RDPMC can read; from index 6 on, RDPMC reads counters of other units (APM vol. 3,
@@ -119,34 +119,35 @@ impl PerfCtl {
     }
 }
 
-/// `LBR_SELECT`: each bit keeps branches from being recorded (APM vol. 2, "Last Branch Stack Registers").
+/// `LBR_SELECT`: the filter of the last-branch stack. Each bit excludes a kind of branches (APM vol. 2, "Last Branch
+/// Stack Registers").
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct LbrSelect {
-    /// Branches that end at privilege level 0.
+    /// Does not record branches that end at privilege level 0.
     pub cpl_eq_0: bool,
-    /// Branches that end at privilege levels above 0.
+    /// Does not record branches that end at privilege levels above 0.
     pub cpl_neq_0: bool,
-    /// Conditional branches.
+    /// Does not record conditional branches.
     pub jcc: bool,
-    /// Near relative calls.
+    /// Does not record near relative calls.
     pub near_rel_call: bool,
-    /// Near indirect calls.
+    /// Does not record near indirect calls.
     pub near_ind_call: bool,
-    /// Near returns.
+    /// Does not record near returns.
     pub near_ret: bool,
-    /// Near indirect jumps.
+    /// Does not record near indirect jumps.
     pub near_ind_jmp: bool,
-    /// Near relative jumps.
+    /// Does not record near relative jumps.
     pub near_rel_jmp: bool,
-    /// Far branches.
+    /// Does not record far branches.
     pub far_branch: bool,
     #[bits(55)]
     __: u64,
 }
 
-/// `DBG_EXTN_CFG`: bit 6 from Zen 4 on, the other bits on Zen 3 (APM vol. 2, "Last Branch Stack Registers"; PPR of
-/// family 19h, models 00h to 0Fh).
+/// `DBG_EXTN_CFG`. Bit 6 exists from Zen 4 on, and the other bits exist on Zen 3 (APM vol. 2, "Last Branch Stack
+/// Registers"; PPR of family 19h, models 00h to 0Fh).
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct DebugExtensionConfig {
@@ -157,13 +158,13 @@ pub struct DebugExtensionConfig {
     /// Always 3 on Zen 3.
     #[bits(2)]
     pub always_set: u8,
-    /// There is a sampled branch (Zen 3).
+    /// Set if a branch was sampled (Zen 3).
     pub valid: bool,
     /// Records branches in the last-branch stack (Zen 4 on).
     pub lbr_v2_enable: bool,
     #[bits(9)]
     __: u16,
-    /// Index of the record to be written next; 0 if all are written (Zen 3).
+    /// Index of the record that is written next; 0 if all records are written (Zen 3).
     #[bits(4)]
     pub next_record: u8,
     #[bits(4)]
@@ -175,7 +176,7 @@ pub struct DebugExtensionConfig {
     __: u64,
 }
 
-/// A record's register with the branch's address (APM vol. 2, "Last Branch Stack Registers").
+/// The register with the branch address of a record (APM vol. 2, "Last Branch Stack Registers").
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct LastBranchFrom {
@@ -189,7 +190,7 @@ pub struct LastBranchFrom {
     pub mispredicted: bool,
 }
 
-/// A record's register with the target's address (APM vol. 2, "Last Branch Stack Registers").
+/// The register with the target address of a record (APM vol. 2, "Last Branch Stack Registers").
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct LastBranchTo {

@@ -1,4 +1,4 @@
-//! The registers of architectural performance monitoring and of the Debug Store.
+//! The registers of architectural performance monitoring, branch records and the Debug Store.
 //!
 //! Read first: Intel SDM vol. 3B, ch. 20 "Performance Monitoring", §20.2; vol. 4, §2.1
 //! "Architectural MSRs".
@@ -24,18 +24,18 @@ pub const MSR_LBR_SELECT: u32 = 0x1C8;
 /// `MSR_LASTBRANCH_TOS`: the index of the newest record of the legacy stack (SDM vol. 3B, "LBR Stack").
 pub const MSR_LASTBRANCH_TOS: u32 = 0x1C9;
 
-/// `MSR_LASTBRANCH_0_FROM_IP` of Core 2, Bonnell and Silvermont: the first record's branch (SDM vol. 4, "MSRs in
-/// Processors Based on Intel Core Microarchitecture").
+/// `MSR_LASTBRANCH_0_FROM_IP` of Core 2, Bonnell and Silvermont: the first record's branch address (SDM vol. 4, "MSRs
+/// in Processors Based on Intel Core Microarchitecture").
 pub const MSR_LASTBRANCH_0_FROM_IP_CORE: u32 = 0x40;
 
-/// `MSR_LASTBRANCH_0_TO_IP` of Core 2, Bonnell and Silvermont: the first record's target (SDM vol. 4, "MSRs in
+/// `MSR_LASTBRANCH_0_TO_IP` of Core 2, Bonnell and Silvermont: the first record's target address (SDM vol. 4, "MSRs in
 /// Processors Based on Intel Core Microarchitecture").
 pub const MSR_LASTBRANCH_0_TO_IP_CORE: u32 = 0x60;
 
-/// `MSR_LASTBRANCH_0_FROM_IP` from Nehalem on: the first record's branch (SDM vol. 3B, "LBR Stack").
+/// `MSR_LASTBRANCH_0_FROM_IP` from Nehalem on: the first record's branch address (SDM vol. 3B, "LBR Stack").
 pub const MSR_LASTBRANCH_0_FROM_IP: u32 = 0x680;
 
-/// `MSR_LASTBRANCH_0_TO_IP` from Nehalem on: the first record's target (SDM vol. 3B, "LBR Stack").
+/// `MSR_LASTBRANCH_0_TO_IP` from Nehalem on: the first record's target address (SDM vol. 3B, "LBR Stack").
 pub const MSR_LASTBRANCH_0_TO_IP: u32 = 0x6C0;
 
 /// `MSR_LBR_INFO_0`, from Skylake on: further information on the first record (SDM vol. 3B, "LBR Stack").
@@ -50,10 +50,10 @@ pub const IA32_LBR_CTL: u32 = 0x14CE;
 /// `IA32_LBR_DEPTH`: the number of architectural records; each write clears all records (SDM vol. 4, table 2-2).
 pub const IA32_LBR_DEPTH: u32 = 0x14CF;
 
-/// `IA32_LBR_0_FROM_IP`: the branch of the newest architectural record (SDM vol. 4, table 2-2).
+/// `IA32_LBR_0_FROM_IP`: the branch address of the newest architectural record (SDM vol. 4, table 2-2).
 pub const IA32_LBR_0_FROM_IP: u32 = 0x1500;
 
-/// `IA32_LBR_0_TO_IP`: the target of the newest architectural record (SDM vol. 4, table 2-2).
+/// `IA32_LBR_0_TO_IP`: the target address of the newest architectural record (SDM vol. 4, table 2-2).
 pub const IA32_LBR_0_TO_IP: u32 = 0x1600;
 
 /// `IA32_FIXED_CTR0`: the first fixed counter, from version 2 (SDM vol. 3B, §20.2.2).
@@ -229,36 +229,36 @@ pub struct DebugCtl {
     __: u64,
 }
 
-/// `MSR_LBR_SELECT`: each bit but the last one keeps branches from being recorded (SDM vol. 3B, "Filtering of Last
-/// Branch Records").
+/// `MSR_LBR_SELECT`: each bit except `en_callstack` excludes a kind of branches (SDM vol. 3B, "Filtering of Last Branch
+/// Records").
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct LbrSelect {
-    /// Branches that end at privilege level 0.
+    /// Does not record branches that end at privilege level 0.
     pub cpl_eq_0: bool,
-    /// Branches that end at privilege levels above 0.
+    /// Does not record branches that end at privilege levels above 0.
     pub cpl_neq_0: bool,
-    /// Conditional branches.
+    /// Does not record conditional branches.
     pub jcc: bool,
-    /// Near relative calls.
+    /// Does not record near relative calls.
     pub near_rel_call: bool,
-    /// Near indirect calls.
+    /// Does not record near indirect calls.
     pub near_ind_call: bool,
-    /// Near returns.
+    /// Does not record near returns.
     pub near_ret: bool,
-    /// Near indirect jumps.
+    /// Does not record near indirect jumps.
     pub near_ind_jmp: bool,
-    /// Near relative jumps.
+    /// Does not record near relative jumps.
     pub near_rel_jmp: bool,
-    /// Far branches.
+    /// Does not record far branches.
     pub far_branch: bool,
-    /// Keeps a call stack: a return removes the newest record. From Haswell on.
+    /// Records a call stack, from Haswell on: a return removes the newest record.
     pub en_callstack: bool,
     #[bits(54)]
     __: u64,
 }
 
-/// `IA32_LBR_CTL`: each bit of a kind of branches records them (SDM vol. 4, table 2-2).
+/// `IA32_LBR_CTL`: the enable bit and the filter of the architectural branch records (SDM vol. 4, table 2-2).
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct LbrCtl {
@@ -268,45 +268,46 @@ pub struct LbrCtl {
     pub os: bool,
     /// Records branches at privilege levels above 0.
     pub usr: bool,
-    /// Keeps a call stack: a return removes the newest record.
+    /// Records a call stack: a return removes the newest record.
     pub call_stack: bool,
     #[bits(12)]
     __: u16,
-    /// Conditional branches.
+    /// Records conditional branches.
     pub jcc: bool,
-    /// Near relative jumps.
+    /// Records near relative jumps.
     pub near_rel_jmp: bool,
-    /// Near indirect jumps.
+    /// Records near indirect jumps.
     pub near_ind_jmp: bool,
-    /// Near relative calls.
+    /// Records near relative calls.
     pub near_rel_call: bool,
-    /// Near indirect calls.
+    /// Records near indirect calls.
     pub near_ind_call: bool,
-    /// Near returns.
+    /// Records near returns.
     pub near_ret: bool,
-    /// Other branches: far ones, interrupts, exceptions.
+    /// Records other branches: far branches, interrupts and exceptions.
     pub other_branch: bool,
     #[bits(41)]
     __: u64,
 }
 
-/// `IA32_LBR_x_INFO`, and `MSR_LBR_INFO_x`, which has the cycles and bits 63:61 alone (SDM vol. 4, table 2-2).
+/// `IA32_LBR_x_INFO`: further information on a record. The legacy `MSR_LBR_INFO_x` has only the cycles and bits 63:61
+/// (SDM vol. 4, table 2-2).
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct LbrInfo {
-    /// Core cycles since the record before; the greatest number stands for more, too.
+    /// Core cycles since the previous record. The greatest value stands for that number or more.
     pub cycle_count: u16,
     __: u16,
-    /// Events of general counter 0 since the record before; 3 stands for more, too.
+    /// Events of general counter 0 since the previous record; 3 stands for 3 or more.
     #[bits(2)]
     pub pmc0_count: u8,
-    /// Events of general counter 1.
+    /// Events of general counter 1, as for counter 0.
     #[bits(2)]
     pub pmc1_count: u8,
-    /// Events of general counter 2.
+    /// Events of general counter 2, as for counter 0.
     #[bits(2)]
     pub pmc2_count: u8,
-    /// Events of general counter 3.
+    /// Events of general counter 3, as for counter 0.
     #[bits(2)]
     pub pmc3_count: u8,
     __: u16,

@@ -441,7 +441,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// reported; in a session with opened events, [`reprogram_all`](Self::reprogram_all) reports them.
     ///
     /// # Errors
-    /// The errors of [`CounterSession::reprogram`]; [`Timer`](InterfaceError::Timer).
+    /// The errors of [`CounterSession::reprogram`], and [`Timer`](InterfaceError::Timer).
     pub fn reprogram(
         &mut self,
         mut overflowed: impl FnMut(Overflow),

@@ -55,8 +55,8 @@ impl LentCounters {
     }
 
     /// Returns the value of the global control register without the lent counters' bits, so that only other owners'
-    /// counters run. The borrower writes this value back before the window ends. The host-state field of a VMCS takes
-    /// the same value.
+    /// counters run. The borrower writes this value back before the window ends. On Intel, the host-state field of the
+    /// VMCS for this register has the same value.
     pub const fn global_control(&self) -> u64 {
         self.global_control
     }
