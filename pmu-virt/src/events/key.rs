@@ -92,8 +92,8 @@ impl EventKey {
     /// The bits of an event select that a key has.
     const OF_SELECT: u64 =
         Self::EVENT | Self::EDGE | Self::ANY_THREAD | Self::INVERT | Self::COMPARISON;
-    /// Returns the key of an event that a general counter counts. Intel's events use the low 8 bits of `event`, AMD's
-    /// the low 12; higher bits are ignored.
+    /// Returns the key of an event that a general counter counts. `event` has 8 bits on Intel, and 12 bits on AMD;
+    /// higher bits are ignored.
     pub const fn general(event: u16, unit_mask: u8) -> Self {
         let (low, high) = (event as u64 & 0xFF, event as u64 >> 8 & 0xF);
         Self(low | (unit_mask as u64) << 8 | high << 32)
