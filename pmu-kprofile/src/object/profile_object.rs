@@ -40,8 +40,8 @@ impl<'b> ProfileObject<'b> {
     /// # Errors
     /// [`NoCallbackObjects`](CreateError::NoCallbackObjects): the Windows version is before Windows 8.
     ///
-    /// The function does not check whether the hardware supports the source. If the hardware does not, starting the
-    /// object fails.
+    /// The function does not check whether the hardware supports the source. If the hardware does not support it,
+    /// starting the object fails.
     pub const fn callback(
         rules: Rules,
         source: KProfileSource,

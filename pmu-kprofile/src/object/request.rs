@@ -86,9 +86,9 @@ impl defmt::Format for BasicProfile<'_> {
 impl<'b> ProfileObject<'b> {
     /// Creates a basic profile object, with Windows' checks in Windows' order.
     ///
-    /// An affinity of `None` is replaced by the set of the processors that are active during the call. So is, before
-    /// Windows 7, an affinity without any active processor. [`Affinity::ALL`] is accepted in every Windows version, and
-    /// is not replaced.
+    /// An affinity of `None` is replaced by the set of the processors that are active during the call. Before Windows
+    /// 7, an affinity without any active processor is replaced by this set, too. [`Affinity::ALL`] is accepted in every
+    /// Windows version, and is not replaced.
     ///
     /// The object can only be started on a [`Profiles`](crate::Profiles) with the same rules: pass the result of
     /// [`Profiles::rules`](crate::Profiles::rules).

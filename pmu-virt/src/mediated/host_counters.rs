@@ -37,7 +37,8 @@ const PERF_METRICS: u64 = 1 << 15;
 ///
 /// On AMD, the selects have GuestOnly set, and `load` and `put` write the global control.
 ///
-/// The example of [`GuestInterrupts`](crate::GuestInterrupts) is the NMI handler for the loop of this example.
+/// This example is the loop of a virtual processor. The NMI handler that the loop needs is the example of
+/// [`GuestInterrupts`](crate::GuestInterrupts).
 ///
 /// ```
 /// use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};

@@ -19,7 +19,7 @@ impl HostCounters {
     /// Loads a guest's state onto the counters that the host lent on this processor. The counters start to count when
     /// the guest is entered.
     ///
-    /// `interrupts` is the state of this guest's interrupts. An interrupt that it has noted becomes pending in the
+    /// `interrupts` is the state of this guest's interrupts. An interrupt that is noted there becomes pending in the
     /// guest. A policy that [changes](VirtualPmu::set_policy) while the guest is loaded takes effect at the next load.
     ///
     /// Accesses: a write of each counter and of each general counter's select; one read and at most two writes of the

@@ -19,8 +19,8 @@ pub enum Writer {
 /// Hardware of a virtual processor beside its PMU, such as [`VirtualBranches`](crate::VirtualBranches): registers of
 /// its own, its bits of registers that it shares with the PMU, and its bits of CPUID.
 ///
-/// `Option<F>` is a facility that a guest may lack: `None` hides the facility. The guest then gets the answers of a
-/// processor without the facility to accesses and CPUID.
+/// `Option<F>` is a facility that a guest may lack: `None` hides the facility. Accesses and CPUID are then answered as
+/// on a processor without the facility.
 ///
 /// # For embedders
 /// - Answer each access by [`VirtualPmu::read_beside`] and [`VirtualPmu::write_beside`].
