@@ -58,10 +58,9 @@ use crate::msr::fault::MsrFault;
 /// A method whose access fails still makes its other accesses, and returns the first access that failed after one
 /// retry. The pass continues, so no overflow is lost, and `service_with` returns the fault.
 pub trait Facility {
-    /// Set if the facility is also served while no session has taken the counters, or while the LVT entry is masked,
-    /// because the facility's interrupt does not depend on a counter. The pass then consists of [`begin`](Self::begin),
-    /// [`collect`](Self::collect) and [`end`](Self::end). While the counters are [lent](crate::CounterSession::lend),
-    /// no facility is served.
+    /// True if the facility's interrupt does not depend on a counter. The facility is then served where no counter is
+    /// taken, too. The pass then consists of [`begin`](Self::begin), [`collect`](Self::collect) and [`end`](Self::end).
+    /// While the counters are [lent](crate::CounterSession::lend), no facility is served.
     const ALONE: bool = false;
 
     /// Returns the bits of the global overflow status that belong to the facility. These bits are acknowledged together
@@ -143,7 +142,41 @@ impl Interrupted<'_> {
 /// No facility: no method does anything.
 impl Facility for () {}
 
-/// Two facilities. Both are always called: the second facility is called even if the first one fails.
+/// The facility behind the reference.
+impl<F: Facility + ?Sized> Facility for &mut F {
+    const ALONE: bool = F::ALONE;
+
+    #[inline]
+    fn status_bits(&self) -> u64 {
+        (**self).status_bits()
+    }
+
+    #[inline]
+    fn own_counters(&self) -> CounterSet {
+        (**self).own_counters()
+    }
+
+    #[inline]
+    fn begin<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        (**self).begin(msr)
+    }
+
+    #[inline]
+    fn collect<M: MsrBackend>(
+        &mut self,
+        msr: &M,
+        interrupted: Interrupted<'_>,
+    ) -> Result<u32, MsrFault> {
+        (**self).collect(msr, interrupted)
+    }
+
+    #[inline]
+    fn end<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        (**self).end(msr)
+    }
+}
+
+/// Two facilities. Both are always called, the second one also if the first one fails.
 impl<A: Facility, B: Facility> Facility for (A, B) {
     const ALONE: bool = A::ALONE || B::ALONE;
 
