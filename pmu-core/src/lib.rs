@@ -22,10 +22,14 @@ mod write_once;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use branches::error::NoBranches;
+pub use branches::error::{BranchError, NoBranches};
 pub use branches::filter::BranchFilter;
+pub use branches::interrupt::Branches;
 pub use branches::kind::{BranchKind, BranchKinds};
+pub use branches::memory::{BranchMemory, BranchSlot};
 pub use branches::record::{Branch, BranchPath, BranchTransaction, RawBranch};
+pub use branches::recorder::BranchRecorder;
+pub use branches::saved::SavedBranches;
 pub use branches::unit::{
     BranchEnable, BranchFormat, BranchFreeze, BranchOffers, BranchOrder, BranchRegisters,
     BranchUnit,
@@ -46,7 +50,6 @@ pub use counters::events::saved::SavedEvent;
 pub use counters::events::thread_event::ThreadEvent;
 pub use counters::hooks::event_source::EventSource;
 pub use counters::hooks::facility::{Facility, Interrupted};
-pub use counters::hooks::facility_control::FacilityControl;
 pub use counters::hooks::opened_events::OpenedEvents;
 pub use counters::interrupt::claim::{Claim, Serviced};
 pub use counters::interrupt::overflow::EventOverflow;

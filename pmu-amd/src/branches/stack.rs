@@ -34,8 +34,8 @@ pub(crate) fn unit(processor: &Snapshot) -> Option<Result<BranchUnit, NoBranches
         address_bits: address_bits(processor),
         ..BranchOffers::default()
     };
-    // SAFETY: (1) the bit records branches in registers; (2) the bit freezes these registers; (3) a filter, and a register
-    // that clears bits of a status.
+    // SAFETY: (1) the bit records branches in registers; (2) the bit freezes these registers; (3) a filter, and a
+    // register that clears bits of a status.
     let (bits, bit, filter, release) = unsafe {
         (
             RegisterBits::new(DBG_EXTN_CFG, ENABLE),

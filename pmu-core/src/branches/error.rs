@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use crate::branches::filter::BranchFilter;
 use crate::msr::fault::MsrFault;
 
 /// Reason why a processor has no branch records that can be used.
@@ -59,6 +60,77 @@ impl core::error::Error for NoBranches {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
             Self::Access(fault) => Some(fault),
+            _ => None,
+        }
+    }
+}
+
+/// Failure of an operation of a [`BranchRecorder`](crate::BranchRecorder).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum BranchError {
+    /// The memory belongs to another recorder that was not shut down.
+    MemoryInUse,
+    /// The lent memory has room for fewer records than the processor keeps.
+    InsufficientMemory {
+        /// Records that the processor keeps.
+        needed: usize,
+        /// Records for which there is room.
+        lent: usize,
+    },
+    /// A record does not read back the value written to it. The processor lacks the records, although it declares them.
+    Unresponsive,
+    /// The processor cannot freeze its records, or does not keep the freeze bit that was written.
+    FreezeUnsupported,
+    /// The filter selects no branch, or is a call stack on a processor that keeps none.
+    FilterUnsupported(BranchFilter),
+    /// The recording was never started, so it cannot go on.
+    NotStarted,
+    /// The records were saved on a processor with another format or another number of records.
+    SavedElsewhere,
+    /// The recorder was shut down.
+    ShutDown,
+    /// A register access failed, and the processor does not record.
+    Access(MsrFault),
+    /// A register access failed, and the processor is presumed to record: its recording could not be stopped.
+    Faulted(MsrFault),
+}
+
+impl fmt::Display for BranchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MemoryInUse => {
+                f.write_str("the memory belongs to a recorder that was not shut down")
+            }
+            Self::InsufficientMemory { needed, lent } => {
+                write!(f, "room lent for {lent} branch records, {needed} needed")
+            }
+            Self::Unresponsive => f.write_str("no record gives back what is written to it"),
+            Self::FreezeUnsupported => {
+                f.write_str("the processor does not freeze its branch records")
+            }
+            Self::FilterUnsupported(filter) => {
+                let what = if filter.is_empty() { "no branch" } else { "a call stack" };
+                write!(f, "the processor cannot record {what}")
+            }
+            Self::NotStarted => f.write_str("the recording was never started"),
+            Self::SavedElsewhere => {
+                f.write_str("the branch records were saved on another kind of processor")
+            }
+            Self::ShutDown => f.write_str("the recorder was shut down"),
+            Self::Access(fault) => write!(f, "branches are not recorded: {fault}"),
+            Self::Faulted(fault) => {
+                write!(f, "the recording of branches cannot be stopped: {fault}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for BranchError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Access(fault) | Self::Faulted(fault) => Some(fault),
             _ => None,
         }
     }

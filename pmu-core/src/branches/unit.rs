@@ -23,9 +23,9 @@ use crate::msr::address::MsrAddress;
 /// ```
 #[derive(Clone, Copy)]
 pub struct BranchUnit {
-    pub(crate) registers: BranchRegisters,
-    pub(crate) format: &'static BranchFormat,
-    pub(crate) offers: BranchOffers,
+    registers: BranchRegisters,
+    format: &'static BranchFormat,
+    offers: BranchOffers,
     depth: u8,
 }
 
@@ -216,6 +216,11 @@ impl BranchUnit {
     /// `filter` is a call stack and the processor cannot record call stacks.
     pub fn recorded(&self, filter: BranchFilter) -> Option<BranchFilter> {
         self.selection(filter).map(|(_, recorded)| recorded)
+    }
+
+    /// Returns the format of the records.
+    pub const fn format(&self) -> &'static BranchFormat {
+        self.format
     }
 
     /// Decodes a record. Returns `None` if the record is empty, or if an erratum made it erroneous.

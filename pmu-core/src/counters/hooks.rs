@@ -2,5 +2,4 @@
 
 pub(crate) mod event_source;
 pub(crate) mod facility;
-pub(crate) mod facility_control;
 pub(crate) mod opened_events;

@@ -53,6 +53,19 @@ const FLOORS: &[Floors] = &[
         ],
     },
     Floors {
+        of: "pmu-core: branches",
+        floors: &[
+            "switch",
+            "recorder",
+            "interrupt",
+            "access",
+            "error, memory, saved",
+            "unit",
+            "filter, record",
+            "kind",
+        ],
+    },
+    Floors {
         of: "pmu-intel",
         floors: &[
             "lib",

@@ -1,0 +1,173 @@
+//! Branch records in the counters' interrupt.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::branches::memory::{BranchMemory, FREEZING, LOST, RECORDING};
+use crate::branches::record::{Branch, RawBranch};
+use crate::branches::unit::BranchUnit;
+use crate::counters::hooks::facility::{Facility, Interrupted};
+use crate::msr::backend::MsrBackend;
+use crate::msr::fault::MsrFault;
+
+/// A processor's branch records in its performance interrupt: what [`service_with`](crate::service_with) takes, and
+/// what it gives to the handler together with an overflow. Also what
+/// [`BranchRecorder::read`](crate::BranchRecorder::read) returns to a task.
+///
+/// ```
+/// use pmu_core::{
+///     BranchMemory, BranchUnit, Branches, CounterMemory, EventSource, MsrBackend, Platform, ServiceError, Serviced,
+///     service_with,
+/// };
+/// # fn push(_: u64, _: u64, _: u64) {}
+/// fn interrupt<S: EventSource, M: MsrBackend, P: Platform>(
+///     (source, msr, platform): (&S, &M, &P),
+///     (memory, unit, records): (&CounterMemory, &BranchUnit, &BranchMemory), // this processor's
+/// ) -> Result<Serviced, ServiceError> {
+///     let branches = Branches::new(unit, records);
+///     service_with(source, msr, platform, memory, branches, |overflow, branches| {
+///         for branch in branches.iter() {
+///             push(overflow.tag, branch.from, branch.to); // the newest first
+///         }
+///     })
+/// }
+/// ```
+///
+/// # Context
+/// Any context, including interrupt and NMI. The records are read to the lent memory, one after the other; nothing of
+/// them is on the stack.
+#[derive(Clone, Copy, Debug)]
+pub struct Branches<'a> {
+    unit: &'a BranchUnit,
+    memory: &'a BranchMemory,
+    /// Value of the enabling register as the recording was stopped.
+    found: u64,
+    len: u8,
+    is_frozen: bool,
+    /// The recording is to be started at the end.
+    stopped: bool,
+}
+
+impl<'a> Branches<'a> {
+    /// Creates the interrupt's side of a processor's branch records. `memory` is the memory of this processor's
+    /// [`BranchRecorder`](crate::BranchRecorder). While no recorder has it, or the recorder does not record, the
+    /// interrupt accesses no register for it, and there are no branches.
+    pub const fn new(unit: &'a BranchUnit, memory: &'a BranchMemory) -> Self {
+        Self { unit, memory, found: 0, len: 0, is_frozen: false, stopped: false }
+    }
+
+    /// Creates the value for records that a task has read.
+    pub(crate) fn of(unit: &'a BranchUnit, memory: &'a BranchMemory, len: u8) -> Self {
+        Self { len, ..Self::new(unit, memory) }
+    }
+
+    /// Returns the branches, the newest first. Empty and erroneous records are left out.
+    ///
+    /// The records are decoded as the iterator goes.
+    pub fn iter(&self) -> impl Iterator<Item = Branch> + use<'a> {
+        let (unit, len) = (self.unit, self.len);
+        let aborted = |record| {
+            let transaction = unit.decode(record).and_then(|branch| branch.transaction);
+            transaction.is_some_and(|transaction| transaction.aborted)
+        };
+        let mut records = self.raw().take(len.into()).peekable();
+        core::iter::from_fn(move || {
+            loop {
+                let record = records.next()?;
+                // The processor recorded the abort twice: first with the bit that says so.
+                let is_double = unit.format().doubles_aborts
+                    && records.peek().is_some_and(|older| aborted(*older));
+                if !is_double && let Some(branch) = unit.decode(record) {
+                    return Some(branch);
+                }
+            }
+        })
+    }
+
+    /// Returns the records as the registers held them, the newest first. [`BranchUnit::decode`] decodes them later.
+    pub fn raw(&self) -> impl Iterator<Item = RawBranch> + use<'a> {
+        self.memory.slots().iter().take(self.len.into()).map(|slot| slot.load())
+    }
+
+    /// Returns whether the processor froze the records when it raised the interrupt, so that none of them is of the
+    /// interrupt handler.
+    ///
+    /// If it returns `false`, and the filter records branches of the kernel, then the newest records may be those of
+    /// the handler's way to [`service_with`](crate::service_with). For branches that a task has read it returns
+    /// `false`, too.
+    pub const fn is_frozen(&self) -> bool {
+        self.is_frozen
+    }
+
+    fn read<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        let (len, read) = self.unit.read_records(msr, self.memory, self.found);
+        self.len = len;
+        read
+    }
+
+    /// Starts the recording again, or notes that that failed.
+    fn restart<M: MsrBackend>(&self, msr: &M) -> Result<u64, MsrFault> {
+        let started = self.unit.start(msr, self.memory.control.load(Relaxed));
+        started.inspect_err(|_| self.memory.set_mode(LOST))
+    }
+}
+
+impl Facility for Branches<'_> {
+    /// Returns the bit that tells of frozen records, while the recorder lets them freeze.
+    #[inline]
+    fn status_bits(&self) -> u64 {
+        if self.memory.mode() & FREEZING == 0 {
+            return 0;
+        }
+        let status = self.unit.registers().freeze.and_then(|freeze| freeze.status);
+        status.map_or(0, |(frozen, _)| frozen)
+    }
+
+    /// Stops a recording that the processor does not freeze.
+    fn begin<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        *self = Self::new(self.unit, self.memory);
+        if self.memory.mode() & (RECORDING | FREEZING) == RECORDING {
+            self.found = self.unit.stop(msr)?;
+            self.stopped = true;
+        }
+        Ok(())
+    }
+
+    /// Reads the records of an interrupt with an overflow.
+    fn collect<M: MsrBackend>(
+        &mut self,
+        msr: &M,
+        interrupted: Interrupted<'_>,
+    ) -> Result<u32, MsrFault> {
+        let mode = self.memory.mode();
+        let freeze = self.unit.registers().freeze.filter(|_| mode & FREEZING != 0);
+        let overflowed = !interrupted.overflowed.is_empty();
+        match freeze.map(|freeze| freeze.status) {
+            _ if mode & RECORDING == 0 => {}
+            None if overflowed && self.stopped => self.read(msr)?,
+            None => {}
+            Some(Some((frozen, _))) if overflowed => {
+                self.is_frozen = interrupted.status & frozen != 0;
+                if !self.is_frozen {
+                    // The processor did not freeze them after all.
+                    self.found = self.unit.stop(msr)?;
+                    self.stopped = true;
+                }
+                self.read(msr)?;
+            }
+            Some(Some(_)) => {}
+            Some(None) => {
+                // To freeze them the processor stopped the recording, whosever interrupt it is.
+                let read = if overflowed { self.read(msr) } else { Ok(()) };
+                let found = self.restart(msr)?;
+                self.is_frozen = !self.unit.is_on(found);
+                read?;
+            }
+        }
+        Ok(0)
+    }
+
+    /// Starts a recording that this interrupt stopped.
+    fn end<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        if core::mem::take(&mut self.stopped) { self.restart(msr).map(|_| ()) } else { Ok(()) }
+    }
+}

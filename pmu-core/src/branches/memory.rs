@@ -1,0 +1,149 @@
+//! The memory that a processor's branch records are read to.
+
+use core::ops::Deref;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU8, AtomicU64};
+
+use crate::branches::record::RawBranch;
+
+/// Memory for the branch records of one processor: 24 bytes per record, and 16 bytes for the processor.
+///
+/// The embedder lends the memory, commonly from a static array with one element per processor. The interrupt reads the
+/// records to this memory, so that they take no room on its stack. The memory also tells the interrupt whether the
+/// processor records. `&BranchMemory<[BranchSlot; N]>` coerces to `&BranchMemory`.
+///
+/// ```
+/// use pmu_core::{BranchMemory, BranchSlot};
+/// const PROCESSORS: usize = 4;
+/// static RECORDS: [BranchMemory<[BranchSlot; 32]>; PROCESSORS] = [const { BranchMemory::new() }; PROCESSORS];
+/// let of_processor_0: &BranchMemory = &RECORDS[0];
+/// assert_eq!(size_of_val(of_processor_0), 784);
+/// ```
+#[derive(Debug)]
+pub struct BranchMemory<S: ?Sized = [BranchSlot]> {
+    /// Value of the control register while the processor records.
+    pub(crate) control: AtomicU64,
+    owner: AtomicU8,
+    mode: AtomicU8,
+    slots: S,
+}
+
+/// Room for one branch record: its three words.
+#[derive(Debug, Default)]
+pub struct BranchSlot([AtomicU64; 3]);
+
+/// Values of `owner`.
+const UNTAKEN: u8 = 0;
+const TAKEN: u8 = 1;
+
+/// Bit of `mode`: the processor records.
+pub(crate) const RECORDING: u8 = 1;
+
+/// Bit of `mode`: the processor freezes the records when it raises the performance interrupt.
+pub(crate) const FREEZING: u8 = 2;
+
+/// Bit of `mode`: an interrupt could not start the recording again.
+pub(crate) const LOST: u8 = 4;
+
+impl BranchSlot {
+    /// Creates an empty slot.
+    pub const fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; 3])
+    }
+
+    pub(crate) fn store(&self, record: RawBranch) {
+        let [from, to, info] = &self.0;
+        from.store(record.from, Relaxed);
+        to.store(record.to, Relaxed);
+        info.store(record.info, Relaxed);
+    }
+
+    pub(crate) fn load(&self) -> RawBranch {
+        let [from, to, info] = self.0.each_ref().map(|word| word.load(Relaxed));
+        RawBranch { from, to, info }
+    }
+}
+
+impl<const N: usize> BranchMemory<[BranchSlot; N]> {
+    /// Creates memory with room for `N` records. A processor needs as many as its unit is
+    /// [deep](crate::BranchUnit::depth): 32 suffice for every processor known today.
+    pub const fn new() -> Self {
+        Self {
+            control: AtomicU64::new(0),
+            owner: AtomicU8::new(UNTAKEN),
+            mode: AtomicU8::new(0),
+            slots: [const { BranchSlot::new() }; N],
+        }
+    }
+}
+
+impl<const N: usize> Default for BranchMemory<[BranchSlot; N]> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<const N: usize> Deref for BranchMemory<[BranchSlot; N]> {
+    type Target = BranchMemory;
+
+    fn deref(&self) -> &BranchMemory {
+        self
+    }
+}
+
+impl BranchMemory {
+    /// Returns the number of records for which the memory has room.
+    pub const fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(crate) fn slots(&self) -> &[BranchSlot] {
+        &self.slots
+    }
+
+    /// Takes the memory for a recorder. Returns `false` if it is taken already.
+    pub(crate) fn take(&self) -> bool {
+        self.owner.compare_exchange(UNTAKEN, TAKEN, Acquire, Relaxed).is_ok()
+    }
+
+    /// Gives the memory back: the interrupt path touches no register from here on.
+    pub(crate) fn give_back(&self) {
+        self.mode.store(0, Relaxed);
+        self.owner.store(UNTAKEN, Release);
+    }
+
+    #[inline]
+    pub(crate) fn mode(&self) -> u8 {
+        self.mode.load(Acquire)
+    }
+
+    /// Sets and clears bits of the mode, by single stores: only the interrupt's `LOST` comes between.
+    pub(crate) fn set_mode(&self, set: u8) {
+        self.mode.fetch_or(set, Release);
+    }
+
+    pub(crate) fn clear_mode(&self, clear: u8) {
+        self.mode.fetch_and(!clear, Release);
+    }
+
+    /// Releases the memory of a recorder that ended without [`shut_down`](crate::BranchRecorder::shut_down), as after a
+    /// crash or panic of its driver. The processor keeps recording until the next recorder is taken.
+    ///
+    /// # Context
+    /// Task, on the processor of this memory, while none of this processor's interrupts is being serviced.
+    ///
+    /// # Safety
+    /// - The old recorder is not used again. Used again, it would show the branches of one owner to the other.
+    ///
+    /// ```
+    /// # use pmu_core::{BranchMemory, BranchSlot};
+    /// # static MEMORY: BranchMemory<[BranchSlot; 32]> = BranchMemory::new();
+    /// // SAFETY: the recorder was lost with the task that held it, which is gone.
+    /// unsafe { MEMORY.reclaim() };
+    /// ```
+    ///
+    /// Wrong: `let recorder = …; memory.reclaim(); recorder.start(filter)`.
+    pub unsafe fn reclaim(&self) {
+        self.give_back();
+    }
+}

@@ -1,0 +1,332 @@
+//! The recorder: a task's side of a processor's branch records.
+//!
+//! The interrupt may come between any two accesses. It looks at the memory's mode alone: so the mode is set before the
+//! recording is started, and cleared before it is stopped.
+
+use core::marker::PhantomData;
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::branches::error::BranchError;
+use crate::branches::filter::BranchFilter;
+use crate::branches::interrupt::Branches;
+use crate::branches::memory::{BranchMemory, FREEZING, LOST, RECORDING};
+use crate::branches::unit::BranchUnit;
+use crate::msr::access::MsrAccess;
+use crate::msr::backend::MsrBackend;
+use crate::msr::fault::MsrFault;
+
+/// The control handle of a processor's branch records: starts, stops and reads them, and switches them with threads.
+///
+/// The recorder needs no counter. With counters, [`Branches`] adds the records to the samples of their interrupts.
+///
+/// The recorder cannot move to another thread. Before dropping it, call [`shut_down`](Self::shut_down) on its
+/// processor. Dropping it accesses no register: the processor keeps recording, and the memory stays in use.
+///
+/// The branches before a chosen moment, without a counter:
+///
+/// ```
+/// use pmu_core::{BranchError, BranchFilter, BranchMemory, BranchRecorder, BranchSlot, BranchUnit, MsrBackend};
+/// static RECORDS: BranchMemory<[BranchSlot; 32]> = BranchMemory::new(); // one per processor
+///
+/// fn last_branches<M: MsrBackend>(unit: &BranchUnit, msr: M, work: fn()) -> Result<(), BranchError> {
+///     let mut recorder = BranchRecorder::take(unit, msr, &RECORDS)?;
+///     recorder.start(BranchFilter::KERNEL)?;
+///     work();
+///     for branch in recorder.read()?.iter() {
+///         println!("{:#x} -> {:#x}", branch.from, branch.to); // the newest first
+///     }
+///     recorder.shut_down()
+/// }
+/// ```
+///
+/// # Context
+/// Every method: task, on the processor of the records. The performance interrupt may come at any time.
+///
+/// ```compile_fail,E0277
+/// fn needs_send<T: Send>() {}
+/// needs_send::<pmu_core::BranchRecorder<'static, ()>>();
+/// ```
+#[derive(Debug)]
+pub struct BranchRecorder<'a, M> {
+    pub(crate) unit: &'a BranchUnit,
+    pub(crate) msr: M,
+    pub(crate) memory: &'a BranchMemory,
+    /// The branches that were recorded last.
+    pub(crate) filter: Option<BranchFilter>,
+    /// The records are to freeze where the filter allows it.
+    freezes: bool,
+    /// The registers may have another owner's records: clearing them failed.
+    pub(crate) stale: bool,
+    is_open: bool,
+    not_send: PhantomData<*mut ()>,
+}
+
+impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
+    /// Takes the branch records of the processor that executes the call. Recording and freezing that a predecessor left
+    /// enabled are ended, and the records are cleared.
+    ///
+    /// `unit` describes this processor, and `memory` has room for its [records](BranchUnit::depth).
+    ///
+    /// # Errors
+    /// - [`InsufficientMemory`](BranchError::InsufficientMemory), [`MemoryInUse`](BranchError::MemoryInUse): no
+    ///   register was accessed.
+    /// - [`Unresponsive`](BranchError::Unresponsive): the processor lacks the records, although it declares them. Some
+    ///   hypervisors answer so.
+    /// - [`Access`](BranchError::Access), [`Faulted`](BranchError::Faulted): an access failed. The memory is free
+    ///   again.
+    pub fn take(
+        unit: &'a BranchUnit,
+        msr: M,
+        memory: &'a BranchMemory,
+    ) -> Result<Self, BranchError> {
+        let (needed, lent) = (unit.depth().into(), memory.capacity());
+        if lent < needed {
+            return Err(BranchError::InsufficientMemory { needed, lent });
+        }
+        if !memory.take() {
+            return Err(BranchError::MemoryInUse);
+        }
+        let recorder = Self {
+            unit,
+            msr,
+            memory,
+            filter: None,
+            freezes: false,
+            stale: false,
+            is_open: true,
+            not_send: PhantomData,
+        };
+        recorder.end_left_over().inspect_err(|_| memory.give_back())?;
+        Ok(recorder)
+    }
+
+    /// Ends what a predecessor left, and proves that the processor has the records.
+    fn end_left_over(&self) -> Result<(), BranchError> {
+        self.unit.stop(&self.msr).map_err(BranchError::Faulted)?;
+        self.set_freeze(false).map_err(BranchError::Access)?;
+        self.unit.clear_records(&self.msr).map_err(BranchError::Access)?;
+        match self.unit.answers(&self.msr) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(BranchError::Unresponsive),
+            Err(fault) => Err(BranchError::Access(fault)),
+        }
+    }
+
+    /// Makes the processor freeze the records when it raises the performance interrupt, until
+    /// [`service_with`](crate::service_with) has read them. None of the records is then of the interrupt handler.
+    ///
+    /// Call this before [`start`](Self::start), and only where this processor's interrupts are serviced with
+    /// [`Branches`]: **every** performance interrupt freezes the records, and only `Branches` releases them. Without
+    /// freezing, `Branches` stops the recording as the service begins.
+    ///
+    /// A [call stack](BranchFilter::call_stack) is never frozen, whatever was asked for: an interrupt near a call or a
+    /// return would break it.
+    ///
+    /// # Errors
+    /// - [`FreezeUnsupported`](BranchError::FreezeUnsupported): the processor cannot freeze its records, or the
+    ///   processor or a hypervisor does not keep the freeze bit that was written.
+    /// - [`Access`](BranchError::Access): an access failed; the records do not freeze.
+    /// - [`ShutDown`](BranchError::ShutDown).
+    pub fn freeze_on_interrupt(&mut self) -> Result<(), BranchError> {
+        self.check_open()?;
+        let freeze = self.unit.registers().freeze.ok_or(BranchError::FreezeUnsupported)?;
+        let kept = self.set_freeze(true).and_then(|()| self.msr.update_retrying(freeze.bit.read()));
+        let kept = kept.map(|value| value & freeze.bit.bits() != 0);
+        let is_stack = self.filter.is_some_and(BranchFilter::is_call_stack);
+        self.freezes = matches!(kept, Ok(true));
+        if !self.freezes || is_stack {
+            self.set_freeze(false).map_err(BranchError::Access)?;
+        }
+        match kept {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(BranchError::FreezeUnsupported),
+            Err(fault) => Err(BranchError::Access(fault)),
+        }
+    }
+
+    /// Sets or clears the freeze bit. The interrupt acknowledges the frozen records while the bit can be set.
+    fn set_freeze(&self, freezes: bool) -> Result<(), MsrFault> {
+        let Some(freeze) = self.unit.registers().freeze else { return Ok(()) };
+        if freezes {
+            self.memory.set_mode(FREEZING);
+            return self.msr.update_retrying(freeze.bit.set_to(u64::MAX)).map(|_| ());
+        }
+        self.msr.update_retrying(freeze.bit.set_to(0))?;
+        self.memory.clear_mode(FREEZING);
+        // An interrupt that came before may have frozen them, and its service acknowledges them no more.
+        self.unit.release(&self.msr)
+    }
+
+    /// Clears the records and starts to record the branches that `filter` selects. Returns the branches that are
+    /// recorded: these, or more where the processor cannot select them alone.
+    ///
+    /// If the processor records already, the recording is stopped before.
+    ///
+    /// # Errors
+    /// - [`FilterUnsupported`](BranchError::FilterUnsupported): nothing was changed.
+    /// - [`Access`](BranchError::Access): an access failed, and the processor does not record.
+    /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped.
+    /// - [`ShutDown`](BranchError::ShutDown).
+    pub fn start(&mut self, filter: BranchFilter) -> Result<BranchFilter, BranchError> {
+        self.check_open()?;
+        let unsupported = BranchError::FilterUnsupported(filter);
+        let (value, recorded) = self.unit.selection(filter).ok_or(unsupported)?;
+        self.halt()?;
+        self.filter = None;
+        self.clear_stopped()?;
+        if let Some(register) = self.unit.registers().filter {
+            self.msr.wrmsr_retrying(register, value).map_err(BranchError::Access)?;
+        }
+        let freezes = self.freezes && !filter.is_call_stack();
+        if freezes != (self.memory.mode() & FREEZING != 0) {
+            self.set_freeze(freezes).map_err(BranchError::Access)?;
+        }
+        self.memory.control.store(value, Relaxed);
+        self.filter = Some(recorded);
+        self.go_on()?;
+        Ok(recorded)
+    }
+
+    /// Stops the recording. The records stay as they are, and [`read`](Self::read) returns them.
+    ///
+    /// Where the recording [holds the interrupt](BranchUnit::holds_interrupt), a task calls this before the processor
+    /// goes idle and before the counter is stopped, and [`resume`](Self::resume) afterward.
+    ///
+    /// # Errors
+    /// [`Faulted`](BranchError::Faulted): the processor is presumed to record as before.
+    /// [`ShutDown`](BranchError::ShutDown).
+    pub fn stop(&mut self) -> Result<(), BranchError> {
+        self.check_open()?;
+        self.halt().map(|_| ())
+    }
+
+    /// Goes on with the recording after [`stop`](Self::stop) or [`read`](Self::read), without clearing the records.
+    ///
+    /// Where the recording [holds the interrupt](BranchUnit::holds_interrupt), it begins anew with the first record.
+    ///
+    /// # Errors
+    /// - [`NotStarted`](BranchError::NotStarted): no recording was started.
+    /// - [`Access`](BranchError::Access), [`Faulted`](BranchError::Faulted), [`ShutDown`](BranchError::ShutDown).
+    pub fn resume(&mut self) -> Result<(), BranchError> {
+        self.check_open()?;
+        if self.filter.is_none() {
+            return Err(BranchError::NotStarted);
+        }
+        if self.is_recording() {
+            return Ok(());
+        }
+        if self.stale {
+            self.clear_stopped()?;
+        }
+        self.go_on()
+    }
+
+    /// Stops the recording, and reads the records: the branches before this call.
+    ///
+    /// [`resume`](Self::resume) goes on with the recording. The records stay in the memory until then.
+    ///
+    /// ```
+    /// # use pmu_core::{BranchError, BranchRecorder, MsrBackend};
+    /// /// Tells if the branches of the task at hand have come from the function at these addresses.
+    /// fn came_from<M: MsrBackend>(
+    ///     recorder: &mut BranchRecorder<'_, M>,
+    ///     function: core::ops::Range<u64>,
+    /// ) -> Result<bool, BranchError> {
+    ///     let came = recorder.read()?.iter().any(|branch| function.contains(&branch.from));
+    ///     recorder.resume()?;
+    ///     Ok(came)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// - [`Faulted`](BranchError::Faulted): the processor is presumed to record as before.
+    /// - [`Access`](BranchError::Access): a record could not be read. The processor does not record.
+    /// - [`ShutDown`](BranchError::ShutDown).
+    pub fn read(&mut self) -> Result<Branches<'_>, BranchError> {
+        self.check_open()?;
+        let found = self.halt()?;
+        if self.stale {
+            self.clear_stopped()?;
+        }
+        let (len, read) = self.unit.read_records(&self.msr, self.memory, found);
+        read.map_err(BranchError::Access)?;
+        Ok(Branches::of(self.unit, self.memory, len))
+    }
+
+    /// Forgets all records, and leaves the recording as it is. A recorder of all threads calls this at each thread
+    /// switch, so that no thread's branches are shown together with another's: records do not say whose they are.
+    ///
+    /// # Errors
+    /// - [`Access`](BranchError::Access): an access failed, and the processor does not record; the next
+    ///   [`resume`](Self::resume) or [`start`](Self::start) clears the records first.
+    /// - [`Faulted`](BranchError::Faulted), [`ShutDown`](BranchError::ShutDown).
+    pub fn clear(&mut self) -> Result<(), BranchError> {
+        self.check_open()?;
+        if self.unit.registers().depth.is_some() || !self.is_recording() {
+            let cleared = self.clear_stopped();
+            return match cleared {
+                Err(error) => self.halt().and(Err(error)),
+                Ok(()) => Ok(()),
+            };
+        }
+        // Each record that is added while others are cleared would move an old one on.
+        self.halt()?;
+        self.clear_stopped()?;
+        self.go_on()
+    }
+
+    /// Ends the recording, clears the records, and gives the memory back. Later calls return
+    /// [`ShutDown`](BranchError::ShutDown).
+    ///
+    /// # Errors
+    /// [`Access`](BranchError::Access), [`Faulted`](BranchError::Faulted): an access failed, and the recorder keeps the
+    /// memory. The call can be repeated.
+    pub fn shut_down(&mut self) -> Result<(), BranchError> {
+        self.check_open()?;
+        self.halt()?;
+        let freeze = self.set_freeze(false).map_err(BranchError::Access);
+        self.clear_stopped().and(freeze)?;
+        self.is_open = false;
+        self.memory.give_back();
+        Ok(())
+    }
+
+    /// Returns whether the processor records. `false` if an interrupt stopped the recording, and could not start it
+    /// again.
+    pub fn is_recording(&self) -> bool {
+        self.is_open && self.memory.mode() & (RECORDING | LOST) == RECORDING
+    }
+
+    /// Returns the branches that are recorded, or were recorded until the recording was stopped.
+    pub fn filter(&self) -> Option<BranchFilter> {
+        self.filter
+    }
+
+    pub(crate) fn check_open(&self) -> Result<(), BranchError> {
+        if self.is_open { Ok(()) } else { Err(BranchError::ShutDown) }
+    }
+
+    /// Stops the recording. Returns the value that the enabling register had.
+    pub(crate) fn halt(&self) -> Result<u64, BranchError> {
+        let recorded = self.memory.mode() & RECORDING;
+        self.memory.clear_mode(RECORDING);
+        self.unit.stop(&self.msr).inspect(|_| self.memory.clear_mode(LOST)).map_err(|fault| {
+            self.memory.set_mode(recorded);
+            BranchError::Faulted(fault)
+        })
+    }
+
+    /// Starts the recording, with what is in the memory and in the filter.
+    pub(crate) fn go_on(&self) -> Result<(), BranchError> {
+        self.memory.set_mode(RECORDING);
+        let started = self.unit.start(&self.msr, self.memory.control.load(Relaxed));
+        started.map(|_| ()).or_else(|fault| self.halt().and(Err(BranchError::Access(fault))))
+    }
+
+    /// Clears the records, and notes that they are another owner's where that fails.
+    pub(crate) fn clear_stopped(&mut self) -> Result<(), BranchError> {
+        let cleared = self.unit.clear_records(&self.msr);
+        self.stale = cleared.is_err();
+        cleared.map_err(BranchError::Access)
+    }
+}

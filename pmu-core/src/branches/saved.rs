@@ -1,0 +1,50 @@
+//! The records of a thread that does not run.
+
+use crate::branches::record::RawBranch;
+use crate::branches::unit::BranchFormat;
+
+/// Branch records of a thread that does not run: a call stack, which goes on when the thread does.
+///
+/// [`BranchRecorder::switch_out`](crate::BranchRecorder::switch_out) saves them, and
+/// [`switch_in`](crate::BranchRecorder::switch_in) brings them back, on any processor with the same records. The
+/// thread's owner keeps the value, commonly beside the thread's registers.
+///
+/// ```
+/// use pmu_core::SavedBranches;
+/// struct Thread {
+///     call_stack: SavedBranches<32>,
+/// }
+/// let thread = Thread { call_stack: SavedBranches::new() };
+/// # let _ = thread.call_stack;
+/// ```
+#[derive(Clone, Debug)]
+pub struct SavedBranches<const N: usize> {
+    pub(crate) records: [RawBranch; N],
+    pub(crate) len: u8,
+    pub(crate) newest: u8,
+    pub(crate) format: Option<&'static BranchFormat>,
+}
+
+impl<const N: usize> SavedBranches<N> {
+    /// Creates a value without records.
+    pub const fn new() -> Self {
+        let empty = RawBranch { from: 0, to: 0, info: 0 };
+        Self { records: [empty; N], len: 0, newest: 0, format: None }
+    }
+
+    /// Forgets the records, as of a thread that begins a new program.
+    pub fn clear(&mut self) {
+        *self = Self::new();
+    }
+
+    /// Returns the records, the newest first.
+    pub(crate) fn records(&self) -> &[RawBranch] {
+        self.records.get(..self.len.into()).unwrap_or_default()
+    }
+}
+
+impl<const N: usize> Default for SavedBranches<N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}

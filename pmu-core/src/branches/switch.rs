@@ -1,0 +1,114 @@
+//! Branch records that follow a thread.
+
+use crate::branches::error::BranchError;
+use crate::branches::recorder::BranchRecorder;
+use crate::branches::saved::SavedBranches;
+use crate::msr::backend::MsrBackend;
+
+impl<M: MsrBackend> BranchRecorder<'_, M> {
+    /// Ends the recording of a thread that leaves the processor: stops it, saves the records if `saved` is given, and
+    /// clears them. So no other thread, guest or owner meets them.
+    ///
+    /// Only a [call stack](crate::BranchFilter::call_stack) is worth saving: other records are of the time before the
+    /// thread left. Where the processor has no call stack, give `None`.
+    ///
+    /// ```
+    /// # use pmu_core::{BranchError, BranchRecorder, MsrBackend, SavedBranches};
+    /// /// The scheduler, between two threads whose call stacks are recorded.
+    /// fn switch<M: MsrBackend>(
+    ///     recorder: &mut BranchRecorder<'_, M>,
+    ///     (old, new): (&mut SavedBranches<32>, &SavedBranches<32>),
+    /// ) -> Result<(), BranchError> {
+    ///     recorder.switch_out(Some(old))?;
+    ///     recorder.switch_in(Some(new))
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// - [`SavedElsewhere`](BranchError::SavedElsewhere): `saved` has no room for the records; nothing was changed.
+    /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped, and goes on.
+    /// - [`Access`](BranchError::Access): an access failed, and the processor does not record. `saved` has the newest
+    ///   records, up to the one that could not be read.
+    /// - [`ShutDown`](BranchError::ShutDown).
+    pub fn switch_out<const N: usize>(
+        &mut self,
+        saved: Option<&mut SavedBranches<N>>,
+    ) -> Result<(), BranchError> {
+        self.check_open()?;
+        if saved.is_some() && N < self.unit.depth().into() {
+            return Err(BranchError::SavedElsewhere);
+        }
+        let found = self.halt()?;
+        let read = match saved {
+            Some(saved) if !self.stale => self.save(saved, found),
+            Some(saved) => {
+                saved.clear();
+                Ok(())
+            }
+            None => Ok(()),
+        };
+        self.clear_stopped().and(read)
+    }
+
+    /// Reads the records of a stopped recording.
+    fn save<const N: usize>(
+        &self,
+        saved: &mut SavedBranches<N>,
+        found: u64,
+    ) -> Result<(), BranchError> {
+        saved.clear();
+        let filled = self.unit.filled(&self.msr, found).map_err(BranchError::Access)?;
+        let (len, read) = self.unit.read_from(&self.msr, filled, |age, record| {
+            if let Some(place) = saved.records.get_mut(usize::from(age)) {
+                *place = record;
+            }
+        });
+        *saved = SavedBranches {
+            len,
+            newest: filled.newest,
+            format: Some(self.unit.format()),
+            records: saved.records,
+        };
+        read.map_err(BranchError::Access)
+    }
+
+    /// Records a thread that comes to the processor: brings its saved records back, if there are any, and starts the
+    /// recording with the filter of the last [`start`](Self::start).
+    ///
+    /// # Errors
+    /// - [`SavedElsewhere`](BranchError::SavedElsewhere): `saved` is of a processor with other records; nothing was
+    ///   changed.
+    /// - [`NotStarted`](BranchError::NotStarted): no recording was started.
+    /// - [`Access`](BranchError::Access): an access failed. The processor does not record, and has none of the records.
+    /// - [`Faulted`](BranchError::Faulted), [`ShutDown`](BranchError::ShutDown).
+    pub fn switch_in<const N: usize>(
+        &mut self,
+        saved: Option<&SavedBranches<N>>,
+    ) -> Result<(), BranchError> {
+        self.check_open()?;
+        if self.filter.is_none() {
+            return Err(BranchError::NotStarted);
+        }
+        let saved = saved.filter(|saved| saved.len != 0);
+        let is_elsewhere = |saved: &SavedBranches<N>| {
+            let same = saved.format.is_some_and(|of| core::ptr::eq(of, self.unit.format()));
+            !same || saved.len > self.unit.depth() || saved.newest >= self.unit.depth()
+        };
+        if saved.is_some_and(is_elsewhere) {
+            return Err(BranchError::SavedElsewhere);
+        }
+        if self.is_recording() {
+            self.halt()?;
+            self.stale = true;
+        }
+        if self.stale {
+            self.clear_stopped()?;
+        }
+        if let Some(saved) = saved
+            && let Err(fault) = self.unit.write_records(&self.msr, saved.newest, saved.records())
+        {
+            return self.clear_stopped().and(Err(BranchError::Access(fault)));
+        }
+        self.go_on()
+    }
+}
