@@ -103,6 +103,7 @@ pub enum CounterError {
     /// - The counters were saved by a session whose source has another table of rows.
     /// - This processor lacks the event of a saved counter.
     /// - One of the counters or rows is in use already, or one of the counters has faulted.
+    /// - An [exclusive](crate::Event::exclusive) event is on a counter.
     /// - Too few counters are free.
     NotRestorable,
     /// A register access failed, and the operation was undone.

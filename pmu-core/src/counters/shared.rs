@@ -3,6 +3,7 @@
 pub(crate) mod entry;
 pub(crate) mod extra;
 pub(crate) mod extra_registers;
+pub(crate) mod membership;
 pub(crate) mod memory;
 pub(crate) mod period;
 pub(crate) mod saved_period;

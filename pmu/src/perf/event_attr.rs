@@ -89,7 +89,8 @@ impl PerfEventAttr {
     pub const FORMAT_GROUP: u64 = 1 << 3;
 
     /// Converts the attributes into an event that behaves as in Linux. An event with a period also keeps its total. The
-    /// event takes turns with other events unless the event is pinned. `constraints` has the same meaning as in
+    /// event takes turns with other events unless the event is pinned, and is [exclusive](Event::exclusive) if
+    /// [`AttrFlags::EXCLUSIVE`] is set. `constraints` has the same meaning as in
     /// [`PerfAttributes::event`].
     ///
     /// An event with a frequency starts with [`Frequency::INITIAL_PERIOD`]. The kernel acts on the other flags: for
@@ -115,6 +116,8 @@ impl PerfEventAttr {
             select.sample_period = Frequency::INITIAL_PERIOD;
         }
         let event = select.event(constraints)?.with_total();
+        let exclusive = self.flags.contains(AttrFlags::EXCLUSIVE);
+        let event = if exclusive { event.exclusive() } else { event };
         Ok(if self.flags.contains(AttrFlags::PINNED) { event } else { event.rotating() })
     }
 

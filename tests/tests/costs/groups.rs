@@ -8,7 +8,7 @@ use pmu_virt::mock::Deviations;
 use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration};
 
 /// Returns RDMSR, WRMSR, RDPMC and unmasks since the last call, as the table has them.
-fn take(extra: &WithExtra<'_, '_>, platform: &FakePlatform) -> String {
+pub(crate) fn take(extra: &WithExtra<'_, '_>, platform: &FakePlatform) -> String {
     let [reads, writes, pmc_reads] = extra.costs.take();
     let counts = [reads, writes, pmc_reads, platform.unmasked.take()];
     let parts = counts.into_iter().zip("RWPA".chars()).filter(|(count, _)| *count > 0);

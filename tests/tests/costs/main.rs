@@ -2,4 +2,5 @@
 
 mod events;
 mod groups;
+mod perf;
 mod sources;

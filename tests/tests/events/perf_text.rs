@@ -231,6 +231,9 @@ fn modifiers_exclude_what_they_do_not_name() {
     assert_eq!(parsed("cycles:I").attr.flags, AttrFlags::EXCLUDE_IDLE);
     assert_eq!(parsed("cycles:D").attr.flags, AttrFlags::PINNED);
     assert_eq!(parsed("cycles:e").attr.flags, AttrFlags::EXCLUSIVE);
+    let cycles = Event::generic(GenericEvent::Cycles).with_total().exclusive();
+    assert_eq!(parsed("cycles:e").attr.event(|_| None), Ok(cycles.rotating()));
+    assert_eq!(parsed("cycles:eD").attr.event(|_| None), Ok(cycles));
     assert!(parsed("cycles:W").weak_group && !parsed("cycles:D").weak_group);
     let read = parsed("cycles:S").attr;
     let (sample, format) = (bindings::PERF_SAMPLE_READ, bindings::PERF_FORMAT_GROUP);

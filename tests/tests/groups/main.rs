@@ -2,7 +2,9 @@
 
 mod assignment;
 mod bad_input;
+mod exclusive;
 mod extra;
+mod members;
 mod parts;
 mod together;
 mod turns;

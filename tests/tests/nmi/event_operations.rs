@@ -31,6 +31,9 @@ enum_with_all! {
         Stop,
         /// The two events that run are one group.
         StopGroup,
+        /// The event that interrupts, which is not the group's first.
+        DisableMember,
+        EnableMember,
         Close,
         Read,
         Rotate,
@@ -65,7 +68,12 @@ impl Operation {
 
     /// Returns whether the two events that run are one group.
     fn is_of_a_group(self) -> bool {
-        matches!(self, Self::StopGroup | Self::RotateGroup | Self::SwitchGroup)
+        self.is_of_a_member()
+            || matches!(self, Self::StopGroup | Self::RotateGroup | Self::SwitchGroup)
+    }
+
+    fn is_of_a_member(self) -> bool {
+        matches!(self, Self::DisableMember | Self::EnableMember)
     }
 }
 
@@ -156,12 +164,18 @@ fn interrupt<I: ProfileInterface>(
     session.start(source).unwrap();
     let counters = session.counters_mut();
     let sampling = |kind| raw(kind).every(PERIOD).with_total().rotating();
-    let pair = [sampling(kinds[0]), raw(kinds[1])];
+    let mut pair = [sampling(kinds[0]), raw(kinds[1])];
+    if operation.is_of_a_member() {
+        pair.reverse();
+    }
     let group = operation.is_of_a_group().then(|| counters.open_group(&unit, &pair).unwrap());
     let [sampled, counted] = match group {
         Some(group) => {
             counters.start_group(group, 0).unwrap();
-            let events: Vec<_> = counters.group_events(group).collect();
+            let mut events: Vec<_> = counters.group_events(group).collect();
+            if operation.is_of_a_member() {
+                events.reverse();
+            }
             [events[0], events[1]]
         }
         None => pair.map(|event| {
@@ -213,12 +227,17 @@ fn interrupt<I: ProfileInterface>(
     let idle = general.iter().rev().find(|c| !running(&mock).contains(**c)).copied();
     let mut area = SavedCounters::<[SavedCounter; MAX_COUNTERS]>::new();
 
+    if operation == Operation::EnableMember {
+        counters.disable_event(sampled, 1).unwrap();
+    }
     world.plan.set(Some(plan));
     match operation {
         Operation::Start | Operation::StartWithMove => counters.start_event(own, 1).unwrap(),
         Operation::StartGroup => counters.start_group(own_group.unwrap(), 1).unwrap(),
         Operation::Stop => counters.stop_event(sampled, 1).unwrap(),
         Operation::StopGroup => counters.stop_group(group.unwrap(), 1).unwrap(),
+        Operation::DisableMember => counters.disable_event(sampled, 1).unwrap(),
+        Operation::EnableMember => counters.enable_event(sampled, 1).unwrap(),
         Operation::Close => {
             let count = counters.close_event(sampled, 1).unwrap();
             assert!(world.fits(SAMPLED, count.value, &unit), "{context}: {count:?}");
@@ -306,7 +325,9 @@ fn interrupt<I: ProfileInterface>(
     // Stopped events are silent, and a pending overflow of theirs may have been dropped.
     let mut dropped = [0; 4];
     let stopped = match operation {
-        Operation::Stop | Operation::StopGroup | Operation::Close => Some(SAMPLED),
+        Operation::Stop | Operation::StopGroup | Operation::DisableMember | Operation::Close => {
+            Some(SAMPLED)
+        }
         Operation::StopSource => Some(SOURCE),
         _ => None,
     };
@@ -321,6 +342,10 @@ fn interrupt<I: ProfileInterface>(
             Operation::StopGroup => {
                 assert!(!world.runs(&mock, COUNTED), "{context}");
                 session.counters_mut().start_group(group.unwrap(), 2).unwrap();
+            }
+            Operation::DisableMember => {
+                assert!(world.runs(&mock, COUNTED), "{context}");
+                session.counters_mut().enable_event(sampled, 2).unwrap();
             }
             Operation::StopSource => {
                 // A source begins a period anew.

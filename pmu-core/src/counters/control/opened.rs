@@ -1,6 +1,7 @@
 //! Operations on opened events.
 
 pub(crate) mod apply_period;
+pub(crate) mod enable;
 pub(crate) mod event;
 pub(crate) mod group;
 pub(crate) mod guests;

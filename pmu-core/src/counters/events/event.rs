@@ -1,6 +1,7 @@
 //! An event to be counted: selection, privilege levels, and reporting.
 
 use crate::counters::events::extra::Extra;
+use crate::counters::events::membership::Membership;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::names::generic_event::GenericEvent;
 use crate::counters::registers::select::EventSelect;
@@ -32,7 +33,8 @@ pub struct Event {
     pub(crate) period: u64,
     pub(crate) total: bool,
     pub(crate) rotates: bool,
-    pub(crate) user_rdpmc: bool,
+    /// Flags of its [`Membership`].
+    pub(crate) flags: u8,
     /// The event happens at most 15 times per cycle.
     pub(crate) narrow: bool,
     /// The select means this event on every type of core.
@@ -66,7 +68,7 @@ impl Event {
             period: 0,
             total: true,
             rotates: false,
-            user_rdpmc: false,
+            flags: 0,
             narrow: false,
             any_core_type: false,
             tag: 0,
@@ -219,10 +221,31 @@ impl Event {
         self
     }
 
+    /// Makes the event exclusive, as `perf_event_attr::exclusive` does: while the event is on a counter, no other event
+    /// of the session is. In a group, the first event decides, and the events of the group are counted together.
+    ///
+    /// An event that does not [rotate](Self::rotating) keeps an exclusive event from starting. Events that rotate give
+    /// way to an exclusive event. While the exclusive event is on a counter, no other event starts. An event that finds
+    /// no counter for one of these reasons waits for its turn if it rotates, and otherwise
+    /// [fails to start](crate::CounterError::NoFreeCounter).
+    ///
+    /// The rows of a source's table count as events of the session. Counters of other owners are not affected.
+    ///
+    /// ```
+    /// # use pmu_core::{Event, GenericEvent};
+    /// // Counts alone, as far as the session's counters go, when its turn comes.
+    /// let event = Event::generic(GenericEvent::CacheMisses).exclusive().rotating();
+    /// # let _ = event;
+    /// ```
+    pub const fn exclusive(mut self) -> Self {
+        self.flags |= Membership::EXCLUSIVE;
+        self
+    }
+
     /// Lets user mode read the event's counter by RDPMC. The kernel also has to set `CR4.PCE`. Only processors that
     /// [can deny RDPMC](crate::CounterUnit::has_user_rdpmc_control) for each counter need this permission.
     pub const fn with_user_rdpmc(mut self) -> Self {
-        self.user_rdpmc = true;
+        self.flags |= Membership::USER_RDPMC;
         self
     }
 
@@ -304,6 +327,7 @@ impl Event {
     /// ```
     pub const fn with_extra(mut self, register: MsrAddress, value: u64) -> Self {
         self.extra = Extra::new(register, value);
+        self.flags |= Membership::EXTRA;
         self
     }
 

@@ -1,8 +1,8 @@
-//! An opened event's group, present encoding, name and readers, in one word.
+//! An opened event's group, present encoding, name and flags, in one word.
 
 use crate::counters::names::generic_event::GenericEvent;
 
-/// An event's group, present encoding, name and readers, in 8 bytes.
+/// An event's group, present encoding, name and flags, in 8 bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Membership {
     /// 0: the event is ungrouped.
@@ -13,32 +13,58 @@ pub(crate) struct Membership {
     pub(crate) encoding: u8,
     /// Bit of the generic event's name; 0xFF: it has none.
     pub(crate) name: u8,
-    /// User mode may read the event's counter.
-    pub(crate) user_rdpmc: bool,
+    /// Those below.
+    pub(crate) flags: u8,
 }
 
 impl Membership {
+    /// User mode may read the event's counter.
+    pub(crate) const USER_RDPMC: u8 = 1 << 0;
+
+    /// The event is not counted with its group.
+    pub(crate) const DISABLED: u8 = 1 << 1;
+
+    /// No other event is counted while this one is, except those of its group.
+    pub(crate) const EXCLUSIVE: u8 = 1 << 2;
+
+    /// The event has an [extra register](crate::Event::with_extra).
+    pub(crate) const EXTRA: u8 = 1 << 3;
+
+    /// The event counts in guests only, by the value of the global control register with which guests run.
+    pub(crate) const IN_GUESTS: u8 = 1 << 4;
+
     /// Creates the word of an ungrouped event in its first encoding.
-    pub(crate) const fn ungrouped(name: Option<GenericEvent>, user_rdpmc: bool) -> Self {
+    pub(crate) const fn ungrouped(name: Option<GenericEvent>, flags: u8) -> Self {
         let name = match name {
             Some(name) => name as u8,
             None => u8::MAX,
         };
-        Self { group: 0, members: 0, encoding: 0, name, user_rdpmc }
+        Self { group: 0, members: 0, encoding: 0, name, flags }
     }
 
     pub(crate) fn name(self) -> Option<GenericEvent> {
         GenericEvent::of_bit(self.name)
     }
 
+    /// Returns whether any of these flags is set.
+    pub(crate) const fn has(self, flags: u8) -> bool {
+        self.flags & flags != 0
+    }
+
+    /// Sets or clears flags.
+    pub(crate) const fn with(self, flags: u8, set: bool) -> Self {
+        let flags = if set { self.flags | flags } else { self.flags & !flags };
+        Self { flags, ..self }
+    }
+
     pub(crate) const fn pack(self) -> u64 {
-        let Self { group, members, encoding, name, user_rdpmc } = self;
+        let Self { group, members, encoding, name, flags } = self;
         let [a, b, c, d] = group.to_le_bytes();
-        u64::from_le_bytes([a, b, c, d, members, encoding, name, user_rdpmc as u8])
+        u64::from_le_bytes([a, b, c, d, members, encoding, name, flags])
     }
 
     pub(crate) const fn unpack(bits: u64) -> Self {
-        let [.., members, encoding, name, user_rdpmc] = bits.to_le_bytes();
-        Self { group: bits as u32, members, encoding, name, user_rdpmc: user_rdpmc != 0 }
+        let [.., members, encoding, name, flags] = bits.to_le_bytes();
+        Self { group: bits as u32, members, encoding, name, flags }
     }
 }

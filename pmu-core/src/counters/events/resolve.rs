@@ -2,6 +2,7 @@
 
 use crate::counters::error::CounterError;
 use crate::counters::events::event::{Event, EventKind, GuestMode};
+use crate::counters::events::membership::Membership;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::{CounterUnit, IN_TXCP};
@@ -29,11 +30,12 @@ impl CounterUnit {
             GuestMode::HostOnly if host != 0 => host,
             _ => return Err(CounterError::GuestModeUnsupported),
         };
-        let user_rdpmc = if self.has_user_rdpmc_control() && !event.user_rdpmc {
-            EventSelect::NO_USER_RDPMC
-        } else {
-            0
-        };
+        let user_rdpmc =
+            if self.has_user_rdpmc_control() && event.flags & Membership::USER_RDPMC == 0 {
+                EventSelect::NO_USER_RDPMC
+            } else {
+                0
+            };
         let bits = plain.select_bits() & !EventSelect::MODES | event.modes | guest_bit | user_rdpmc;
         // A rollback takes back the overflow that raised the interrupt.
         if event.period != 0 && self.in_txcp(plain) {

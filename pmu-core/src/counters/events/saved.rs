@@ -87,7 +87,7 @@ impl SavedEvent {
             rotates: event.rotates,
             guest: event.guest as u8,
             core_type,
-            membership: Membership::ungrouped(event.name(), event.user_rdpmc).pack(),
+            membership: Membership::ungrouped(event.name(), event.flags).pack(),
             extra: event.extra,
             select: select.select_bits(),
             tag: event.tag,
@@ -126,13 +126,34 @@ impl SavedEvent {
 
     /// Returns the event, changed so that [`switch_in`](crate::CounterSession::switch_in) starts it or leaves it
     /// stopped. If the event is to be started, and has [stopped reporting](crate::EventTable::stop_reporting), it
-    /// reports again.
+    /// reports again. An event that is [disabled](Self::disabled) in its group stays stopped.
     pub const fn to_be_started(mut self, started: bool) -> Self {
         if started {
             self.period = self.period.reporting();
         }
-        self.started = started;
+        let disabled = Membership::unpack(self.membership).has(Membership::DISABLED);
+        self.started = started && !disabled;
         self
+    }
+
+    /// Returns the event, changed so that its group is counted without it, as by
+    /// [`disable_event`](crate::CounterSession::disable_event). The first event of a group cannot be disabled: see
+    /// [`to_be_started`](Self::to_be_started).
+    #[must_use]
+    pub const fn disabled(mut self) -> Self {
+        let membership = Membership::unpack(self.membership);
+        self.membership = membership.with(Membership::DISABLED, true).pack();
+        self.started = false;
+        self
+    }
+
+    /// Returns the event, changed so that it is counted with its group again, whose first event is `first`, as by
+    /// [`enable_event`](crate::CounterSession::enable_event).
+    #[must_use]
+    pub const fn enabled(mut self, first: &Self) -> Self {
+        let membership = Membership::unpack(self.membership);
+        self.membership = membership.with(Membership::DISABLED, false).pack();
+        self.to_be_started(first.started)
     }
 
     /// Returns the counters that can count the event.
@@ -153,7 +174,7 @@ impl SavedEvent {
     /// Returns the event with its select on a processor: RDPMC user disable differs between cores.
     pub(crate) fn on(&self, processor: &CounterUnit) -> Self {
         let select = EventSelect::from_bits(self.select & !EventSelect::NO_USER_RDPMC);
-        let user_rdpmc = Membership::unpack(self.membership).user_rdpmc;
+        let user_rdpmc = Membership::unpack(self.membership).has(Membership::USER_RDPMC);
         let denied = processor.has_user_rdpmc_control() && !user_rdpmc;
         let select = select.without_user_rdpmc(denied);
         Self { select: select.select_bits(), ..*self }

@@ -54,15 +54,20 @@ impl SavedEvent {
     pub fn make_group(events: &mut [Self]) -> Result<GroupId, GroupError> {
         let first = events.first().ok_or(GroupError::of_group(CounterError::NoEvents))?;
         let (rotates, started, members) = (first.rotates, first.started, events.len());
+        let exclusive = Membership::unpack(first.membership).has(Membership::EXCLUSIVE);
         if members > MAX_COUNTERS {
             return Err(GroupError::of_member(MAX_COUNTERS, CounterError::NoFreeCounter));
         }
         let group = GroupId::new();
-        for event in events {
+        for (number, event) in events.iter_mut().enumerate() {
             let membership = Membership::unpack(event.membership);
+            let disabled = number != 0 && membership.has(Membership::DISABLED);
+            let membership = membership
+                .with(Membership::DISABLED, disabled)
+                .with(Membership::EXCLUSIVE, exclusive);
             let (group, members) = (group.bits(), members as u8);
             event.membership = Membership { group, members, ..membership }.pack();
-            (event.rotates, event.started) = (rotates, started);
+            (event.rotates, event.started) = (rotates, started && !disabled);
         }
         Ok(group)
     }
@@ -73,9 +78,9 @@ impl SavedEvent {
     /// If the event belongs to a group, the child is in no group. [`make_group`](Self::make_group) makes the children
     /// of one thread a group of their own.
     pub fn child(&self, tag: u64) -> Self {
-        let membership = Membership::unpack(self.membership);
+        let flags = Membership::unpack(self.membership).flags;
         Self {
-            membership: Membership::ungrouped(self.name(), membership.user_rdpmc).pack(),
+            membership: Membership::ungrouped(self.name(), flags).pack(),
             tag,
             period: Period::new(self.period.reporting().every),
             count: EventCount::default(),

@@ -8,7 +8,6 @@ use crate::counters::events::event::{Event, GuestMode};
 use crate::counters::events::membership::Membership;
 use crate::counters::events::saved::SavedEvent;
 use crate::counters::names::counter_id::CounterSet;
-use crate::counters::names::group_id::GroupId;
 use crate::counters::registers::select::EventSelect;
 use crate::counters::shared::extra::SharedExtra;
 use crate::counters::shared::period::SharedPeriod;
@@ -184,17 +183,13 @@ impl EventEntry {
         self.membership().encoding
     }
 
-    pub(crate) fn set_encoding(&self, encoding: u8) {
-        self.members.membership.store(Membership { encoding, ..self.membership() }.pack(), Relaxed);
+    pub(crate) fn set_membership(&self, membership: Membership) {
+        self.members.membership.store(membership.pack(), Relaxed);
     }
 
     /// Returns the extra register of the present encoding.
     pub(crate) fn register(&self) -> Option<MsrAddress> {
         self.extra_register(self.encoding())
-    }
-
-    pub(crate) fn has_extra(&self) -> bool {
-        self.extra_register(0).is_some()
     }
 
     /// Returns the extra register of an encoding.
@@ -205,26 +200,6 @@ impl EventEntry {
     /// Returns the value that the extra registers of all encodings are to have.
     pub(crate) fn extra_value(&self) -> u64 {
         self.extra.value.load(Relaxed)
-    }
-
-    /// Returns the group of the event.
-    pub(crate) fn group(&self) -> Option<GroupId> {
-        GroupId::of_bits(self.membership().group)
-    }
-
-    pub(crate) fn is_grouped(&self) -> bool {
-        self.group().is_some()
-    }
-
-    /// Returns the number of events in the event's group.
-    pub(crate) fn members(&self) -> u8 {
-        self.membership().members
-    }
-
-    /// Puts the event into a group with this number of events.
-    pub(crate) fn set_group(&self, group: GroupId, members: u8) {
-        let membership = Membership { group: group.bits(), members, ..self.membership() };
-        self.members.membership.store(membership.pack(), Relaxed);
     }
 
     pub(crate) fn guest_mode(&self) -> GuestMode {
@@ -268,7 +243,7 @@ impl EventEntry {
         if self.state() != EventState::Refused {
             self.set_state(EventState::Stopped);
         }
-        self.add_time(now, false);
+        self.skip_time(now);
     }
 
     /// Adds the time up to `now`. If the clock went back, nothing is added until the clock has passed the previous
@@ -322,7 +297,7 @@ impl EventEntry {
 
     /// Skips the time up to `now`: it is added to none of the event's times.
     pub(crate) fn skip_time(&self, now: u64) {
-        self.timed_to.fetch_max(now, Relaxed);
+        self.timed_to.store(self.timed_to.load(Relaxed).max(now), Relaxed);
     }
 
     /// Returns the count as of the counter's last reading, or of the event's stop.

@@ -197,6 +197,12 @@ impl EventTable {
         (entry.state() != EventState::Closed).then_some(entry)
     }
 
+    /// Returns whether an exclusive event is on a counter.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        let is_on = |entry: &EventEntry| entry.state() == EventState::Counting;
+        self.entries.iter().any(|entry| entry.is_exclusive() && is_on(entry))
+    }
+
     /// Returns whether two events are the same, or of one group.
     pub(crate) fn are_together(&self, event: EventId, other: EventId) -> bool {
         let group = |event| self.entry(event).and_then(EventEntry::group);
@@ -213,13 +219,20 @@ impl EventTable {
         self.entry(event).map_or(CounterSet::GENERAL, EventEntry::counters)
     }
 
-    /// Returns an event, then the other events of its group.
+    /// Returns an event, then the other events of its group that are counted with the group.
     pub(crate) fn with_group(&self, event: EventId) -> impl Iterator<Item = EventId> {
-        let group = self.entry(event).and_then(EventEntry::group);
-        let others = self.opened().filter_map(move |(other, entry)| {
-            (other != event && group.is_some() && entry.group() == group).then_some(other)
-        });
-        iter::once(event).chain(others)
+        iter::successors(Some(event), move |last| self.next_of_group(event, *last))
+    }
+
+    /// Returns the event behind `last` among an event and then the others of its group.
+    #[inline(never)]
+    fn next_of_group(&self, event: EventId, last: EventId) -> Option<EventId> {
+        let group = self.entry(event)?.membership().group;
+        let behind = if last == event { None } else { Some(last) };
+        let is_next = |(other, entry): &(EventId, &EventEntry)| {
+            Some(*other) > behind && *other != event && entry.is_counted_with(group)
+        };
+        self.opened().find(is_next).map(|(other, _)| other)
     }
 
     /// Returns a free place, if there is one.

@@ -2,6 +2,7 @@
 
 use crate::counters::control::assignment::plan::{NoRoom, Placement};
 use crate::counters::control::assignment::planner::Planner;
+use crate::counters::events::membership::Membership;
 use crate::counters::names::event_id::EventId;
 use crate::counters::shared::entry::EventEntry;
 
@@ -27,6 +28,7 @@ impl Planner<'_> {
     /// the plan is as it was.
     #[inline(never)]
     pub(crate) fn try_place(&mut self, event: EventId) -> Result<(), NoRoom> {
+        self.check_alone(event)?;
         self.before = self.plan;
         let mut moves = false;
         loop {
@@ -40,6 +42,24 @@ impl Planner<'_> {
             }
             moves = true;
         }
+    }
+
+    /// Checks that neither the event nor one of the plan's excludes the other.
+    #[inline(never)]
+    fn check_alone(&self, event: EventId) -> Result<(), NoRoom> {
+        let of = self.membership(event);
+        for other in self.plan.events() {
+            let with = self.membership(other);
+            let excludes = (of.flags | with.flags) & Membership::EXCLUSIVE != 0;
+            if excludes && other != event && (of.group == 0 || of.group != with.group) {
+                return Err(NoRoom { event, register: 0 });
+            }
+        }
+        Ok(())
+    }
+
+    fn membership(&self, event: EventId) -> Membership {
+        self.table.entry(event).map_or(Membership::unpack(0), EventEntry::membership)
     }
 
     fn try_place_all(&mut self, event: EventId, moves: bool) -> Result<(), NoRoom> {

@@ -5,6 +5,7 @@ use crate::counters::control::handle::CounterSession;
 use crate::counters::error::{CounterError, GroupError, no_such};
 use crate::counters::events::count::EventCount;
 use crate::counters::events::event::Event;
+use crate::counters::events::membership::Membership;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::counter_id::{CounterSet, MAX_COUNTERS};
 use crate::counters::names::group_id::GroupId;
@@ -15,7 +16,7 @@ use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Opens a group of events, which are counted together or not at all. The opened events are not started. The group
-    /// [rotates](Event::rotating) if its first event does.
+    /// [rotates](Event::rotating), and is [exclusive](Event::exclusive), if its first event is so.
     ///
     /// ```
     /// # use pmu_core::{
@@ -60,8 +61,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             return Err(GroupError::of_group(CounterError::NoEvents));
         }
         let group = GroupId::new();
-        let rotates = events.first().is_some_and(|event| event.rotates);
-        let opened = self.open_members(processor, group, events, rotates);
+        let opened = self.open_members(processor, group, events);
         opened.and_then(|()| self.check_room(group)).inspect_err(|_| {
             for (_, entry) in self.members(group) {
                 entry.set_state(EventState::Closed);
@@ -75,14 +75,19 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         processor: &CounterUnit,
         group: GroupId,
         events: &[Event],
-        rotates: bool,
     ) -> Result<(), GroupError> {
+        let of_first = |event: &Event| (event.rotates, event.flags & Membership::EXCLUSIVE);
+        let (rotates, exclusive) = events.first().map(of_first).unwrap_or_default();
         for (member, event) in events.iter().enumerate() {
             let failed = |reason| GroupError::of_member(member, reason);
             if member == MAX_COUNTERS {
                 return Err(failed(CounterError::NoFreeCounter));
             }
-            let event = Event { rotates, ..*event };
+            let event = Event {
+                rotates,
+                flags: event.flags & !Membership::EXCLUSIVE | exclusive,
+                ..*event
+            };
             let id = self.open_event(processor, &event).map_err(failed)?;
             if let Some(entry) = self.table().entry(id) {
                 entry.set_group(group, events.len() as u8);

@@ -9,6 +9,7 @@ use crate::counters::hooks::event_source::EventSource;
 use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::names::event_id::EventId;
+use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::access::MsrAccess;
 use crate::msr::backend::MsrBackend;
@@ -203,10 +204,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let at_home = usable.retain(|counter| at(counter).in_use);
         let taken = self.slots().any(|(counter, slot)| match slot.load() {
             // Another thread's, or it was restored already.
-            SlotState::Running { event, .. } => event.row().is_some_and(|row| {
-                let is_row = |saved: &SavedCounter| saved.in_use && usize::from(saved.row) == row;
-                at(counter).in_use || area.counters.iter().any(is_row)
-            }),
+            SlotState::Running { event, .. } => match event.row() {
+                Some(row) => {
+                    let is_row =
+                        |saved: &SavedCounter| saved.in_use && usize::from(saved.row) == row;
+                    at(counter).in_use || area.counters.iter().any(is_row)
+                }
+                None => self.table().entry(event).is_some_and(EventEntry::is_exclusive),
+            },
             SlotState::Faulted => at(counter).in_use,
             SlotState::Free | SlotState::Parked { .. } => false,
         });

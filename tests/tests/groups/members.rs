@@ -1,0 +1,274 @@
+//! Single events of a group, enabled and disabled: the others go on, and times and counts are those of Linux.
+
+use pmu_core::{
+    CounterError, CounterSet, Event, EventCount, EventId, EventStatus, GroupId, ThreadEvent,
+};
+use pmu_tests::opened::*;
+use pmu_virt::mock::{Deviations, Fault};
+
+/// Returns a processor's first three general counters.
+fn three(processor: &Processor) -> [CounterSet; 3] {
+    let general = processor.unit.counters() & CounterSet::GENERAL;
+    core::array::from_fn(|number| general.iter().nth(number).unwrap().only())
+}
+
+fn open(
+    counters: &mut Opened<'_, '_>,
+    processor: &Processor,
+    events: &[Event],
+) -> (GroupId, Vec<EventId>) {
+    let group = counters.open_group(&processor.unit, events).unwrap();
+    (group, counters.group_events(group).collect())
+}
+
+fn count_of(value: u64, enabled: u64, running: u64) -> EventCount {
+    EventCount { value, enabled, running }
+}
+
+/// Ten of each at first, 5 while one is disabled, 7 after; so many units of time as events.
+#[test]
+fn a_disabled_member_stands_still_while_the_others_go_on() {
+    for processor in processors(Deviations::NONE) {
+        let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+        let mut counters = processor.take(&mock, &memory, &table);
+        let (group, ids) = open(&mut counters, &processor, &[raw(2), raw(3), raw(4)]);
+        let pass = |count| (2..5).for_each(|kind| happen(&mock, kind, count));
+        counters.start_group(group, 100).unwrap();
+        pass(10);
+        let others = [ids[0], ids[2]].map(|id| counters.counter_of(id));
+        counters.disable_event(ids[1], 110).unwrap();
+        counters.disable_event(ids[1], 112).unwrap();
+        assert_eq!(counters.event_status(ids[1]), Ok(EventStatus::Off), "{processor:?}");
+        pass(5);
+        let mut counts = [EventCount::default(); 3];
+        assert_eq!(counters.read_group(group, 115, &mut counts), Ok(3));
+        let [on, off] = [count_of(15, 15, 15), count_of(10, 10, 10)];
+        assert_eq!(counts, [on, off, on], "{processor:?}");
+        counters.enable_event(ids[1], 115).unwrap();
+        counters.enable_event(ids[1], 116).unwrap();
+        assert_eq!([ids[0], ids[2]].map(|id| counters.counter_of(id)), others, "{processor:?}");
+        pass(7);
+        counters.stop_group(group, 122).unwrap();
+        counters.read_group(group, 130, &mut counts).unwrap();
+        let [on, off] = [count_of(22, 22, 22), count_of(17, 17, 17)];
+        assert_eq!(counts, [on, off, on], "{processor:?}");
+        counters.shut_down().unwrap();
+        assert_eq!(running(&mock), CounterSet::NONE);
+    }
+}
+
+/// As the kernel does for `PERF_EVENT_IOC_ENABLE` and `_DISABLE`, whichever event they are of.
+#[test]
+fn the_first_event_starts_and_stops_its_group_and_a_lone_event_itself() {
+    for processor in processors(Deviations::NONE) {
+        let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+        let mut counters = processor.take(&mock, &memory, &table);
+        let (_, ids) = open(&mut counters, &processor, &[raw(2), raw(3), raw(4)]);
+        let lone = counters.open_event(&processor.unit, &raw(5)).unwrap();
+        let pass = |count| (2..6).for_each(|kind| happen(&mock, kind, count));
+        // Before the group runs: a member is disabled, and disabled no more.
+        for id in [ids[1], ids[2], lone, ids[0]] {
+            counters.disable_event(id, 0).unwrap();
+        }
+        counters.enable_event(ids[2], 0).unwrap();
+        assert_eq!(running(&mock), CounterSet::NONE, "{processor:?}");
+        counters.enable_event(ids[0], 0).unwrap();
+        counters.enable_event(lone, 0).unwrap();
+        pass(3);
+        assert_eq!(running(&mock).len(), 3, "{processor:?}");
+        for now in [3, 4] {
+            counters.disable_event(ids[0], now).unwrap();
+            counters.disable_event(lone, now).unwrap();
+        }
+        assert_eq!(running(&mock), CounterSet::NONE, "{processor:?}");
+        pass(3);
+        // `PERF_IOC_FLAG_GROUP`.
+        for id in [ids[1], ids[2], ids[0], lone, lone] {
+            counters.enable_event(id, 6).unwrap();
+        }
+        pass(2);
+        let counts = [ids[0], ids[1], ids[2], lone].map(|id| counters.read_event(id, 8).unwrap());
+        let [both, last] = [count_of(5, 5, 5), count_of(2, 2, 2)];
+        assert_eq!(counts, [both, last, both, both], "{processor:?}");
+        counters.close_event(lone, 8).unwrap();
+        let gone = Err(CounterError::NoSuchEvent(lone));
+        assert_eq!([counters.enable_event(lone, 8), counters.disable_event(lone, 8)], [gone; 2]);
+        counters.shut_down().unwrap();
+    }
+}
+
+/// Another event has the only counter that could count the disabled one.
+#[test]
+fn a_member_without_room_keeps_a_pinned_group_on_and_makes_one_that_rotates_wait() {
+    for processor in processors(Deviations::NONE) {
+        for rotates in [false, true] {
+            let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+            let mut counters = processor.take(&mock, &memory, &table);
+            let [a, b, c] = three(&processor);
+            let first = if rotates { raw(2).rotating() } else { raw(2) };
+            let events = [first.on(a), raw(3).on(b), raw(4).on(c)];
+            let (group, ids) = open(&mut counters, &processor, &events);
+            counters.disable_event(ids[2], 0).unwrap();
+            counters.start_group(group, 0).unwrap();
+            let pinned = counters.open_event(&processor.unit, &raw(5).on(c)).unwrap();
+            counters.start_event(pinned, 0).unwrap();
+            let pass = |count| (2..6).for_each(|kind| happen(&mock, kind, count));
+            pass(10);
+            let enabled = counters.enable_event(ids[2], 10);
+            pass(10);
+            let states = ids.iter().map(|id| counters.event_status(*id).unwrap());
+            let states: Vec<_> = states.collect();
+            let counts = [0, 1, 2].map(|member| counters.read_event(ids[member], 20).unwrap());
+            if rotates {
+                assert_eq!(enabled, Ok(()), "{processor:?}");
+                assert_eq!(states, [EventStatus::Inactive; 3], "{processor:?}");
+                let [both, last] = [count_of(10, 20, 10), count_of(0, 10, 0)];
+                assert_eq!(counts, [both, both, last], "{processor:?}");
+            } else {
+                assert_eq!(enabled, Err(CounterError::NoFreeCounter), "{processor:?}");
+                assert_eq!(states[2], EventStatus::Off, "{processor:?}");
+                let [both, last] = [count_of(20, 20, 20), count_of(0, 0, 0)];
+                assert_eq!(counts, [both, both, last], "{processor:?}");
+            }
+            counters.close_event(pinned, 20).unwrap();
+            if rotates {
+                counters.rotate(20).unwrap();
+            } else {
+                counters.enable_event(ids[2], 20).unwrap();
+            }
+            pass(5);
+            let counts = [0, 1, 2].map(|member| counters.read_event(ids[member], 25).unwrap());
+            let expected = if rotates {
+                [count_of(15, 25, 15), count_of(15, 25, 15), count_of(5, 15, 5)]
+            } else {
+                [count_of(25, 25, 25), count_of(25, 25, 25), count_of(5, 5, 5)]
+            };
+            assert_eq!(counts, expected, "{processor:?}");
+            counters.shut_down().unwrap();
+        }
+    }
+}
+
+/// A pinned group takes the counter of an event that rotates.
+#[test]
+fn a_member_of_a_pinned_group_takes_the_counter_of_an_event_that_rotates() {
+    let processor = plain(2);
+    let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+    let mut counters = processor.take(&mock, &memory, &table);
+    let [a, b, _] = three(&processor);
+    let (group, ids) = open(&mut counters, &processor, &[raw(2).on(a), raw(3).on(b)]);
+    counters.disable_event(ids[1], 0).unwrap();
+    counters.start_group(group, 0).unwrap();
+    let rotating = counters.open_event(&processor.unit, &raw(5).on(b).rotating()).unwrap();
+    counters.start_event(rotating, 0).unwrap();
+    counters.enable_event(ids[1], 1).unwrap();
+    assert_eq!(counters.event_status(rotating), Ok(EventStatus::Inactive));
+    assert_eq!(counters.counter_of(ids[1]).map(|on| on.only()), Some(b));
+    // Disabled, it gives the counter back at the next turn.
+    counters.disable_event(ids[1], 2).unwrap();
+    counters.rotate(3).unwrap();
+    assert_eq!(counters.counter_of(rotating).map(|on| on.only()), Some(b));
+    counters.shut_down().unwrap();
+}
+
+/// A thread's group is switched out and in, with a member disabled before, and one enabled meanwhile.
+#[test]
+fn a_member_stays_disabled_on_its_way_between_processors_and_is_changed_while_it_is_out() {
+    for processor in processors(Deviations::NONE) {
+        let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+        let mut counters = processor.take(&mock, &memory, &table);
+        let (group, ids) = open(&mut counters, &processor, &[raw(2), raw(3), raw(4)]);
+        counters.disable_event(ids[1], 0).unwrap();
+        counters.start_group(group, 0).unwrap();
+        let mut thread: Vec<_> = ids.iter().copied().map(ThreadEvent::Opened).collect();
+        let pass = |count| (2..5).for_each(|kind| happen(&mock, kind, count));
+        let values = |thread: &[ThreadEvent]| -> Vec<u64> {
+            let value = |event: &ThreadEvent| match event {
+                ThreadEvent::SwitchedOut(event) => event.count().value,
+                _ => panic!("{event:?}"),
+            };
+            thread.iter().map(value).collect()
+        };
+        let changed = |event: &mut ThreadEvent, change: &dyn Fn(pmu_core::SavedEvent) -> _| {
+            let ThreadEvent::SwitchedOut(saved) = event else { panic!("{event:?}") };
+            *saved = change(*saved);
+        };
+        pass(10);
+        counters.switch_out(&mut thread, 10, |o| panic!("{o:?}")).unwrap();
+        counters.switch_in(&processor.unit, &mut thread, 20).unwrap();
+        pass(10);
+        counters.switch_out(&mut thread, 30, |o| panic!("{o:?}")).unwrap();
+        assert_eq!(values(&thread), [20, 0, 20], "{processor:?}");
+        let ThreadEvent::SwitchedOut(first) = thread[0] else { panic!("{thread:?}") };
+        changed(&mut thread[1], &|saved| saved.to_be_started(true));
+        changed(&mut thread[2], &|saved| saved.disabled());
+        counters.switch_in(&processor.unit, &mut thread, 40).unwrap();
+        pass(10);
+        counters.switch_out(&mut thread, 50, |o| panic!("{o:?}")).unwrap();
+        assert_eq!(values(&thread), [30, 0, 20], "{processor:?}");
+        changed(&mut thread[1], &|saved| saved.enabled(&first));
+        counters.switch_in(&processor.unit, &mut thread, 60).unwrap();
+        pass(10);
+        counters.switch_out(&mut thread, 70, |o| panic!("{o:?}")).unwrap();
+        assert_eq!(values(&thread), [40, 10, 20], "{processor:?}");
+        let ThreadEvent::SwitchedOut(second) = thread[1] else { panic!("{thread:?}") };
+        assert_eq!(second.count(), count_of(10, 10, 10), "{processor:?}");
+        counters.shut_down().unwrap();
+    }
+}
+
+/// A register faults at each access, once or for good: done or not done, and what is said to run does.
+#[test]
+fn a_fault_at_each_access_of_enabling_and_disabling_leaves_the_others_running() {
+    for processor in processors(Deviations::NONE) {
+        for enables in [false, true] {
+            let mut access = 1;
+            while fault(&processor, enables, access, Fault::At(access)) {
+                fault(&processor, enables, access, Fault::From(access));
+                access += 1;
+            }
+            assert!(access > 2, "{processor:?}: {access}");
+        }
+    }
+}
+
+/// Returns whether the operation has so many accesses.
+fn fault(processor: &Processor, enables: bool, access: u32, fault: Fault) -> bool {
+    let context = format!("{processor:?}, enables: {enables}, {fault:?}");
+    let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+    let mut counters = processor.take(&mock, &memory, &table);
+    let (group, ids) = open(&mut counters, processor, &[raw(2), raw(3), raw(4)]);
+    counters.start_group(group, 0).unwrap();
+    let pass = |count| (2..5).for_each(|kind| happen(&mock, kind, count));
+    pass(10);
+    if enables {
+        counters.disable_event(ids[1], 10).unwrap();
+    }
+    mock.clear();
+    mock.inject(fault);
+    let outcome = if enables {
+        counters.enable_event(ids[1], 10)
+    } else {
+        counters.disable_event(ids[1], 10)
+    };
+    let reached = mock.accesses().total() >= access;
+    mock.inject(Fault::None);
+    let said: CounterSet = ids.iter().filter_map(|id| counters.counter_of(*id)).collect();
+    assert!(said.without(running(&mock)).is_empty(), "{context}: {outcome:?}");
+    if let (Fault::At(_), Err(error)) = (fault, outcome) {
+        panic!("{context}: {error}");
+    }
+    if outcome.is_ok() {
+        pass(5);
+        let member = if enables { 15 } else { 10 };
+        let values = [0, 1, 2].map(|place| total(&counters, ids[place]));
+        assert_eq!(values, [15, member, 15], "{context}");
+    } else {
+        // Where only the last write failed, which was to start them all, its counter faulted.
+        let status = counters.event_status(ids[1]).unwrap();
+        assert!(matches!(status, EventStatus::Off | EventStatus::Error), "{context}: {status:?}");
+    }
+    counters.shut_down().unwrap();
+    assert_eq!(running(&mock), CounterSet::NONE, "{context}");
+    reached
+}
