@@ -1,0 +1,87 @@
+//! The task's side of hardware beside the counters.
+
+use crate::counters::hooks::facility::Facility;
+use crate::msr::backend::MsrBackend;
+use crate::msr::fault::MsrFault;
+
+/// The task's side of a [`Facility`]: suspends the facility while the session's counters are
+/// [lent](crate::CounterSession::lend_with), to a guest for instance, and resumes it afterwards.
+///
+/// The value that a task uses implements this trait, such as a recorder of branches. The window takes `&mut` of this
+/// value, so that the compiler rejects other uses of it until the window ends. `()` is no facility, and a pair is two.
+///
+/// A fake facility with one control register, whose value the borrower may change:
+///
+/// ```
+/// use pmu_core::{Facility, FacilityControl, MsrAccess, MsrAddress, MsrBackend, MsrFault};
+///
+/// struct Recorder {
+///     control: MsrAddress,
+///     enabled: u64,
+/// }
+/// impl Facility for Recorder {}
+/// impl FacilityControl for Recorder {
+///     fn suspend<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+///         msr.wrmsr_retrying(self.control, 0)
+///     }
+///     fn resume<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+///         msr.wrmsr_retrying(self.control, self.enabled)
+///     }
+/// }
+/// ```
+///
+/// # Context
+/// Task, on the processor of the counters. An interrupt may come at any time, and calls the facility's methods.
+pub trait FacilityControl: Facility {
+    /// Stops the facility, saves what has to be restored, and clears everything of this owner that the borrower could
+    /// read. Does nothing if the facility is suspended already.
+    ///
+    /// The counters are stopped, and their pending overflows were served, together with the facility.
+    ///
+    /// # Errors
+    /// An access failed. The facility goes on as before.
+    fn suspend<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault>;
+
+    /// Resumes the facility as it was before [`suspend`](Self::suspend), whatever the borrower left in the facility's
+    /// registers and bits of the overflow status. Does nothing if the facility was not suspended.
+    ///
+    /// The counters are still stopped, where a global control register stops them.
+    ///
+    /// # Errors
+    /// An access failed. The facility stays suspended.
+    fn resume<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault>;
+}
+
+impl<F: FacilityControl + ?Sized> FacilityControl for &mut F {
+    fn suspend<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        (**self).suspend(msr)
+    }
+
+    fn resume<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        (**self).resume(msr)
+    }
+}
+
+impl FacilityControl for () {
+    fn suspend<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
+        Ok(())
+    }
+
+    fn resume<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
+        Ok(())
+    }
+}
+
+impl<A: FacilityControl, B: FacilityControl> FacilityControl for (A, B) {
+    fn suspend<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        self.0.suspend(msr)?;
+        self.1.suspend(msr).inspect_err(|_| {
+            let _ = self.0.resume(msr);
+        })
+    }
+
+    fn resume<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        let (first, second) = (self.0.resume(msr), self.1.resume(msr));
+        first.and(second)
+    }
+}
