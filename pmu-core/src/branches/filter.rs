@@ -81,8 +81,8 @@ impl BranchFilter {
         self.kinds.contains(kind)
     }
 
-    /// Returns whether this filter selects every branch that `other` selects. Either both filters or neither must
-    /// record a call stack.
+    /// Returns whether this filter selects every branch that `other` selects. The result is `false` if only one of the
+    /// two filters records a call stack.
     pub const fn contains(self, other: Self) -> bool {
         (self.user || !other.user)
             && (self.kernel || !other.kernel)

@@ -118,7 +118,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
 
     /// Returns the information on a source on this processor, whose counters were verified when the session took them.
     /// If this core of a hybrid machine lacks the source's event, the source is unsupported, even if the interface's
-    /// [`query`](crate::ProfileInterface::query) supports it.
+    /// [`query`](crate::ProfileInterface::query) reports it as supported.
     pub fn query(&self, source: KProfileSource) -> SourceInformation {
         let mut information = declared_information(self.interface(), source);
         let available = if let Some((added, _)) = self.added_source(source) {

@@ -77,8 +77,8 @@ impl Event {
         }
     }
 
-    /// Creates an event from an event select: its event number, unit mask and qualifiers. If the select has neither
-    /// mode bit (16, 17), the event counts at every privilege level.
+    /// Creates an event from an event select: its event number, unit mask and qualifiers. If both mode bits of the
+    /// select (16, 17) are clear, the event counts at every privilege level.
     ///
     /// Opening the event fails if `select` has bit 20 (interrupt) or bit 22 (enable), which the session sets itself.
     ///

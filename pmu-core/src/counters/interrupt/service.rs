@@ -16,11 +16,11 @@ use crate::platform::Platform;
 /// them, and reports each completed period to `overflowed` once. After the call, the next overflow interrupts again.
 ///
 /// `memory` is the memory of this processor's counters. If no session has taken this memory, `service` accesses no
-/// register. It then returns [`NotOurs`](Claim::NotOurs), except that it may claim the first interrupt after a
+/// register. It then returns [`NotOurs`](crate::Claim::NotOurs), except that it may claim the first interrupt after a
 /// [`shut_down`](crate::CounterSession::shut_down) as spurious.
 ///
-/// If an interrupt interrupts this call and calls `service` again, the nested call returns [`Ours`](Claim::Ours) at
-/// once. The outer call then makes another pass over the counters.
+/// If an interrupt handler interrupts this call and calls `service`, the nested call returns
+/// [`Ours`](crate::Claim::Ours) at once. The outer call then makes another pass over the counters.
 ///
 /// ```
 /// # use pmu_core::{Claim, CounterMemory, EventSource, MsrBackend, Platform};
@@ -46,7 +46,7 @@ use crate::platform::Platform;
 /// Returns the first access that failed after one retry, and the faulted counters, which may no longer count or
 /// interrupt. The counters of the other events in the same groups are faulted, too. The events of faulted counters do
 /// not run. The remaining accesses are still attempted. The caller treats the interrupt as
-/// [`OursAndMore`](Claim::OursAndMore).
+/// [`OursAndMore`](crate::Claim::OursAndMore).
 ///
 /// If the overflow status can be neither read nor cleared, the LVT entry is left [masked](ServiceError::masked). Until
 /// [`reprogram`](crate::CounterSession::reprogram), later calls access no register.
@@ -63,14 +63,15 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
 }
 
 /// Services the performance interrupt as [`service`] does, together with a [`Facility`] beside the counters, such as
-/// branch records. `overflowed` also receives the facility, which has collected what belongs to the overflow.
+/// branch records. `overflowed` also receives a reference to the facility, which has collected its records of the
+/// overflow.
 ///
-/// The facility is moved into the call: a description of the hardware, with references to memory that the embedder
-/// lends. `()` is no facility; then the call is [`service`]. A pair is two facilities.
+/// The facility is moved into the call. It is a description of the hardware, with references to memory that the
+/// embedder lends. With `()`, which is no facility, the call does the same as [`service`]. A pair is two facilities.
 ///
-/// The claim includes the interrupts for which the facility accounts. The facility's bits of the status are
-/// acknowledged together with the counters' bits, and are not among [`others`](Serviced::others). A facility that is
-/// served [alone](Facility::ALONE) is also served if no session has taken the memory, or if the LVT entry is masked.
+/// The claim includes the facility's own interrupts. The facility's bits of the status are acknowledged together with
+/// the counters' bits, and are not in [`others`](Serviced::others). A facility that is served [alone](Facility::ALONE)
+/// is also served if no session has taken the memory, or if the LVT entry is masked.
 ///
 /// ```
 /// # use pmu_core::{Claim, CounterMemory, EventSource, Facility, MsrBackend, Platform};
@@ -89,11 +90,11 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
 /// ```
 ///
 /// # Context
-/// That of [`service`].
+/// The same as for [`service`].
 ///
 /// # Errors
-/// Those of [`service`]. If the facility fails, the error names the facility's first access that failed. All overflows
-/// are reported nevertheless.
+/// The errors of [`service`]. If the facility fails, the error names the facility's first access that failed. All
+/// overflows are still reported.
 #[inline]
 pub fn service_with<S: EventSource, M: MsrBackend, P: Platform, B: Facility>(
     source: &S,
