@@ -6,13 +6,13 @@ use crate::counters::shared::memory::CounterMemory;
 use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
 
-/// Hardware beside the counters that shares their interrupt, such as branch records: what
-/// [`service_with`](crate::service_with) does for this hardware.
+/// Hardware beside the counters that shares the performance interrupt, such as branch records.
+/// [`service_with`](crate::service_with) calls this trait's methods while it services the interrupt.
 ///
-/// Each method has a default that accesses no register, so an implementation consists of the methods that its hardware
-/// needs. `()` is no facility, and costs nothing. A pair is two facilities; pairs nest.
+/// Each method has a default that accesses no register, so an implementation has only the methods that its hardware
+/// needs. `()` is no facility, and costs nothing. A pair is two facilities. Pairs can be nested.
 ///
-/// One interrupt calls the methods in this order, once for each pass over the counters:
+/// `service_with` makes one or more passes over the counters. The steps of a pass are:
 /// 1. [`begin`](Self::begin), before any other access.
 /// 2. The counters are stopped, if the driver stops them, and the overflow status is read.
 /// 3. [`collect`](Self::collect), before an overflow is acknowledged or reported, and before a counter is loaded.
@@ -20,8 +20,9 @@ use crate::msr::fault::MsrFault;
 ///    reported together with a reference to the facility, so that a handler can read what `collect` stored.
 /// 5. [`end`](Self::end), after the counters run again.
 ///
-/// A facility that `service_with` owns is small: commonly a description of the hardware and a reference to memory that
-/// the embedder lends. What the handler wants of it has to be in this memory, or behind interior mutability.
+/// A facility is small, because it is moved into `service_with`: commonly it is a description of the hardware and a
+/// reference to memory that the embedder lends. Data for the handler has to be in this memory, or behind interior
+/// mutability.
 ///
 /// Records of a fake trace buffer, which raises the counters' interrupt when the buffer is full:
 ///
@@ -49,34 +50,36 @@ use crate::msr::fault::MsrFault;
 /// ```
 ///
 /// # Context
-/// Any context, including interrupt and NMI. No method takes a lock, allocates or panics, and each ends after a bounded
-/// number of steps. An interrupt that comes meanwhile calls no method: the service under way makes another pass.
+/// Any context, including interrupt and NMI. No method takes a lock, allocates or panics, and each method ends after a
+/// bounded number of steps. A nested interrupt calls no method; the interrupted call of `service_with` makes another
+/// pass instead.
 ///
 /// # Errors
-/// A method that fails does what it still can, and returns the first access that failed after one retry. The pass
-/// continues, so no overflow is lost, and `service_with` returns the fault.
+/// A method whose access fails still makes its other accesses, and returns the first access that failed after one
+/// retry. The pass continues, so no overflow is lost, and `service_with` returns the fault.
 pub trait Facility {
-    /// Whether the facility is served where no counter is taken, too, because its interrupt does not depend on a
-    /// counter. The pass then consists of [`begin`](Self::begin), [`collect`](Self::collect) and [`end`](Self::end).
-    /// While the counters are [lent](crate::CounterSession::lend), no facility is served.
+    /// Set if the facility is also served while no session has taken the counters, or while the LVT entry is masked,
+    /// because the facility's interrupt does not depend on a counter. The pass then consists of [`begin`](Self::begin),
+    /// [`collect`](Self::collect) and [`end`](Self::end). While the counters are [lent](crate::CounterSession::lend),
+    /// no facility is served.
     const ALONE: bool = false;
 
-    /// Returns the bits of the global overflow status that belong to the facility. They are acknowledged together with
-    /// the counters' bits, and are not among [`others`](crate::Serviced::others).
+    /// Returns the bits of the global overflow status that belong to the facility. These bits are acknowledged together
+    /// with the counters' bits, and are not in [`others`](crate::Serviced::others).
     #[inline]
     fn status_bits(&self) -> u64 {
         0
     }
 
-    /// Returns those of the session's counters whose overflows the facility reports itself. The pass acknowledges their
-    /// overflows, and neither reports them nor loads the counters.
+    /// Returns the counters of the session whose overflows the facility itself reports. The pass acknowledges the
+    /// overflows of these counters, but neither reports the overflows nor loads the counters.
     #[inline]
     fn own_counters(&self) -> CounterSet {
         CounterSet::NONE
     }
 
-    /// Begins a pass, before any other register is accessed. Recording that the processor does not freeze is stopped
-    /// here.
+    /// Begins a pass, before any other register is accessed. If the processor does not freeze the facility's recording,
+    /// this method stops the recording.
     ///
     /// # Errors
     /// An access failed.
@@ -86,8 +89,8 @@ pub trait Facility {
     }
 
     /// Reads what the facility recorded, before the acknowledgement lets the facility record again. Returns the number
-    /// of interrupts that the facility accounts for, which the [`Claim`](crate::Claim) includes: 0 if the facility only
-    /// adds to counters' overflows, or did not interrupt.
+    /// of the facility's own interrupts, which the [`Claim`](crate::Claim) includes. The number is 0 if the facility
+    /// did not interrupt, or only adds records to the counters' overflows.
     ///
     /// # Errors
     /// An access failed.
@@ -96,8 +99,8 @@ pub trait Facility {
         Ok(0)
     }
 
-    /// Ends a pass, after the counters run again. Recording that the interrupt or [`begin`](Self::begin) stopped is
-    /// started here.
+    /// Ends a pass, after the counters run again. If the interrupt or [`begin`](Self::begin) stopped the recording,
+    /// this method starts it again.
     ///
     /// # Errors
     /// An access failed.
@@ -107,14 +110,15 @@ pub trait Facility {
     }
 }
 
-/// Overflows of an interrupt that a [`Facility`] shares, as the facility collects what it recorded.
+/// The overflows of one pass, for a [`Facility`] that collects what it recorded.
 #[derive(Clone, Copy, Debug)]
 pub struct Interrupted<'a> {
-    /// The global overflow status, other owners' bits included. 0 without such a status, without counters, or if the
-    /// status could not be read.
+    /// The global overflow status, including other owners' bits. The value is 0 if there is no such status, if no
+    /// counters are taken, or if the status could not be read.
     pub status: u64,
-    /// The session's counters that overflowed, without the facility's [own](Facility::own_counters). Where no status
-    /// tells of overflows, any of these counters may have overflowed: their values are read after the facility.
+    /// The session's counters that overflowed, without the facility's [own](Facility::own_counters). On a processor
+    /// without an overflow status, any of these counters may have overflowed, because their values are read only after
+    /// the facility.
     pub overflowed: CounterSet,
     pub(crate) memory: &'a CounterMemory,
 }
@@ -136,10 +140,44 @@ impl Interrupted<'_> {
     }
 }
 
-/// No facility.
+/// No facility: no method does anything.
 impl Facility for () {}
 
-/// Two facilities. Both are always called, the second one also if the first one fails.
+/// The facility behind the reference.
+impl<F: Facility + ?Sized> Facility for &mut F {
+    const ALONE: bool = F::ALONE;
+
+    #[inline]
+    fn status_bits(&self) -> u64 {
+        (**self).status_bits()
+    }
+
+    #[inline]
+    fn own_counters(&self) -> CounterSet {
+        (**self).own_counters()
+    }
+
+    #[inline]
+    fn begin<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        (**self).begin(msr)
+    }
+
+    #[inline]
+    fn collect<M: MsrBackend>(
+        &mut self,
+        msr: &M,
+        interrupted: Interrupted<'_>,
+    ) -> Result<u32, MsrFault> {
+        (**self).collect(msr, interrupted)
+    }
+
+    #[inline]
+    fn end<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        (**self).end(msr)
+    }
+}
+
+/// Two facilities. Both are always called: the second facility is called even if the first one fails.
 impl<A: Facility, B: Facility> Facility for (A, B) {
     const ALONE: bool = A::ALONE || B::ALONE;
 
