@@ -50,6 +50,7 @@ pub use counters::events::saved::SavedEvent;
 pub use counters::events::thread_event::ThreadEvent;
 pub use counters::hooks::event_source::EventSource;
 pub use counters::hooks::facility::{Facility, Interrupted};
+pub use counters::hooks::facility_control::FacilityControl;
 pub use counters::hooks::opened_events::OpenedEvents;
 pub use counters::interrupt::claim::{Claim, Serviced};
 pub use counters::interrupt::overflow::EventOverflow;

@@ -2,4 +2,5 @@
 
 pub(crate) mod event_source;
 pub(crate) mod facility;
+pub(crate) mod facility_control;
 pub(crate) mod opened_events;

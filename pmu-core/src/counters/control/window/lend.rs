@@ -8,8 +8,9 @@ use crate::counters::control::window::lent_counters::LentCounters;
 use crate::counters::control::window::restore::Values;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_source::EventSource;
+use crate::counters::hooks::facility_control::FacilityControl;
 use crate::counters::interrupt::overflow::EventOverflow;
-use crate::counters::interrupt::service::service;
+use crate::counters::interrupt::service::service_with;
 use crate::counters::names::counter_id::{CounterSet, MAX_COUNTERS};
 use crate::counters::shared::entry::EventState;
 use crate::counters::shared::slot::SlotState;
@@ -27,9 +28,10 @@ use crate::platform::Platform;
 /// - [`shut_down`](CounterSession::shut_down) still stops the counters.
 /// - Overflow bits that the borrower left set in the status register, and values that it left in
 ///   [added](LentCounters::add_unowned) counters, are never cleared.
+/// - A [facility](FacilityControl) that was suspended stays suspended.
 #[must_use = "the counters are lent until the window ends"]
 #[derive(Debug)]
-pub struct CounterWindow<'c, 'a, S, M, P> {
+pub struct CounterWindow<'c, 'a, S, M, P, F = ()> {
     counters: &'c mut CounterSession<'a, S, M, P>,
     lent: LentCounters,
     /// The session's declared counters; during the window, those that it lends.
@@ -38,6 +40,7 @@ pub struct CounterWindow<'c, 'a, S, M, P> {
     gate: u64,
     /// Values of the counters that ran, in the order of their bits.
     values: Values,
+    facility: F,
 }
 
 impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {
@@ -98,8 +101,45 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     pub fn lend(
         &mut self,
         now: u64,
-        overflowed: impl FnMut(EventOverflow),
+        mut overflowed: impl FnMut(EventOverflow),
     ) -> Result<CounterWindow<'_, 'a, S, M, P>, CounterError> {
+        self.lend_with(now, (), move |overflow, ()| overflowed(overflow))
+    }
+
+    /// Lends the session's counters as [`lend`](Self::lend) does, and suspends a facility beside the counters, such as
+    /// branch records, until the window ends. A facility that records on this processor is passed to each window:
+    /// otherwise the facility would record the borrower, and show the borrower what it recorded before.
+    ///
+    /// A pending overflow is served together with the facility, as by [`service_with`](crate::service_with).
+    ///
+    /// ```
+    /// # use pmu_core::{
+    /// #     CounterError, CounterSession, EventSource, FacilityControl, LentCounters, MsrBackend, Platform,
+    /// # };
+    /// # fn enter_guest(_: &mut LentCounters) {}
+    /// /// The recorder neither records the guest, nor shows it what it recorded of the host.
+    /// fn run_guest<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     recorder: &mut impl FacilityControl,
+    ///     clock: impl Fn() -> u64,
+    /// ) -> Result<(), CounterError> {
+    ///     let mut window = counters.lend_with(clock(), recorder, |_, _| ())?;
+    ///     enter_guest(window.lent());
+    ///     Ok(window.end(clock())?)
+    /// }
+    /// ```
+    ///
+    /// # Context
+    /// That of [`lend`](Self::lend).
+    ///
+    /// # Errors
+    /// Those of [`lend`](Self::lend). After an error, the facility is not suspended.
+    pub fn lend_with<F: FacilityControl>(
+        &mut self,
+        now: u64,
+        mut facility: F,
+        overflowed: impl FnMut(EventOverflow, &F),
+    ) -> Result<CounterWindow<'_, 'a, S, M, P, F>, CounterError> {
         let was_lent = self.memory.is_lent();
         let own = if was_lent { self.candidates() } else { self.own() };
         if own.is_empty() || !self.is_open() {
@@ -107,10 +147,15 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         }
         let control = &self.memory.global_control;
         let (gate, values) = if was_lent {
+            facility.suspend(&self.msr).map_err(CounterError::Access)?;
             (own.bits(), self.begin_anew(own))
         } else {
             let gate = control.load(Relaxed) & own.bits();
-            let stopped = self.stop_all(own).and_then(|()| self.settle(own, overflowed));
+            let stopped = self.stop_all(own).and_then(|()| {
+                let values = self.settle(own, &mut facility, overflowed)?;
+                facility.suspend(&self.msr).map_err(CounterError::Access)?;
+                Ok(values)
+            });
             (gate, stopped.map_err(|error| self.undo(own, gate, error))?)
         };
         self.table().opened().for_each(|(event, entry)| self.add_time(event, entry, now));
@@ -118,7 +163,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         let mut lent = LentCounters::unowned(own, control.load(Relaxed));
         lent.set_programmed(was_lent);
         let declared = core::mem::replace(&mut self.declared, own);
-        Ok(CounterWindow { counters: self, lent, declared, gate, values })
+        Ok(CounterWindow { counters: self, lent, declared, gate, values, facility })
     }
 
     /// Stops these counters: all together by the global control register, or without one, each that runs.
@@ -137,15 +182,16 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
 
     /// Reads the running counters, which are stopped now. First serves the overflows whose interrupts have not come
     /// yet.
-    fn settle(
+    fn settle<F: FacilityControl>(
         &self,
         own: CounterSet,
-        overflowed: impl FnMut(EventOverflow),
+        facility: &mut F,
+        mut overflowed: impl FnMut(EventOverflow, &F),
     ) -> Result<Values, CounterError> {
         let pending = match self.unit().global() {
             Some(global) => {
                 let status = self.rdmsr_retrying(global.status).map_err(CounterError::Access)?;
-                status & (own.bits() | global.frozen) != 0
+                status & (own.bits() | global.frozen | facility.status_bits()) != 0
             }
             None => match self.read_values(own)? {
                 (values, false) => return Ok(values),
@@ -153,7 +199,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             },
         };
         if pending {
-            let served = service(&self.source, &self.msr, &self.platform, self.memory, overflowed);
+            let (msr, platform) = (&self.msr, &self.platform);
+            let report = |overflow, facility: &&mut F| overflowed(overflow, facility);
+            let served = service_with(&self.source, msr, platform, self.memory, facility, report);
             self.memory.expect_spurious(
                 served.map_err(|error| CounterError::Faulted(error.fault))?.claim.interrupts(),
             );
@@ -218,7 +266,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     }
 }
 
-impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> {
+impl<S: EventSource, M: MsrBackend, P: Platform, F: FacilityControl>
+    CounterWindow<'_, '_, S, M, P, F>
+{
     /// Returns the lent counters, to pass to the borrower.
     pub const fn lent(&mut self) -> &mut LentCounters {
         &mut self.lent
@@ -251,9 +301,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> 
     /// Task, on the processor on which the counters were lent. An interrupt may come at any time.
     ///
     /// # Errors
-    /// Returns the counters that could not be restored, and the first failed access. All other counters run.
+    /// Returns the counters that could not be restored, and the first failed access. All other counters run. If the
+    /// facility could not be resumed, the failed access is its, and the facility stays suspended.
     pub fn end(self, now: u64) -> Result<(), WindowError> {
-        let Self { counters, lent, declared, gate, values } = self;
+        let Self { counters, lent, declared, gate, values, mut facility } = self;
         let own = counters.declared;
         let (ran, mut failures) = (counters.running(own), Failures::default());
         if lent.programmed {
@@ -264,6 +315,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> 
         // one.
         let interrupted = counters.memory.take_back(own);
         counters.declared = declared;
+        if let Err(fault) = facility.resume(&counters.msr) {
+            failures.fault.get_or_insert(fault);
+        }
         counters.restore_controls(own, &mut failures);
         if interrupted && !counters.memory.is_muted() {
             counters.platform.unmask_performance_interrupt();
