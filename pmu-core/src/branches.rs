@@ -1,9 +1,9 @@
 //! Branch records: the last branches that a processor took, kept by the processor itself.
 //!
-//! This floor is above the counters, because [`interrupt`] collects the records in the counters' interrupt, and beside
-//! the profile sources. [`recorder`] and [`switch`] are a task's side. Both sides use [`access`], the register
-//! accesses, and [`memory`], to which the records are read. [`unit`] describes a processor's records as data. The
-//! vocabulary is in [`record`], [`filter`] and [`kind`].
+//! This module uses the counters, because [`interrupt`] collects the records in the counters' interrupt. The module is
+//! independent of the profile sources. [`recorder`] and [`switch`] are the operations of tasks. Tasks and the interrupt
+//! use [`access`], the register accesses, and [`memory`], which receives the records. [`unit`] describes a processor's
+//! records as data. [`record`], [`filter`] and [`kind`] are the types of the other modules.
 
 pub(crate) mod access;
 pub(crate) mod error;

@@ -1,4 +1,4 @@
-//! The register accesses of both sides, the task's and the interrupt's.
+//! The register accesses that tasks and the interrupt make.
 
 use crate::branches::memory::BranchMemory;
 use crate::branches::record::RawBranch;

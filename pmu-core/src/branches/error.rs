@@ -72,20 +72,20 @@ impl core::error::Error for NoBranches {
 pub enum BranchError {
     /// The memory belongs to another recorder that was not shut down.
     MemoryInUse,
-    /// The lent memory has room for fewer records than the processor keeps.
+    /// The [`BranchMemory`](crate::BranchMemory) has room for fewer records than the processor keeps.
     InsufficientMemory {
         /// Records that the processor keeps.
         needed: usize,
         /// Records for which there is room.
         lent: usize,
     },
-    /// A record does not read back the value written to it. The processor lacks the records, although it declares them.
+    /// A value written to a record was not read back. The processor lacks the records, although it declares them.
     Unresponsive,
-    /// The processor cannot freeze its records, or does not keep the freeze bit that was written.
+    /// The processor cannot freeze its records, or the freeze bit reads back 0 after it was set.
     FreezeUnsupported,
-    /// The filter selects no branch, or is a call stack on a processor that keeps none.
+    /// The filter selects no branch, or is a call stack on a processor that cannot record call stacks.
     FilterUnsupported(BranchFilter),
-    /// The recording was never started, so it cannot go on.
+    /// The recording was never started, so it cannot be resumed.
     NotStarted,
     /// The records were saved on a processor with another format or another number of records.
     SavedElsewhere,
@@ -93,7 +93,7 @@ pub enum BranchError {
     ShutDown,
     /// A register access failed, and the processor does not record.
     Access(MsrFault),
-    /// A register access failed, and the processor is presumed to record: its recording could not be stopped.
+    /// A register access failed, and the recording could not be stopped. The processor is presumed to record.
     Faulted(MsrFault),
 }
 

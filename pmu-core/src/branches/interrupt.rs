@@ -9,9 +9,9 @@ use crate::counters::hooks::facility::{Facility, Interrupted};
 use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
 
-/// A processor's branch records in its performance interrupt: what [`service_with`](crate::service_with) takes, and
-/// what it gives to the handler together with an overflow. Also what
-/// [`BranchRecorder::read`](crate::BranchRecorder::read) returns to a task.
+/// A processor's branch records in its performance interrupt. [`service_with`](crate::service_with) takes this value,
+/// and gives it to the handler together with each overflow. [`BranchRecorder::read`](crate::BranchRecorder::read)
+/// returns such a value to a task.
 ///
 /// ```
 /// use pmu_core::{
@@ -33,8 +33,8 @@ use crate::msr::fault::MsrFault;
 /// ```
 ///
 /// # Context
-/// Any context, including interrupt and NMI. The records are read to the lent memory, one after the other; nothing of
-/// them is on the stack.
+/// Any context, including interrupt and NMI. The records are read into the lent memory one by one, and take no room on
+/// the stack.
 #[derive(Clone, Copy, Debug)]
 pub struct Branches<'a> {
     unit: &'a BranchUnit,
@@ -48,9 +48,9 @@ pub struct Branches<'a> {
 }
 
 impl<'a> Branches<'a> {
-    /// Creates the interrupt's side of a processor's branch records. `memory` is the memory of this processor's
-    /// [`BranchRecorder`](crate::BranchRecorder). While no recorder has it, or the recorder does not record, the
-    /// interrupt accesses no register for it, and there are no branches.
+    /// Creates the value with which an interrupt handler reads a processor's branch records. `memory` is the memory of
+    /// this processor's [`BranchRecorder`](crate::BranchRecorder). If no recorder has the memory, or the recorder does
+    /// not record, the interrupt accesses no register of the branch records, and the value has no branches.
     pub const fn new(unit: &'a BranchUnit, memory: &'a BranchMemory) -> Self {
         Self { unit, memory, found: 0, len: 0, is_frozen: false, stopped: false }
     }
@@ -60,9 +60,9 @@ impl<'a> Branches<'a> {
         Self { len, ..Self::new(unit, memory) }
     }
 
-    /// Returns the branches, the newest first. Empty and erroneous records are left out.
+    /// Returns the branches, the newest first. Empty and erroneous records are skipped.
     ///
-    /// The records are decoded as the iterator goes.
+    /// Each record is decoded when the iterator reaches it.
     pub fn iter(&self) -> impl Iterator<Item = Branch> + use<'a> {
         let (unit, len) = (self.unit, self.len);
         let aborted = |record| {
@@ -88,12 +88,12 @@ impl<'a> Branches<'a> {
         self.memory.slots().iter().take(self.len.into()).map(|slot| slot.load())
     }
 
-    /// Returns whether the processor froze the records when it raised the interrupt, so that none of them is of the
-    /// interrupt handler.
+    /// Returns whether the processor froze the records when it raised the interrupt, so that no record is of a branch
+    /// in the interrupt handler.
     ///
-    /// If it returns `false`, and the filter records branches of the kernel, then the newest records may be those of
-    /// the handler's way to [`service_with`](crate::service_with). For branches that a task has read it returns
-    /// `false`, too.
+    /// If the result is `false`, and the filter records branches of the kernel, the newest records may be branches of
+    /// the handler before its call of [`service_with`](crate::service_with). For branches that a task has read, the
+    /// result is `false`, too.
     pub const fn is_frozen(&self) -> bool {
         self.is_frozen
     }

@@ -1,4 +1,4 @@
-//! The memory that a processor's branch records are read to.
+//! The memory into which a processor's branch records are read.
 
 use core::ops::Deref;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -8,9 +8,9 @@ use crate::branches::record::RawBranch;
 
 /// Memory for the branch records of one processor: 24 bytes per record, and 16 bytes for the processor.
 ///
-/// The embedder lends the memory, commonly from a static array with one element per processor. The interrupt reads the
-/// records to this memory, so that they take no room on its stack. The memory also tells the interrupt whether the
-/// processor records. `&BranchMemory<[BranchSlot; N]>` coerces to `&BranchMemory`.
+/// The embedder lends the memory, which is commonly an element of a static array with one element per processor. The
+/// interrupt reads the records into this memory, so the records take no room on the stack. The memory also tells the
+/// interrupt whether the processor records. `&BranchMemory<[BranchSlot; N]>` coerces to `&BranchMemory`.
 ///
 /// ```
 /// use pmu_core::{BranchMemory, BranchSlot};
@@ -65,8 +65,8 @@ impl BranchSlot {
 }
 
 impl<const N: usize> BranchMemory<[BranchSlot; N]> {
-    /// Creates memory with room for `N` records. A processor needs as many as its unit is
-    /// [deep](crate::BranchUnit::depth): 32 suffice for every processor known today.
+    /// Creates memory with room for `N` records. A processor needs room for all its
+    /// [records](crate::BranchUnit::depth): 32 suffice for every processor known today.
     pub const fn new() -> Self {
         Self {
             control: AtomicU64::new(0),
@@ -126,14 +126,14 @@ impl BranchMemory {
         self.mode.fetch_and(!clear, Release);
     }
 
-    /// Releases the memory of a recorder that ended without [`shut_down`](crate::BranchRecorder::shut_down), as after a
-    /// crash or panic of its driver. The processor keeps recording until the next recorder is taken.
+    /// Releases the memory of a recorder that ended without [`shut_down`](crate::BranchRecorder::shut_down), for
+    /// example in a panic of its driver. The processor keeps recording until the next recorder is taken.
     ///
     /// # Context
     /// Task, on the processor of this memory, while none of this processor's interrupts is being serviced.
     ///
     /// # Safety
-    /// - The old recorder is not used again. Used again, it would show the branches of one owner to the other.
+    /// - The old recorder is not used again. Otherwise the branches of one owner could be shown to the other owner.
     ///
     /// ```
     /// # use pmu_core::{BranchMemory, BranchSlot};

@@ -1,7 +1,7 @@
-//! The recorder: a task's side of a processor's branch records.
+//! The recorder: operations of a task on a processor's branch records.
 //!
-//! The interrupt may come between any two accesses. It looks at the memory's mode alone: so the mode is set before the
-//! recording is started, and cleared before it is stopped.
+//! The interrupt may come between any two accesses, and looks only at the memory's mode. So the mode is set before the
+//! recording is started, and cleared before the recording is stopped.
 
 use core::marker::PhantomData;
 use core::sync::atomic::Ordering::Relaxed;
@@ -15,12 +15,14 @@ use crate::msr::access::MsrAccess;
 use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
 
-/// The control handle of a processor's branch records: starts, stops and reads them, and switches them with threads.
+/// The control handle of a processor's branch records: starts and stops the recording, reads the records, and switches
+/// them with threads.
 ///
-/// The recorder needs no counter. With counters, [`Branches`] adds the records to the samples of their interrupts.
+/// The recorder needs no counter. If counters interrupt, [`Branches`] adds the records to the counters' samples.
 ///
-/// The recorder cannot move to another thread. Before dropping it, call [`shut_down`](Self::shut_down) on its
-/// processor. Dropping it accesses no register: the processor keeps recording, and the memory stays in use.
+/// The recorder cannot move to another thread. Before dropping the recorder, call [`shut_down`](Self::shut_down) on its
+/// processor. Dropping the recorder accesses no register, so the processor keeps recording, and the memory stays in
+/// use.
 ///
 /// The branches before a chosen moment, without a counter:
 ///
@@ -62,16 +64,16 @@ pub struct BranchRecorder<'a, M> {
 }
 
 impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
-    /// Takes the branch records of the processor that executes the call. Recording and freezing that a predecessor left
-    /// enabled are ended, and the records are cleared.
+    /// Takes the branch records of the processor that executes the call. The call ends recording and freezing that an
+    /// earlier owner left enabled, and clears the records.
     ///
     /// `unit` describes this processor, and `memory` has room for its [records](BranchUnit::depth).
     ///
     /// # Errors
     /// - [`InsufficientMemory`](BranchError::InsufficientMemory), [`MemoryInUse`](BranchError::MemoryInUse): no
     ///   register was accessed.
-    /// - [`Unresponsive`](BranchError::Unresponsive): the processor lacks the records, although it declares them. Some
-    ///   hypervisors answer so.
+    /// - [`Unresponsive`](BranchError::Unresponsive): the processor lacks the records, although it declares them. This
+    ///   happens under some hypervisors.
     /// - [`Access`](BranchError::Access), [`Faulted`](BranchError::Faulted): an access failed. The memory is free
     ///   again.
     pub fn take(
@@ -113,18 +115,18 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     }
 
     /// Makes the processor freeze the records when it raises the performance interrupt, until
-    /// [`service_with`](crate::service_with) has read them. None of the records is then of the interrupt handler.
+    /// [`service_with`](crate::service_with) has read them. Then no record is of a branch in the interrupt handler.
     ///
     /// Call this before [`start`](Self::start), and only where this processor's interrupts are serviced with
     /// [`Branches`]: **every** performance interrupt freezes the records, and only `Branches` releases them. Without
     /// freezing, `Branches` stops the recording as the service begins.
     ///
-    /// A [call stack](BranchFilter::call_stack) is never frozen, whatever was asked for: an interrupt near a call or a
-    /// return would break it.
+    /// A [call stack](BranchFilter::call_stack) is never frozen, even after this call, because an interrupt near a call
+    /// or a return would corrupt the call stack.
     ///
     /// # Errors
-    /// - [`FreezeUnsupported`](BranchError::FreezeUnsupported): the processor cannot freeze its records, or the
-    ///   processor or a hypervisor does not keep the freeze bit that was written.
+    /// - [`FreezeUnsupported`](BranchError::FreezeUnsupported): the processor cannot freeze its records, or the freeze
+    ///   bit reads back 0 after it was set.
     /// - [`Access`](BranchError::Access): an access failed; the records do not freeze.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn freeze_on_interrupt(&mut self) -> Result<(), BranchError> {
@@ -158,9 +160,9 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     }
 
     /// Clears the records and starts to record the branches that `filter` selects. Returns the branches that are
-    /// recorded: these, or more where the processor cannot select them alone.
+    /// recorded, which may be more than `filter` selects: see [`BranchUnit::recorded`].
     ///
-    /// If the processor records already, the recording is stopped before.
+    /// If the processor already records, the call first stops the recording.
     ///
     /// # Errors
     /// - [`FilterUnsupported`](BranchError::FilterUnsupported): nothing was changed.
@@ -189,8 +191,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
 
     /// Stops the recording. The records stay as they are, and [`read`](Self::read) returns them.
     ///
-    /// Where the recording [holds the interrupt](BranchUnit::holds_interrupt), a task calls this before the processor
-    /// goes idle and before the counter is stopped, and [`resume`](Self::resume) afterward.
+    /// If the recording [holds the interrupt](BranchUnit::holds_interrupt), a task calls `stop` before the processor
+    /// goes idle and before the counter is stopped, and calls [`resume`](Self::resume) afterwards.
     ///
     /// # Errors
     /// [`Faulted`](BranchError::Faulted): the processor is presumed to record as before.
@@ -200,9 +202,9 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         self.halt().map(|_| ())
     }
 
-    /// Goes on with the recording after [`stop`](Self::stop) or [`read`](Self::read), without clearing the records.
+    /// Continues the recording after [`stop`](Self::stop) or [`read`](Self::read), without clearing the records.
     ///
-    /// Where the recording [holds the interrupt](BranchUnit::holds_interrupt), it begins anew with the first record.
+    /// A recording that [holds the interrupt](BranchUnit::holds_interrupt) begins again with the first record.
     ///
     /// # Errors
     /// - [`NotStarted`](BranchError::NotStarted): no recording was started.
@@ -223,7 +225,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
 
     /// Stops the recording, and reads the records: the branches before this call.
     ///
-    /// [`resume`](Self::resume) goes on with the recording. The records stay in the memory until then.
+    /// [`resume`](Self::resume) continues the recording. Until then the records stay in the memory.
     ///
     /// ```
     /// # use pmu_core::{BranchError, BranchRecorder, MsrBackend};
@@ -253,8 +255,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         Ok(Branches::of(self.unit, self.memory, len))
     }
 
-    /// Forgets all records, and leaves the recording as it is. A recorder of all threads calls this at each thread
-    /// switch, so that no thread's branches are shown together with another's: records do not say whose they are.
+    /// Clears all records, and does not change the recording. If all threads are recorded, a kernel calls this at each
+    /// thread switch, so that branches of two threads are not mixed: a record does not tell its thread.
     ///
     /// # Errors
     /// - [`Access`](BranchError::Access): an access failed, and the processor does not record; the next
@@ -291,8 +293,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         Ok(())
     }
 
-    /// Returns whether the processor records. `false` if an interrupt stopped the recording, and could not start it
-    /// again.
+    /// Returns whether the processor records. Returns `false` if an interrupt stopped the recording and could not start
+    /// it again.
     pub fn is_recording(&self) -> bool {
         self.is_open && self.memory.mode() & (RECORDING | LOST) == RECORDING
     }

@@ -3,11 +3,11 @@
 use crate::branches::record::RawBranch;
 use crate::branches::unit::BranchFormat;
 
-/// Branch records of a thread that does not run: a call stack, which goes on when the thread does.
+/// Branch records of a thread that does not run: a call stack, which continues when the thread runs again.
 ///
-/// [`BranchRecorder::switch_out`](crate::BranchRecorder::switch_out) saves them, and
-/// [`switch_in`](crate::BranchRecorder::switch_in) brings them back, on any processor with the same records. The
-/// thread's owner keeps the value, commonly beside the thread's registers.
+/// [`BranchRecorder::switch_out`](crate::BranchRecorder::switch_out) saves the records, and
+/// [`switch_in`](crate::BranchRecorder::switch_in) restores them, on any processor with the same format and number of
+/// records. The thread's owner keeps the value, commonly beside the thread's registers.
 ///
 /// ```
 /// use pmu_core::SavedBranches;
@@ -32,7 +32,7 @@ impl<const N: usize> SavedBranches<N> {
         Self { records: [empty; N], len: 0, newest: 0, format: None }
     }
 
-    /// Forgets the records, as of a thread that begins a new program.
+    /// Discards the records, for example when the thread begins a new program.
     pub fn clear(&mut self) {
         *self = Self::new();
     }

@@ -6,11 +6,11 @@ use crate::branches::saved::SavedBranches;
 use crate::msr::backend::MsrBackend;
 
 impl<M: MsrBackend> BranchRecorder<'_, M> {
-    /// Ends the recording of a thread that leaves the processor: stops it, saves the records if `saved` is given, and
-    /// clears them. So no other thread, guest or owner meets them.
+    /// Ends the recording of a thread that leaves the processor: stops the recording, saves the records if `saved` is
+    /// given, and clears the records. So no other thread, guest or owner can read them.
     ///
-    /// Only a [call stack](crate::BranchFilter::call_stack) is worth saving: other records are of the time before the
-    /// thread left. Where the processor has no call stack, give `None`.
+    /// Only a [call stack](crate::BranchFilter::call_stack) is worth saving: other records only show the branches
+    /// before the thread left. If the processor cannot record call stacks, pass `None`.
     ///
     /// ```
     /// # use pmu_core::{BranchError, BranchRecorder, MsrBackend, SavedBranches};
@@ -26,9 +26,9 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     ///
     /// # Errors
     /// - [`SavedElsewhere`](BranchError::SavedElsewhere): `saved` has no room for the records; nothing was changed.
-    /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped, and goes on.
+    /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped, and continues.
     /// - [`Access`](BranchError::Access): an access failed, and the processor does not record. `saved` has the newest
-    ///   records, up to the one that could not be read.
+    ///   records, up to the record that could not be read.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn switch_out<const N: usize>(
         &mut self,
@@ -72,8 +72,8 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
         read.map_err(BranchError::Access)
     }
 
-    /// Records a thread that comes to the processor: brings its saved records back, if there are any, and starts the
-    /// recording with the filter of the last [`start`](Self::start).
+    /// Records a thread that comes to the processor: restores the thread's saved records, if there are any, and starts
+    /// the recording with the filter of the last [`start`](Self::start).
     ///
     /// # Errors
     /// - [`SavedElsewhere`](BranchError::SavedElsewhere): `saved` is of a processor with other records; nothing was
