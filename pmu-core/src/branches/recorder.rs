@@ -117,7 +117,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// Makes the processor freeze the records when it raises the performance interrupt, until
     /// [`service_with`](crate::service_with) has read them. Then no record is of a branch in the interrupt handler.
     ///
-    /// Call this before [`start`](Self::start), and only where this processor's interrupts are serviced with
+    /// Call this before [`start`](Self::start), and only if this processor's interrupts are serviced with
     /// [`Branches`]: **every** performance interrupt freezes the records, and only `Branches` releases them. Without
     /// freezing, `Branches` stops the recording as the service begins.
     ///

@@ -136,7 +136,7 @@ impl SavedEvent {
         self
     }
 
-    /// Returns the event, changed so that its group is counted without it, as by
+    /// Returns the event, changed so that its group is counted without this event, as by
     /// [`disable_event`](crate::CounterSession::disable_event). The first event of a group cannot be disabled: see
     /// [`to_be_started`](Self::to_be_started).
     #[must_use]
@@ -147,8 +147,8 @@ impl SavedEvent {
         self
     }
 
-    /// Returns the event, changed so that it is counted with its group again, whose first event is `first`, as by
-    /// [`enable_event`](crate::CounterSession::enable_event).
+    /// Returns the event, changed so that it is counted with its group again, as by
+    /// [`enable_event`](crate::CounterSession::enable_event). `first` is the first event of the group.
     #[must_use]
     pub const fn enabled(mut self, first: &Self) -> Self {
         let membership = Membership::unpack(self.membership);

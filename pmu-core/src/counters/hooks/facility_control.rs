@@ -1,14 +1,15 @@
-//! The task's side of hardware beside the counters.
+//! Operations of a task on hardware beside the counters.
 
 use crate::counters::hooks::facility::Facility;
 use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
 
-/// The task's side of a [`Facility`]: suspends the facility while the session's counters are
-/// [lent](crate::CounterSession::lend_with), to a guest for instance, and resumes it afterwards.
+/// Operations of a task on a [`Facility`]: suspends the facility while the session's counters are
+/// [lent](crate::CounterSession::lend_with), to a guest for instance, and resumes the facility afterwards.
 ///
-/// The value that a task uses implements this trait, such as a recorder of branches. The window takes `&mut` of this
-/// value, so that the compiler rejects other uses of it until the window ends. `()` is no facility, and a pair is two.
+/// The implementing value is the one that tasks use, such as a recorder of branches. The window borrows this value
+/// mutably, so the compiler rejects other uses of the value until the window ends. `()` is no facility, and a pair is
+/// two facilities.
 ///
 /// A fake facility with one control register, whose value the borrower may change:
 ///
@@ -33,19 +34,19 @@ use crate::msr::fault::MsrFault;
 /// # Context
 /// Task, on the processor of the counters. An interrupt may come at any time, and calls the facility's methods.
 pub trait FacilityControl: Facility {
-    /// Stops the facility, saves what has to be restored, and clears everything of this owner that the borrower could
-    /// read. Does nothing if the facility is suspended already.
+    /// Stops the facility, saves what has to be restored, and clears all data of this owner that the borrower could
+    /// read. Does nothing if the facility is already suspended.
     ///
-    /// The counters are stopped, and their pending overflows were served, together with the facility.
+    /// Before this call, the counters were stopped, and their pending overflows were served together with the facility.
     ///
     /// # Errors
-    /// An access failed. The facility goes on as before.
+    /// An access failed. The facility continues as before the call.
     fn suspend<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault>;
 
     /// Resumes the facility as it was before [`suspend`](Self::suspend), whatever the borrower left in the facility's
     /// registers and bits of the overflow status. Does nothing if the facility was not suspended.
     ///
-    /// The counters are still stopped, where a global control register stops them.
+    /// If the processor has a global control register, the counters are still stopped during this call.
     ///
     /// # Errors
     /// An access failed. The facility stays suspended.

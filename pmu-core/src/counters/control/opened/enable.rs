@@ -16,11 +16,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// - An event that is in no group stops, as by [`stop_event`](Self::stop_event).
     /// - The first event of a group stops the whole group, as by [`stop_group`](Self::stop_group).
-    /// - Any other event of a group stops alone. The group's other events continue without a gap. From here on the
-    ///   group starts without the event, until [`enable_event`](Self::enable_event).
+    /// - Any other event of a group stops by itself, and the group's other events continue without a gap. Until
+    ///   [`enable_event`](Self::enable_event) is called, the group starts without the event.
     ///
-    /// The `enabled` and `running` times of a disabled event do not advance. An event of a group that is not the first
-    /// can be disabled before the group starts.
+    /// The `enabled` and `running` times of a disabled event do not advance. Any event of a group except the first can
+    /// be disabled before the group starts.
     ///
     /// ```
     /// # use pmu_core::{
@@ -43,8 +43,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
     /// - [`NoSuchGroup`](CounterError::NoSuchGroup): some events of the group are not on this processor.
-    /// - [`Faulted`](CounterError::Faulted): the counter's registers do not answer, and what the counter counted since
-    ///   it was last read is lost. The event is disabled.
+    /// - [`Faulted`](CounterError::Faulted): accesses to the counter's registers failed, and what the counter counted
+    ///   since it was last read is lost. The event is disabled.
     pub fn disable_event(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         let entry = self.entry(event)?;
         let Some((group, first)) = self.group_and_first(entry)? else {
@@ -68,13 +68,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// nothing.
     ///
     /// - An event that is in no group starts, as by [`start_event`](Self::start_event).
-    /// - The first event of a group starts the group, as by [`start_group`](Self::start_group), without the events that
+    /// - The first event of a group starts the group, as by [`start_group`](Self::start_group), except the events that
     ///   are [disabled](Self::disable_event).
-    /// - Any other event of a group is counted with the group again. If the group is on counters, the event gets one,
-    ///   and the group's other events continue without a gap unless they have to move. If there is no counter for the
-    ///   event, a group that rotates leaves its counters, and waits for its turn with the event.
+    /// - Any other event of a group is counted with the group again. If the group is on counters, the event gets a
+    ///   counter. The group's other events continue without a gap, unless they have to move to other counters. If there
+    ///   is no counter for the event, a group that rotates leaves its counters, and the whole group waits for its turn.
     ///
-    /// `PERF_IOC_FLAG_GROUP` is one call for each event of the group, the first event last.
+    /// For `PERF_IOC_FLAG_GROUP`, call this for each event of the group, and for the first event last.
     ///
     /// # Errors
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.

@@ -158,8 +158,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - The errors of [`start_event`](Self::start_event). After [`NoFreeCounter`](CounterError::NoFreeCounter) the
     ///   event stays stopped.
     /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): the event has an [extra register](Event::with_extra),
-    ///   which only `start_event` programs, or is [exclusive](Event::exclusive), for which only `start_event` stops
-    ///   others.
+    ///   or is [exclusive](Event::exclusive). Only `start_event` programs extra registers, and stops other events for
+    ///   an exclusive event.
     pub fn start_event_if_free(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         let entry = self.begin_time(event, now)?;
         if entry.needs_more_than_a_counter() {

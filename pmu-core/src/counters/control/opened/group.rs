@@ -15,8 +15,8 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Opens a group of events, which are counted together or not at all. The opened events are not started. The group
-    /// [rotates](Event::rotating), and is [exclusive](Event::exclusive), if its first event is so.
+    /// Opens a group of events, which are counted together or not at all. The opened events are not started. The first
+    /// event decides whether the group [rotates](Event::rotating), and whether it is [exclusive](Event::exclusive).
     ///
     /// ```
     /// # use pmu_core::{

@@ -107,8 +107,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     }
 
     /// Lends the session's counters as [`lend`](Self::lend) does, and suspends a facility beside the counters, such as
-    /// branch records, until the window ends. A facility that records on this processor is passed to each window:
-    /// otherwise the facility would record the borrower, and show the borrower what it recorded before.
+    /// branch records, until the window ends. Pass a facility that records on this processor to each window. Otherwise
+    /// the facility records the borrower's execution, and the borrower can read what the facility recorded before.
     ///
     /// A pending overflow is served together with the facility, as by [`service_with`](crate::service_with).
     ///
@@ -130,10 +130,10 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// ```
     ///
     /// # Context
-    /// That of [`lend`](Self::lend).
+    /// The same as for [`lend`](Self::lend).
     ///
     /// # Errors
-    /// Those of [`lend`](Self::lend). After an error, the facility is not suspended.
+    /// The errors of [`lend`](Self::lend). After an error, the facility is not suspended.
     pub fn lend_with<F: FacilityControl>(
         &mut self,
         now: u64,
@@ -302,7 +302,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform, F: FacilityControl>
     ///
     /// # Errors
     /// Returns the counters that could not be restored, and the first failed access. All other counters run. If the
-    /// facility could not be resumed, the failed access is its, and the facility stays suspended.
+    /// facility could not be resumed, the error has the facility's failed access, and the facility stays suspended.
     pub fn end(self, now: u64) -> Result<(), WindowError> {
         let Self { counters, lent, declared, gate, values, mut facility } = self;
         let own = counters.declared;
