@@ -160,6 +160,51 @@ pub trait InterruptFrame {
     fn call_chain(&self, _visit: &mut dyn FnMut(u64) -> ControlFlow<()>) {}
 }
 
+/// Interrupted context of a kernel that knows nothing more: the values that the processor pushed.
+///
+/// ```
+/// use pmu_core::{InterruptFrame, PlainFrame};
+/// # struct TrapFrame { rip: u64, cs: u64, rflags: u64 }
+/// # fn processor() -> usize { 0 }
+/// /// What the handler makes of the kernel's trap frame.
+/// fn plain(frame: &TrapFrame) -> PlainFrame {
+///     PlainFrame { pc: frame.rip, cs: frame.cs as u16, flags: frame.rflags, processor: processor(), process: None }
+/// }
+/// # assert_eq!(plain(&TrapFrame { rip: 1, cs: 8, rflags: 2 }).pc(), 1);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct PlainFrame {
+    /// Address that the interrupt returns to.
+    pub pc: u64,
+    /// Code segment selector of the interrupted code.
+    pub cs: u16,
+    /// RFLAGS of the interrupted code.
+    pub flags: u64,
+    /// System-wide index of the interrupted processor.
+    pub processor: usize,
+    /// Process whose address space is loaded; `None` if there is no such process.
+    pub process: Option<ProcessId>,
+}
+
+impl InterruptFrame for PlainFrame {
+    fn pc(&self) -> u64 {
+        self.pc
+    }
+    fn cs(&self) -> u16 {
+        self.cs
+    }
+    fn flags(&self) -> u64 {
+        self.flags
+    }
+    fn processor(&self) -> ProcessorNumber {
+        ProcessorNumber::from_index(self.processor as u16)
+    }
+    fn process(&self) -> Option<ProcessId> {
+        self.process
+    }
+}
+
 impl<F: InterruptFrame + ?Sized> InterruptFrame for &F {
     fn pc(&self) -> u64 {
         (**self).pc()

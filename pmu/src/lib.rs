@@ -5,6 +5,7 @@
 #[cfg(test)]
 extern crate std;
 
+mod door;
 mod local_apic;
 mod machine;
 mod native_apic;
@@ -13,6 +14,14 @@ pub mod perf;
 pub mod user;
 mod watchdog;
 
+pub use door::duties::{Duties, KernelApic};
+pub use door::error::PmuError;
+pub use door::interrupt::Interrupted;
+pub use door::kernel::Kernel;
+pub use door::of_processor::PmuSession;
+pub use door::pmu::Pmu;
+pub use door::profile::Profiled;
+pub use door::reach::{PmuHardware, Reach};
 pub use local_apic::{ApicRegisters, Delivery, InvalidVector, LocalApic, NoTimer, ProfileTimer};
 pub use machine::Machine;
 pub use native_apic::{NativeApic, NoApic};
@@ -20,4 +29,5 @@ pub use per_processor::{Busy, OnProcessor, PerProcessor, ProcessorLocal, Process
 pub use pmu_amd as amd;
 pub use pmu_core as core;
 pub use pmu_intel as intel;
+pub use pmu_kprofile as kprofile;
 pub use watchdog::Watchdog;

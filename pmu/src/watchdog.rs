@@ -157,9 +157,14 @@ impl Watchdog {
     /// # Context
     /// Any, on the watchdog's processor.
     pub fn is_blind(&self, memory: &CounterMemory) -> bool {
-        let watched = self.place.load(Relaxed).checked_sub(1);
-        let event = watched.map(|place| EventId::of_place(place as usize));
-        event.is_some_and(|event| memory.counter_of(event).is_none())
+        self.watched().is_some_and(|event| memory.counter_of(event).is_none())
+    }
+
+    /// Returns the watched event.
+    #[inline]
+    pub(crate) fn watched(&self) -> Option<EventId> {
+        let place = self.place.load(Relaxed).checked_sub(1)?;
+        Some(EventId::of_place(place as usize))
     }
 
     /// Notes that the processor is alive.

@@ -191,7 +191,22 @@ const FLOORS: &[Floors] = &[
     },
     Floors {
         of: "pmu",
-        floors: &["lib", "native_apic", "local_apic, machine, per_processor, perf, user, watchdog"],
+        floors: &[
+            "lib",
+            "door, native_apic",
+            "local_apic, machine, per_processor, perf, user, watchdog",
+        ],
+    },
+    Floors {
+        of: "pmu: door",
+        floors: &[
+            "count, interrupt, processors, profile, watch",
+            "reach",
+            "pmu",
+            "of_processor",
+            "duties",
+            "kernel, error",
+        ],
     },
     Floors {
         of: "pmu: perf",

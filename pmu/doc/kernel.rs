@@ -1,0 +1,35 @@
+// A kernel of one processor whose registers cannot be reached: the examples of the door are compiled with it.
+#[derive(Clone, Copy)]
+pub struct Registers;
+impl pmu::core::MsrBackend for Registers {
+    type Error = pmu::core::MsrErrorKind;
+    fn read(&self, _: pmu::core::MsrAddress) -> Result<u64, Self::Error> {
+        Err(pmu::core::MsrErrorKind::Unreachable)
+    }
+    fn write(&self, _: pmu::core::MsrAddress, _: u64) -> Result<(), Self::Error> {
+        Err(pmu::core::MsrErrorKind::Unreachable)
+    }
+    fn read_pmc(&self, _: pmu::core::PmcIndex) -> Result<u64, Self::Error> {
+        Err(pmu::core::MsrErrorKind::Unreachable)
+    }
+    fn update(&self, _: pmu::core::MsrUpdate) -> Result<u64, Self::Error> {
+        Err(pmu::core::MsrErrorKind::Unreachable)
+    }
+}
+pub struct MyKernel;
+// SAFETY: there is one thread.
+unsafe impl pmu::Kernel for MyKernel {
+    type Msr = Registers;
+    fn msr() -> Registers {
+        Registers
+    }
+    fn this_processor() -> usize {
+        0
+    }
+    fn pinned<R>(act: impl FnOnce() -> R) -> R {
+        act()
+    }
+    fn write_performance_entry(_: u32) {}
+    fn end_of_interrupt() {}
+    fn interrupt(_: usize) {}
+}

@@ -1,0 +1,21 @@
+//! The floor of the one door: what every kernel would compose by hand, as one type that a kernel places in a static.
+//!
+//! - `kernel`: the kernel's duties, as one trait; `duties`: the platform and the processor number, made of these
+//! - `error`: the error of all operations
+//! - `of_processor`: the memory of one processor
+//! - `pmu`: the type, and the machine that it found; `reach`: the session of a processor, here and from elsewhere
+//! - `processors`, `interrupt`, `count`, `profile`, `watch`: the operations
+//!
+//! The floor may use everything public of the crates, and nothing else. So a kernel can do by hand what the door does.
+
+mod count;
+pub(crate) mod duties;
+pub(crate) mod error;
+pub(crate) mod interrupt;
+pub(crate) mod kernel;
+pub(crate) mod of_processor;
+pub(crate) mod pmu;
+mod processors;
+pub(crate) mod profile;
+pub(crate) mod reach;
+mod watch;

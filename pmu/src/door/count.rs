@@ -1,0 +1,66 @@
+//! Counts of a function.
+
+use pmu_core::{Event, EventCount};
+
+use crate::door::error::PmuError;
+use crate::door::kernel::Kernel;
+use crate::door::pmu::Pmu;
+
+impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
+    /// Counts events of this processor while `work` runs. The events are a group, which is counted as a whole, so that
+    /// the counts can be compared with each other.
+    ///
+    /// `work` runs [pinned](Kernel::pinned), so no other task is counted with it; what interrupts do is. Events of a
+    /// thread, which follow the thread and count nothing else, are opened in [`with`](Self::with).
+    ///
+    /// ```
+    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+    /// # use stand_in::*;
+    /// use pmu::core::{Event, GenericEvent};
+    /// use pmu::{Pmu, PmuError};
+    ///
+    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+    ///
+    /// /// Returns the share of cache references that missed, in percent.
+    /// fn misses(work: fn()) -> Result<Option<u64>, PmuError> {
+    ///     let events = [GenericEvent::CacheMisses, GenericEvent::CacheReferences].map(Event::generic);
+    ///     let [misses, references] = PMU.count(&events, work)?.map(|count| count.value);
+    ///     Ok((misses * 100).checked_div(references))
+    /// }
+    /// ```
+    ///
+    /// # Context
+    /// Task.
+    ///
+    /// # Errors
+    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session).
+    /// - [`Group`](PmuError::Group): the events cannot be counted together on this processor, or an access failed. After
+    ///   an error nothing is counted any more. If `work` was run, its counts are lost.
+    pub fn count<const C: usize>(
+        &'static self,
+        events: &[Event; C],
+        work: impl FnOnce(),
+    ) -> Result<[EventCount; C], PmuError> {
+        K::pinned(|| {
+            let group = self.here(|here| {
+                let counters = here.session.counters_mut();
+                let group = counters.open_group(&here.unit, events)?;
+                let started = counters.start_group(group, K::now());
+                if started.is_err() {
+                    // The first error is returned.
+                    let _ = counters.close_group(group, K::now());
+                }
+                started.map(|()| group)
+            })??;
+            work();
+            self.here(|here| {
+                let counters = here.session.counters_mut();
+                let mut counts = [EventCount::default(); C];
+                let read = counters.read_group(group, K::now(), &mut counts);
+                let closed = counters.close_group(group, K::now());
+                read.and(closed).map(|()| counts)
+            })?
+            .map_err(PmuError::Group)
+        })
+    }
+}

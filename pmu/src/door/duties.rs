@@ -1,0 +1,61 @@
+//! The duties of a kernel, as the parts of the crates ask for them.
+
+use core::fmt;
+use core::marker::PhantomData;
+
+use pmu_core::{Interval, TimerUnavailable};
+
+use crate::door::kernel::Kernel;
+use crate::local_apic::{ApicRegisters, LocalApic, ProfileTimer};
+use crate::per_processor::Processors;
+
+/// The registers of the local APIC, the profile timer and the processor number of a [`Kernel`].
+///
+/// ```
+/// use pmu::Processors;
+/// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+/// # use stand_in::*;
+/// assert_eq!(pmu::Duties::<MyKernel>::this_processor(), 0); // by the kernel
+/// ```
+pub struct Duties<K>(PhantomData<fn() -> K>);
+
+/// The local APIC of a [`Kernel`], which is the platform of its sessions.
+pub type KernelApic<K> = LocalApic<Duties<K>, Duties<K>>;
+
+impl<K: Kernel> Duties<K> {
+    /// Returns the platform, with the kernel's delivery of the performance interrupt.
+    #[inline]
+    pub(crate) fn platform() -> KernelApic<K> {
+        LocalApic::new(Self(PhantomData), K::delivery(), Self(PhantomData))
+    }
+}
+
+impl<K> fmt::Debug for Duties<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Duties")
+    }
+}
+
+// SAFETY: (1) the number is right in every context, by the promise of `Kernel`; (2) the door calls `PerProcessor::with`
+// in `Kernel::pinned`, or in a handler, where no task moves or comes in between, by the same promise.
+unsafe impl<K: Kernel> Processors for Duties<K> {
+    fn this_processor() -> usize {
+        K::this_processor()
+    }
+}
+
+impl<K: Kernel> ApicRegisters for Duties<K> {
+    fn write_performance_entry(&self, entry: u32) {
+        K::write_performance_entry(entry);
+    }
+}
+
+impl<K: Kernel> ProfileTimer for Duties<K> {
+    fn start(&self, interval: Interval) -> Result<(), TimerUnavailable> {
+        K::start_timer(interval)
+    }
+
+    fn stop(&self) {
+        K::stop_timer();
+    }
+}

@@ -1,0 +1,71 @@
+//! The error of the door's operations.
+
+use core::fmt;
+
+use pmu_core::{AddSourceError, CounterError, GroupError, InterfaceError};
+use pmu_kprofile::{CreateError, ProfileError};
+
+use crate::per_processor::Busy;
+
+/// Reason that an operation of [`Pmu`](crate::Pmu) failed: the error of the part that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum PmuError {
+    /// [`processor_up`](crate::Pmu::processor_up) was not called on this processor, or failed there.
+    NotUp,
+    /// [`processor_up`](crate::Pmu::processor_up) was called on this processor before.
+    IsUp,
+    /// This processor's session is in use, or the processor's number is beyond those of the [`Pmu`](crate::Pmu).
+    Session(Busy),
+    /// A source could not be started or stopped, or the counters could not be taken or released.
+    Interface(InterfaceError),
+    /// An event could not be opened, started or read.
+    Counters(CounterError),
+    /// A group of events could not be opened, started or read.
+    Group(GroupError),
+    /// The event cannot be a profile source.
+    Source(AddSourceError),
+    /// The profile object could not be created.
+    Create(CreateError),
+    /// The profile could not be started or stopped.
+    Profile(ProfileError),
+}
+
+macro_rules! from {
+    ($($variant:ident $error:ty,)*) => {
+        $(impl From<$error> for PmuError {
+            fn from(error: $error) -> Self {
+                Self::$variant(error)
+            }
+        })*
+    };
+}
+
+from! {
+    Session Busy,
+    Interface InterfaceError,
+    Counters CounterError,
+    Group GroupError,
+    Source AddSourceError,
+    Create CreateError,
+    Profile ProfileError,
+}
+
+impl fmt::Display for PmuError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotUp => f.write_str("this processor's counters were not taken"),
+            Self::IsUp => f.write_str("this processor's counters were taken before"),
+            Self::Session(error) => error.fmt(f),
+            Self::Interface(error) => error.fmt(f),
+            Self::Counters(error) => error.fmt(f),
+            Self::Group(error) => error.fmt(f),
+            Self::Source(error) => error.fmt(f),
+            Self::Create(error) => error.fmt(f),
+            Self::Profile(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for PmuError {}

@@ -1,0 +1,106 @@
+//! The performance interrupt.
+
+use pmu_core::{Claim, EventOverflow, InterruptFrame, Report, ServiceError, WithOpenedEvents};
+
+use crate::door::duties::Duties;
+use crate::door::kernel::Kernel;
+use crate::door::pmu::Pmu;
+use crate::local_apic::Delivery;
+
+/// The outcome of a performance interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[must_use = "the interrupt may be another owner's, or a register may not have answered"]
+pub struct Interrupted {
+    /// Whether the interrupt was a counter's, and whether another may follow.
+    pub claim: Claim,
+    /// Number of counters that had overflowed.
+    pub overflows: u32,
+    /// The processor is stuck: the [watchdog](Pmu::watch) found that the timer tick does not come.
+    pub is_stuck: bool,
+    /// The [watchdog](Pmu::watch) lost its counter. A task watches the processor again by [`Pmu::watch`].
+    pub is_blind: bool,
+    /// The register access that failed. A source or event whose counter it concerns runs no more.
+    pub error: Option<ServiceError>,
+}
+
+impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
+    /// Handles the performance interrupt of the processor that executes the call: finds the counters that overflowed,
+    /// gives what was executing to the started profiles, re-arms the counters, and ends the interrupt if it came by a
+    /// vector.
+    ///
+    /// ```
+    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+    /// # use stand_in::*;
+    /// use pmu::Pmu;
+    /// use pmu::core::{Claim, PlainFrame};
+    ///
+    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+    ///
+    /// fn non_maskable_interrupt(frame: &PlainFrame) -> Claim {
+    ///     let interrupted = PMU.interrupt(frame);
+    ///     if let Some(error) = interrupted.error {
+    ///         println!("performance counters: {error}");
+    ///     }
+    ///     interrupted.claim
+    /// }
+    /// # let _ = non_maskable_interrupt;
+    /// ```
+    ///
+    /// # Context
+    /// The interrupt's handler, NMI included, on the processor that `frame` names.
+    #[inline]
+    pub fn interrupt<F: InterruptFrame>(&'static self, frame: &F) -> Interrupted {
+        self.interrupt_with(frame, |_| ())
+    }
+
+    /// Handles the performance interrupt as [`interrupt`](Self::interrupt) does, and calls `overflowed` for each
+    /// overflow of an event that the kernel opened in [`with`](Self::with).
+    ///
+    /// # Context
+    /// The interrupt's handler, NMI included, on the processor that `frame` names.
+    #[inline]
+    pub fn interrupt_with<F: InterruptFrame>(
+        &'static self,
+        frame: &F,
+        mut overflowed: impl FnMut(EventOverflow),
+    ) -> Interrupted {
+        let mut interrupted = Interrupted {
+            claim: Claim::NotOurs,
+            overflows: 0,
+            is_stuck: false,
+            is_blind: false,
+            error: None,
+        };
+        if let (Some(of), Some(sources)) =
+            (self.processors.get(K::this_processor()), self.sources())
+        {
+            let events = WithOpenedEvents::new(sources, &of.events);
+            let is_stuck = &mut interrupted.is_stuck;
+            let report = |report| match report {
+                Report::Source(overflow) => {
+                    self.profiles.interrupt(frame, overflow.source);
+                }
+                Report::Event(overflow) if of.watchdog.watched() == Some(overflow.event) => {
+                    *is_stuck |= of.watchdog.is_stuck(overflow.event);
+                }
+                Report::Event(overflow) => overflowed(overflow),
+            };
+            match events.service(&K::msr(), &Duties::<K>::platform(), &of.counters, report) {
+                Ok(serviced) => {
+                    interrupted.claim = serviced.claim;
+                    interrupted.overflows = serviced.overflows;
+                }
+                Err(error) => {
+                    interrupted.claim = Claim::OursAndMore;
+                    interrupted.error = Some(error);
+                    interrupted.is_blind = of.watchdog.is_blind(&of.counters);
+                }
+            }
+        }
+        if K::delivery() != Delivery::NON_MASKABLE {
+            K::end_of_interrupt();
+        }
+        interrupted
+    }
+}

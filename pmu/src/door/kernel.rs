@@ -1,0 +1,161 @@
+//! The duties of a kernel.
+
+use pmu_core::{CounterSet, Interval, MsrBackend, Snapshot, TimerUnavailable};
+
+use crate::local_apic::Delivery;
+use crate::machine::Machine;
+
+/// The duties of a kernel for [`Pmu`](crate::Pmu): registers, processor number, pinning, local APIC, and an interrupt to
+/// another processor.
+///
+/// # For implementers
+/// - `msr`, `this_processor`, `write_performance_entry` and `end_of_interrupt` are called in task, interrupt and NMI
+///   context. They take no lock that the interrupted code may hold.
+/// - `interrupt` is called in task context, and in the handler of the interrupt that it sends.
+/// - The other functions are called in task context.
+///
+/// A kernel in x2APIC mode, whose interrupts leave preemption off until they return:
+///
+/// ```
+/// use pmu::Kernel;
+/// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+/// # use stand_in::*;
+/// # use Registers as NativeMsr;
+/// # fn rdmsr(_: u32) -> u64 { 0 }
+/// # fn wrmsr(_: u32, _: u64) {}
+/// # fn preemption_off() {}
+/// # fn preemption_on() {}
+///
+/// const CALL_VECTOR: u64 = 0xF0; // its handler calls `Pmu::serve_call`
+///
+/// struct Bare;
+///
+/// // SAFETY: (1) a processor's number is its local APIC's, which does not change; (2) with preemption off, the task stays
+/// // on its processor and no other task runs there.
+/// unsafe impl Kernel for Bare {
+///     type Msr = NativeMsr;
+///     fn msr() -> NativeMsr {
+///         NativeMsr
+///     }
+///     fn this_processor() -> usize {
+///         rdmsr(0x802) as usize // x2APIC ID
+///     }
+///     fn pinned<R>(act: impl FnOnce() -> R) -> R {
+///         preemption_off();
+///         let result = act();
+///         preemption_on();
+///         result
+///     }
+///     fn write_performance_entry(entry: u32) {
+///         wrmsr(0x834, entry.into());
+///     }
+///     fn end_of_interrupt() {
+///         wrmsr(0x80B, 0);
+///     }
+///     fn interrupt(processor: usize) {
+///         wrmsr(0x830, (processor as u64) << 32 | CALL_VECTOR);
+///     }
+/// }
+/// ```
+///
+/// # Safety
+/// - [`this_processor`](Self::this_processor) returns the number of the processor that executes the call, in every
+///   context. The same number always means the same processor.
+/// - [`pinned`](Self::pinned) runs `act` on one processor, and no other task runs on that processor meanwhile.
+/// - A handler that calls [`Pmu::interrupt`](crate::Pmu::interrupt) or [`Pmu::serve_call`](crate::Pmu::serve_call) stays
+///   on its processor during the call, and no other task runs there meanwhile.
+///
+/// Wrong: `pinned` leaves preemption on, so another task may use the processor's session at the same time.
+///
+/// ```
+/// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+/// # use stand_in::*;
+/// # use pmu::Kernel;
+/// struct Careless;
+/// // SAFETY: not given. The scheduler may run another task in the middle of `act`.
+/// unsafe impl Kernel for Careless {
+///     fn pinned<R>(act: impl FnOnce() -> R) -> R {
+///         act()
+///     }
+/// #     type Msr = Registers;
+/// #     fn msr() -> Registers { Registers }
+/// #     fn this_processor() -> usize { 0 }
+/// #     fn write_performance_entry(_: u32) {}
+/// #     fn end_of_interrupt() {}
+/// #     fn interrupt(_: usize) {}
+/// }
+/// ```
+pub unsafe trait Kernel: Sized + 'static {
+    /// Register access: [`NativeMsr`](https://docs.rs/pmu-core/latest/pmu_core/struct.NativeMsr.html) (feature
+    /// `native`), or a type of the kernel.
+    type Msr: MsrBackend + Send;
+
+    /// Returns the register access of the processor that executes the call.
+    fn msr() -> Self::Msr;
+
+    /// Returns the number of the processor that executes the call, from 0.
+    fn this_processor() -> usize;
+
+    /// Runs `act` with preemption off, so that the task stays on its processor and no other task runs there. Calls may
+    /// be nested. Interrupts may stay on.
+    fn pinned<R>(act: impl FnOnce() -> R) -> R;
+
+    /// Writes the LVT entry for performance counters: see
+    /// [`ApicRegisters::write_performance_entry`](crate::ApicRegisters::write_performance_entry). A kernel without code
+    /// for that calls [`NativeApic`](crate::NativeApic).
+    fn write_performance_entry(entry: u32);
+
+    /// Tells the local APIC that the handler of an interrupt by vector has ended. Does nothing in a kernel that tells
+    /// the local APIC after each handler.
+    fn end_of_interrupt();
+
+    /// Interrupts another processor, whose handler calls [`Pmu::serve_call`](crate::Pmu::serve_call). Does not wait.
+    fn interrupt(processor: usize);
+
+    /// Returns how the performance interrupt comes: by default as an NMI.
+    fn delivery() -> Delivery {
+        Delivery::NON_MASKABLE
+    }
+
+    /// Returns whether the processor that executes the call is handling an interrupt. A call from a handler can then
+    /// start and stop no profile. The default implementation, which returns `false`, is for a kernel whose handlers
+    /// make no such call.
+    fn in_interrupt() -> bool {
+        false
+    }
+
+    /// Returns whether to wait further for another processor, or for another task that starts or stops a profile.
+    /// `turns` is the number of iterations of the waiting loop so far.
+    fn keep_waiting(turns: u64) -> bool {
+        turns < 10_000_000
+    }
+
+    /// Returns the time by a clock of the kernel, for the times of events; by default 0, which is no clock.
+    fn now() -> u64 {
+        0
+    }
+
+    /// Detects the machine from the first processor that comes up. The default is [`Machine::detect_zen`], whose
+    /// sources count what their names say; [`Machine::detect`] has Windows' own tables.
+    fn detect(first: &Snapshot) -> Machine {
+        Machine::detect_zen(first)
+    }
+
+    /// Returns the counters that the kernel takes: by default all.
+    fn counters() -> CounterSet {
+        CounterSet::ALL
+    }
+
+    /// Starts the interrupts of this processor's profile timer, or changes their interval: see
+    /// [`ProfileTimer`](crate::ProfileTimer). The default implementation is for a kernel without a profile timer.
+    ///
+    /// # Errors
+    /// There is no profile timer, or the timer cannot run at the interval.
+    fn start_timer(interval: Interval) -> Result<(), TimerUnavailable> {
+        let _ = interval;
+        Err(TimerUnavailable)
+    }
+
+    /// Stops the profile timer's interrupts.
+    fn stop_timer() {}
+}

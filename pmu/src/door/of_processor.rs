@@ -1,0 +1,56 @@
+//! The memory of one processor.
+
+use core::sync::atomic::AtomicBool;
+
+use pmu_core::{
+    CounterMemory, CounterSlot, CounterUnit, EventEntry, EventTable, MAX_COUNTERS, Session,
+    WithAddedSources, WithOpenedEvents,
+};
+
+use crate::door::duties::KernelApic;
+use crate::door::kernel::Kernel;
+use crate::machine::Machine;
+use crate::per_processor::OnProcessor;
+use crate::watchdog::Watchdog;
+
+/// The session of a processor of a [`Pmu`](crate::Pmu): the machine's sources, added sources, and opened events.
+pub type PmuSession<K> = Session<
+    'static,
+    WithOpenedEvents<'static, WithAddedSources<'static, Machine>>,
+    <K as Kernel>::Msr,
+    KernelApic<K>,
+>;
+
+/// What the interrupt and the tasks of one processor share.
+pub(super) struct OfProcessor<const E: usize> {
+    pub(super) counters: CounterMemory<[CounterSlot; MAX_COUNTERS]>,
+    pub(super) events: EventTable<[EventEntry; E]>,
+    pub(super) watchdog: Watchdog,
+    /// The processor has a session.
+    pub(super) is_up: AtomicBool,
+    /// A request came while the session was in use: whoever uses the session serves the request afterwards.
+    pub(super) is_asked: AtomicBool,
+}
+
+impl<const E: usize> OfProcessor<E> {
+    pub(super) const fn new() -> Self {
+        Self {
+            counters: CounterMemory::new(),
+            events: EventTable::new(),
+            watchdog: Watchdog::new(),
+            is_up: AtomicBool::new(false),
+            is_asked: AtomicBool::new(false),
+        }
+    }
+}
+
+/// What the tasks of one processor have.
+pub(super) struct Here<K: Kernel> {
+    pub(super) session: PmuSession<K>,
+    /// This processor's counters: to make the description takes some hundred instructions of CPUID's leaves.
+    pub(super) unit: CounterUnit,
+}
+
+// SAFETY: (1) as for a session, which is not `Send` so that it stays on its processor: what it holds is sent (`Msr`), or
+// shared (the machine, the counters' memory); (2) a unit is plain data.
+unsafe impl<K: Kernel> OnProcessor for Here<K> {}

@@ -1,0 +1,121 @@
+//! The type.
+
+use core::fmt;
+use core::sync::atomic::AtomicBool;
+
+use pmu_core::{AddedSlot, AddedSources, Snapshot, WithAddedSources, WriteOnce};
+use pmu_kprofile::{Mailbox, Profiles};
+
+use crate::door::duties::Duties;
+use crate::door::kernel::Kernel;
+use crate::door::of_processor::{Here, OfProcessor};
+use crate::machine::Machine;
+use crate::per_processor::PerProcessor;
+
+/// The performance-monitoring units of a machine with at most `P` processors, in one static of the kernel `K`.
+///
+/// A `Pmu` composes what every kernel would compose by hand: the [`Machine`], the memory of each processor's counters
+/// and events, the sessions, the mailbox and the lists of profiles. `E` is the number of events that each processor has
+/// room for. `N` is the number of profiles that may be started at a time, and of the different events that these
+/// profiles ever have as sources.
+///
+/// | operation | |
+/// |---|---|
+/// | [`processor_up`](Self::processor_up), [`processor_down`](Self::processor_down), [`processor_resumed`](Self::processor_resumed) | on the processor that comes up, goes down, or lost its registers in a suspend |
+/// | [`interrupt`](Self::interrupt), [`serve_call`](Self::serve_call) | in the handlers of the performance interrupt, and of [`Kernel::interrupt`] |
+/// | [`count`](Self::count) | events of a function |
+/// | [`profile`](Self::profile), [`sample`](Self::sample) | where and when an event happens, on every processor |
+/// | [`watch`](Self::watch), [`touch`](Self::touch) | the watchdog of a processor |
+/// | [`with`](Self::with), [`machine`](Self::machine), [`profiles`](Self::profiles), [`hardware`](Self::hardware) | the parts, for everything else |
+///
+/// ```
+/// use pmu::core::{Event, GenericEvent, Snapshot};
+/// use pmu::{Pmu, PmuError};
+/// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+/// # use stand_in::*;
+///
+/// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+///
+/// fn instructions_per_cycle(this_processor: &Snapshot, workload: fn()) -> Result<(u64, u64), PmuError> {
+///     PMU.processor_up(this_processor)?;
+///     let events = [GenericEvent::Instructions, GenericEvent::Cycles].map(Event::generic);
+///     let [instructions, cycles] = PMU.count(&events, workload)?; // a group: counted at the same time
+///     Ok((instructions.value, cycles.value))
+/// }
+/// ```
+pub struct Pmu<K: Kernel, const P: usize, const E: usize = 8, const N: usize = 16> {
+    machine: WriteOnce<Machine>,
+    sources: WriteOnce<WithAddedSources<'static, Machine>>,
+    pub(super) added: AddedSources<[AddedSlot; N]>,
+    /// A task adds a source.
+    pub(super) is_adding: AtomicBool,
+    pub(super) processors: [OfProcessor<E>; P],
+    pub(super) sessions: PerProcessor<Here<K>, Duties<K>, P>,
+    pub(super) mailbox: Mailbox<P>,
+    pub(super) profiles: Profiles<N, P>,
+}
+
+impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
+    /// Creates the state of a machine of which no processor is up. It is zeros, which take no room in a kernel's image.
+    pub const fn new() -> Self {
+        Self {
+            machine: WriteOnce::new(),
+            sources: WriteOnce::new(),
+            added: AddedSources::new(),
+            is_adding: AtomicBool::new(false),
+            processors: [const { OfProcessor::new() }; P],
+            sessions: PerProcessor::new(),
+            mailbox: Mailbox::new(),
+            profiles: Profiles::new(),
+        }
+    }
+
+    /// Returns the machine; `None` before the first [`processor_up`](Self::processor_up).
+    ///
+    /// # Context
+    /// Any.
+    pub fn machine(&'static self) -> Option<&'static Machine> {
+        self.machine.get()
+    }
+
+    /// Returns the lists of started profiles, for objects that the kernel creates itself.
+    pub const fn profiles(&'static self) -> &'static Profiles<N, P> {
+        &self.profiles
+    }
+
+    /// Returns the machine's sources with the added ones; `None` before the first
+    /// [`processor_up`](Self::processor_up).
+    #[inline]
+    pub(super) fn sources(&'static self) -> Option<&'static WithAddedSources<'static, Machine>> {
+        self.sources.get()
+    }
+
+    /// Returns the same, and decides which machine this is if no processor did.
+    pub(super) fn detect(
+        &'static self,
+        this: &Snapshot,
+    ) -> &'static WithAddedSources<'static, Machine> {
+        loop {
+            if let Some(sources) = self.sources.get() {
+                return sources;
+            }
+            // Another processor may be at the same point, for some instructions.
+            let machine = self.machine.get().or_else(|| self.machine.set(K::detect(this)).ok());
+            if let Some(machine) = machine {
+                let _ = self.sources.set(WithAddedSources::new(machine, &self.added));
+            }
+        }
+    }
+}
+
+impl<K: Kernel, const P: usize, const E: usize, const N: usize> Default for Pmu<K, P, E, N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<K: Kernel, const P: usize, const E: usize, const N: usize> fmt::Debug for Pmu<K, P, E, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pmu").field("machine", &self.machine).finish_non_exhaustive()
+    }
+}

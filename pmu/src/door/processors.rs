@@ -1,0 +1,110 @@
+//! Processors that come up, go down, and are suspended.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use pmu_core::{CounterSet, Snapshot, SourceInterface, WithOpenedEvents};
+
+use crate::door::duties::Duties;
+use crate::door::error::PmuError;
+use crate::door::kernel::Kernel;
+use crate::door::of_processor::Here;
+use crate::door::pmu::Pmu;
+use crate::door::reach::number;
+use crate::per_processor::Busy;
+
+impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
+    /// Takes the counters of the processor that executes the call, which `this_processor` describes, and starts the
+    /// sources of started profiles there. The first processor that comes up decides which machine this is.
+    ///
+    /// ```
+    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+    /// # use stand_in::*;
+    /// use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
+    /// use pmu::core::Snapshot;
+    /// use pmu::{Pmu, PmuError};
+    ///
+    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+    ///
+    /// /// Each processor, as it comes up, and when it comes back.
+    /// fn on_this_processor() -> Result<(), PmuError> {
+    ///     PMU.processor_up(&Snapshot::capture(CpuIdReaderNative))
+    /// }
+    /// ```
+    ///
+    /// # Context
+    /// Task, on the processor.
+    ///
+    /// # Errors
+    /// - [`IsUp`](PmuError::IsUp).
+    /// - [`Session`](PmuError::Session): the processor's number is `P` or more.
+    /// - [`Interface`](PmuError::Interface): the counters could not be taken. In an emulator, counters that CPUID declares
+    ///   may be [unresponsive](pmu_core::CounterError::Unresponsive).
+    /// - [`Profile`](PmuError::Profile): the processor is up, but a started profile does not run there.
+    pub fn processor_up(&'static self, this_processor: &Snapshot) -> Result<(), PmuError> {
+        let this = K::pinned(|| {
+            let index = K::this_processor();
+            let of = self.processors.get(index).ok_or(Busy::NoPlace { processor: index })?;
+            let sources = self.detect(this_processor);
+            self.place(|place| {
+                if place.is_some() {
+                    return Err(PmuError::IsUp);
+                }
+                let session = WithOpenedEvents::new(sources, &of.events).initialize(
+                    this_processor,
+                    K::counters(),
+                    K::msr(),
+                    Duties::platform(),
+                    &of.counters,
+                )?;
+                *place = Some(Here { session, unit: sources.unit_of(this_processor) });
+                of.is_up.store(true, Relaxed);
+                Ok(number(index))
+            })?
+        })?;
+        self.change(|profiles, hardware| profiles.try_restart_processor(this, hardware))
+    }
+
+    /// Stops everything on the processor that executes the call, and gives its counters back. Started profiles continue
+    /// on the other processors.
+    ///
+    /// # Context
+    /// Task, on the processor.
+    ///
+    /// # Errors
+    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session).
+    /// - [`Interface`](PmuError::Interface): a register did not answer. The processor is still up, and the call may be
+    ///   repeated.
+    /// - [`Profile`](PmuError::Profile): the processor is down, but the lists of profiles do not know it yet.
+    pub fn processor_down(&'static self) -> Result<(), PmuError> {
+        let this = K::pinned(|| {
+            let index = K::this_processor();
+            self.place(|place| {
+                place.as_mut().ok_or(PmuError::NotUp)?.session.shut_down()?;
+                *place = None;
+                if let Some(of) = self.processors.get(index) {
+                    of.watchdog.unwatch();
+                    of.is_up.store(false, Relaxed);
+                }
+                Ok::<_, PmuError>(number(index))
+            })?
+        })?;
+        self.change(|profiles, hardware| profiles.try_restart_processor(this, hardware))
+    }
+
+    /// Programs the counters of the processor that executes the call again, after their registers lost their contents
+    /// in a suspend. Profiles, events and the watchdog continue. Returns the counters whose counts start anew: see
+    /// [`CounterSession::reprogram`](pmu_core::CounterSession::reprogram).
+    ///
+    /// Overflows that were pending as the processor was suspended are not reported, because the code that they
+    /// interrupted is not known any more.
+    ///
+    /// # Context
+    /// Task, on the processor.
+    ///
+    /// # Errors
+    /// [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session); [`Interface`](PmuError::Interface): a register did
+    /// not answer.
+    pub fn processor_resumed(&'static self) -> Result<CounterSet, PmuError> {
+        Ok(self.with(|session, _| session.reprogram_all(|_| ()))??)
+    }
+}

@@ -1,0 +1,212 @@
+//! Profiles of all processors, during a function.
+
+use core::ops::Range;
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::{Acquire, Release};
+
+use pmu_core::{Event, KProfileSource};
+use pmu_kprofile::{Affinity, BasicProfile, ProfileCallback, ProfileError, ProfileObject};
+
+use crate::door::error::PmuError;
+use crate::door::kernel::Kernel;
+use crate::door::pmu::Pmu;
+
+/// What a profile is by: a source of the machine, or any event that interrupts.
+///
+/// ```
+/// use pmu::Profiled;
+/// use pmu::core::{Event, EventSelect, GenericEvent, KProfileSource};
+/// let by_source = Profiled::from(KProfileSource::BRANCH_MISPREDICTIONS); // at the source's interval
+/// let by_name = Profiled::from(Event::generic(GenericEvent::Cycles).every(1_000_003));
+/// let by_number = Profiled::from(Event::raw(EventSelect::from_bits(0x412E)).every(10_007));
+/// # let _ = (by_source, by_name, by_number);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum Profiled {
+    /// A source, which interrupts at the machine-wide interval.
+    Source(KProfileSource),
+    /// An event with a period.
+    Event(Event),
+}
+
+impl From<KProfileSource> for Profiled {
+    fn from(source: KProfileSource) -> Self {
+        Self::Source(source)
+    }
+}
+
+impl From<Event> for Profiled {
+    fn from(event: Event) -> Self {
+        Self::Event(event)
+    }
+}
+
+impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
+    /// Counts where an event or a source interrupts while `work` runs, on every processor that is up or comes up
+    /// meanwhile. Returns the stopped profile object, whose [`hits`](ProfileObject::hits) are the addresses with their counts.
+    ///
+    /// The addresses of `range` are divided into buckets of equal size, of which each has a counter in `buffer`: the
+    /// smallest power of two for which the buffer has enough counters. Interrupts add to what the buffer has.
+    ///
+    /// ```
+    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+    /// # use stand_in::*;
+    /// use core::sync::atomic::AtomicU32;
+    /// use pmu::core::{Event, GenericEvent};
+    /// use pmu::{Pmu, PmuError};
+    ///
+    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+    /// static BUCKETS: [AtomicU32; 0x4000] = [const { AtomicU32::new(0) }; 0x4000];
+    ///
+    /// fn profile(kernel_text: core::ops::Range<u64>, workload: fn()) -> Result<(), PmuError> {
+    ///     let cycles = Event::generic(GenericEvent::Cycles).every(1_000_003);
+    ///     let profile = PMU.profile(cycles, kernel_text, &BUCKETS, workload)?;
+    ///     for (addresses, count) in profile.hits() {
+    ///         println!("{:#x} {count}", addresses.start);
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Context
+    /// Task. Waits for other processors, and for other tasks that start and stop profiles. `work` is not pinned.
+    ///
+    /// # Errors
+    /// - [`Source`](PmuError::Source): the event has no period, or a period that is no interval.
+    /// - [`Create`](PmuError::Create): the machine lacks the event, or the buffer is too small.
+    /// - [`Profile`](PmuError::Profile): no processor is up, or the profile does not start on one of them, and `work`
+    ///   was not run; or `work` was run, and a source may still run on the processor that the error names. The counts
+    ///   are in `buffer` then.
+    pub fn profile<'b>(
+        &'static self,
+        by: impl Into<Profiled>,
+        range: Range<u64>,
+        buffer: &'b [AtomicU32],
+        work: impl FnOnce(),
+    ) -> Result<ProfileObject<'b>, PmuError> {
+        let size = range.end.saturating_sub(range.start);
+        let fits = |log2: &u32| size.div_ceil(1 << log2) <= buffer.len() as u64;
+        let request = BasicProfile {
+            process: None,
+            base: range.start,
+            size,
+            bucket_log2: (2..31).find(fits).unwrap_or(31),
+            buffer,
+            source: self.source(by)?,
+            affinity: Some(Affinity::ALL),
+        };
+        let object = ProfileObject::basic(self.profiles.rules(), request, &self.hardware())?;
+        self.during(&object, work)?;
+        Ok(object)
+    }
+
+    /// Calls `callback` with the frame of each interrupt of an event or a source while `work` runs, on every processor
+    /// that is up.
+    ///
+    /// ```
+    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+    /// # use stand_in::*;
+    /// use core::sync::atomic::{AtomicU64, Ordering};
+    /// use pmu::core::{Event, GenericEvent, InterruptFrame, KProfileSource};
+    /// use pmu::{Pmu, PmuError};
+    ///
+    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+    /// static IN_USER_MODE: AtomicU64 = AtomicU64::new(0);
+    ///
+    /// fn user_mode_misses(workload: fn()) -> Result<u64, PmuError> {
+    ///     let callback = |frame: &dyn InterruptFrame, _: KProfileSource| {
+    ///         if frame.cs() & 3 == 3 {
+    ///             IN_USER_MODE.fetch_add(1, Ordering::Relaxed);
+    ///         }
+    ///     };
+    ///     PMU.sample(Event::generic(GenericEvent::CacheMisses).every(10_007), &callback, workload)?;
+    ///     Ok(IN_USER_MODE.load(Ordering::Relaxed))
+    /// }
+    /// ```
+    ///
+    /// # Context
+    /// Task, as for [`profile`](Self::profile). The callback is called in interrupt or NMI context.
+    ///
+    /// # Errors
+    /// The errors of [`profile`](Self::profile).
+    pub fn sample(
+        &'static self,
+        by: impl Into<Profiled>,
+        callback: &dyn ProfileCallback,
+        work: impl FnOnce(),
+    ) -> Result<(), PmuError> {
+        let object = ProfileObject::callback(self.profiles.rules(), self.source(by)?, callback)?;
+        self.during(&object, work)
+    }
+
+    /// Returns the source of a profile: of an event, the [added](pmu_core::AddedSources::add_event) one.
+    ///
+    /// # Context
+    /// Task.
+    ///
+    /// # Errors
+    /// [`Source`](PmuError::Source).
+    pub fn source(&'static self, by: impl Into<Profiled>) -> Result<KProfileSource, PmuError> {
+        match by.into() {
+            Profiled::Source(source) => Ok(source),
+            Profiled::Event(event) => K::pinned(|| {
+                // One task at a time adds sources; the other one runs on another processor.
+                while self.is_adding.swap(true, Acquire) {
+                    core::hint::spin_loop();
+                }
+                let source = self.added.add_event(&event);
+                self.is_adding.store(false, Release);
+                Ok(source?)
+            }),
+        }
+    }
+
+    /// Runs a function while an object is started.
+    fn during(
+        &'static self,
+        object: &ProfileObject<'_>,
+        work: impl FnOnce(),
+    ) -> Result<(), PmuError> {
+        // SAFETY: (1) the object, and everything that it borrows, is borrowed until this function returns or unwinds;
+        // (2) `started` stops the object before that.
+        self.change(|profiles, hardware| unsafe { profiles.try_start_borrowed(object, hardware) })?;
+        let started = Started { pmu: self, object };
+        work();
+        let stopped = started.stop();
+        core::mem::forget(started);
+        stopped
+    }
+}
+
+/// An object that is started, and is stopped before its memory is used for something else.
+struct Started<'o, K: Kernel, const P: usize, const E: usize, const N: usize> {
+    pmu: &'static Pmu<K, P, E, N>,
+    object: &'o ProfileObject<'o>,
+}
+
+impl<K: Kernel, const P: usize, const E: usize, const N: usize> Started<'_, K, P, E, N> {
+    fn stop(&self) -> Result<(), PmuError> {
+        let (profiles, object) = (&self.pmu.profiles, self.object);
+        // The object must not be listed any more when this returns, whatever the error is.
+        loop {
+            match K::pinned(|| profiles.try_stop(object, &mut self.pmu.hardware())) {
+                Ok(stopping) => {
+                    while !K::pinned(|| stopping.is_over()) {
+                        core::hint::spin_loop();
+                    }
+                    return Ok(stopping.hardware()?);
+                }
+                Err(error @ ProfileError::NotStarted) => return Err(error.into()),
+                Err(_) => core::hint::spin_loop(),
+            }
+        }
+    }
+}
+
+impl<K: Kernel, const P: usize, const E: usize, const N: usize> Drop for Started<'_, K, P, E, N> {
+    /// Stops the object while `work` unwinds.
+    fn drop(&mut self) {
+        let _ = self.stop();
+    }
+}

@@ -1,0 +1,188 @@
+//! The session of a processor: used there, and reached from other processors.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use pmu_core::{CounterUnit, InterfaceError, KProfileSource, ProcessorNumber, ProfileInterface};
+use pmu_kprofile::{Affinity, ProfileError, Profiles, Remote, RemoteProcessors, SourceRequest};
+
+use crate::door::error::PmuError;
+use crate::door::kernel::Kernel;
+use crate::door::of_processor::{Here, PmuSession};
+use crate::door::pmu::Pmu;
+use crate::per_processor::Busy;
+
+/// The processors of a [`Pmu`], as the mailbox of profile objects reaches them.
+#[derive(Debug)]
+pub struct Reach<K: Kernel, const P: usize, const E: usize, const N: usize>(
+    &'static Pmu<K, P, E, N>,
+);
+
+/// The profile hardware of a [`Pmu`].
+pub type PmuHardware<K, const P: usize, const E: usize, const N: usize> =
+    Remote<'static, Reach<K, P, E, N>, P>;
+
+impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
+    /// Returns the profile hardware of all processors that are up, for objects that the kernel creates itself.
+    ///
+    /// The task that starts or stops an object with the hardware is [pinned](Kernel::pinned) during the call.
+    ///
+    /// ```
+    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+    /// # use stand_in::*;
+    /// use pmu::{Kernel, Pmu};
+    /// use pmu_kprofile::{ProfileError, ProfileObject};
+    ///
+    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+    ///
+    /// fn start(object: &'static ProfileObject<'static>) -> Result<(), ProfileError> {
+    ///     MyKernel::pinned(|| PMU.profiles().try_start(object, &mut PMU.hardware()))
+    /// }
+    /// ```
+    pub const fn hardware(&'static self) -> PmuHardware<K, P, E, N> {
+        Remote::new(&self.mailbox, Reach(self))
+    }
+
+    /// Calls `act` with the session of the processor that executes the call, and with the description of the
+    /// processor's counters. The description was made when the processor came up.
+    ///
+    /// Everything that the operations of a `Pmu` do not do is done here: events of threads in a scheduler's switch,
+    /// events that rotate, windows for guests.
+    ///
+    /// ```
+    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+    /// # use stand_in::*;
+    /// use pmu::core::{SwitchError, ThreadEvent};
+    /// use pmu::{Pmu, PmuError};
+    ///
+    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+    ///
+    /// /// The scheduler's switch, with preemption off.
+    /// fn switch(from: &mut [ThreadEvent], to: &mut [ThreadEvent], now: u64) -> Result<Result<(), SwitchError>, PmuError> {
+    ///     PMU.with(|session, unit| {
+    ///         let counters = session.counters_mut();
+    ///         counters.switch_out(from, now, |_overflow| ())?;
+    ///         counters.switch_in(unit, to, now)
+    ///     })
+    /// }
+    /// ```
+    ///
+    /// # Context
+    /// Task. The call is [pinned](Kernel::pinned). A call within `act` fails.
+    ///
+    /// # Errors
+    /// [`NotUp`](PmuError::NotUp), or [`Session`](PmuError::Session): `act` was not called.
+    pub fn with<R>(
+        &'static self,
+        act: impl FnOnce(&mut PmuSession<K>, &CounterUnit) -> R,
+    ) -> Result<R, PmuError> {
+        K::pinned(|| self.here(|here| act(&mut here.session, &here.unit)))
+    }
+
+    /// Serves the requests of other processors to start and stop profile sources on this processor, and ends the
+    /// interrupt.
+    ///
+    /// If the handler interrupted a task that uses the processor's session, the task serves the requests when it is
+    /// done.
+    ///
+    /// # Context
+    /// The handler of the interrupt that [`Kernel::interrupt`] sends, which is not an NMI.
+    pub fn serve_call(&'static self) {
+        match self.sessions.with(|_| ()) {
+            Ok(()) => self.mailbox.drain(&Reach(self)),
+            Err(_) => {
+                if let Some(of) = self.processors.get(K::this_processor()) {
+                    of.is_asked.store(true, Relaxed);
+                }
+            }
+        }
+        K::end_of_interrupt();
+    }
+
+    /// Uses the session of this processor, in a task that is pinned or in a handler.
+    pub(super) fn here<R>(
+        &'static self,
+        act: impl FnOnce(&mut Here<K>) -> R,
+    ) -> Result<R, PmuError> {
+        self.place(|place| place.as_mut().map(act))?.ok_or(PmuError::NotUp)
+    }
+
+    /// Uses the place of this processor's session, in a task that is pinned or in a handler.
+    pub(super) fn place<R>(
+        &'static self,
+        act: impl FnOnce(&mut Option<Here<K>>) -> R,
+    ) -> Result<R, Busy> {
+        let result = self.sessions.with(act);
+        if let Some(of) = self.processors.get(K::this_processor())
+            && result.is_ok()
+            && of.is_asked.swap(false, Relaxed)
+        {
+            self.mailbox.drain(&Reach(self));
+        }
+        result
+    }
+
+    /// Changes the lists of profiles, and waits for other tasks that do.
+    pub(super) fn change(
+        &'static self,
+        mut attempt: impl FnMut(
+            &Profiles<N, P>,
+            &mut PmuHardware<K, P, E, N>,
+        ) -> Result<(), ProfileError>,
+    ) -> Result<(), PmuError> {
+        let mut turns = 0;
+        loop {
+            let outcome = K::pinned(|| attempt(&self.profiles, &mut self.hardware()));
+            turns += 1;
+            if outcome != Err(ProfileError::Busy) || !K::keep_waiting(turns) {
+                return Ok(outcome?);
+            }
+            core::hint::spin_loop();
+        }
+    }
+}
+
+impl<K: Kernel, const P: usize, const E: usize, const N: usize> RemoteProcessors
+    for Reach<K, P, E, N>
+{
+    fn this_processor(&self) -> ProcessorNumber {
+        number(K::this_processor())
+    }
+
+    fn in_interrupt(&self) -> bool {
+        K::in_interrupt()
+    }
+
+    fn active_processors(&self) -> Affinity {
+        let up = self.0.processors.iter().enumerate().filter(|(_, of)| of.is_up.load(Relaxed));
+        up.fold(Affinity::EMPTY, |set, (index, _)| set.union(Affinity::of(number(index))))
+    }
+
+    fn supports(&self, source: KProfileSource) -> bool {
+        self.0.sources().is_some_and(|sources| sources.query(source).is_supported())
+    }
+
+    fn serve(&self, request: SourceRequest) -> Result<(), InterfaceError> {
+        let served = self.0.here(|here| match request {
+            SourceRequest::Start(source) => here.session.start(source),
+            SourceRequest::Stop(source) => here.session.stop(source),
+        });
+        let this = RemoteProcessors::this_processor(self);
+        served.unwrap_or_else(|error| match error {
+            PmuError::Session(Busy::InUse) => Err(InterfaceError::NoAnswer(this)),
+            _ => Err(InterfaceError::NoSession(this)),
+        })
+    }
+
+    fn interrupt(&self, processor: ProcessorNumber) {
+        K::interrupt(processor.index());
+    }
+
+    fn keep_waiting(&self, turns: u64) -> bool {
+        K::keep_waiting(turns)
+    }
+}
+
+/// Returns the number of a processor whose index is below the number of processors of a [`Pmu`].
+pub(super) fn number(index: usize) -> ProcessorNumber {
+    ProcessorNumber::from_index(index as u16)
+}

@@ -1,0 +1,76 @@
+//! The watchdog of a processor.
+
+use pmu_core::CounterError;
+
+use crate::door::error::PmuError;
+use crate::door::kernel::Kernel;
+use crate::door::pmu::Pmu;
+use crate::watchdog::Watchdog;
+
+impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
+    /// Watches the processor that executes the call: if its timer tick does not call [`touch`](Self::touch) for
+    /// `seconds` seconds, [`Interrupted::is_stuck`](crate::Interrupted::is_stuck) tells. `hertz` is the highest
+    /// frequency of the processor: see [`Watchdog::event`].
+    ///
+    /// A watched processor is watched anew, on another counter if its counter failed.
+    ///
+    /// # Context
+    /// Task, on the processor.
+    ///
+    /// # Errors
+    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session).
+    /// - [`Counters`](PmuError::Counters): the processor has no event of cycles, or no counter for the event.
+    pub fn watch(&'static self, hertz: u64, seconds: u32) -> Result<(), PmuError> {
+        self.unwatch()?;
+        K::pinned(|| {
+            let Some(of) = self.processors.get(K::this_processor()) else {
+                return Err(PmuError::NotUp);
+            };
+            self.here(|here| {
+                let event = Watchdog::event(&here.unit, hertz, seconds);
+                let counters = here.session.counters_mut();
+                let event = event.ok_or(CounterError::NoCounterForEvent)?;
+                let id = counters.open_event(&here.unit, &event)?;
+                of.watchdog.watch(id);
+                counters.start_event(id, K::now()).or_else(|error| {
+                    of.watchdog.unwatch();
+                    counters.close_event(id, K::now()).and(Err(error))
+                })
+            })?
+            .map_err(PmuError::Counters)
+        })
+    }
+
+    /// Stops watching the processor that executes the call, if it is watched.
+    ///
+    /// # Context
+    /// Task, on the processor.
+    ///
+    /// # Errors
+    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session).
+    /// - [`Counters`](PmuError::Counters): a register of the counter does not answer. The processor is not watched.
+    pub fn unwatch(&'static self) -> Result<(), PmuError> {
+        K::pinned(|| {
+            let Some(of) = self.processors.get(K::this_processor()) else {
+                return Err(PmuError::NotUp);
+            };
+            self.here(|here| {
+                let Some(event) = of.watchdog.watched() else { return Ok(()) };
+                of.watchdog.unwatch();
+                here.session.counters_mut().close_event(event, K::now()).map(drop)
+            })?
+            .map_err(PmuError::Counters)
+        })
+    }
+
+    /// Notes that the processor that executes the call is alive: the timer tick calls this.
+    ///
+    /// # Context
+    /// Any.
+    #[inline]
+    pub fn touch(&self) {
+        if let Some(of) = self.processors.get(K::this_processor()) {
+            of.watchdog.touch();
+        }
+    }
+}

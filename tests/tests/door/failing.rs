@@ -1,0 +1,183 @@
+//! What fails is told, and leaves nothing half done.
+
+use core::sync::atomic::AtomicU32;
+
+use pmu::core::{
+    AddSourceError, CounterSet, Event, EventSelect, GenericEvent, InterfaceError, KProfileSource,
+    ProcessorNumber,
+};
+use pmu::{Busy, Interrupted, PmuError};
+use pmu_kprofile::{CreateError, ProfileError};
+use pmu_tests::opened::running;
+use pmu_virt::mock::Fault;
+use pmu_virt::{Configuration, IntelConfiguration};
+
+use crate::world::{Door, Happens, Machine, PROCESSORS};
+
+const PERIOD: u64 = 10_007;
+
+fn machine() -> (&'static Machine, &'static Door) {
+    Machine::new(Configuration::Intel(IntelConfiguration::new(4, 4, 3)))
+}
+
+fn cycles() -> Event {
+    Event::generic(GenericEvent::Cycles).every(PERIOD)
+}
+
+/// No test here looks at the counts.
+static BUCKETS: [AtomicU32; 16] = [const { AtomicU32::new(0) }; 16];
+
+#[test]
+fn a_processor_that_does_not_answer_is_named_and_nothing_runs() {
+    let (machine, door) = machine();
+    machine.up();
+    machine.is_deaf.set(true);
+    let outcome = door.profile(cycles(), 0..64, &BUCKETS, || unreachable!("it did not start"));
+    let processor = ProcessorNumber::from_index(1);
+    let error = ProfileError::Hardware { processor, error: InterfaceError::NoAnswer(processor) };
+    assert_eq!(outcome.map(drop), Err(PmuError::Profile(error)));
+    machine.is_deaf.set(false);
+    assert!(machine.mocks.iter().all(|mock| running(mock).is_empty()));
+    // A stop that is not answered is told, and done by the next call.
+    let outcome = door.profile(cycles(), 0..64, &BUCKETS, || machine.is_deaf.set(true));
+    assert_eq!(outcome.map(drop), Err(PmuError::Profile(error)));
+    machine.on(1, || door.serve_call());
+    assert!(running(&machine.mocks[1]).is_empty());
+    machine.on(2, || door.serve_call());
+    machine.is_deaf.set(false);
+    machine.down();
+}
+
+/// A request that comes while its processor's session is in use waits for the end of that use.
+#[test]
+fn a_request_that_meets_a_session_in_use_is_served_by_whoever_used_it() {
+    let (machine, door) = machine();
+    machine.up();
+    machine
+        .on(1, || {
+            door.with(|_, _| {
+                let outcome = machine.on(0, || door.profile(cycles(), 0..64, &BUCKETS, || ()));
+                // This processor could not answer in time, because the test has one thread.
+                let processor = ProcessorNumber::from_index(1);
+                let error = ProfileError::Hardware {
+                    processor,
+                    error: InterfaceError::NoAnswer(processor),
+                };
+                assert_eq!(outcome.map(drop), Err(PmuError::Profile(error)));
+            })
+        })
+        .unwrap();
+    door.profile(cycles(), 0..64, &BUCKETS, || {
+        // The profile's stop meets the session of processor 1 in use.
+        machine.on(1, || door.with(|_, _| door.serve_call())).unwrap();
+    })
+    .unwrap();
+    machine.down();
+}
+
+#[test]
+fn a_processor_beyond_those_of_the_door_is_refused() {
+    let (machine, door) = machine();
+    machine.on(PROCESSORS, || {
+        let refused = PmuError::Session(Busy::NoPlace { processor: PROCESSORS });
+        assert_eq!(door.processor_up(&machine.snapshot()), Err(refused));
+        assert_eq!(door.count(&[cycles()], || ()), Err(refused));
+        door.touch();
+        door.serve_call();
+    });
+    assert!(door.machine().is_none());
+}
+
+#[test]
+fn a_session_in_use_is_not_lent_twice() {
+    let (machine, door) = machine();
+    machine.up();
+    let within = door.with(|_, _| (door.with(|_, _| ()), door.count(&[cycles()], || ())));
+    let in_use = PmuError::Session(Busy::InUse);
+    assert_eq!(within, Ok((Err(in_use), Err(in_use))));
+    machine.down();
+}
+
+#[test]
+fn what_cannot_be_profiled_or_counted_is_refused_with_the_reason() {
+    let (machine, door) = machine();
+    let none = Event::generic(GenericEvent::Cycles);
+    let outcome = door.profile(none, 0..64, &BUCKETS, || unreachable!());
+    assert_eq!(outcome.map(drop), Err(PmuError::Source(AddSourceError::NoPeriod)));
+    // Before a processor is up, no machine is known.
+    let by_source = KProfileSource::TOTAL_CYCLES;
+    let outcome = door.profile(by_source, 0..64, &BUCKETS, || unreachable!());
+    let unsupported = CreateError::UnsupportedSource(by_source);
+    assert_eq!(outcome.map(drop), Err(PmuError::Create(unsupported)));
+    machine.up();
+    let outcome = door.profile(cycles(), 0..64, &[], || unreachable!());
+    assert_eq!(outcome.map(drop), Err(PmuError::Create(CreateError::EmptyBuffer)));
+    let illegal = Event::raw(EventSelect::from_bits(1 << 40)).every(PERIOD);
+    assert!(matches!(
+        door.profile(illegal, 0..64, &BUCKETS, || unreachable!()).map(drop),
+        Err(PmuError::Create(CreateError::UnsupportedSource(_)))
+    ));
+    let too_many = [Event::generic(GenericEvent::Branches); 5]; // on four general counters
+    let error = door.count(&too_many, || unreachable!()).unwrap_err();
+    assert!(matches!(error, PmuError::Group(_)), "{error:?}");
+    assert!(!error.to_string().is_empty());
+    // Nothing of it is left: all events of the table can be opened.
+    let six = [Event::generic(GenericEvent::Instructions); 4];
+    assert!(door.count(&six, || ()).is_ok());
+    machine.down();
+}
+
+/// A fault at each access of each operation: the error is told, or nothing failed; and afterwards everything works.
+#[test]
+fn a_fault_at_each_access_is_told_and_the_next_try_succeeds() {
+    for at in 1..60 {
+        let (machine, door) = machine();
+        let fault = || machine.mocks[0].inject(Fault::From(at));
+        let events = [GenericEvent::Instructions, GenericEvent::Cycles].map(Event::generic);
+        fault();
+        let up = door.processor_up(&machine.snapshot());
+        machine.mocks[0].inject(Fault::None);
+        if let Err(error) = up {
+            assert!(matches!(error, PmuError::Interface(_)), "{at}: {error:?}");
+            assert_eq!(door.count(&events, || ()), Err(PmuError::NotUp));
+            assert!(running(&machine.mocks[0]).is_empty());
+            door.processor_up(&machine.snapshot()).unwrap();
+        }
+        fault();
+        let counted = door.count(&events, || machine.happen(0, Happens::Cycles, 9));
+        machine.mocks[0].inject(Fault::None);
+        match counted {
+            Ok(counts) => assert_eq!(counts.map(|count| count.value), [0, 9], "{at}"),
+            Err(error) => assert!(matches!(error, PmuError::Group(_)), "{at}: {error:?}"),
+        }
+        let counted = door.count(&events, || machine.happen(0, Happens::Cycles, 9)).unwrap();
+        assert_eq!(counted.map(|count| count.value), [0, 9], "{at}");
+        door.processor_down().unwrap();
+        assert_eq!(running(&machine.mocks[0]), CounterSet::NONE);
+    }
+}
+
+#[test]
+fn an_interrupt_whose_register_does_not_answer_is_told_and_the_watchdog_is_blind() {
+    let (machine, door) = machine();
+    machine.up();
+    door.watch(PERIOD, 10).unwrap();
+    let counter = running(&machine.mocks[0]).iter().next().unwrap();
+    // IA32_FIXED_CTR0 is 0x309 (SDM vol. 4).
+    let register = 0x309 + u32::from(counter.number());
+    machine.mocks[0].inject(Fault::Register(register));
+    machine.happen(0, Happens::Cycles, 10 * PERIOD);
+    let interrupted: Vec<(usize, Interrupted)> = machine.interrupted.take();
+    assert_eq!(interrupted.len(), 1);
+    assert!(interrupted[0].1.error.is_some() && interrupted[0].1.is_blind, "{interrupted:?}");
+    // Watched again, on another counter.
+    door.watch(PERIOD, 10).unwrap();
+    machine.mocks[0].inject(Fault::None);
+    for is_stuck in [false, true] {
+        machine.happen(0, Happens::Cycles, 10 * PERIOD);
+        let interrupted = machine.interrupted.take();
+        assert!(interrupted.iter().all(|(_, of)| of.is_stuck == is_stuck && !of.is_blind));
+        assert_eq!(interrupted.len(), 1);
+    }
+    machine.down();
+}

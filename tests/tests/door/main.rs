@@ -1,0 +1,6 @@
+//! The one door, used as a kernel of several processors would: through `Kernel` and `Pmu` alone, on the mock.
+
+mod failing;
+mod operations;
+mod threads;
+mod world;

@@ -1,0 +1,267 @@
+//! Each operation, on every kind of PMU.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use pmu::core::{
+    Claim, Event, EventSelect, GenericEvent, InterruptFrame, KProfileSource, PlainFrame,
+};
+use pmu::{PmuError, Profiled};
+use pmu_kprofile::{BasicProfile, ProfileObject, Rules};
+use pmu_tests::opened::processors;
+use pmu_virt::mock::Deviations;
+
+use crate::world::{Door, Happens, Machine, PROCESSORS};
+
+const PERIOD: u64 = 10_007;
+const BASE: u64 = 0xFFFF_FFFF_8000_0000;
+
+/// Runs a test on a machine of each configuration, whose processors are up.
+fn on_each(test: impl Fn(&'static Machine, &'static Door)) {
+    for processor in processors(Deviations::NONE) {
+        let (machine, door) = Machine::new(processor.configuration);
+        machine.up();
+        test(machine, door);
+        machine.down();
+    }
+}
+
+fn cycles() -> Event {
+    Event::generic(GenericEvent::Cycles).every(PERIOD)
+}
+
+fn buckets() -> [AtomicU32; 64] {
+    core::array::from_fn(|_| AtomicU32::new(0))
+}
+
+fn hits(object: &ProfileObject<'_>) -> Vec<(u64, u32)> {
+    object.hits().map(|(addresses, count)| (addresses.start, count)).collect()
+}
+
+#[test]
+fn a_function_is_counted_on_its_processor_as_a_group() {
+    on_each(|machine, door| {
+        let events = [GenericEvent::Instructions, GenericEvent::Cycles].map(Event::generic);
+        for processor in [0, 2] {
+            machine.happen(processor, Happens::Instructions, 5); // before
+            let counts = machine.on(processor, || {
+                door.count(&events, || {
+                    machine.happen(processor, Happens::Instructions, 1_000);
+                    machine.happen(processor, Happens::Cycles, 2_500);
+                    machine.happen(1, Happens::Cycles, 77); // elsewhere
+                })
+            });
+            let counts = counts.unwrap();
+            assert_eq!(
+                counts.map(|count| count.value),
+                [1_000, 2_500],
+                "{:?}",
+                machine.configuration
+            );
+            machine.happen(processor, Happens::Cycles, 5); // after
+        }
+        assert_eq!(machine.interrupted.take(), []);
+    });
+}
+
+#[test]
+fn cycles_are_profiled_on_every_processor_that_is_up_then_or_later() {
+    on_each(|machine, door| {
+        machine.on(2, || door.processor_down()).unwrap();
+        let buffer = buckets();
+        let range = BASE..BASE + 0x1000;
+        let object = door
+            .profile(cycles(), range, &buffer, || {
+                for processor in 0..PROCESSORS {
+                    machine.pc[processor].set(BASE + 0x100 * processor as u64);
+                    machine.happen(processor, Happens::Cycles, 2 * PERIOD + 1);
+                }
+                // Processor 2 comes up meanwhile, and processor 1 goes down.
+                machine.on(2, || door.processor_up(&machine.snapshot())).unwrap();
+                machine.on(1, || door.processor_down()).unwrap();
+                for processor in 0..PROCESSORS {
+                    machine.happen(processor, Happens::Cycles, 3 * PERIOD);
+                }
+                machine.pc[0].set(0x1000); // outside
+                machine.happen(0, Happens::Cycles, PERIOD);
+            })
+            .unwrap();
+        // 64 counters of 4 KiB: 64 bytes each.
+        assert_eq!(object.bucket().unwrap().bytes(), 64);
+        let expected = [(BASE, 5), (BASE + 0x100, 2), (BASE + 0x200, 3)];
+        assert_eq!(hits(&object), expected, "{:?}", machine.configuration);
+        machine.happen(0, Happens::Cycles, 3 * PERIOD);
+        assert_eq!(hits(&object), expected, "a profile that ended counts no more");
+        let all_ours = |(_, interrupted): &(_, pmu::Interrupted)| {
+            interrupted.claim != Claim::NotOurs && interrupted.error.is_none()
+        };
+        assert!(machine.interrupted.take().iter().all(all_ours));
+        machine.on(1, || door.processor_up(&machine.snapshot())).unwrap();
+    });
+}
+
+#[test]
+fn a_source_and_a_raw_event_are_profiled_like_a_named_one() {
+    on_each(|machine, door| {
+        let raw = Event::raw(EventSelect::from_bits(0x412E)).every(PERIOD);
+        let by: [(Profiled, _, _); 2] = [
+            (KProfileSource::TOTAL_ISSUES.into(), Happens::Instructions, 0x1_0000),
+            (raw.into(), Happens::LastCacheMisses, PERIOD),
+        ];
+        for (by, event, period) in by {
+            let buffer = buckets();
+            let object = door.profile(by, BASE..BASE + 256, &buffer, || {
+                for processor in 0..PROCESSORS {
+                    machine.pc[processor].set(BASE + 17);
+                    machine.happen(processor, event, period + 1);
+                }
+            });
+            let object = object.unwrap();
+            assert_eq!(hits(&object), [(BASE + 16, 3)], "{:?} {by:?}", machine.configuration);
+        }
+    });
+}
+
+#[test]
+fn each_interrupt_of_a_sample_gives_its_frame() {
+    on_each(|machine, door| {
+        let (calls, sum) = (AtomicU64::new(0), AtomicU64::new(0));
+        let callback = |frame: &dyn InterruptFrame, _: KProfileSource| {
+            calls.fetch_add(1, Ordering::Relaxed);
+            sum.fetch_add(frame.pc() << (16 * frame.processor().number), Ordering::Relaxed);
+        };
+        let work = || {
+            for (processor, pc) in [(0, 3), (1, 5), (2, 7)] {
+                machine.pc[processor].set(pc);
+                machine.happen(processor, Happens::Cycles, PERIOD);
+            }
+        };
+        door.sample(cycles(), &callback, work).unwrap();
+        work();
+        assert_eq!((calls.into_inner(), sum.into_inner()), (3, 7 << 32 | 5 << 16 | 3));
+    });
+}
+
+#[test]
+fn a_processor_that_was_suspended_counts_on() {
+    on_each(|machine, door| {
+        let buffer = buckets();
+        let range = BASE..BASE + 0x1000;
+        let object = door.profile(cycles(), range, &buffer, || {
+            machine.pc[1].set(BASE);
+            machine.happen(1, Happens::Cycles, PERIOD);
+            machine.mocks[1].lose_registers();
+            machine.on(1, || door.processor_resumed()).unwrap();
+            machine.happen(1, Happens::Cycles, 4 * PERIOD);
+        });
+        assert_eq!(hits(&object.unwrap()), [(BASE, 5)], "{:?}", machine.configuration);
+    });
+}
+
+#[test]
+fn a_processor_without_a_tick_is_stuck_and_only_the_watchdog_s_event_says_so() {
+    on_each(|machine, door| {
+        let stuck = || {
+            let interrupted = machine.interrupted.take();
+            interrupted.iter().map(|(processor, of)| (*processor, of.is_stuck)).collect::<Vec<_>>()
+        };
+        machine.on(1, || door.watch(PERIOD, 10)).unwrap();
+        machine.on(1, || door.touch());
+        machine.happen(1, Happens::Cycles, 10 * PERIOD);
+        assert_eq!(stuck(), [(1, false)], "{:?}", machine.configuration);
+        machine.happen(1, Happens::Cycles, 10 * PERIOD);
+        assert_eq!(stuck(), [(1, true)]);
+        // Watched anew, the first period is given.
+        machine.on(1, || door.watch(PERIOD, 10)).unwrap();
+        machine.happen(1, Happens::Cycles, 10 * PERIOD);
+        assert_eq!(stuck(), [(1, false)]);
+        // Beside it, an event that the kernel opened itself.
+        let own = Event::generic(GenericEvent::Instructions).every(PERIOD).tagged(7);
+        let opened = machine.on(1, || {
+            door.with(|session, unit| {
+                let counters = session.counters_mut();
+                let id = counters.open_event(unit, &own)?;
+                counters.start_event(id, 0).map(|()| id)
+            })
+        });
+        let opened = opened.unwrap().unwrap();
+        machine.happen(1, Happens::Instructions, PERIOD);
+        assert_eq!(stuck(), [(1, false)]);
+        let overflows = machine.overflows.take();
+        assert_eq!(overflows.len(), 1, "and not the watchdog's");
+        assert_eq!((overflows[0].0, overflows[0].1.event, overflows[0].1.tag), (1, opened, 7));
+        machine.on(1, || door.unwatch()).unwrap();
+        machine.on(1, || door.unwatch()).unwrap();
+        machine.happen(1, Happens::Cycles, 30 * PERIOD);
+        assert_eq!(stuck(), []);
+    });
+}
+
+#[test]
+fn an_interrupt_by_a_vector_is_ended_and_an_nmi_is_not() {
+    for processor in processors(Deviations::NONE) {
+        let (machine, door) = Machine::new(processor.configuration);
+        for (by_vector, ends) in [(false, 0), (true, 2)] {
+            machine.by_vector.set(by_vector);
+            machine.up();
+            machine.ends.set(0);
+            let work = || {
+                machine.ends.set(0);
+                machine.happen(2, Happens::Cycles, 2 * PERIOD);
+                assert_eq!(machine.ends.get(), ends, "{processor:?}");
+            };
+            door.profile(cycles(), BASE..BASE + 64, &buckets(), work).unwrap();
+            // Two calls to start, of which each was ended, and two to stop.
+            assert_eq!(machine.ends.get(), ends + 2);
+            machine.down();
+        }
+    }
+}
+
+/// The parts, for an object that outlives the call, and for what the door has no operation for.
+#[test]
+fn the_parts_are_there() {
+    on_each(|machine, door| {
+        let source = door.source(cycles()).unwrap();
+        assert_eq!(door.source(cycles()), Ok(source));
+        let buffer: &'static [AtomicU32; 64] = Box::leak(Box::new(buckets()));
+        let request = BasicProfile {
+            process: None,
+            base: BASE,
+            size: 0x400,
+            bucket_log2: 4,
+            buffer,
+            source,
+            affinity: None,
+        };
+        let object = ProfileObject::basic(Rules::LATEST, request, &door.hardware()).unwrap();
+        let object: &'static ProfileObject<'static> = Box::leak(Box::new(object));
+        door.profiles().try_start(object, &mut door.hardware()).unwrap();
+        machine.pc[2].set(BASE);
+        machine.happen(2, Happens::Cycles, PERIOD);
+        assert!(door.profiles().try_stop(object, &mut door.hardware()).unwrap().is_over());
+        assert_eq!(hits(object), [(BASE, 1)]);
+        assert!(door.machine().is_some());
+    });
+}
+
+#[test]
+fn before_and_after_it_is_up_a_processor_refuses_and_its_interrupt_is_anothers() {
+    for processor in processors(Deviations::NONE) {
+        let (machine, door) = Machine::new(processor.configuration);
+        let refused = || {
+            assert_eq!(door.count(&[cycles()], || unreachable!()), Err(PmuError::NotUp));
+            assert_eq!(door.processor_down(), Err(PmuError::NotUp));
+            assert_eq!(door.processor_resumed(), Err(PmuError::NotUp));
+            assert_eq!(door.watch(PERIOD, 10), Err(PmuError::NotUp));
+            assert_eq!(door.interrupt(&PlainFrame::default()).overflows, 0);
+        };
+        assert!(door.machine().is_none());
+        let nothing = door.interrupt(&PlainFrame::default());
+        assert_eq!((nothing.claim, nothing.error), (Claim::NotOurs, None));
+        refused();
+        machine.up();
+        assert_eq!(door.processor_up(&machine.snapshot()), Err(PmuError::IsUp));
+        machine.down();
+        refused();
+    }
+}

@@ -1,0 +1,225 @@
+//! A kernel of three processors, each a mock. The test runs on one processor at a time.
+
+use core::cell::{Cell, OnceCell, RefCell};
+
+use pmu::core::{
+    EventOverflow, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PlainFrame, Platform, PmcIndex,
+    Snapshot,
+};
+use pmu::{Delivery, Interrupted, Kernel, Pmu};
+use pmu_tests::deviations::snapshot;
+use pmu_tests::opened::Mock;
+use pmu_virt::mock::Deviations;
+use pmu_virt::{Configuration, EventKey, FedEvents, Feed, Privilege, VirtualPmu};
+
+pub(crate) const PROCESSORS: usize = 3;
+
+pub(crate) type Door = Pmu<World, PROCESSORS, 6, 4>;
+
+thread_local! {
+    static MACHINE: Cell<Option<&'static Machine>> = const { Cell::new(None) };
+}
+
+/// The machine of the test's thread.
+pub(crate) fn machine() -> &'static Machine {
+    MACHINE.get().expect("the test made a machine")
+}
+
+/// An event that happens.
+#[derive(Clone, Copy)]
+pub(crate) enum Happens {
+    Instructions,
+    Cycles,
+    LastCacheMisses,
+}
+
+/// By the manuals' numbers.
+fn key(configuration: Configuration, event: Happens) -> EventKey {
+    let intel = matches!(configuration, Configuration::Intel(_));
+    match event {
+        Happens::Instructions => EventKey::general(0xC0, 0),
+        Happens::Cycles if intel => EventKey::general(0x3C, 0),
+        Happens::Cycles => EventKey::general(0x76, 0),
+        Happens::LastCacheMisses => EventKey::general(0x2E, 0x41),
+    }
+}
+
+pub(crate) struct Machine {
+    pub(crate) configuration: Configuration,
+    pub(crate) mocks: [Mock<'static>; PROCESSORS],
+    events: FedEvents,
+    here: Cell<usize>,
+    pinned: Cell<u32>,
+    door: OnceCell<&'static Door>,
+    /// Interrupts to other processors do not arrive.
+    pub(crate) is_deaf: Cell<bool>,
+    pub(crate) by_vector: Cell<bool>,
+    pub(crate) ends: Cell<u32>,
+    /// Address of the code that runs on each processor.
+    pub(crate) pc: [Cell<u64>; PROCESSORS],
+    pub(crate) interrupted: RefCell<Vec<(usize, Interrupted)>>,
+    pub(crate) overflows: RefCell<Vec<(usize, EventOverflow)>>,
+}
+
+impl Machine {
+    /// Makes the machine of this thread, and its door.
+    pub(crate) fn new(configuration: Configuration) -> (&'static Self, &'static Door) {
+        let keys = [Happens::Instructions, Happens::Cycles, Happens::LastCacheMisses];
+        let events = FedEvents::new(&keys.map(|event| key(configuration, event))).unwrap();
+        let mocks = core::array::from_fn(|_| {
+            let mock = Mock::strict(VirtualPmu::new(configuration, events).unwrap());
+            for control in [0x38F, 0xC000_0301] {
+                let _ = mock.with_pmu(|pmu| pmu.write(control, 0)); // No other owner's counters run.
+            }
+            mock
+        });
+        let machine = Self {
+            configuration,
+            mocks,
+            events,
+            here: Cell::new(0),
+            pinned: Cell::new(0),
+            door: OnceCell::new(),
+            is_deaf: Cell::new(false),
+            by_vector: Cell::new(false),
+            ends: Cell::new(0),
+            pc: [const { Cell::new(0) }; PROCESSORS],
+            interrupted: RefCell::default(),
+            overflows: RefCell::default(),
+        };
+        let machine: &'static Self = Box::leak(Box::new(machine));
+        for mock in &machine.mocks {
+            mock.on_interrupt(&|_| self::machine().performance_interrupt());
+        }
+        let door = *machine.door.get_or_init(|| Box::leak(Box::new(Pmu::new())));
+        MACHINE.set(Some(machine));
+        (machine, door)
+    }
+
+    pub(crate) fn door(&self) -> &'static Door {
+        self.door.get().unwrap()
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        snapshot(self.configuration, Deviations::NONE)
+    }
+
+    /// Runs a part of the test on a processor.
+    pub(crate) fn on<R>(&self, processor: usize, act: impl FnOnce() -> R) -> R {
+        let (here, pinned) = (self.here.replace(processor), self.pinned.replace(0));
+        let result = act();
+        self.here.set(here);
+        self.pinned.set(pinned);
+        result
+    }
+
+    /// An event happens on a processor, in the kernel.
+    pub(crate) fn happen(&self, processor: usize, event: Happens, count: u64) {
+        let mut feed = Feed::new(&self.events);
+        let event = self.events.find(key(self.configuration, event)).unwrap();
+        feed.add(event, Privilege::Kernel, count).unwrap();
+        self.on(processor, || self.mocks[processor].advance(&mut feed));
+    }
+
+    fn performance_interrupt(&self) {
+        let here = self.here.get();
+        let frame =
+            PlainFrame { pc: self.pc[here].get(), cs: 8, flags: 2, processor: here, process: None };
+        let overflowed = |overflow| self.overflows.borrow_mut().push((here, overflow));
+        let interrupted = self.door().interrupt_with(&frame, overflowed);
+        self.interrupted.borrow_mut().push((here, interrupted));
+    }
+
+    /// Brings all processors up.
+    pub(crate) fn up(&self) {
+        for processor in 0..PROCESSORS {
+            self.on(processor, || self.door().processor_up(&self.snapshot())).unwrap();
+        }
+    }
+
+    /// Gives all counters back, of which none runs then.
+    pub(crate) fn down(&self) {
+        for processor in 0..PROCESSORS {
+            self.on(processor, || self.door().processor_down()).unwrap();
+        }
+        assert!(self.mocks.iter().all(|mock| pmu_tests::opened::running(mock).is_empty()));
+    }
+}
+
+/// The registers of the processor on which the test runs.
+pub(crate) struct Registers;
+
+fn mock() -> &'static Mock<'static> {
+    let machine = machine();
+    &machine.mocks[machine.here.get()]
+}
+
+impl MsrBackend for Registers {
+    type Error = MsrErrorKind;
+    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+        mock().read(address)
+    }
+    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+        mock().write(address, value)
+    }
+    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
+        mock().read_pmc(index)
+    }
+    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+        mock().update(update)
+    }
+}
+
+/// The kernel.
+pub(crate) struct World;
+
+// SAFETY: each test has one thread, and a door of its own.
+unsafe impl Kernel for World {
+    type Msr = Registers;
+
+    fn msr() -> Registers {
+        Registers
+    }
+
+    fn this_processor() -> usize {
+        machine().here.get()
+    }
+
+    fn pinned<R>(act: impl FnOnce() -> R) -> R {
+        let (machine, here) = (machine(), Self::this_processor());
+        machine.pinned.set(machine.pinned.get() + 1);
+        let result = act();
+        assert_eq!(Self::this_processor(), here);
+        machine.pinned.set(machine.pinned.get() - 1);
+        result
+    }
+
+    fn write_performance_entry(entry: u32) {
+        let delivery = entry & !0x1_0000;
+        assert_eq!(delivery, Self::delivery().entry());
+        if entry & 0x1_0000 == 0 {
+            mock().unmask_performance_interrupt();
+        } else {
+            mock().mask_performance_interrupt();
+        }
+    }
+
+    fn end_of_interrupt() {
+        machine().ends.set(machine().ends.get() + 1);
+    }
+
+    fn interrupt(processor: usize) {
+        if !machine().is_deaf.get() {
+            machine().on(processor, || machine().door().serve_call());
+        }
+    }
+
+    fn delivery() -> Delivery {
+        let by_vector = machine().by_vector.get();
+        if by_vector { Delivery::vector(0xE1).unwrap() } else { Delivery::NON_MASKABLE }
+    }
+
+    fn keep_waiting(turns: u64) -> bool {
+        turns < 100
+    }
+}
