@@ -160,7 +160,7 @@ pub trait InterruptFrame {
     fn call_chain(&self, _visit: &mut dyn FnMut(u64) -> ControlFlow<()>) {}
 }
 
-/// Interrupted context of a kernel that knows nothing more: the values that the processor pushed.
+/// Interrupted context as plain data: the values that the processor pushed, and the interrupted processor and process.
 ///
 /// ```
 /// use pmu_core::{InterruptFrame, PlainFrame};

@@ -1,4 +1,4 @@
-//! The floor of the one door: what every kernel would compose by hand, as one type that a kernel places in a static.
+//! [`Pmu`](crate::Pmu): the parts that every kernel would otherwise compose by hand, as one type in a static.
 //!
 //! - `kernel`: the kernel's duties, as one trait; `duties`: the platform and the processor number, made of these
 //! - `error`: the error of all operations
@@ -6,7 +6,7 @@
 //! - `pmu`: the type, and the machine that it found; `reach`: the session of a processor, here and from elsewhere
 //! - `processors`, `interrupt`, `count`, `profile`, `watch`: the operations
 //!
-//! The floor may use everything public of the crates, and nothing else. So a kernel can do by hand what the door does.
+//! This module uses only public items of the crates. So a kernel can do by hand everything that `Pmu` does.
 
 mod count;
 pub(crate) mod duties;

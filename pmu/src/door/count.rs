@@ -10,8 +10,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Counts events of this processor while `work` runs. The events are a group, which is counted as a whole, so that
     /// the counts can be compared with each other.
     ///
-    /// `work` runs [pinned](Kernel::pinned), so no other task is counted with it; what interrupts do is. Events of a
-    /// thread, which follow the thread and count nothing else, are opened in [`with`](Self::with).
+    /// `work` runs [pinned](Kernel::pinned), so no other task is counted. Interrupt handlers that run during `work` are
+    /// counted, too. To count one thread only, open the thread's events in [`with`](Self::with).
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -34,8 +34,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session).
-    /// - [`Group`](PmuError::Group): the events cannot be counted together on this processor, or an access failed. After
-    ///   an error nothing is counted any more. If `work` was run, its counts are lost.
+    /// - [`Group`](PmuError::Group): the events cannot be counted together on this processor, or an access failed.
+    ///   After an error the events do not run. If `work` was run, its counts are lost.
     pub fn count<const C: usize>(
         &'static self,
         events: &[Event; C],

@@ -1,4 +1,4 @@
-//! The duties of a kernel, as the parts of the crates ask for them.
+//! The traits of the crates' parts, implemented by a [`Kernel`].
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -19,7 +19,7 @@ use crate::per_processor::Processors;
 /// ```
 pub struct Duties<K>(PhantomData<fn() -> K>);
 
-/// The local APIC of a [`Kernel`], which is the platform of its sessions.
+/// The local APIC of a [`Kernel`], which is the platform of the kernel's sessions.
 pub type KernelApic<K> = LocalApic<Duties<K>, Duties<K>>;
 
 impl<K: Kernel> Duties<K> {

@@ -1,4 +1,4 @@
-//! The error of the door's operations.
+//! The error of the operations of `Pmu`.
 
 use core::fmt;
 
@@ -7,16 +7,16 @@ use pmu_kprofile::{CreateError, ProfileError};
 
 use crate::per_processor::Busy;
 
-/// Reason that an operation of [`Pmu`](crate::Pmu) failed: the error of the part that failed.
+/// Reason why an operation of [`Pmu`](crate::Pmu) failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum PmuError {
-    /// [`processor_up`](crate::Pmu::processor_up) was not called on this processor, or failed there.
+    /// [`processor_up`](crate::Pmu::processor_up) was not called on this processor, or failed on it.
     NotUp,
-    /// [`processor_up`](crate::Pmu::processor_up) was called on this processor before.
+    /// [`processor_up`](crate::Pmu::processor_up) was already called on this processor.
     IsUp,
-    /// This processor's session is in use, or the processor's number is beyond those of the [`Pmu`](crate::Pmu).
+    /// This processor's session is in use, or the [`Pmu`](crate::Pmu) has no room for a processor with this number.
     Session(Busy),
     /// A source could not be started or stopped, or the counters could not be taken or released.
     Interface(InterfaceError),

@@ -7,12 +7,12 @@ use crate::door::kernel::Kernel;
 use crate::door::pmu::Pmu;
 use crate::local_apic::Delivery;
 
-/// The outcome of a performance interrupt.
+/// Result of handling a performance interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[must_use = "the interrupt may be another owner's, or a register may not have answered"]
 pub struct Interrupted {
-    /// Whether the interrupt was a counter's, and whether another may follow.
+    /// Claim of the interrupt, for a handler that several drivers share.
     pub claim: Claim,
     /// Number of counters that had overflowed.
     pub overflows: u32,
@@ -20,14 +20,15 @@ pub struct Interrupted {
     pub is_stuck: bool,
     /// The [watchdog](Pmu::watch) lost its counter. A task watches the processor again by [`Pmu::watch`].
     pub is_blind: bool,
-    /// The register access that failed. A source or event whose counter it concerns runs no more.
+    /// The register access that failed. If a counter's register failed, the source or event of the counter no longer
+    /// runs.
     pub error: Option<ServiceError>,
 }
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Handles the performance interrupt of the processor that executes the call: finds the counters that overflowed,
-    /// gives what was executing to the started profiles, re-arms the counters, and ends the interrupt if it came by a
-    /// vector.
+    /// reports the interrupted address to the started profiles, re-arms the counters, and ends the interrupt at the
+    /// local APIC if the interrupt came by a vector.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }

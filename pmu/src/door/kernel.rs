@@ -5,8 +5,8 @@ use pmu_core::{CounterSet, Interval, MsrBackend, Snapshot, TimerUnavailable};
 use crate::local_apic::Delivery;
 use crate::machine::Machine;
 
-/// The duties of a kernel for [`Pmu`](crate::Pmu): registers, processor number, pinning, local APIC, and an interrupt to
-/// another processor.
+/// Functions that a kernel provides for [`Pmu`](crate::Pmu): register access, processor number, pinning, local APIC,
+/// and an interrupt to another processor.
 ///
 /// # For implementers
 /// - `msr`, `this_processor`, `write_performance_entry` and `end_of_interrupt` are called in task, interrupt and NMI
@@ -61,9 +61,10 @@ use crate::machine::Machine;
 /// # Safety
 /// - [`this_processor`](Self::this_processor) returns the number of the processor that executes the call, in every
 ///   context. The same number always means the same processor.
-/// - [`pinned`](Self::pinned) runs `act` on one processor, and no other task runs on that processor meanwhile.
-/// - A handler that calls [`Pmu::interrupt`](crate::Pmu::interrupt) or [`Pmu::serve_call`](crate::Pmu::serve_call) stays
-///   on its processor during the call, and no other task runs there meanwhile.
+/// - [`pinned`](Self::pinned) runs `act` on one processor, and no other task runs on that processor until `act`
+///   returns.
+/// - A handler that calls [`Pmu::interrupt`](crate::Pmu::interrupt) or [`Pmu::serve_call`](crate::Pmu::serve_call)
+///   stays on its processor during the call, and no other task runs on that processor during the call.
 ///
 /// Wrong: `pinned` leaves preemption on, so another task may use the processor's session at the same time.
 ///
@@ -101,25 +102,25 @@ pub unsafe trait Kernel: Sized + 'static {
     fn pinned<R>(act: impl FnOnce() -> R) -> R;
 
     /// Writes the LVT entry for performance counters: see
-    /// [`ApicRegisters::write_performance_entry`](crate::ApicRegisters::write_performance_entry). A kernel without code
-    /// for that calls [`NativeApic`](crate::NativeApic).
+    /// [`ApicRegisters::write_performance_entry`](crate::ApicRegisters::write_performance_entry). A kernel without its
+    /// own code for the local APIC calls [`NativeApic`](crate::NativeApic).
     fn write_performance_entry(entry: u32);
 
-    /// Tells the local APIC that the handler of an interrupt by vector has ended. Does nothing in a kernel that tells
-    /// the local APIC after each handler.
+    /// Writes the local APIC's EOI register at the end of the handler of an interrupt by vector. Does nothing if the
+    /// kernel itself writes EOI after each handler.
     fn end_of_interrupt();
 
     /// Interrupts another processor, whose handler calls [`Pmu::serve_call`](crate::Pmu::serve_call). Does not wait.
     fn interrupt(processor: usize);
 
-    /// Returns how the performance interrupt comes: by default as an NMI.
+    /// Returns the delivery of the performance interrupt: by default as an NMI.
     fn delivery() -> Delivery {
         Delivery::NON_MASKABLE
     }
 
-    /// Returns whether the processor that executes the call is handling an interrupt. A call from a handler can then
-    /// start and stop no profile. The default implementation, which returns `false`, is for a kernel whose handlers
-    /// make no such call.
+    /// Returns whether the processor that executes the call is handling an interrupt. If it is, profiles cannot be
+    /// started or stopped. The default implementation returns `false`, for a kernel whose handlers never start or stop
+    /// profiles.
     fn in_interrupt() -> bool {
         false
     }
@@ -130,18 +131,20 @@ pub unsafe trait Kernel: Sized + 'static {
         turns < 10_000_000
     }
 
-    /// Returns the time by a clock of the kernel, for the times of events; by default 0, which is no clock.
+    /// Returns the time by a clock of the kernel, for the times of events. The default implementation, for a kernel
+    /// without a clock, returns 0.
     fn now() -> u64 {
         0
     }
 
-    /// Detects the machine from the first processor that comes up. The default is [`Machine::detect_zen`], whose
-    /// sources count what their names say; [`Machine::detect`] has Windows' own tables.
+    /// Detects the machine from the first processor that comes up. The default implementation calls
+    /// [`Machine::detect_zen`], whose sources count what their names say. [`Machine::detect`] has Windows' own tables
+    /// instead.
     fn detect(first: &Snapshot) -> Machine {
         Machine::detect_zen(first)
     }
 
-    /// Returns the counters that the kernel takes: by default all.
+    /// Returns the counters that `Pmu` takes: by default all counters.
     fn counters() -> CounterSet {
         CounterSet::ALL
     }

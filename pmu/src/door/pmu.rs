@@ -14,10 +14,10 @@ use crate::per_processor::PerProcessor;
 
 /// The performance-monitoring units of a machine with at most `P` processors, in one static of the kernel `K`.
 ///
-/// A `Pmu` composes what every kernel would compose by hand: the [`Machine`], the memory of each processor's counters
-/// and events, the sessions, the mailbox and the lists of profiles. `E` is the number of events that each processor has
-/// room for. `N` is the number of profiles that may be started at a time, and of the different events that these
-/// profiles ever have as sources.
+/// A `Pmu` contains what every kernel would otherwise compose by hand: the [`Machine`], the memory of each processor's
+/// counters and events, the sessions, the mailbox and the lists of profiles. Each processor has room for `E` opened
+/// events. At most `N` profiles may be started at a time, and at most `N` different events may ever be used as sources
+/// of profiles.
 ///
 /// | operation | |
 /// |---|---|
@@ -56,7 +56,8 @@ pub struct Pmu<K: Kernel, const P: usize, const E: usize = 8, const N: usize = 1
 }
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
-    /// Creates the state of a machine of which no processor is up. It is zeros, which take no room in a kernel's image.
+    /// Creates the state of a machine on which no processor is up. The value is all zeros, so it takes no room in a
+    /// kernel's image.
     pub const fn new() -> Self {
         Self {
             machine: WriteOnce::new(),

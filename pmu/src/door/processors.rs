@@ -13,8 +13,9 @@ use crate::door::reach::number;
 use crate::per_processor::Busy;
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
-    /// Takes the counters of the processor that executes the call, which `this_processor` describes, and starts the
-    /// sources of started profiles there. The first processor that comes up decides which machine this is.
+    /// Takes the counters of the processor that executes the call, and starts the sources of started profiles on the
+    /// processor. `this_processor` describes the processor. The first processor that comes up decides the
+    /// [`Machine`](crate::Machine).
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -39,7 +40,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// - [`Session`](PmuError::Session): the processor's number is `P` or more.
     /// - [`Interface`](PmuError::Interface): the counters could not be taken. In an emulator, counters that CPUID declares
     ///   may be [unresponsive](pmu_core::CounterError::Unresponsive).
-    /// - [`Profile`](PmuError::Profile): the processor is up, but a started profile does not run there.
+    /// - [`Profile`](PmuError::Profile): the processor is up, but a started profile does not run on it.
     pub fn processor_up(&'static self, this_processor: &Snapshot) -> Result<(), PmuError> {
         let this = K::pinned(|| {
             let index = K::this_processor();
@@ -72,9 +73,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session).
-    /// - [`Interface`](PmuError::Interface): a register did not answer. The processor is still up, and the call may be
-    ///   repeated.
-    /// - [`Profile`](PmuError::Profile): the processor is down, but the lists of profiles do not know it yet.
+    /// - [`Interface`](PmuError::Interface): accesses to a register failed. The processor is still up, and the call may
+    ///   be repeated.
+    /// - [`Profile`](PmuError::Profile): the processor is down, but the lists of profiles still contain it.
     pub fn processor_down(&'static self) -> Result<(), PmuError> {
         let this = K::pinned(|| {
             let index = K::this_processor();
@@ -92,18 +93,18 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Programs the counters of the processor that executes the call again, after their registers lost their contents
-    /// in a suspend. Profiles, events and the watchdog continue. Returns the counters whose counts start anew: see
-    /// [`CounterSession::reprogram`](pmu_core::CounterSession::reprogram).
+    /// in a suspend. Profiles, events and the watchdog continue. Returns the counters whose events begin new periods:
+    /// see [`CounterSession::reprogram`](pmu_core::CounterSession::reprogram).
     ///
-    /// Overflows that were pending as the processor was suspended are not reported, because the code that they
-    /// interrupted is not known any more.
+    /// Overflows that were pending when the processor was suspended are not reported, because the interrupted address
+    /// is unknown.
     ///
     /// # Context
     /// Task, on the processor.
     ///
     /// # Errors
-    /// [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session); [`Interface`](PmuError::Interface): a register did
-    /// not answer.
+    /// [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session); [`Interface`](PmuError::Interface): accesses to a
+    /// register failed.
     pub fn processor_resumed(&'static self) -> Result<CounterSet, PmuError> {
         Ok(self.with(|session, _| session.reprogram_all(|_| ()))??)
     }

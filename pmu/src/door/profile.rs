@@ -11,7 +11,7 @@ use crate::door::error::PmuError;
 use crate::door::kernel::Kernel;
 use crate::door::pmu::Pmu;
 
-/// What a profile is by: a source of the machine, or any event that interrupts.
+/// The source of a profile's interrupts: a source of the machine, or any event that interrupts.
 ///
 /// ```
 /// use pmu::Profiled;
@@ -43,11 +43,13 @@ impl From<Event> for Profiled {
 }
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
-    /// Counts where an event or a source interrupts while `work` runs, on every processor that is up or comes up
-    /// meanwhile. Returns the stopped profile object, whose [`hits`](ProfileObject::hits) are the addresses with their counts.
+    /// Counts the addresses at which an event or a source interrupts while `work` runs, on every processor that is up
+    /// or comes up. Returns the stopped profile object, whose [`hits`](ProfileObject::hits) are the addresses with
+    /// their counts.
     ///
-    /// The addresses of `range` are divided into buckets of equal size, of which each has a counter in `buffer`: the
-    /// smallest power of two for which the buffer has enough counters. Interrupts add to what the buffer has.
+    /// The addresses of `range` are divided into buckets of equal size, each with a counter in `buffer`. The size is
+    /// the smallest power of two for which the buffer has enough counters. Interrupts add to the buffer's present
+    /// values.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -73,11 +75,11 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Task. Waits for other processors, and for other tasks that start and stop profiles. `work` is not pinned.
     ///
     /// # Errors
-    /// - [`Source`](PmuError::Source): the event has no period, or a period that is no interval.
+    /// - [`Source`](PmuError::Source): the event has no period, or its period is outside the limits of an interval.
     /// - [`Create`](PmuError::Create): the machine lacks the event, or the buffer is too small.
-    /// - [`Profile`](PmuError::Profile): no processor is up, or the profile does not start on one of them, and `work`
-    ///   was not run; or `work` was run, and a source may still run on the processor that the error names. The counts
-    ///   are in `buffer` then.
+    /// - [`Profile`](PmuError::Profile): either no processor is up, or the profile could not start on one of the
+    ///   processors; then `work` was not run. Or `work` was run, and a source may still run on the processor that the
+    ///   error names; then the counts are in `buffer`.
     pub fn profile<'b>(
         &'static self,
         by: impl Into<Profiled>,
@@ -140,7 +142,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         self.during(&object, work)
     }
 
-    /// Returns the source of a profile: of an event, the [added](pmu_core::AddedSources::add_event) one.
+    /// Returns the source of a profile. For an event, this is the source that
+    /// [`add_event`](pmu_core::AddedSources::add_event) adds.
     ///
     /// # Context
     /// Task.

@@ -1,4 +1,4 @@
-//! The session of a processor: used there, and reached from other processors.
+//! The session of a processor, used on the processor, and reached from other processors.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -45,8 +45,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Calls `act` with the session of the processor that executes the call, and with the description of the
     /// processor's counters. The description was made when the processor came up.
     ///
-    /// Everything that the operations of a `Pmu` do not do is done here: events of threads in a scheduler's switch,
-    /// events that rotate, windows for guests.
+    /// Use this for operations that `Pmu` itself does not have: events of threads at a context switch, events that
+    /// rotate, and windows for guests.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -81,8 +81,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Serves the requests of other processors to start and stop profile sources on this processor, and ends the
     /// interrupt.
     ///
-    /// If the handler interrupted a task that uses the processor's session, the task serves the requests when it is
-    /// done.
+    /// If the handler interrupted a task that uses the processor's session, the task serves the requests after it has
+    /// used the session.
     ///
     /// # Context
     /// The handler of the interrupt that [`Kernel::interrupt`] sends, which is not an NMI.

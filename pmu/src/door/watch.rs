@@ -9,10 +9,11 @@ use crate::watchdog::Watchdog;
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Watches the processor that executes the call: if its timer tick does not call [`touch`](Self::touch) for
-    /// `seconds` seconds, [`Interrupted::is_stuck`](crate::Interrupted::is_stuck) tells. `hertz` is the highest
+    /// `seconds` seconds, [`Interrupted::is_stuck`](crate::Interrupted::is_stuck) is set. `hertz` is the highest
     /// frequency of the processor: see [`Watchdog::event`].
     ///
-    /// A watched processor is watched anew, on another counter if its counter failed.
+    /// If the processor is already watched, the watchdog starts again, on another counter if the previous counter
+    /// failed.
     ///
     /// # Context
     /// Task, on the processor.
@@ -48,7 +49,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session).
-    /// - [`Counters`](PmuError::Counters): a register of the counter does not answer. The processor is not watched.
+    /// - [`Counters`](PmuError::Counters): accesses to the counter's register failed. The processor is not watched.
     pub fn unwatch(&'static self) -> Result<(), PmuError> {
         K::pinned(|| {
             let Some(of) = self.processors.get(K::this_processor()) else {

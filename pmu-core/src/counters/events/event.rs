@@ -205,8 +205,8 @@ impl Event {
     ///
     /// If no counter is free, an event that does not rotate takes the counter of a rotating event. The event keeps that
     /// counter until the event is stopped, or until its thread is switched out. All rotating events, of the processor
-    /// and of its threads, share the remaining counters: each rotating event gets an equal part of the time for which
-    /// it is started.
+    /// and of its threads, share the remaining counters: each rotating event is on a counter for an equal part of the
+    /// time for which it is started.
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};
