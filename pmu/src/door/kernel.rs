@@ -30,8 +30,8 @@ use crate::machine::Machine;
 ///
 /// struct Bare;
 ///
-/// // SAFETY: (1) a processor's number is its local APIC's, which does not change; (2) with preemption off, the task stays
-/// // on its processor and no other task runs there.
+/// // SAFETY: (1) a processor's number is that of its local APIC, which does not change; (2) with preemption off, the
+/// // task stays on its processor, and no other task runs there.
 /// unsafe impl Kernel for Bare {
 ///     type Msr = NativeMsr;
 ///     fn msr() -> NativeMsr {

@@ -21,7 +21,7 @@ pub type PmuSession<K> = Session<
     KernelApic<K>,
 >;
 
-/// What the interrupt and the tasks of one processor share.
+/// Memory that the interrupt and the tasks of one processor share.
 pub(super) struct OfProcessor<const E: usize> {
     pub(super) counters: CounterMemory<[CounterSlot; MAX_COUNTERS]>,
     pub(super) events: EventTable<[EventEntry; E]>,
@@ -44,7 +44,7 @@ impl<const E: usize> OfProcessor<E> {
     }
 }
 
-/// What the tasks of one processor have.
+/// State of one processor that only its tasks use.
 pub(super) struct Here<K: Kernel> {
     pub(super) session: PmuSession<K>,
     /// This processor's counters: to make the description takes some hundred instructions of CPUID's leaves.

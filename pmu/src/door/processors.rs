@@ -38,8 +38,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Errors
     /// - [`IsUp`](PmuError::IsUp).
     /// - [`Session`](PmuError::Session): the processor's number is `P` or more.
-    /// - [`Interface`](PmuError::Interface): the counters could not be taken. In an emulator, counters that CPUID declares
-    ///   may be [unresponsive](pmu_core::CounterError::Unresponsive).
+    /// - [`Interface`](PmuError::Interface): the counters could not be taken. In an emulator, counters that CPUID
+    ///   declares may be [unresponsive](pmu_core::CounterError::Unresponsive).
     /// - [`Profile`](PmuError::Profile): the processor is up, but a started profile does not run on it.
     pub fn processor_up(&'static self, this_processor: &Snapshot) -> Result<(), PmuError> {
         let this = K::pinned(|| {

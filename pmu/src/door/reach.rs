@@ -57,7 +57,11 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
     ///
     /// /// The scheduler's switch, with preemption off.
-    /// fn switch(from: &mut [ThreadEvent], to: &mut [ThreadEvent], now: u64) -> Result<Result<(), SwitchError>, PmuError> {
+    /// fn switch(
+    ///     from: &mut [ThreadEvent],
+    ///     to: &mut [ThreadEvent],
+    ///     now: u64,
+    /// ) -> Result<Result<(), SwitchError>, PmuError> {
     ///     PMU.with(|session, unit| {
     ///         let counters = session.counters_mut();
     ///         counters.switch_out(from, now, |_overflow| ())?;
