@@ -37,7 +37,6 @@ pub use branches::unit::{
 pub use clocks::{ClockReading, Clocks, tsc_hertz};
 pub use counters::control::handle::{CounterSession, SessionCounters};
 pub use counters::control::opened::status::EventStatus;
-pub use counters::control::opened::user_view::UserView;
 pub use counters::control::stop_all::stop_all;
 pub use counters::control::switch::saved::{SavedCounter, SavedCounters};
 pub use counters::control::window::error::WindowError;
@@ -48,6 +47,7 @@ pub use counters::events::count::EventCount;
 pub use counters::events::event::Event;
 pub use counters::events::saved::SavedEvent;
 pub use counters::events::thread_event::ThreadEvent;
+pub use counters::events::user_view::UserView;
 pub use counters::hooks::event_source::EventSource;
 pub use counters::hooks::facility::{Facility, Interrupted};
 pub use counters::hooks::facility_control::FacilityControl;
@@ -56,6 +56,7 @@ pub use counters::interrupt::claim::{Claim, Serviced};
 pub use counters::interrupt::overflow::EventOverflow;
 pub use counters::interrupt::sample_read::{SampleRead, sample_read};
 pub use counters::interrupt::service::{service, service_with};
+pub use counters::interrupt::user_view::user_view;
 pub use counters::names::counter_id::{
     CounterId, CounterSet, MAX_COUNTERS, MAX_FIXED, MAX_GENERAL,
 };

@@ -10,6 +10,7 @@ pub mod deviations;
 pub mod groups;
 pub mod kernel;
 pub mod kprofile;
+pub mod linux_page;
 pub mod opened;
 mod pmu_state;
 mod processors;

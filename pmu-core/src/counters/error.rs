@@ -71,8 +71,6 @@ pub enum CounterError {
     /// The event has no count to read, because it interrupts and was opened without a
     /// [total](crate::Event::with_total).
     NoTotal(EventId),
-    /// The event interrupts, so a [view](crate::UserView) of its counter would become wrong.
-    HasPeriod(EventId),
     /// The event has no period, because it does not interrupt.
     NoPeriod(EventId),
     /// The event is already started.
@@ -212,7 +210,6 @@ impl fmt::Display for CounterError {
             }
             Self::NoSuchEvent(event) => write!(f, "{event} is not open"),
             Self::NoTotal(event) => write!(f, "{event} interrupts, and was opened without a total"),
-            Self::HasPeriod(event) => write!(f, "{event} interrupts, and so has no view"),
             Self::NoPeriod(event) => write!(f, "{event} does not interrupt"),
             Self::AlreadyStarted(event) => write!(f, "{event} is already started"),
             Self::NotStarted(event) => write!(f, "{event} is not started"),

@@ -9,3 +9,4 @@ pub(crate) mod resolve;
 pub(crate) mod saved;
 pub(crate) mod thread_event;
 pub(crate) mod unplaced;
+pub(crate) mod user_view;

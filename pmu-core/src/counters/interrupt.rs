@@ -22,3 +22,4 @@ pub(crate) mod pass;
 pub(crate) mod reload;
 pub(crate) mod sample_read;
 pub(crate) mod service;
+pub(crate) mod user_view;

@@ -274,7 +274,7 @@ fn count<S: EventSource, P: Platform>(
     VIRTUALIZATION.measure(|| counters.set_virtualization(true));
     for event in opened.each_alone() {
         READ.measure(|| counters.read_event(event, 20));
-        VIEW.measure(|| counters.user_view(event));
+        VIEW.measure(|| counters.user_view(event, 20));
     }
     for group in opened.each_group() {
         READ_GROUP.measure(|| counters.read_group(group, 21, &mut [EventCount::default(); 3]));

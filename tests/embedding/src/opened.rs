@@ -10,7 +10,7 @@ use core::hint::black_box;
 
 use machine::{Apic, FIRST_COUNTER, Msr};
 use pmu::perf::{Frequency, PerfAttributes, PerfEventAttr, Throttle};
-use pmu::user::UserPage;
+use pmu::user::{UserClock, UserPage};
 use pmu::{
     ApicRegisters, Delivery, LocalApic, Machine, NoTimer, PerProcessor, Processors, Watchdog,
 };
@@ -19,7 +19,7 @@ use pmu_core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
     EventCount, EventEntry, EventSelect, EventTable, GenericEvent, KProfileSource, MAX_COUNTERS,
     ProfileInterface, SavedCounter, SavedCounters, Session, Snapshot, ThreadEvent, service,
-    stop_all,
+    stop_all, user_view,
 };
 
 type Memory = CounterMemory<[CounterSlot; MAX_COUNTERS]>;
@@ -31,6 +31,7 @@ static EVENTS: EventTable<[EventEntry; 8]> = EventTable::new();
 static WITH_SOURCES: EventTable<[EventEntry; 2]> = EventTable::new();
 static WATCHDOG: Watchdog = Watchdog::new();
 static PAGE: UserPage = UserPage::new();
+static CLOCK: Option<UserClock> = UserClock::new(2_500_000_000, 0, 0);
 static PLACES: PerProcessor<OneSession, OneProcessor, 1> = PerProcessor::new();
 
 struct OneProcessor;
@@ -78,10 +79,10 @@ fn count(machine: &Machine, unit: &CounterUnit) -> Result<(), CounterError> {
     any(EVENTS.set_period(sampled, black_box(0x2_0000)));
     any(counters.rotate(black_box(1)));
     any(counters.set_virtualization(black_box(true)));
-    if let Some(view) = any(counters.user_view(counted)) {
-        PAGE.publish(&view);
-        black_box(PAGE.read(|index| u64::from(black_box(index))));
-    }
+    any(PAGE.publish(CLOCK.as_ref(), || counters.user_view(counted, black_box(1))));
+    any(PAGE.publish(None, || user_view(&events, &Msr, &MEMORY, counted, black_box(1))));
+    black_box(PAGE.read(|index| u64::from(black_box(index))));
+    black_box(PAGE.read_with_times(|index| u64::from(black_box(index)), || black_box(2)));
     PAGE.hide();
     let stuck = |overflow: pmu_core::EventOverflow| {
         black_box(WATCHDOG.is_stuck(overflow.event));

@@ -5,5 +5,6 @@ mod event_selects;
 mod frames;
 mod frozen_interrupts;
 mod registers;
+mod user_page;
 mod user_rdpmc;
 mod zx_c;

@@ -1,6 +1,5 @@
 //! User mode's reading of an event: its view, and the shared page.
 
-use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use pmu::core::{
@@ -27,8 +26,21 @@ fn unit(configuration: Configuration) -> CounterUnit {
 
 const VERSION_4: Configuration = Configuration::Intel(IntelConfiguration::new(4, 2, 3));
 
-fn view(index: u32, width: u32, counted: u64, counted_to: u64) -> UserView {
-    UserView { index: PmcIndex::new(index), width, counted, counted_to }
+fn view(index: u32, width: u32, offset: u64) -> UserView {
+    UserView {
+        index: Some(PmcIndex::new(index)),
+        readable: true,
+        width,
+        offset,
+        is_enabled: true,
+        enabled: 0,
+        running: 0,
+        now: 0,
+    }
+}
+
+fn publish(page: &UserPage, view: UserView) {
+    page.publish(None, || Ok::<_, CounterError>(view)).unwrap();
 }
 
 #[test]
@@ -52,14 +64,15 @@ fn user_mode_reads_what_the_kernel_reads_over_stops_and_wraps() {
         mock.set_mode(KERNEL);
         read
     };
-    assert_eq!(counters.user_view(id), Err(CounterError::NotStarted(id)));
     assert_eq!(user(&page), None, "hidden at first");
+    publish(&page, counters.user_view(id, 0).unwrap());
+    assert_eq!(user(&page), Some(0), "on no counter");
     let mut expected = 0;
     for _ in 0..2 {
         counters.start_event(id, 0).unwrap();
-        let published = counters.user_view(id).unwrap();
-        assert_eq!((published.index, published.width), (PmcIndex::new(1 << 30), 47));
-        page.publish(&published);
+        let published = counters.user_view(id, 0).unwrap();
+        assert_eq!((published.index, published.width), (Some(PmcIndex::new(1 << 30)), 48));
+        publish(&page, published);
         // Each part with one view: up to the last event before the interrupt, and over it.
         for part in [[0, 1000, (1 << 47) - 2000], [1500, 0, (1 << 47) - 1501], [70, 1 << 46, 1]] {
             for count in part {
@@ -68,9 +81,11 @@ fn user_mode_reads_what_the_kernel_reads_over_stops_and_wraps() {
                 assert_eq!(counters.read_event(id, 0).unwrap().value, expected);
                 assert_eq!(user(&page), Some(expected), "{count}");
             }
-            page.publish(&counters.user_view(id).unwrap());
+            publish(&page, counters.user_view(id, 0).unwrap());
         }
         counters.stop_event(id, 0).unwrap();
+        publish(&page, counters.user_view(id, 0).unwrap());
+        assert_eq!(user(&page), Some(expected));
         page.hide();
         assert_eq!(user(&page), None);
     }
@@ -97,11 +112,11 @@ fn a_narrow_counters_view_outlives_its_interrupts() {
     let id = counters.open_event(&unit, &INSTRUCTIONS_EVENT).unwrap();
     counters.start_event(id, 0).unwrap();
     mock.advance(&mut feed(INSTRUCTIONS, Privilege::User, 1 << 30));
-    let published = counters.user_view(id).unwrap();
-    assert_eq!(published.width, 31);
+    let published = counters.user_view(id, 0).unwrap();
+    assert_eq!(published.width, 48);
     mock.advance(&mut feed(INSTRUCTIONS, Privilege::User, (1 << 31) - 1));
     assert_eq!(mock.interrupts(), 1);
-    let value = mock.read_pmc(published.index).unwrap();
+    let value = mock.read_pmc(published.index.unwrap()).unwrap();
     assert_eq!(published.total(value), (1 << 30) + (1 << 31) - 1);
 }
 
@@ -117,17 +132,18 @@ fn an_event_that_another_one_moves_has_another_view() {
     let moved = counters.open_event(&unit, &INSTRUCTIONS_EVENT).unwrap();
     counters.start_event(moved, 0).unwrap();
     mock.advance(&mut feed(EventKey::fixed(0).unwrap(), Privilege::User, 70));
-    let before = counters.user_view(moved).unwrap();
-    let value = mock.read_pmc(before.index).unwrap();
-    assert_eq!(before, view(1 << 30, 47, 70, value));
+    let before = counters.user_view(moved, 0).unwrap();
+    let value = mock.read_pmc(before.index.unwrap()).unwrap();
+    assert_eq!(before, view(1 << 30, 48, 70u64.wrapping_sub(value | !0 << 48)));
     // The other can be on fixed counter 0 alone.
     let only = INSTRUCTIONS_EVENT.on(CounterSet::fixed(1));
     let other = counters.open_event(&unit, &only).unwrap();
     counters.start_event(other, 0).unwrap();
-    let after = counters.user_view(moved).unwrap();
-    assert_eq!((after.index, after.counted), (PmcIndex::new(0), 70));
+    let after = counters.user_view(moved, 0).unwrap();
+    let of_after = || after.total(mock.read_pmc(after.index.unwrap()).unwrap());
+    assert_eq!((after.index, of_after()), (Some(PmcIndex::new(0)), 70));
     mock.advance(&mut feed(INSTRUCTIONS, Privilege::User, 5));
-    assert_eq!(after.total(mock.read_pmc(after.index).unwrap()), 75);
+    assert_eq!(of_after(), 75);
 }
 
 #[test]
@@ -146,34 +162,26 @@ fn what_user_mode_cannot_read_has_no_view() {
     let mut started = |event: Event| {
         let id = counters.open_event(&unit, &event).unwrap();
         counters.start_event(id, 0).unwrap();
-        (id, counters.counter_of(id).unwrap().only(), counters.user_view(id))
+        (id, counters.user_view(id, 0))
     };
     let branches = Event::raw(EventSelect::from_bits(0xC4));
-    let (_, counter, denied) = started(INSTRUCTIONS_EVENT);
-    assert_eq!(denied, Err(CounterError::NotAvailable(counter)));
-    let (_, _, allowed) = started(branches.with_user_rdpmc());
-    assert!(allowed.is_ok());
-    // Its interrupt loads the counter, and a view would be wrong from then on.
-    let (id, _, sampling) = started(branches.every(100_000).with_total().with_user_rdpmc());
-    assert_eq!(sampling, Err(CounterError::HasPeriod(id)));
+    let (_, denied) = started(INSTRUCTIONS_EVENT);
+    assert_eq!(denied.map(|view| (view.index, view.readable)), Ok((None, false)));
+    let (_, allowed) = started(branches.with_user_rdpmc());
+    assert!(allowed.is_ok_and(|view| view.index.is_some() && view.readable));
+    // Without a total there is nothing to add to.
+    let (id, sampling) = started(branches.every(100_000).with_user_rdpmc());
+    assert_eq!(sampling, Err(CounterError::NoTotal(id)));
     counters.close_event(id, 0).unwrap();
-    assert_eq!(counters.user_view(id), Err(CounterError::NoSuchEvent(id)));
-}
-
-/// Offsets of the page's fields, for a thread that is not written in Rust.
-#[test]
-fn the_pages_layout_is_fixed() {
-    // Offsets by the documentation of `UserPage`.
+    assert_eq!(counters.user_view(id, 0), Err(CounterError::NoSuchEvent(id)));
+    // A page of what has no view says that user mode is to ask.
     let page = UserPage::new();
-    page.publish(&view(7, 48, 0x1111, 0x2222));
-    assert_eq!(size_of::<UserPage>(), 32);
-    let base = (&raw const page).cast::<u8>();
-    // SAFETY: 32 bytes of atomics, which no other thread writes, aligned to 8.
-    let (words, longs) = unsafe { (*base.cast::<[u32; 3]>(), *base.add(16).cast::<[u64; 2]>()) };
-    assert_eq!((words, longs), ([2, 8, 48], [0x1111, 0x2222]));
-    #[repr(C)]
-    struct Shared(u32, UserPage);
-    assert_eq!(offset_of!(Shared, 1), 8);
+    publish(&page, allowed.unwrap());
+    let published = page.publish(None, || counters.user_view(id, 0));
+    assert_eq!(published, Err(CounterError::NoSuchEvent(id)));
+    assert_eq!(page.read(|_| unreachable!("it is hidden")), None);
+    publish(&page, denied.unwrap());
+    assert_eq!(page.read(|_| unreachable!("it is denied")), None);
 }
 
 /// A page's words are read consistently, or not at all.
@@ -183,7 +191,7 @@ fn a_reader_never_sees_half_a_publication() {
     static STOP: AtomicBool = AtomicBool::new(false);
     static READ: AtomicU64 = AtomicU64::new(0);
     // Every word of a publication follows from its number, and the counter says which one it was read for.
-    let publication = |number: u64| view(number as u32, 64, number << 32, number);
+    let publication = |number: u64| view(number as u32, 64, (number << 32) - number);
     let readers: [_; 3] = core::array::from_fn(|_| {
         std::thread::spawn(|| {
             let mut last = 0;
@@ -204,8 +212,9 @@ fn a_reader_never_sees_half_a_publication() {
     });
     let mut number = 1;
     // Until the readers have seen enough, on a machine with few processors too.
-    while number < 20_000 || READ.load(Ordering::Relaxed) < 10_000 {
-        PAGE.publish(&publication(number));
+    let failed = || readers.iter().any(std::thread::JoinHandle::is_finished);
+    while (number < 20_000 || READ.load(Ordering::Relaxed) < 10_000) && !failed() {
+        publish(&PAGE, publication(number));
         // Pauses of every length, so that readers are met at every step.
         for _ in 0..number % 64 {
             core::hint::spin_loop();
@@ -222,11 +231,11 @@ fn a_reader_never_sees_half_a_publication() {
 #[test]
 fn a_page_that_always_changes_is_given_up() {
     let page = UserPage::new();
-    page.publish(&view(0, 48, 1, 0));
+    publish(&page, view(0, 48, 1));
     let mut attempts = 0;
     let read = page.read(|_| {
         attempts += 1;
-        page.publish(&view(0, 48, 1, 0));
+        publish(&page, view(0, 48, 1));
         0
     });
     assert_eq!(read, None);
@@ -236,7 +245,7 @@ fn a_page_that_always_changes_is_given_up() {
     let read = page.read(|_| {
         if changes > 0 {
             changes -= 1;
-            page.publish(&view(0, 48, 9, 0));
+            publish(&page, view(0, 48, 9));
         }
         3
     });

@@ -250,10 +250,11 @@ fn an_event_that_its_core_hides_from_user_mode_has_no_view() {
     for (event, hidden) in [(raw(2), true), (raw(2).with_user_rdpmc(), false)] {
         let id = counters.open_event(&hiding.unit, &event).unwrap();
         counters.start_event(id, 0).unwrap();
-        let counter = counters.counter_of(id).unwrap().only();
-        let view = counters.user_view(id).map(|_| ());
-        let not = Err(CounterError::NotAvailable(counter));
-        assert_eq!(view, if hidden { not } else { Ok(()) });
+        let counter = counters.counter_of(id).unwrap();
+        let view = counters.user_view(id, 0).unwrap();
+        let index = hiding.unit.counter(counter).unwrap().rdpmc_index();
+        let expected = if hidden { (None, false) } else { (index, true) };
+        assert_eq!((view.index, view.readable), expected);
     }
 }
 

@@ -34,11 +34,16 @@ fn event() -> Event {
     Event::generic(GenericEvent::Instructions).user_only().on(CounterSet::GENERAL)
 }
 
+/// Shows ring 3 the event's present counter. No interrupt loads that counter anew while the demonstration runs.
+fn publish(counters: &Events, event: EventId) -> Result<(), CounterError> {
+    SHARED.publish(None, || counters.user_view(event, clock::now()))
+}
+
 /// Reads an event at ring 3.
 fn read(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Failure> {
     let event = counters.open_event(unit, &event().with_user_rdpmc())?;
     counters.start_event(event, clock::now())?;
-    SHARED.0.publish(&counters.user_view(event)?);
+    publish(counters, event)?;
 
     // The rest of both programs is the same.
     let counts_of = |turns| {
@@ -58,7 +63,7 @@ fn read(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Failure> {
 
     let mut thread = read_interrupted(0);
     asks(&mut thread)?;
-    SHARED.0.hide();
+    SHARED.hide();
     let read = ended(&mut thread);
     line!("event hidden {}", if read == HIDDEN { "none" } else { "read" });
     counters.close_event(event, clock::now())?;
@@ -87,7 +92,7 @@ fn moved(
     if counters.counter_of(event).is_none_or(|counter| counter == from) {
         return Err(Failure::Wrong("an event did not move to another counter"));
     }
-    SHARED.0.publish(&counters.user_view(event)?);
+    publish(counters, event)?;
     let read = ended(&mut thread);
     counters.close_event(other, clock::now())?;
     Ok((event, read))

@@ -116,12 +116,8 @@ pub fn allow_rdpmc(allowed: bool) {
     }
 }
 
-/// A page by which ring 3 reads an event.
-#[repr(C, align(4096))]
-pub struct SharedPage(pub UserPage);
-
 /// The page that ring 3 can read, and the kernel writes.
-pub static SHARED: SharedPage = SharedPage(UserPage::new());
+pub static SHARED: UserPage = UserPage::new();
 
 /// A page table, or what ring 3 has as a stack.
 #[repr(C, align(4096))]

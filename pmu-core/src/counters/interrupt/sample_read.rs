@@ -138,6 +138,18 @@ fn read<S: EventSource, M: MsrBackend>(
         let moves = entry.state() == EventState::Counting;
         return if moves { Err(CounterError::CounterLost(event)) } else { Ok(count) };
     };
+    let (value, _) = total_on((source, msr, memory), counter, overflowed, entry)?;
+    Ok(EventCount { value, ..count })
+}
+
+/// Reads the total of an event on this counter, and the counter's value then. `overflowed`: the counter of the event
+/// whose overflow is being reported.
+pub(crate) fn total_on<S: EventSource, M: MsrBackend>(
+    (source, msr, memory): (&S, &M, &CounterMemory),
+    counter: CounterId,
+    overflowed: Option<CounterId>,
+    entry: &EventEntry,
+) -> Result<(u64, u64), CounterError> {
     let registers = source.unit().registers(counter);
     let value = registers.read(msr).map_err(CounterError::Access)?;
     let (total, counted_to) = entry.accumulated();
@@ -165,5 +177,5 @@ fn read<S: EventSource, M: MsrBackend>(
             None => return Err(CounterError::NotAvailable(counter.only())),
         }
     }
-    Ok(EventCount { value: total.wrapping_add(since), ..count })
+    Ok((total.wrapping_add(since), value))
 }

@@ -219,6 +219,16 @@ impl EventEntry {
         self.countable.load(Relaxed)
     }
 
+    /// Returns whether user mode may read the event's counter by RDPMC.
+    pub(crate) fn permits_user_rdpmc(&self) -> bool {
+        self.select().select_bits() & EventSelect::NO_USER_RDPMC == 0
+    }
+
+    /// Returns whether the event's enabled time runs.
+    pub(crate) fn is_enabled(&self) -> bool {
+        !matches!(self.state(), EventState::Closed | EventState::Stopped | EventState::Refused)
+    }
+
     pub(crate) fn rotates(&self) -> bool {
         self.members.rotates.load(Relaxed)
     }

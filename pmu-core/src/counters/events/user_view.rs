@@ -1,0 +1,147 @@
+//! An opened event as user mode sees it: the counter to read by RDPMC, and the number to add.
+
+use crate::counters::events::count::EventCount;
+use crate::counters::registers::counter::Counter;
+use crate::msr::address::PmcIndex;
+
+/// Data by which user mode computes an event's count from the value that RDPMC reads. The kernel shares this plain data
+/// with user mode, commonly in a [page with Linux' layout](https://docs.rs/pmu/latest/pmu/user/struct.UserPage.html).
+///
+/// While the event is on a counter, its count is `offset`, plus the low `width` bits of the counter's value as a signed
+/// number. While the event is on no counter, its count is `offset`.
+///
+/// ```
+/// use pmu_core::{PmcIndex, UserView};
+/// let view = UserView {
+///     index: Some(PmcIndex::new(1)),
+///     readable: true,
+///     width: 48,
+///     offset: 116,
+///     is_enabled: true,
+///     enabled: 9_000,
+///     running: 9_000,
+///     now: 10_000,
+/// };
+/// // 16 events before the counter's wrap, the event had been counted 100 times.
+/// assert_eq!(view.total(0xFFFF_FFFF_FFF0), 100);
+/// assert_eq!(view.total(0x0000_0000_0010), 132);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct UserView {
+    /// The counter's index, which RDPMC takes in ECX. `None` if the event is on no counter, or on one that user mode
+    /// cannot read.
+    pub index: Option<PmcIndex>,
+    /// User mode can compute the count. `false` if user mode is not permitted to read the counter, or if RDPMC cannot
+    /// read it: user mode then asks the kernel.
+    pub readable: bool,
+    /// Number of the value's low bits that are a signed number, up to 64: the counter's width, or one more. 0 without a
+    /// counter.
+    pub width: u32,
+    /// Number to add, modulo 2⁶⁴.
+    pub offset: u64,
+    /// The event is started, so that its enabled time runs. If the event has a counter, its running time runs, too.
+    pub is_enabled: bool,
+    /// Enabled time at `now`, in the units of the caller's clock.
+    pub enabled: u64,
+    /// Running time at `now`, in the units of the caller's clock.
+    pub running: u64,
+    /// Time at which the view was made.
+    pub now: u64,
+}
+
+impl UserView {
+    /// Returns the event's count, given that RDPMC has read `value`. Without a counter, `value` is ignored.
+    #[inline]
+    pub const fn total(&self, value: u64) -> u64 {
+        self.offset.wrapping_add(sign_extended(value, self.width))
+    }
+
+    /// Creates the view of an event on a counter that stood at `value` when the event's count was `count`.
+    ///
+    /// The sum is right until the counter has passed half of its range, however close its value is to a wrap: a counter
+    /// in the upper half of its range is read as a negative number, which continues past the wrap. A counter in the
+    /// lower half is read with a bit more, which is 0, as a positive number.
+    pub(crate) fn on_counter(
+        registers: &Counter,
+        permitted: bool,
+        value: u64,
+        count: EventCount,
+        now: u64,
+    ) -> Self {
+        let is_lower = registers.has_overflowed(value);
+        let width = (registers.width() + u32::from(is_lower)).min(u64::BITS);
+        let index = registers.rdpmc_index().filter(|_| permitted);
+        Self {
+            index,
+            readable: index.is_some(),
+            width,
+            offset: count.value.wrapping_sub(sign_extended(value, width)),
+            ..Self::off_counter(permitted, true, count, now)
+        }
+    }
+
+    /// Creates the view of an event on no counter.
+    pub(crate) fn off_counter(
+        permitted: bool,
+        is_enabled: bool,
+        count: EventCount,
+        now: u64,
+    ) -> Self {
+        let EventCount { value, enabled, running } = count;
+        let (index, width) = (None, 0);
+        Self { index, readable: permitted, width, offset: value, is_enabled, enabled, running, now }
+    }
+}
+
+/// Returns the low `width` bits as a signed number; 0 of no bits.
+#[inline]
+const fn sign_extended(value: u64, width: u32) -> u64 {
+    match width {
+        1..=64 => ((value << (64 - width)) as i64 >> (64 - width)) as u64,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counters::registers::counter::CounterControl;
+    use crate::msr::address::MsrAddress;
+
+    /// From any value on, over the wrap, for half of the counter's range.
+    #[test]
+    fn a_count_is_exact_for_half_of_the_counters_range() {
+        // SAFETY: nothing accesses it.
+        let register = unsafe { MsrAddress::new(0) };
+        for width in [32, 40, 48, 64] {
+            let mask = u64::MAX >> (64 - width);
+            let counter = Counter {
+                control: CounterControl::Select(register),
+                value: register,
+                full: None,
+                sign_extended: true,
+                rdpmc: Some(PmcIndex::new(3)),
+                mask,
+            };
+            let half = mask / 2;
+            for value in [0, 1, half - 1, half, half + 1, half + 2, mask - 1, mask] {
+                let count = EventCount { value: 1000, enabled: 7, running: 5 };
+                let view = UserView::on_counter(&counter, true, value, count, 9);
+                assert_eq!((view.index, view.readable), (Some(PmcIndex::new(3)), true));
+                assert_eq!((view.enabled, view.running, view.now), (7, 5, 9));
+                for more in [0, 1, 2, half / 2, half - 1, half] {
+                    let later = value.wrapping_add(more) & mask;
+                    assert_eq!(view.total(later), 1000 + more, "{width}: {value:#X} + {more:#X}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_width_that_no_counter_has_leaves_the_counter_out() {
+        let count = EventCount { value: 7, ..EventCount::default() };
+        let view = UserView::off_counter(true, false, count, 0);
+        assert_eq!([view.total(9), UserView { width: 65, ..view }.total(9)], [7, 7]);
+    }
+}

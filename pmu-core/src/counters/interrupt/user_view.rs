@@ -1,0 +1,68 @@
+//! An event's view for user mode, made by a handler.
+
+use crate::counters::error::CounterError;
+use crate::counters::events::user_view::UserView;
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::interrupt::sample_read::total_on;
+use crate::counters::names::event_id::EventId;
+use crate::counters::shared::entry::EventState;
+use crate::counters::shared::memory::CounterMemory;
+use crate::msr::backend::MsrBackend;
+
+/// Returns the view by which user mode reads an opened event, without a session. If the event is on a counter, this
+/// costs one RDPMC. `source`, `msr` and `memory` are the arguments of [`service`](crate::service()). `now` is a time of
+/// the clock that the session's operations use.
+///
+/// A handler calls this after `service`, which may have loaded the event's counter anew. A task calls
+/// [`CounterSession::user_view`](crate::CounterSession::user_view), which says how long a view is valid.
+///
+/// ```
+/// use pmu_core::{CounterMemory, EventId, EventSource, MsrBackend, Platform, UserView, service, user_view};
+/// /// Serves a counter's interrupt, and shows user mode the event's counter as it is now.
+/// fn handler<S: EventSource, M: MsrBackend, P: Platform>(
+///     (source, msr, platform, memory): (&S, &M, &P, &CounterMemory),
+///     (event, now): (EventId, u64),
+///     publish: impl FnOnce(Option<UserView>),
+/// ) {
+///     let _ = service(source, msr, platform, memory, |_| ());
+///     publish(user_view(source, msr, memory, event, now).ok());
+/// }
+/// ```
+///
+/// # Context
+/// Interrupt or NMI, after `service`. The call is wait-free. In an interrupt that interrupted `service`, or an operation
+/// of a task on this event, the view may be wrong; what was interrupted then makes the view anew.
+///
+/// # Errors
+/// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
+/// - [`NoTotal`](CounterError::NoTotal): the event interrupts, and was opened without a total.
+/// - [`CounterLost`](CounterError::CounterLost): the event's counter faulted, or is lent, or a task was about to take
+///   the event off its counter.
+/// - [`Access`](CounterError::Access): the counter or the overflow status could not be read.
+/// - [`NotAvailable`](CounterError::NotAvailable), only within the closure given to `service`: as with
+///   [`sample_read`](crate::sample_read()).
+pub fn user_view<S: EventSource, M: MsrBackend>(
+    source: &S,
+    msr: &M,
+    memory: &CounterMemory,
+    event: EventId,
+    now: u64,
+) -> Result<UserView, CounterError> {
+    let entry = source.opened().entry(event).ok_or(CounterError::NoSuchEvent(event))?;
+    if !entry.wants_total() {
+        return Err(CounterError::NoTotal(event));
+    }
+    let on = memory.counter_of(event);
+    let mut count = entry.count_at(now, on.is_some());
+    let permitted = entry.permits_user_rdpmc();
+    let Some(counter) = on else {
+        return match entry.state() {
+            EventState::Counting => Err(CounterError::CounterLost(event)),
+            _ => Ok(UserView::off_counter(permitted, entry.is_enabled(), count, now)),
+        };
+    };
+    let value;
+    (count.value, value) = total_on((source, msr, memory), counter, None, entry)?;
+    let registers = source.unit().registers(counter);
+    Ok(UserView::on_counter(&registers, permitted, value, count, now))
+}

@@ -1,0 +1,323 @@
+//! The page itself: written by the kernel, read by the thread.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, fence};
+
+use pmu_core::{EventCount, PmcIndex, UserView};
+
+use crate::user::clock::{UserClock, scaled};
+
+/// Number of attempts of [`UserPage::read`], after which the thread asks the kernel.
+const ATTEMPTS: u32 = 64;
+
+/// Bits of `capabilities`: `cap_bit0_is_deprecated`, `cap_user_rdpmc`, `cap_user_time`, `cap_user_time_zero`. The TSC
+/// has 64 bits, so `cap_user_time_short` stays 0.
+const BIT_0_IS_DEPRECATED: u64 = 1 << 1;
+const USER_RDPMC: u64 = 1 << 2;
+const USER_TIME: u64 = 1 << 3;
+const USER_TIME_ZERO: u64 = 1 << 4;
+
+/// Length of the page up to its reserved bytes: `size`.
+const HEADER: u32 = 96;
+
+/// Page that a kernel shares with a user thread, so that the thread can read an event without a system call.
+///
+/// Layout and meaning are those of `perf_event_mmap_page` in `linux/perf_event.h`, version 0: libraries that read
+/// Linux' page read this one. The page is a sequence lock: `lock` is odd while the kernel writes. In a page of zeros the
+/// event is hidden: the thread then reads the event by a system call.
+///
+/// `pmc_width` is the counter's width or one more, and changes with each [`publish`](Self::publish): readers read it
+/// within the sequence lock, as they read `index` and `offset`.
+///
+/// # Examples
+/// The kernel, whenever the [module](crate::user)'s documentation says so:
+///
+/// ```
+/// use pmu::core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
+/// use pmu::user::{UserClock, UserPage};
+///
+/// fn publish<S: EventSource, M: MsrBackend, P: Platform>(
+///     counters: &CounterSession<'_, S, M, P>,
+///     event: EventId,
+///     page: &UserPage,
+///     (clock, tsc): (&UserClock, u64),
+/// ) -> Result<(), CounterError> {
+///     page.publish(Some(clock), || counters.user_view(event, clock.time(tsc)))
+/// }
+/// ```
+///
+/// The thread:
+///
+/// ```
+/// use pmu::user::UserPage;
+/// # fn read_by_system_call() -> u64 { 0 }
+/// # #[cfg(target_arch = "x86_64")]
+/// fn events(page: &UserPage) -> u64 {
+///     let rdpmc = |index: u32| {
+///         let (low, high): (u32, u32);
+///         // SAFETY: the kernel set CR4.PCE, and an index of the page is a counter's.
+///         unsafe { core::arch::asm!("rdpmc", in("ecx") index, out("eax") low, out("edx") high) };
+///         u64::from(high) << 32 | u64::from(low)
+///     };
+///     page.read(rdpmc).unwrap_or_else(read_by_system_call)
+/// }
+/// # #[cfg(target_arch = "x86_64")]
+/// # assert_eq!(events(&UserPage::new()), 0);
+/// ```
+#[derive(Debug)]
+#[repr(C, align(4096))]
+pub struct UserPage {
+    version: AtomicU32,
+    compat_version: AtomicU32,
+    lock: AtomicU32,
+    index: AtomicU32,
+    offset: AtomicU64,
+    time_enabled: AtomicU64,
+    time_running: AtomicU64,
+    capabilities: AtomicU64,
+    pmc_width: AtomicU16,
+    time_shift: AtomicU16,
+    time_mult: AtomicU32,
+    time_offset: AtomicU64,
+    time_zero: AtomicU64,
+    size: AtomicU32,
+    reserved_1: AtomicU32,
+    time_cycles: AtomicU64,
+    time_mask: AtomicU64,
+    reserved: [AtomicU64; 116],
+    /// `data_head`, `data_tail`, `data_offset`, `data_size`: the kernel's buffer of samples, if there is one.
+    pub data: RingWords,
+    /// `aux_head`, `aux_tail`, `aux_offset`, `aux_size`: the kernel's buffer of a trace, if there is one.
+    pub aux: RingWords,
+    rest: [AtomicU64; 376],
+}
+
+/// Words by which a kernel and a thread share a buffer that the thread maps behind the page. The crate leaves these
+/// words to the kernel.
+///
+/// ```
+/// use core::sync::atomic::Ordering;
+/// use pmu::user::UserPage;
+/// let page = UserPage::new();
+/// // The kernel wrote a sample of 40 bytes into the buffer, before it moves the head.
+/// page.data.head.fetch_add(40, Ordering::Release);
+/// ```
+#[derive(Debug)]
+#[repr(C)]
+pub struct RingWords {
+    /// Number of bytes that the kernel ever wrote.
+    pub head: AtomicU64,
+    /// Number of bytes that the thread ever read, if the thread can write the page.
+    pub tail: AtomicU64,
+    /// Offset of the buffer from the start of the page, in bytes.
+    pub offset: AtomicU64,
+    /// Size of the buffer, in bytes.
+    pub size: AtomicU64,
+}
+
+impl RingWords {
+    const fn new() -> Self {
+        let (head, tail) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { head, tail, offset: AtomicU64::new(0), size: AtomicU64::new(0) }
+    }
+}
+
+impl Default for UserPage {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl UserPage {
+    /// Creates a page of zeros, in which the event is hidden.
+    pub const fn new() -> Self {
+        Self {
+            version: AtomicU32::new(0),
+            compat_version: AtomicU32::new(0),
+            lock: AtomicU32::new(0),
+            index: AtomicU32::new(0),
+            offset: AtomicU64::new(0),
+            time_enabled: AtomicU64::new(0),
+            time_running: AtomicU64::new(0),
+            capabilities: AtomicU64::new(0),
+            pmc_width: AtomicU16::new(0),
+            time_shift: AtomicU16::new(0),
+            time_mult: AtomicU32::new(0),
+            time_offset: AtomicU64::new(0),
+            time_zero: AtomicU64::new(0),
+            size: AtomicU32::new(0),
+            reserved_1: AtomicU32::new(0),
+            time_cycles: AtomicU64::new(0),
+            time_mask: AtomicU64::new(0),
+            reserved: [const { AtomicU64::new(0) }; 116],
+            data: RingWords::new(),
+            aux: RingWords::new(),
+            rest: [const { AtomicU64::new(0) }; 376],
+        }
+    }
+
+    /// Publishes the event as `view` returns it, so that the thread can read the event by RDPMC. If `view` fails, the
+    /// event is hidden.
+    ///
+    /// With a clock, which the view's times are of, the thread can compute the event's present times, too. Without one
+    /// the thread reads the times of the view.
+    ///
+    /// The kernel's task and its handlers may publish the same page. A handler that interrupts `publish` only makes the
+    /// interrupted call ask for the view once more.
+    ///
+    /// ```
+    /// use pmu::core::{CounterError, PmcIndex, UserView};
+    /// use pmu::user::UserPage;
+    /// let page = UserPage::new();
+    /// // The event had 1,000 when its counter, of 48 bits, stood at 40.
+    /// let view = UserView {
+    ///     index: Some(PmcIndex::new(2)),
+    ///     readable: true,
+    ///     width: 49,
+    ///     offset: 960,
+    ///     is_enabled: true,
+    ///     enabled: 0,
+    ///     running: 0,
+    ///     now: 0,
+    /// };
+    /// page.publish(None, || Ok::<_, CounterError>(view))?;
+    /// assert_eq!(page.read(|index| if index == 2 { 65 } else { 0 }), Some(1_025));
+    /// page.hide();
+    /// assert_eq!(page.read(|_| unreachable!("the event is hidden")), None);
+    /// # Ok::<(), CounterError>(())
+    /// ```
+    ///
+    /// # Context
+    /// Any of the kernel's, on the processor on which the thread then runs: task, interrupt or NMI. A page is published
+    /// on one processor at a time.
+    ///
+    /// # Errors
+    /// The error of `view`. In a handler that interrupted `publish`, there is none.
+    pub fn publish<E>(
+        &self,
+        clock: Option<&UserClock>,
+        mut view: impl FnMut() -> Result<UserView, E>,
+    ) -> Result<(), E> {
+        if self.lock.fetch_or(1, Acquire) & 1 != 0 {
+            // This handler interrupted a call, which finds that the lock has changed, and asks for the view again.
+            self.lock.fetch_add(2, Relaxed);
+            return Ok(());
+        }
+        loop {
+            let writing = self.lock.load(Relaxed);
+            // A reader that sees any of what follows sees the odd sequence too.
+            fence(Release);
+            let view = view();
+            self.write(clock, view.as_ref().ok());
+            let written = writing.wrapping_add(1);
+            if self.lock.compare_exchange(writing, written, Release, Relaxed).is_ok() {
+                return view.map(|_| ());
+            }
+        }
+    }
+
+    /// Hides the event. [`read`](Self::read) then returns `None`, and the thread asks the kernel.
+    ///
+    /// # Context
+    /// Task, on the processor on which the thread then runs.
+    pub fn hide(&self) {
+        let _ = self.publish(None, || Err(()));
+    }
+
+    fn write(&self, clock: Option<&UserClock>, view: Option<&UserView>) {
+        let is_readable = view.is_some_and(|view| view.readable);
+        let index = view.and_then(|view| view.index).map_or(0, |index| index.get().wrapping_add(1));
+        // The thread adds the time since the view to the enabled time, and with a counter to the running time, too.
+        let has_time = clock.is_some() && view.is_some_and(|view| view.is_enabled && view.readable);
+        let zero = clock.map_or(0, |clock| clock.zero);
+        self.index.store(index, Relaxed);
+        self.offset.store(view.map_or(0, |view| view.offset), Relaxed);
+        self.time_enabled.store(view.map_or(0, |view| view.enabled), Relaxed);
+        self.time_running.store(view.map_or(0, |view| view.running), Relaxed);
+        let capabilities = BIT_0_IS_DEPRECATED
+            | if is_readable { USER_RDPMC } else { 0 }
+            | if has_time { USER_TIME } else { 0 }
+            | if clock.is_some() { USER_TIME_ZERO } else { 0 };
+        self.capabilities.store(capabilities, Relaxed);
+        self.pmc_width.store(view.map_or(0, |view| view.width as u16), Relaxed);
+        self.time_shift.store(clock.map_or(0, |clock| clock.shift), Relaxed);
+        self.time_mult.store(clock.map_or(0, |clock| clock.mult), Relaxed);
+        self.time_offset.store(zero.wrapping_sub(view.map_or(0, |view| view.now)), Relaxed);
+        self.time_zero.store(zero, Relaxed);
+        self.size.store(HEADER, Relaxed);
+    }
+
+    /// Reads the present count of the event. `rdpmc` executes RDPMC with its argument in ECX.
+    ///
+    /// Returns `None` if the event is hidden, or if the kernel changed the page during each of several attempts. The
+    /// thread then asks the kernel.
+    ///
+    /// # Context
+    /// User mode, on the thread to which the page belongs. A thread on another processor would read a counter of that
+    /// other processor.
+    #[inline]
+    pub fn read(&self, rdpmc: impl FnMut(u32) -> u64) -> Option<u64> {
+        // Without the TSC the times are not of now, and the compiler leaves them out.
+        self.read_with_times(rdpmc, || 0).map(|count| count.value)
+    }
+
+    /// Reads the present count of the event, and its times. `rdtsc` executes RDTSC. Without a clock on the page, the
+    /// times are those of the last [`publish`](Self::publish).
+    ///
+    /// ```
+    /// use pmu::user::UserPage;
+    /// /// Returns the count as if the event had never waited for a counter.
+    /// fn scaled(page: &UserPage, rdpmc: fn(u32) -> u64, rdtsc: fn() -> u64) -> Option<u64> {
+    ///     page.read_with_times(rdpmc, rdtsc)?.scaled()
+    /// }
+    /// # assert_eq!(scaled(&UserPage::new(), |_| 0, || 0), None);
+    /// ```
+    ///
+    /// Returns `None` in the cases of [`read`](Self::read).
+    ///
+    /// # Context
+    /// The same context as that of [`read`](Self::read).
+    #[inline]
+    pub fn read_with_times(
+        &self,
+        mut rdpmc: impl FnMut(u32) -> u64,
+        mut rdtsc: impl FnMut() -> u64,
+    ) -> Option<EventCount> {
+        for _ in 0..ATTEMPTS {
+            let before = self.lock.load(Acquire);
+            let capabilities = self.capabilities.load(Relaxed);
+            let index = self.index.load(Relaxed).checked_sub(1);
+            let view = UserView {
+                index: index.map(PmcIndex::new),
+                readable: capabilities & USER_RDPMC != 0,
+                width: self.pmc_width.load(Relaxed).into(),
+                offset: self.offset.load(Relaxed),
+                is_enabled: capabilities & USER_TIME != 0,
+                enabled: self.time_enabled.load(Relaxed),
+                running: self.time_running.load(Relaxed),
+                now: 0,
+            };
+            // No RDPMC for a value that would not be returned.
+            let count = (before & 1 == 0 && view.readable).then(|| {
+                let passed = if view.is_enabled { self.time_since(rdtsc()) } else { 0 };
+                EventCount {
+                    value: index.map_or(view.offset, |index| view.total(rdpmc(index))),
+                    enabled: view.enabled.wrapping_add(passed),
+                    running: view.running.wrapping_add(index.map_or(0, |_| passed)),
+                }
+            });
+            fence(Acquire);
+            if before & 1 == 0 && self.lock.load(Relaxed) == before {
+                return count;
+            }
+            core::hint::spin_loop();
+        }
+        None
+    }
+
+    /// Returns the time from the view to the time at which the TSC reads `tsc`.
+    fn time_since(&self, tsc: u64) -> u64 {
+        let (mult, shift) = (self.time_mult.load(Relaxed), self.time_shift.load(Relaxed));
+        scaled(tsc, mult, shift).wrapping_add(self.time_offset.load(Relaxed))
+    }
+}
