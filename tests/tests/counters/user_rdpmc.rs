@@ -1,5 +1,6 @@
 //! User mode's reading of an event: its view, and the shared page.
 
+use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use pmu::core::{
@@ -226,6 +227,34 @@ fn a_reader_never_sees_half_a_publication() {
     }
     STOP.store(true, Ordering::Relaxed);
     readers.into_iter().for_each(|reader| reader.join().unwrap());
+}
+
+/// A handler interrupts the publication when the task has its view, and another handler interrupts that one: the counter
+/// was loaded anew meanwhile. The page then has the view of the new load.
+#[test]
+fn a_view_that_an_interrupt_made_wrong_is_not_published() {
+    let (page, loads, asked) = (UserPage::new(), Cell::new(0), Cell::new(0));
+    let view_of_load = || view(0, 48, 1_000 * loads.get());
+    let handler = || {
+        loads.set(loads.get() + 1);
+        publish(&page, view_of_load());
+    };
+    for interrupts in 0..4 {
+        asked.set(0);
+        let of_task = || {
+            let view = view_of_load();
+            if asked.replace(asked.get() + 1) < interrupts {
+                (0..interrupts).for_each(|_| handler());
+            }
+            Ok::<_, CounterError>(view)
+        };
+        page.publish(None, of_task).unwrap();
+        assert_eq!(asked.get(), interrupts + 1, "once for each time that it was interrupted");
+        assert_eq!(page.read(|_| 5), Some(1_000 * loads.get() + 5), "{interrupts}");
+    }
+    // The handler's own.
+    handler();
+    assert_eq!(page.read(|_| 5), Some(1_000 * loads.get() + 5));
 }
 
 #[test]

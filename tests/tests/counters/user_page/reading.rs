@@ -131,7 +131,7 @@ impl Machine<'_, '_> {
     /// Does one thing that a kernel does between two returns to the thread.
     fn operate(&mut self, random: &mut Random) {
         let now = self.thread.now();
-        let operation = random.below(5);
+        let operation = random.below(12);
         self.context += &format!(": {operation}");
         let Some(cpu) = self.on else { return self.enter(random.below(2) as usize) };
         let counters = &mut self.counters[cpu];
@@ -154,10 +154,12 @@ impl Machine<'_, '_> {
                 self.on = None;
             }
             // The thread is switched out and in again, on the other processor or on the same.
-            _ => {
+            4 => {
                 counters.switch_out(&mut self.events, now, |_| ()).unwrap();
                 self.enter(random.below(2) as usize);
             }
+            // A tick: the pages are published, and nothing else.
+            _ => {}
         }
     }
 
@@ -244,10 +246,10 @@ fn key(fed: &FedEvents, kind: usize) -> pmu_virt::FedEvent {
     fed.find(pmu_virt::EventKey::general(event.into(), unit_mask)).unwrap()
 }
 
-/// Returns some counts: of events without a period up to a quarter of the narrowest counter's range.
+/// Returns some counts: of events without a period up to half of the narrowest counter's range.
 fn some_counts(random: &mut Random) -> [u64; EVENTS] {
     let large = |random: &mut Random| match random.below(6) {
-        0 => (1 << 37) + random.below(1 << 37),
+        0 => (1 << 38) + random.below(1 << 38),
         1 => (1 << 31) - 1 + random.below(3),
         _ => random.below(1 << 20),
     };
