@@ -1,7 +1,7 @@
 //! A program that reads Linux' `perf_event_mmap_page`: its loop, from the comments of the header `linux/perf_event.h`.
 #![allow(missing_docs, reason = "parts of tests")]
 
-use std::sync::atomic::{Ordering, compiler_fence};
+use core::sync::atomic::{Ordering, compiler_fence};
 
 /// Offsets of the fields.
 pub const FIELDS: &str = include_str!("../data/perf_event_mmap_page.csv");
@@ -12,7 +12,7 @@ pub fn fields() -> impl Iterator<Item = [&'static str; 3]> {
     rows.map(|line| line.split(',').collect::<Vec<_>>().try_into().unwrap())
 }
 
-/// What a program read.
+/// A count that a program read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Read {
     pub value: u64,

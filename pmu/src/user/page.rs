@@ -23,8 +23,9 @@ const HEADER: u32 = 96;
 /// Page that a kernel shares with a user thread, so that the thread can read an event without a system call.
 ///
 /// Layout and meaning are those of `perf_event_mmap_page` in `linux/perf_event.h`, version 0: libraries that read
-/// Linux' page read this one. The page is a sequence lock: `lock` is odd while the kernel writes. In a page of zeros the
-/// event is hidden: the thread then reads the event by a system call.
+/// Linux' page read this one. The page is a sequence lock: `lock` is odd while the kernel writes.
+///
+/// In a page of zeros the event is hidden: the thread then reads the event by a system call.
 ///
 /// `pmc_width` is the counter's width or one more, and changes with each [`publish`](Self::publish): readers read it
 /// within the sequence lock, as they read `index` and `offset`.

@@ -30,8 +30,9 @@ use crate::msr::backend::MsrBackend;
 /// ```
 ///
 /// # Context
-/// Interrupt or NMI, after `service`. The call is wait-free. In an interrupt that interrupted `service`, or an operation
-/// of a task on this event, the view may be wrong; what was interrupted then makes the view anew.
+/// Interrupt or NMI, after `service`. The call is wait-free. In an interrupt that interrupted `service`, or that
+/// interrupted a task's operation on this event, the view may be wrong. The interrupted handler or task then makes the
+/// view anew.
 ///
 /// # Errors
 /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.

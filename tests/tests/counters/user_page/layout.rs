@@ -67,7 +67,6 @@ fn the_pages_layout_is_fixed() {
     }
 }
 
-/// What a program may use, and how: by its kind of event and counter.
 #[test]
 fn a_capability_is_there_only_where_its_fields_hold() {
     let on_none = UserView { index: None, width: 0, ..VIEW };
@@ -108,7 +107,7 @@ fn the_offsets_are_those_of_the_bindings_of_linux_header() {
     same!(data_tail data_offset data_size aux_head aux_tail aux_offset aux_size);
 }
 
-/// Where the system has the header, its structure has these fields in this order, of these sizes and bits.
+/// The header's structure has these fields in this order, of these sizes and bits, if the system has the header.
 #[test]
 fn the_offsets_are_those_of_the_installed_header() {
     let Ok(header) = std::fs::read_to_string("/usr/include/linux/perf_event.h") else {

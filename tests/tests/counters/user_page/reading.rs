@@ -231,7 +231,7 @@ impl Machine<'_, '_> {
             if let Some(own) = own {
                 assert_eq!(own, Read { value, enabled, running }, "{context}");
             }
-            // Where the times are the same, the program leaves them as they were published.
+            // The program leaves times that are the same as they were published.
             let [published, ran] = ["time_enabled", "time_running"].map(|name| page.field(name));
             let [enabled, running] =
                 if published == ran { [published, ran] } else { [enabled, running] };
@@ -335,8 +335,8 @@ fn a_program_for_linux_reads_every_event_wherever_its_thread_goes() {
     }
 }
 
-/// An operation, the publication behind it, and what the thread then reads, with the overflow of every event just before
-/// each of their accesses: the handler publishes in the middle of them, too.
+/// The thread reads after an operation and the publication behind it. Every event overflows just before one of their
+/// accesses, and the handler publishes in the middle of them, too.
 #[test]
 fn an_interrupt_at_any_access_leaves_every_page_right() {
     for processor in processors(Deviations::NONE) {
@@ -428,7 +428,7 @@ fn a_fault_at_any_access_hides_the_event_until_it_is_published_again() {
             publish().unwrap();
             mock.clear();
             publish().unwrap();
-            let accesses = mock.accesses().total() as u32;
+            let accesses = mock.accesses().total();
             assert_eq!(accesses, 1, "{processor:?}");
             mock.inject(Fault::From(1));
             assert!(matches!(publish(), Err(CounterError::Access(_))), "{processor:?}");
