@@ -83,7 +83,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Serves the requests of other processors to start and stop profile sources on this processor, and ends the
-    /// interrupt.
+    /// interrupt at the local APIC.
     ///
     /// If the handler interrupted a task that uses the processor's session, the task serves the requests after it has
     /// used the session.

@@ -230,7 +230,8 @@ impl CounterUnit {
 
     /// Declares that the event with number `wide` may happen more than 15 times per cycle. A counter counts this event
     /// correctly only while the next counter counts the event with number `merge`. These crates do not support such
-    /// pairs, so opening `merge` fails, and opening `wide` needs [a promise](crate::Event::at_most_15_per_cycle).
+    /// pairs, so opening `merge` fails, and opening `wide` needs the [promise of at most
+    /// 15](crate::Event::at_most_15_per_cycle).
     pub const fn set_merge_event(&mut self, wide: u16, merge: u16) {
         self.merged = [wide, merge];
     }
