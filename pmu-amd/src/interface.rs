@@ -17,11 +17,11 @@ use crate::sources::{SOURCES, TABLE};
 /// The Amd64 interface: Windows' profile sources on the core counters of an AMD machine.
 ///
 /// The interface has the sources of [`SOURCES`](crate::SOURCES), which run on the first of these groups of counters
-/// that CPUID declares:
+/// that the processor has:
 ///
 /// - the counters of PerfMonV2, with its global registers;
 /// - the counters of the core extension;
-/// - the four legacy counters, which every processor has.
+/// - the four legacy counters, which every AMD processor has.
 ///
 /// ```
 /// use pmu_amd::Amd64;

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::ops::{BitAnd, BitOr, Not};
 
-/// Kind of a branch, as filters and records of branches distinguish them.
+/// Kind of a branch, in filters and in records of branches.
 ///
 /// Sources: SDM vol. 3B, "Last Branch Records", table of the branch types; APM vol. 2, "Last Branch Stack Registers".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

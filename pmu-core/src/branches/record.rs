@@ -63,8 +63,8 @@ pub struct BranchTransaction {
     pub aborted: bool,
 }
 
-/// A recorded branch as the processor's registers hold it. [`BranchUnit::decode`](crate::BranchUnit::decode) turns the
-/// words into a [`Branch`].
+/// A recorded branch as the processor's registers hold it. [`BranchUnit::decode`](crate::BranchUnit::decode) turns
+/// these values into a [`Branch`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct RawBranch {

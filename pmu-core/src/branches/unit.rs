@@ -131,7 +131,7 @@ pub struct BranchOffers {
 /// A format of branch records, as functions of a vendor crate.
 #[derive(Clone, Copy)]
 pub struct BranchFormat {
-    /// Name of the format, for people.
+    /// Name of the format, for display.
     pub name: &'static str,
     /// Decodes a record. Returns `None` if the record is empty or erroneous.
     pub decode: fn(&BranchOffers, RawBranch) -> Option<Branch>,

@@ -320,8 +320,8 @@ pub struct SwitchError {
 }
 
 impl SwitchError {
-    /// Returns whether the event at index `place` of the slice failed. From index 63 on, returns whether any of the
-    /// events from 63 on failed.
+    /// Returns whether the event at index `place` of the slice failed. If `place` is 63 or more, returns whether any
+    /// event from index 63 on failed.
     pub const fn concerns(&self, place: usize) -> bool {
         self.events >> if place < 63 { place } else { 63 } & 1 != 0
     }

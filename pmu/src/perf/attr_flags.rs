@@ -3,7 +3,7 @@
 use core::ops::BitOr;
 
 /// Flags of `perf_event_attr`, except `precise_ip` and the `exclude_…` flags that are fields of
-/// [`PerfAttributes`](crate::perf::PerfAttributes). The kernel itself acts on the flags.
+/// [`PerfAttributes`](crate::perf::PerfAttributes). The kernel acts on these flags; this crate does not.
 ///
 /// Source: `include/uapi/linux/perf_event.h`, `struct perf_event_attr`. Each flag has the bit that it has in the 64-bit
 /// word at offset 40 of the structure.

@@ -33,7 +33,7 @@ impl Frequency {
     /// Period with which an event with a frequency starts: the shortest period that a new [`EventTable`] accepts.
     pub const INITIAL_PERIOD: u64 = EventTable::DEFAULT_MIN_PERIOD;
 
-    /// Creates the state of an event that is to interrupt `hertz` times per second and has `period` now.
+    /// Creates the state of an event that is to interrupt `hertz` times per second and whose period is now `period`.
     /// [`ticked`](Self::ticked) will be called once per `tick` nanoseconds.
     pub const fn new(hertz: u64, period: u64, tick: u64) -> Self {
         Self { hertz, period, tick, time: None, count: 0 }

@@ -251,7 +251,7 @@ impl Event {
         self
     }
 
-    /// Promises that the event happens at most 15 times per cycle, as scalar code's floating-point operations do.
+    /// Promises that the event happens at most 15 times per cycle, as floating-point operations of scalar code do.
     ///
     /// AMD's Zen processors can count more than 15 occurrences of event 0x003 per cycle only on a pair of counters,
     /// which these crates do not support. Without this promise, opening the event

@@ -1,4 +1,4 @@
-//! An opened event as user mode sees it: the counter to read by RDPMC, and the number to add.
+//! An opened event as user mode sees it: the counter that RDPMC reads, and the number to add to its value.
 
 use crate::counters::events::count::EventCount;
 use crate::counters::registers::counter::Counter;
@@ -32,15 +32,16 @@ pub struct UserView {
     /// The counter's index, which RDPMC takes in ECX. `None` if the event is on no counter, or on one that user mode
     /// cannot read.
     pub index: Option<PmcIndex>,
-    /// User mode can compute the count. `false` if user mode is not permitted to read the counter, or if RDPMC cannot
-    /// read it: user mode then asks the kernel.
+    /// Set if user mode can compute the count. Clear if user mode is not permitted to read the counter, or if RDPMC
+    /// cannot read the counter; user mode then asks the kernel.
     pub readable: bool,
-    /// Number of the value's low bits that are a signed number, up to 64: the counter's width, or one more. 0 without a
-    /// counter.
+    /// Number of the counter value's low bits that form a signed number, up to 64: the counter's width, or one more.
+    /// The field is 0 if the event is on no counter.
     pub width: u32,
-    /// Number to add, modulo 2⁶⁴.
+    /// Number to add to the counter's value, modulo 2⁶⁴.
     pub offset: u64,
-    /// The event is started, so that its enabled time runs. If the event has a counter, its running time runs, too.
+    /// Set if the event is started, so that its enabled time advances. If the event is on a counter, its running time
+    /// advances, too.
     pub is_enabled: bool,
     /// Enabled time at `now`, in the units of the caller's clock.
     pub enabled: u64,

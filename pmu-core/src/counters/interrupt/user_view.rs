@@ -13,7 +13,7 @@ use crate::msr::backend::MsrBackend;
 /// costs one RDPMC. `source`, `msr` and `memory` are the arguments of [`service`](crate::service()). `now` is a time of
 /// the clock that the session's operations use.
 ///
-/// A handler calls this after `service`, which may have loaded the event's counter anew. A task calls
+/// A handler calls this after `service`, which may have reloaded the event's counter. A task calls
 /// [`CounterSession::user_view`](crate::CounterSession::user_view), which says how long a view is valid.
 ///
 /// ```
@@ -30,9 +30,8 @@ use crate::msr::backend::MsrBackend;
 /// ```
 ///
 /// # Context
-/// Interrupt or NMI, after `service`. The call is wait-free. In an interrupt that interrupted `service`, or that
-/// interrupted a task's operation on this event, the view may be wrong. The interrupted handler or task then makes the
-/// view anew.
+/// Interrupt or NMI, after `service`. The call is wait-free. If the interrupt interrupted `service`, or a task's
+/// operation on this event, the view may be wrong. The interrupted handler or task then makes a new view.
 ///
 /// # Errors
 /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.

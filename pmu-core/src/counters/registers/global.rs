@@ -20,7 +20,7 @@ pub struct GlobalRegisters {
     /// The acknowledgement register: writing 1 to a bit clears the same bit of the status.
     pub acknowledge: MsrAddress,
     /// If set, the driver stops the counters while it services their interrupt. This costs two more writes per
-    /// interrupt, and keeps events that the interrupt path itself causes out of the counts.
+    /// interrupt. Events that the interrupt handler itself causes are then not counted.
     pub stop_while_serviced: bool,
     /// Bit of the status that the processor sets when it freezes the counters; acknowledging this bit releases the
     /// counters. If this field is 0, a processor that freezes its counters clears the control register instead.

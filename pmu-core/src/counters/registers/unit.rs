@@ -216,8 +216,8 @@ impl CounterUnit {
         self.user_rdpmc_control = declared;
     }
 
-    /// Declares the select bits that make an event count only in guests (`guest_only`), and only outside guests
-    /// (`host_only`). These bits may be set in a select only while virtualization is on.
+    /// Declares the select bits that confine an event to guests (`guest_only`) and to the host (`host_only`). These
+    /// bits may be set in a select only while virtualization is on.
     pub const fn set_guest_bits(&mut self, guest_only: u64, host_only: u64) {
         self.guest_bits = [guest_only, host_only];
     }

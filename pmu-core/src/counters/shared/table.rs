@@ -143,8 +143,8 @@ impl EventTable {
         Ok(())
     }
 
-    /// Makes an event that interrupts stop reporting, until a task starts the event again. The event stays on its
-    /// counter, and continues to count until the task stops it.
+    /// Ends the reports of an event that has a period, until a task starts the event again. The event stays on its
+    /// counter, and counts until a task stops the event.
     ///
     /// After a call from the handler of the event's own overflow, no further overflow is reported. After any other
     /// call, one more overflow may still be reported: the one that ends the current period.

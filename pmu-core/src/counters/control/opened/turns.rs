@@ -22,9 +22,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         places.fold(0, |places, (number, _)| places | bit(number))
     }
 
-    /// Rotates events: waiting events take the counters of [rotating](crate::Event::rotating) events that had a
-    /// counter for a greater part of the time. A kernel calls this at its tick, while the running thread's events are
-    /// on the processor. The events of a group get their counters together.
+    /// Rotates events: waiting events take the counters of [rotating](crate::Event::rotating) events that had a counter
+    /// for a greater part of the time. A kernel calls this at its timer tick, while the running thread's events are on
+    /// the processor. The events of a group get their counters together.
     ///
     /// An event's share is the part of its started time in which it was on a counter, over about the last 16 rotations.
     /// The waiting event with the smallest share comes first. This event takes the counter of the rotating event with

@@ -15,10 +15,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// The view of an event on a counter is valid until one of the following happens:
     /// - An operation starts, stops, moves or closes the event. [`start_event`](Self::start_event) of *another* event
     ///   and [`rotate`](Self::rotate) may move this event, too.
-    /// - An interrupt of the processor is served. The interrupt loads the counter of an event with a period anew, and,
-    ///   on processors without an overflow status, that of any event. The handler then makes a view by
-    ///   [`user_view`](crate::user_view()).
-    /// - The counter has counted half of its range: 2³⁹ events of a counter of 40 bits.
+    /// - A performance interrupt of the processor is serviced. The service may reload the counter of an event with a
+    ///   period. On a processor without an overflow status, the service may reload the counter of any event. The
+    ///   handler then makes a new view by [`user_view`](crate::user_view()).
+    /// - The counter has counted half of its range: 2³⁹ events for a counter of 40 bits.
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventId, EventSource, MsrBackend, Platform, UserView};
