@@ -10,7 +10,7 @@
 //!   events then read as 0 above privilege level 0, except for events that were opened
 //!   [`with_user_rdpmc`](pmu_core::Event::with_user_rdpmc). A stopped counter keeps its last value, which user mode can
 //!   read.
-//! - The page, mapped for the thread read-only.
+//! - A read-only mapping of the page in the thread's address space.
 //!
 //! # When the kernel publishes
 //! A page is valid for one thread on one processor, while the event stays on the same counter. In each of the following
@@ -23,14 +23,15 @@
 //! - after every switch to the thread, on any processor, even if the event did not move: the thread may have been in
 //!   the middle of a read. A switch away from the thread requires no call, because the thread does not read while it
 //!   does not run;
-//! - in the handler, after [`service`](pmu_core::service()) served an interrupt of the processor's counters: the
-//!   interrupt may have loaded the event's counter anew;
-//! - at least once while the counter counts half of its range, 2³⁹ events or more. A call at every timer tick is often
+//! - in the handler, after [`service`](pmu_core::service()) serviced an interrupt of the processor's counters:
+//!   `service` may have reloaded the event's counter;
+//! - at least once per half of the counter's range, which is 2³⁹ events or more. A call at every timer tick is often
 //!   enough.
 //!
-//! A thread in the middle of a read executes RDPMC once more. That RDPMC raises #GP on a processor of a hybrid machine
-//! that lacks the counter, and on a processor on which the kernel hid the page and cleared CR4.PCE. In its #GP handler
-//! the kernel makes the instruction return 0, and the thread then finds that the page's sequence has changed.
+//! A thread that was switched out in the middle of a read executes RDPMC once more. That RDPMC raises #GP on a
+//! processor of a hybrid machine that lacks the counter, and on a processor on which the kernel hid the page and
+//! cleared CR4.PCE. In its #GP handler the kernel makes the instruction return 0, and the thread then finds that the
+//! page's sequence has changed.
 
 mod clock;
 mod page;

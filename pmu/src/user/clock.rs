@@ -1,9 +1,9 @@
-//! Time from the TSC, which user mode computes as the kernel does.
+//! Time from the TSC, computed by user mode in the same way as by the kernel.
 
 /// Clock of a kernel that counts nanoseconds from the TSC, in the form of `perf_event_mmap_page`: the kernel's time is
 /// `zero`, plus the TSC times `mult`, shifted right by `shift`.
 ///
-/// The kernel gives the times of this clock to the operations on events. Then user mode computes the present times of
+/// If the kernel passes the times of this clock to the operations on events, user mode can compute the present times of
 /// an event from the page.
 ///
 /// ```
@@ -24,8 +24,9 @@ pub struct UserClock {
 }
 
 impl UserClock {
-    /// Creates the clock that is at `now`, in nanoseconds, when a TSC of this frequency reads `tsc`. The clock is exact
-    /// to 1 part in 2²⁹ for a TSC of 250 MHz to 4 GHz. `None` if the frequency is 0 or above 2·10¹⁸ Hz.
+    /// Creates the clock whose time is `now` nanoseconds when a TSC with the frequency `tsc_hertz` reads `tsc`. The
+    /// clock is exact to 1 part in 2²⁹ for a TSC of 250 MHz to 4 GHz. Returns `None` if the frequency is 0 or above
+    /// 2·10¹⁸ Hz.
     ///
     /// ```
     /// use pmu::user::UserClock;

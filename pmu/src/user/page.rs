@@ -1,4 +1,4 @@
-//! The page itself: written by the kernel, read by the thread.
+//! The page, which the kernel writes and the thread reads.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, fence};
@@ -22,13 +22,13 @@ const HEADER: u32 = 96;
 
 /// Page that a kernel shares with a user thread, so that the thread can read an event without a system call.
 ///
-/// Layout and meaning are those of `perf_event_mmap_page` in `linux/perf_event.h`, version 0: libraries that read
-/// Linux' page read this one. The page is a sequence lock: `lock` is odd while the kernel writes.
+/// Layout and meaning are those of `perf_event_mmap_page` in `linux/perf_event.h`, version 0, so libraries that read
+/// Linux' page can read this page. The page is a sequence lock: `lock` is odd while the kernel writes.
 ///
 /// In a page of zeros the event is hidden: the thread then reads the event by a system call.
 ///
-/// `pmc_width` is the counter's width or one more, and changes with each [`publish`](Self::publish): readers read it
-/// within the sequence lock, as they read `index` and `offset`.
+/// `pmc_width` is the counter's width or one more, and may change with each [`publish`](Self::publish). So readers read
+/// `pmc_width` within the sequence lock, like `index` and `offset`.
 ///
 /// # Examples
 /// The kernel, whenever the [module](crate::user)'s documentation says so:
@@ -93,8 +93,8 @@ pub struct UserPage {
     rest: [AtomicU64; 376],
 }
 
-/// Words by which a kernel and a thread share a buffer that the thread maps behind the page. The crate leaves these
-/// words to the kernel.
+/// Words by which a kernel and a thread share a buffer that the thread maps behind the page. Only the kernel uses these
+/// words; this crate does not.
 ///
 /// ```
 /// use core::sync::atomic::Ordering;
@@ -106,9 +106,9 @@ pub struct UserPage {
 #[derive(Debug)]
 #[repr(C)]
 pub struct RingWords {
-    /// Number of bytes that the kernel ever wrote.
+    /// Total number of bytes that the kernel has written.
     pub head: AtomicU64,
-    /// Number of bytes that the thread ever read, if the thread can write the page.
+    /// Total number of bytes that the thread has read, if the thread can write to the page.
     pub tail: AtomicU64,
     /// Offset of the buffer from the start of the page, in bytes.
     pub offset: AtomicU64,
@@ -160,11 +160,11 @@ impl UserPage {
     /// Publishes the event as `view` returns it, so that the thread can read the event by RDPMC. If `view` fails, the
     /// event is hidden.
     ///
-    /// With a clock, which the view's times are of, the thread can compute the event's present times, too. Without one
-    /// the thread reads the times of the view.
+    /// If a clock is given, which must be the clock of the view's times, the thread can also compute the event's
+    /// present times. Without a clock, the thread reads the times of the view.
     ///
-    /// The kernel's task and its handlers may publish the same page. A handler that interrupts `publish` only makes the
-    /// interrupted call ask for the view once more.
+    /// The kernel's task and its handlers may publish the same page. If a handler that interrupted `publish` calls
+    /// `publish`, the interrupted call only asks for the view once more.
     ///
     /// ```
     /// use pmu::core::{CounterError, PmcIndex, UserView};
@@ -189,11 +189,11 @@ impl UserPage {
     /// ```
     ///
     /// # Context
-    /// Any of the kernel's, on the processor on which the thread then runs: task, interrupt or NMI. A page is published
-    /// on one processor at a time.
+    /// Task, interrupt or NMI, on the processor on which the thread then runs. Only one processor at a time publishes a
+    /// page.
     ///
     /// # Errors
-    /// The error of `view`. In a handler that interrupted `publish`, there is none.
+    /// The error of `view`. A call in a handler that interrupted `publish` returns no error.
     pub fn publish<E>(
         &self,
         clock: Option<&UserClock>,
