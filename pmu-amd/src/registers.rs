@@ -48,13 +48,13 @@ pub const STATUS_LBR_FREEZE: u64 = 1 << 58;
 /// (APM vol. 2, "Debug-Control MSR").
 pub const DEBUG_CTL: u32 = 0x1D9;
 
-/// `LBR_SELECT`: the filter of the last-branch stack (APM vol. 2, "Last Branch Stack Registers"; CPUID 0x80000022 EAX
-/// bit 1).
-pub const LBR_SELECT: u32 = 0xC000_010E;
+/// `LastBranchStackSelect`: the filter of the last-branch stack (APM vol. 2, "Last Branch Stack Registers"; CPUID
+/// 0x80000022 EAX bit 1).
+pub const LAST_BRANCH_STACK_SELECT: u32 = 0xC000_010E;
 
-/// `DBG_EXTN_CFG`: bit 6, LBRV2EN, records branches in the last-branch stack (APM vol. 2, "Last Branch Stack
-/// Registers"). On Zen 3, other bits control branch sampling.
-pub const DBG_EXTN_CFG: u32 = 0xC000_010F;
+/// `DebugExtnCtl`: bit 6, LBRSE, records branches in the last-branch stack (APM vol. 2, "Debug-Extension-Control MSR").
+/// On Zen 3, other bits control branch sampling. A debug exception (#DB) clears bit 6.
+pub const DEBUG_EXTN_CTL: u32 = 0xC000_010F;
 
 /// `SAMP_BR_FROM`, or `LastBranchStackFromIp`: the first record's branch address. The first record's target address is
 /// in the next register, and the next record is at this address plus 2 (APM vol. 2, "Last Branch Stack Registers").
@@ -119,11 +119,11 @@ impl PerfCtl {
     }
 }
 
-/// `LBR_SELECT`: the filter of the last-branch stack. Each bit excludes a kind of branches (APM vol. 2, "Last Branch
-/// Stack Registers").
+/// `LastBranchStackSelect`: the filter of the last-branch stack. Each bit excludes a kind of branches (APM vol. 2,
+/// "Last Branch Stack Registers").
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
-pub struct LbrSelect {
+pub struct LastBranchStackSelect {
     /// Does not record branches that end at privilege level 0.
     pub cpl_eq_0: bool,
     /// Does not record branches that end at privilege levels above 0.
@@ -146,11 +146,11 @@ pub struct LbrSelect {
     __: u64,
 }
 
-/// `DBG_EXTN_CFG`. Bit 6 exists from Zen 4 on, and the other bits exist on Zen 3 (APM vol. 2, "Last Branch Stack
-/// Registers"; PPR of family 19h, models 00h to 0Fh).
+/// `DebugExtnCtl`. Bit 6 exists from Zen 4 on (APM vol. 2, "Debug-Extension-Control MSR"). The other bits exist on Zen
+/// 3 (PPR of family 19h, models 00h to 0Fh).
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
-pub struct DebugExtensionConfig {
+pub struct DebugExtnCtl {
     #[bits(2)]
     __: u8,
     /// Samples branches after an overflow (Zen 3).
@@ -161,7 +161,7 @@ pub struct DebugExtensionConfig {
     /// Set if a branch was sampled (Zen 3).
     pub valid: bool,
     /// Records branches in the last-branch stack (Zen 4 on).
-    pub lbr_v2_enable: bool,
+    pub lbrse: bool,
     #[bits(9)]
     __: u16,
     /// Index of the record that is written next; 0 if all records are written (Zen 3).
@@ -181,11 +181,10 @@ pub struct DebugExtensionConfig {
 #[derive(PartialEq, Eq)]
 pub struct LastBranchFrom {
     /// Address of the branch.
-    #[bits(58)]
+    #[bits(57)]
     pub address: u64,
-    /// The address's sign.
-    #[bits(5)]
-    pub sign: u8,
+    #[bits(6)]
+    __: u8,
     /// The branch was mispredicted.
     pub mispredicted: bool,
 }
@@ -195,11 +194,10 @@ pub struct LastBranchFrom {
 #[derive(PartialEq, Eq)]
 pub struct LastBranchTo {
     /// Address of the target.
-    #[bits(58)]
+    #[bits(57)]
     pub address: u64,
-    /// The address's sign.
-    #[bits(3)]
-    pub sign: u8,
+    #[bits(4)]
+    __: u8,
     /// Reserved; set in erroneous records (erratum 1452 of family 19h).
     pub reserved: bool,
     /// The branch was executed speculatively.

@@ -6,7 +6,7 @@ use pmu_core::{
 };
 
 use crate::branches::address::{address_bits, extended};
-use crate::registers::{DBG_EXTN_CFG, DebugExtensionConfig, LAST_BRANCH_STACK_FROM_IP};
+use crate::registers::{DEBUG_EXTN_CTL, DebugExtnCtl, LAST_BRANCH_STACK_FROM_IP};
 
 /// Number of sampled branches.
 const DEPTH: u8 = 16;
@@ -15,14 +15,13 @@ const DEPTH: u8 = 16;
 const TAKEN_BRANCHES: u64 = 0xC4;
 
 /// The recording is stopped. Bits 4:3 are always written as 3.
-const STOPPED: DebugExtensionConfig = DebugExtensionConfig::new().with_always_set(3);
+const STOPPED: DebugExtnCtl = DebugExtnCtl::new().with_always_set(3);
 
 /// The recording samples for counter 0, from the first record on.
-const SAMPLING: DebugExtensionConfig = STOPPED.with_brs_enable(true);
+const SAMPLING: DebugExtnCtl = STOPPED.with_brs_enable(true);
 
 /// All of the sampling's bits.
-const BITS: DebugExtensionConfig =
-    SAMPLING.with_valid(true).with_next_record(0xF).with_counter(0b111);
+const BITS: DebugExtnCtl = SAMPLING.with_valid(true).with_next_record(0xF).with_counter(0b111);
 
 /// Returns the event that interrupts once per `period` taken branches. Zen 3's branch sampling records the last 16 of
 /// these branches.
@@ -55,7 +54,7 @@ pub(crate) fn unit(processor: &Snapshot) -> Option<Result<BranchUnit, NoBranches
     let offers = BranchOffers { address_bits: address_bits(processor), ..BranchOffers::default() };
     let (on, off) = (SAMPLING.into_bits(), STOPPED.into_bits());
     // SAFETY: the bits record branches in registers.
-    let bits = unsafe { RegisterBits::new(DBG_EXTN_CFG, BITS.into_bits()) };
+    let bits = unsafe { RegisterBits::new(DEBUG_EXTN_CTL, BITS.into_bits()) };
     let next = BITS.with_next_record(0).into_bits() ^ BITS.into_bits();
     let registers = BranchRegisters {
         enable: BranchEnable::Bits { bits, on, off },
@@ -65,7 +64,7 @@ pub(crate) fn unit(processor: &Snapshot) -> Option<Result<BranchUnit, NoBranches
         freeze: None,
         order: BranchOrder::Filled {
             next: next.trailing_zeros() as u8,
-            valid: DebugExtensionConfig::new().with_valid(true).into_bits(),
+            valid: DebugExtnCtl::new().with_valid(true).into_bits(),
         },
         from: LAST_BRANCH_STACK_FROM_IP,
         to: Some(LAST_BRANCH_STACK_FROM_IP + 1),

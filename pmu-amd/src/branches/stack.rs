@@ -8,12 +8,13 @@ use pmu_core::{
 
 use crate::branches::address::{address_bits, extended};
 use crate::registers::{
-    DBG_EXTN_CFG, DEBUG_CTL, DebugExtensionConfig, LAST_BRANCH_STACK_FROM_IP, LBR_SELECT,
-    LastBranchFrom, LastBranchTo, LbrSelect, PERF_CNTR_GLOBAL_STATUS_CLR, STATUS_LBR_FREEZE,
+    DEBUG_CTL, DEBUG_EXTN_CTL, DebugExtnCtl, LAST_BRANCH_STACK_FROM_IP, LAST_BRANCH_STACK_SELECT,
+    LastBranchFrom, LastBranchStackSelect, LastBranchTo, PERF_CNTR_GLOBAL_STATUS_CLR,
+    STATUS_LBR_FREEZE,
 };
 
-/// `DBG_EXTN_CFG.LBRV2EN`.
-const ENABLE: u64 = DebugExtensionConfig::new().with_lbr_v2_enable(true).into_bits();
+/// `DebugExtnCtl.LBRSE`.
+const ENABLE: u64 = DebugExtnCtl::new().with_lbrse(true).into_bits();
 
 /// `DebugCtl.FLBRI`: freezes the stack on the performance interrupt.
 const FREEZE: u64 = 1 << 11;
@@ -38,9 +39,9 @@ pub(crate) fn unit(processor: &Snapshot) -> Option<Result<BranchUnit, NoBranches
     // register that clears bits of a status.
     let (bits, bit, filter, release) = unsafe {
         (
-            RegisterBits::new(DBG_EXTN_CFG, ENABLE),
+            RegisterBits::new(DEBUG_EXTN_CTL, ENABLE),
             RegisterBits::new(DEBUG_CTL, FREEZE),
-            MsrAddress::new(LBR_SELECT),
+            MsrAddress::new(LAST_BRANCH_STACK_SELECT),
             MsrAddress::new(PERF_CNTR_GLOBAL_STATUS_CLR),
         )
     };
@@ -94,7 +95,7 @@ fn decode(offers: &BranchOffers, record: RawBranch) -> Option<Branch> {
 /// Each kind is suppressed by itself.
 fn select(_: &BranchOffers, filter: BranchFilter) -> (u64, BranchFilter) {
     let kinds = !filter.kinds();
-    let suppressed = LbrSelect::new()
+    let suppressed = LastBranchStackSelect::new()
         .with_cpl_eq_0(!filter.kernel())
         .with_cpl_neq_0(!filter.user())
         .with_jcc(kinds.contains(BranchKind::Conditional))

@@ -164,13 +164,13 @@ impl BranchUnit {
         &self,
         msr: &impl MsrBackend,
         newest: u8,
-        records: &[RawBranch],
+        records: impl Iterator<Item = RawBranch>,
     ) -> Result<(), MsrFault> {
         if let BranchOrder::Ring(top) = self.registers().order {
             msr.wrmsr_retrying(top, newest.into())?;
         }
         (0..self.depth()).zip(records).try_for_each(|(age, record)| {
-            let record = (self.format().writable)(*record);
+            let record = (self.format().writable)(record);
             self.write_record(msr, self.index(newest, age), record)
         })
     }

@@ -91,6 +91,8 @@ pub enum BranchError {
     SavedElsewhere,
     /// The recorder was shut down.
     ShutDown,
+    /// The records are [lent](crate::CounterSession::lend_with) together with the counters.
+    Lent,
     /// A register access failed, and the processor does not record.
     Access(MsrFault),
     /// A register access failed, and the recording could not be stopped. The processor is presumed to record.
@@ -119,6 +121,7 @@ impl fmt::Display for BranchError {
                 f.write_str("the branch records were saved on another kind of processor")
             }
             Self::ShutDown => f.write_str("the recorder was shut down"),
+            Self::Lent => f.write_str("the branch records are lent"),
             Self::Access(fault) => write!(f, "branches are not recorded: {fault}"),
             Self::Faulted(fault) => {
                 write!(f, "the recording of branches cannot be stopped: {fault}")

@@ -60,7 +60,20 @@ pub struct BranchRecorder<'a, M> {
     /// The registers may have another owner's records: clearing them failed.
     pub(crate) stale: bool,
     is_open: bool,
+    /// While the records are lent: what is to be brought back.
+    pub(crate) lent: Option<Lent>,
+    pub(crate) branches: Branches<'a>,
     not_send: PhantomData<*mut ()>,
+}
+
+/// State of the recorder as the records were lent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lent {
+    pub(crate) recorded: bool,
+    pub(crate) froze: bool,
+    /// Number of the call stack's records in the memory, and the place of the newest.
+    pub(crate) len: u8,
+    pub(crate) newest: u8,
 }
 
 impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
@@ -96,22 +109,27 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
             freezes: false,
             stale: false,
             is_open: true,
+            lent: None,
+            branches: Branches::new(unit, memory),
             not_send: PhantomData,
         };
-        recorder.end_left_over().inspect_err(|_| memory.give_back())?;
-        Ok(recorder)
+        match recorder.end_left_over() {
+            Ok(true) => return Ok(recorder),
+            Ok(false) => memory.give_back(),
+            Err(fault) => {
+                memory.give_back();
+                return Err(BranchError::Access(fault));
+            }
+        }
+        Err(BranchError::Unresponsive)
     }
 
-    /// Ends what a predecessor left, and proves that the processor has the records.
-    fn end_left_over(&self) -> Result<(), BranchError> {
-        self.unit.stop(&self.msr).map_err(BranchError::Faulted)?;
-        self.set_freeze(false).map_err(BranchError::Access)?;
-        self.unit.clear_records(&self.msr).map_err(BranchError::Access)?;
-        match self.unit.answers(&self.msr) {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(BranchError::Unresponsive),
-            Err(fault) => Err(BranchError::Access(fault)),
-        }
+    /// Ends what a predecessor left. Returns whether the processor has the records.
+    fn end_left_over(&self) -> Result<bool, MsrFault> {
+        self.unit.stop(&self.msr)?;
+        self.set_freeze(false)?;
+        self.unit.clear_records(&self.msr)?;
+        self.unit.answers(&self.msr)
     }
 
     /// Makes the processor freeze the records when it raises the performance interrupt, until
@@ -147,7 +165,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     }
 
     /// Sets or clears the freeze bit. The interrupt acknowledges the frozen records while the bit can be set.
-    fn set_freeze(&self, freezes: bool) -> Result<(), MsrFault> {
+    pub(crate) fn set_freeze(&self, freezes: bool) -> Result<(), MsrFault> {
         let Some(freeze) = self.unit.registers().freeze else { return Ok(()) };
         if freezes {
             self.memory.set_mode(FREEZING);
@@ -173,20 +191,33 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         self.check_open()?;
         let unsupported = BranchError::FilterUnsupported(filter);
         let (value, recorded) = self.unit.selection(filter).ok_or(unsupported)?;
+        let freezes = self.freezes && !filter.is_call_stack();
+        self.restart(value, recorded, freezes).map_err(|fault| self.error(fault))?;
+        Ok(recorded)
+    }
+
+    fn restart(
+        &mut self,
+        value: u64,
+        recorded: BranchFilter,
+        freezes: bool,
+    ) -> Result<(), MsrFault> {
         self.halt()?;
         self.filter = None;
         self.clear_stopped()?;
-        if let Some(register) = self.unit.registers().filter {
-            self.msr.wrmsr_retrying(register, value).map_err(BranchError::Access)?;
-        }
-        let freezes = self.freezes && !filter.is_call_stack();
-        if freezes != (self.memory.mode() & FREEZING != 0) {
-            self.set_freeze(freezes).map_err(BranchError::Access)?;
-        }
         self.memory.control.store(value, Relaxed);
+        self.write_filter()?;
+        if freezes != (self.memory.mode() & FREEZING != 0) {
+            self.set_freeze(freezes)?;
+        }
         self.filter = Some(recorded);
-        self.go_on()?;
-        Ok(recorded)
+        self.go_on()
+    }
+
+    /// Writes the register of the filter, where it is not in the enabling register.
+    pub(crate) fn write_filter(&self) -> Result<(), MsrFault> {
+        let Some(register) = self.unit.registers().filter else { return Ok(()) };
+        self.msr.wrmsr_retrying(register, self.memory.control.load(Relaxed))
     }
 
     /// Stops the recording. The records stay as they are, and [`read`](Self::read) returns them.
@@ -199,12 +230,15 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// [`ShutDown`](BranchError::ShutDown).
     pub fn stop(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
-        self.halt().map(|_| ())
+        self.halt().map(|_| ()).map_err(|fault| self.error(fault))
     }
 
     /// Continues the recording after [`stop`](Self::stop) or [`read`](Self::read), without clearing the records.
     ///
     /// A recording that [holds the interrupt](BranchUnit::holds_interrupt) begins again with the first record.
+    ///
+    /// On AMD's processors a debug exception (#DB) ends the recording without the recorder's knowledge. A kernel whose
+    /// debugger is in use calls `resume` after the exception.
     ///
     /// # Errors
     /// - [`NotStarted`](BranchError::NotStarted): no recording was started.
@@ -214,13 +248,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         if self.filter.is_none() {
             return Err(BranchError::NotStarted);
         }
-        if self.is_recording() {
-            return Ok(());
-        }
-        if self.stale {
-            self.clear_stopped()?;
-        }
-        self.go_on()
+        let clear = if self.stale { self.clear_stopped() } else { Ok(()) };
+        clear.and_then(|()| self.go_on()).map_err(|fault| self.error(fault))
     }
 
     /// Stops the recording, and reads the records: the branches before this call.
@@ -246,9 +275,9 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn read(&mut self) -> Result<Branches<'_>, BranchError> {
         self.check_open()?;
-        let found = self.halt()?;
+        let found = self.halt().map_err(|fault| self.error(fault))?;
         if self.stale {
-            self.clear_stopped()?;
+            self.clear_stopped().map_err(BranchError::Access)?;
         }
         let (len, read) = self.unit.read_records(&self.msr, self.memory, found);
         read.map_err(BranchError::Access)?;
@@ -264,17 +293,14 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// - [`Faulted`](BranchError::Faulted), [`ShutDown`](BranchError::ShutDown).
     pub fn clear(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
-        if self.unit.registers().depth.is_some() || !self.is_recording() {
-            let cleared = self.clear_stopped();
-            return match cleared {
-                Err(error) => self.halt().and(Err(error)),
-                Ok(()) => Ok(()),
-            };
-        }
-        // Each record that is added while others are cleared would move an old one on.
-        self.halt()?;
-        self.clear_stopped()?;
-        self.go_on()
+        let cleared = if self.unit.registers().depth.is_some() || !self.is_recording() {
+            self.clear_stopped().or_else(|fault| self.halt().and(Err(fault)))
+        } else {
+            // A record that is added while others are cleared would move an old one on.
+            let stopped = self.halt().map(|_| ());
+            stopped.and_then(|()| self.clear_stopped()).and_then(|()| self.go_on())
+        };
+        cleared.map_err(|fault| self.error(fault))
     }
 
     /// Ends the recording, clears the records, and gives the memory back. Later calls return
@@ -285,9 +311,9 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// memory. The call can be repeated.
     pub fn shut_down(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
-        self.halt()?;
-        let freeze = self.set_freeze(false).map_err(BranchError::Access);
-        self.clear_stopped().and(freeze)?;
+        self.halt().map_err(|fault| self.error(fault))?;
+        let freeze = self.set_freeze(false);
+        self.clear_stopped().and(freeze).map_err(BranchError::Access)?;
         self.is_open = false;
         self.memory.give_back();
         Ok(())
@@ -299,36 +325,54 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         self.is_open && self.memory.mode() & (RECORDING | LOST) == RECORDING
     }
 
+    /// Returns the branches that the [window](crate::CounterSession::lend_with) of lent counters collected for the
+    /// overflow that it reports.
+    pub fn branches(&self) -> &Branches<'a> {
+        &self.branches
+    }
+
     /// Returns the branches that are recorded, or were recorded until the recording was stopped.
     pub fn filter(&self) -> Option<BranchFilter> {
         self.filter
     }
 
     pub(crate) fn check_open(&self) -> Result<(), BranchError> {
-        if self.is_open { Ok(()) } else { Err(BranchError::ShutDown) }
+        match self.lent {
+            _ if !self.is_open => Err(BranchError::ShutDown),
+            Some(_) => Err(BranchError::Lent),
+            None => Ok(()),
+        }
     }
 
-    /// Stops the recording. Returns the value that the enabling register had.
-    pub(crate) fn halt(&self) -> Result<u64, BranchError> {
+    /// Returns the error of a failed access.
+    pub(crate) fn error(&self, fault: MsrFault) -> BranchError {
+        let is_on = self.memory.mode() & RECORDING != 0;
+        if is_on { BranchError::Faulted(fault) } else { BranchError::Access(fault) }
+    }
+
+    /// Stops the recording. Returns the value that the enabling register had. If that fails, the recording goes on.
+    pub(crate) fn halt(&self) -> Result<u64, MsrFault> {
         let recorded = self.memory.mode() & RECORDING;
         self.memory.clear_mode(RECORDING);
-        self.unit.stop(&self.msr).inspect(|_| self.memory.clear_mode(LOST)).map_err(|fault| {
-            self.memory.set_mode(recorded);
-            BranchError::Faulted(fault)
-        })
+        let stopped = self.unit.stop(&self.msr);
+        match stopped {
+            Ok(_) => self.memory.clear_mode(LOST),
+            Err(_) => self.memory.set_mode(recorded),
+        }
+        stopped
     }
 
-    /// Starts the recording, with what is in the memory and in the filter.
-    pub(crate) fn go_on(&self) -> Result<(), BranchError> {
+    /// Starts the recording, with what is in the memory and in the filter. If that fails, the recording is stopped.
+    pub(crate) fn go_on(&self) -> Result<(), MsrFault> {
         self.memory.set_mode(RECORDING);
         let started = self.unit.start(&self.msr, self.memory.control.load(Relaxed));
-        started.map(|_| ()).or_else(|fault| self.halt().and(Err(BranchError::Access(fault))))
+        started.map(|_| ()).or_else(|fault| self.halt().and(Err(fault)))
     }
 
     /// Clears the records, and notes that they are another owner's where that fails.
-    pub(crate) fn clear_stopped(&mut self) -> Result<(), BranchError> {
+    pub(crate) fn clear_stopped(&mut self) -> Result<(), MsrFault> {
         let cleared = self.unit.clear_records(&self.msr);
         self.stale = cleared.is_err();
-        cleared.map_err(BranchError::Access)
+        cleared
     }
 }

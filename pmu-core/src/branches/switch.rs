@@ -4,6 +4,7 @@ use crate::branches::error::BranchError;
 use crate::branches::recorder::BranchRecorder;
 use crate::branches::saved::SavedBranches;
 use crate::msr::backend::MsrBackend;
+use crate::msr::fault::MsrFault;
 
 impl<M: MsrBackend> BranchRecorder<'_, M> {
     /// Ends the recording of a thread that leaves the processor: stops the recording, saves the records if `saved` is
@@ -38,7 +39,7 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
         if saved.is_some() && N < self.unit.depth().into() {
             return Err(BranchError::SavedElsewhere);
         }
-        let found = self.halt()?;
+        let found = self.halt().map_err(|fault| self.error(fault))?;
         let read = match saved {
             Some(saved) if !self.stale => self.save(saved, found),
             Some(saved) => {
@@ -47,7 +48,7 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
             }
             None => Ok(()),
         };
-        self.clear_stopped().and(read)
+        self.clear_stopped().and(read).map_err(BranchError::Access)
     }
 
     /// Reads the records of a stopped recording.
@@ -55,9 +56,9 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
         &self,
         saved: &mut SavedBranches<N>,
         found: u64,
-    ) -> Result<(), BranchError> {
+    ) -> Result<(), MsrFault> {
         saved.clear();
-        let filled = self.unit.filled(&self.msr, found).map_err(BranchError::Access)?;
+        let filled = self.unit.filled(&self.msr, found)?;
         let (len, read) = self.unit.read_from(&self.msr, filled, |age, record| {
             if let Some(place) = saved.records.get_mut(usize::from(age)) {
                 *place = record;
@@ -69,7 +70,7 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
             format: Some(self.unit.format()),
             records: saved.records,
         };
-        read.map_err(BranchError::Access)
+        read
     }
 
     /// Records a thread that comes to the processor: restores the thread's saved records, if there are any, and starts
@@ -97,6 +98,13 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
         if saved.is_some_and(is_elsewhere) {
             return Err(BranchError::SavedElsewhere);
         }
+        self.bring_back(saved).map_err(|fault| self.error(fault))
+    }
+
+    fn bring_back<const N: usize>(
+        &mut self,
+        saved: Option<&SavedBranches<N>>,
+    ) -> Result<(), MsrFault> {
         if self.is_recording() {
             self.halt()?;
             self.stale = true;
@@ -104,10 +112,10 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
         if self.stale {
             self.clear_stopped()?;
         }
-        if let Some(saved) = saved
-            && let Err(fault) = self.unit.write_records(&self.msr, saved.newest, saved.records())
-        {
-            return self.clear_stopped().and(Err(BranchError::Access(fault)));
+        if let Some(saved) = saved {
+            let records = saved.records().iter().copied();
+            let written = self.unit.write_records(&self.msr, saved.newest, records);
+            written.or_else(|fault| self.clear_stopped().and(Err(fault)))?;
         }
         self.go_on()
     }

@@ -55,7 +55,7 @@ const FLOORS: &[Floors] = &[
     Floors {
         of: "pmu-core: branches",
         floors: &[
-            "switch",
+            "lend, switch",
             "recorder",
             "interrupt",
             "access",

@@ -1,0 +1,5 @@
+//! Branch records: the recorder of a task, and samples of the counters' interrupt.
+
+mod recorder;
+mod samples;
+mod support;

@@ -1,0 +1,159 @@
+//! Processors with branch records, and the branches that they take.
+
+use pmu_core::{
+    Branch, BranchKind, BranchMemory, BranchPath, BranchSlot, BranchTransaction, BranchUnit,
+    CounterUnit, Snapshot,
+};
+use pmu_tests::opened::fed_events;
+use pmu_virt::mock::{Deviation, Deviations, MockMsr};
+use pmu_virt::{
+    AmdConfiguration, BranchConfiguration, Configuration, FedBranch, FedBranchKind,
+    IntelConfiguration, Privilege, VirtualBranches, VirtualPmu,
+};
+
+pub(crate) type Mock<'h> = MockMsr<'h, 64>;
+pub(crate) type Records = BranchMemory<[BranchSlot; 32]>;
+
+/// A processor with branch records.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Processor {
+    pub(crate) name: &'static str,
+    pub(crate) configuration: Configuration,
+    pub(crate) branches: BranchConfiguration,
+    pub(crate) deviations: Deviations,
+}
+
+/// Returns a processor of each kind.
+pub(crate) fn processors() -> Vec<Processor> {
+    let intel = |version| Configuration::Intel(IntelConfiguration::new(version, 4, 3));
+    let legacy = |format| BranchConfiguration::Legacy { format };
+    let amd = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
+    [
+        ("architectural", intel(5), BranchConfiguration::ARCHITECTURAL),
+        ("format 3, version 3", intel(3), legacy(3)),
+        ("format 4, version 3", intel(3), legacy(4)),
+        ("format 5", intel(4), legacy(5)),
+        ("format 6", intel(4), legacy(6)),
+        ("format 7", intel(4), legacy(7)),
+        ("AMD", amd, BranchConfiguration::AMD),
+        ("AMD, never freezing", amd, BranchConfiguration::amd(16, false)),
+    ]
+    .map(|(name, configuration, branches)| Processor {
+        name,
+        configuration,
+        branches,
+        deviations: Deviations::NONE,
+    })
+    .to_vec()
+}
+
+impl Processor {
+    pub(crate) fn deviating(self, deviations: &[Deviation]) -> Self {
+        Self { deviations: Deviations::of(deviations), ..self }
+    }
+
+    pub(crate) fn is_amd(&self) -> bool {
+        matches!(self.configuration, Configuration::Amd(_))
+    }
+
+    pub(crate) fn mock<'h>(&self) -> Mock<'h> {
+        let branches = VirtualBranches::new(&self.configuration, self.branches).unwrap();
+        let pmu = VirtualPmu::new(self.configuration, fed_events()).unwrap();
+        let mock = Mock::strict(pmu).with_branches(branches).deviating(self.deviations);
+        // No other owner's counters run.
+        for control in [0x38F, 0xC000_0301] {
+            let _ = mock.with_pmu(|pmu| pmu.write(control, 0));
+        }
+        mock
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        self.mock().snapshot()
+    }
+
+    pub(crate) fn unit(&self) -> BranchUnit {
+        let (mock, snapshot) = (self.mock(), self.snapshot());
+        let unit = if self.is_amd() {
+            pmu_amd::branches(&snapshot)
+        } else {
+            pmu_intel::branches(&snapshot, &mock)
+        };
+        unit.unwrap_or_else(|error| panic!("{}: {error}", self.name))
+    }
+
+    pub(crate) fn counters(&self) -> CounterUnit {
+        let snapshot = self.snapshot();
+        let unit = if self.is_amd() {
+            pmu_amd::counters(&snapshot)
+        } else {
+            pmu_intel::counters(&snapshot)
+        };
+        unit.unwrap()
+    }
+
+    /// Returns what the records tell of a fed branch.
+    pub(crate) fn told(&self, fed: &FedBranch) -> Branch {
+        let format = match self.branches {
+            BranchConfiguration::Legacy { format } => Some(format),
+            _ => None,
+        };
+        let is_architectural = matches!(self.branches, BranchConfiguration::Architectural(_));
+        let tsx = self.snapshot().leaf(7, 0).ebx & (1 << 4 | 1 << 11) != 0;
+        let tells_tsx = is_architectural || matches!(format, Some(4 | 5));
+        let cycles = fed.cycles;
+        Branch {
+            from: fed.from,
+            to: fed.to,
+            mispredicted: Some(fed.mispredicted),
+            cycles: match format {
+                _ if is_architectural => cycles,
+                Some(5..=7) => Some(cycles.unwrap_or(0)),
+                _ => None,
+            },
+            kind: is_architectural.then(|| kind(fed.kind)),
+            path: self.is_amd().then_some(BranchPath::Correct),
+            transaction: (tsx && tells_tsx).then(BranchTransaction::default),
+            events: is_architectural.then_some(fed.counts),
+        }
+    }
+}
+
+fn kind(fed: FedBranchKind) -> BranchKind {
+    match fed {
+        FedBranchKind::Conditional => BranchKind::Conditional,
+        FedBranchKind::RelativeJump => BranchKind::DirectJump,
+        FedBranchKind::IndirectJump => BranchKind::IndirectJump,
+        FedBranchKind::RelativeCall => BranchKind::DirectCall,
+        FedBranchKind::IndirectCall => BranchKind::IndirectCall,
+        FedBranchKind::Return => BranchKind::Return,
+        _ => BranchKind::Other,
+    }
+}
+
+/// Returns the branch with this number, in user mode.
+pub(crate) fn user(number: u64) -> FedBranch {
+    let (from, to) = (0x40_1000 + 0x10 * number, 0x50_1000 + 0x10 * number);
+    FedBranch {
+        mispredicted: number.is_multiple_of(3),
+        cycles: Some(7 + number as u16),
+        ..FedBranch::new(from, to, FedBranchKind::Conditional, Privilege::User)
+    }
+}
+
+/// Returns the branch with this number, in the kernel.
+pub(crate) fn kernel(number: u64) -> FedBranch {
+    const KERNEL: u64 = 0xFFFF_FFFF_8100_0000;
+    let (from, to) = (KERNEL + 0x10 * number, KERNEL + 0x1000 + 0x10 * number);
+    FedBranch {
+        cycles: Some(3),
+        ..FedBranch::new(from, to, FedBranchKind::RelativeJump, Privilege::Kernel)
+    }
+}
+
+/// Checks that the driver did nothing that the processor does not allow.
+#[track_caller]
+pub(crate) fn no_breach(mock: &Mock<'_>, name: &str) {
+    if let Some(breach) = mock.breach() {
+        panic!("{name}: {breach}");
+    }
+}
