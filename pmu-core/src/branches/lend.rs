@@ -1,4 +1,4 @@
-//! Branch records beside lent counters: suspended for the borrower, such as a guest, and brought back.
+//! Branch records beside lent counters: suspended for the borrower, such as a guest, and restored afterwards.
 
 use crate::branches::filter::BranchFilter;
 use crate::branches::memory::{FREEZING, RECORDING};
@@ -32,7 +32,8 @@ impl<R: MsrBackend> Facility for BranchRecorder<'_, R> {
 }
 
 /// The borrower finds the recording stopped, freezing disabled, and the records clear. A call stack is saved in the
-/// recorder's memory, and brought back; other records are not. The accesses are those of the recorder's own backend.
+/// recorder's memory, and restored afterwards. Other records are not restored. All accesses use the recorder's own
+/// backend.
 impl<R: MsrBackend> FacilityControl for BranchRecorder<'_, R> {
     fn suspend<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
         if self.check_open().is_err() {
