@@ -1,0 +1,146 @@
+//! A facility whose interrupt comes without any counter.
+
+use pmu_core::{Claim, CounterSession, CounterSet, Facility, OpenedEvents, service_with};
+use pmu_tests::opened::Mock;
+use pmu_virt::mock::{Deviation, Deviations};
+
+use super::hardware::*;
+use super::scene::*;
+
+#[test]
+fn an_op_is_served_where_no_session_has_taken_the_counters() {
+    each(platforms(), |processor, freezes| {
+        let scene = Scene::new(processor, freezes);
+        let handler = |mock: &Mock<'_>| scene.interrupt(mock);
+        let mock = processor.mock();
+        mock.on_interrupt(&handler);
+        for op in 1..=3 {
+            scene.hardware.accesses.set(0);
+            scene.hardware.sample_op(&mock);
+            let serviced = scene.last.get().unwrap().unwrap();
+            assert_eq!((serviced.claim, serviced.lent), (Claim::Ours, false), "{}", scene.context);
+            assert_eq!(scene.hardware.op_samples.borrow().len(), op, "{}", scene.context);
+            // Is there an op, its data, and the sampler armed again: no register of counters.
+            assert_eq!(scene.hardware.accesses.get(), 3, "{}", scene.context);
+        }
+        // Nothing is claimed that the facility does not account for.
+        scene.expect_foreign();
+        mock.interrupt_from_elsewhere();
+        assert_eq!(scene.last.get().unwrap().unwrap().claim, Claim::NotOurs, "{}", scene.context);
+    });
+}
+
+/// Facilities that need counters are not asked.
+#[test]
+fn without_counters_no_register_is_accessed_for_facilities_that_need_them() {
+    each([Deviations::NONE], |processor, freezes| {
+        let scene = Scene::new(processor, freezes);
+        scene.hardware.wanted.set(true);
+        let mock = processor.mock();
+        let registers = Registers(&mock, &scene.hardware, |_: &Mock<'_>| ());
+        let source = OpenedEvents::new(&processor.unit, &scene.table);
+        let hardware = &scene.hardware;
+        let facilities = (LastBranch::new(hardware), Buffer { hardware, counter: None });
+        let serviced =
+            service_with(&source, &registers, &registers, &scene.memory, facilities, |_, _| ());
+        assert_eq!(serviced.unwrap().claim, Claim::NotOurs);
+        assert_eq!((hardware.accesses.get(), mock.accesses().total()), (0, 0));
+    });
+}
+
+/// An op is sampled at each access of the service of another one.
+#[test]
+fn an_op_within_the_service_of_an_op_is_not_lost() {
+    for deviations in [Deviations::NONE, Deviations::of(&[Deviation::NestsInterrupts])] {
+        each([deviations], |processor, freezes| {
+            for at in 1..8 {
+                let scene = Scene::new(processor, freezes);
+                // The recorder has an access after the op's last one.
+                scene.hardware.wanted.set(true);
+                let handler = |mock: &Mock<'_>| scene.interrupt(mock);
+                let mock = processor.mock();
+                mock.on_interrupt(&handler);
+                scene.at.set(Some(at));
+                scene.hardware.sample_op(&mock);
+                scene.hardware.sample_op(&mock);
+                let ops: Vec<_> = (1..=scene.hardware.ops.get()).collect();
+                assert_eq!(*scene.hardware.op_samples.borrow(), ops, "{}: {at}", scene.context);
+            }
+        });
+    }
+}
+
+/// The LVT entry of the counters is masked; the op's interrupt has another one.
+#[test]
+fn an_op_is_served_while_the_counters_interrupt_is_masked() {
+    each([Deviations::NONE], |processor, freezes| {
+        if processor.unit.global().is_none() {
+            return;
+        }
+        on(processor, freezes, |scene, mock| {
+            scene.hardware.faults.set(Some((1, u32::MAX)));
+            scene.happen(mock, SAMPLED, PERIOD);
+            scene.hardware.faults.set(None);
+            let error = scene.last.get().unwrap().unwrap_err();
+            assert!(error.masked, "{}", scene.context);
+            for _ in 0..2 {
+                scene.hardware.sample_op(mock);
+                let serviced = scene.last.get().unwrap().unwrap();
+                assert_eq!(serviced.claim, Claim::Ours, "{}", scene.context);
+            }
+            assert_eq!(*scene.hardware.op_samples.borrow(), [1, 2], "{}", scene.context);
+        });
+    });
+}
+
+/// The counters' interrupt finds the op, whose own interrupt would not come again.
+#[test]
+fn an_op_is_served_although_the_status_cannot_be_read() {
+    each([Deviations::NONE], |processor, freezes| {
+        let Some(global) = processor.unit.global() else { return };
+        on(processor, freezes, |scene, mock| {
+            scene.hardware.broken.set(Some(global.status.get()));
+            scene.hardware.sample_op_before_its_interrupt();
+            scene.happen(mock, SAMPLED, PERIOD);
+            let error = scene.last.get().unwrap().unwrap_err();
+            assert!(error.masked, "{}", scene.context);
+            assert_eq!(*scene.hardware.op_samples.borrow(), [1], "{}", scene.context);
+        });
+    });
+}
+
+/// A borrower may use the sampler: the interrupt may be the borrower's.
+#[test]
+fn while_the_counters_are_lent_no_facility_is_served() {
+    each(platforms(), |processor, freezes| {
+        let scene = Scene::new(processor, freezes);
+        let handler = |mock: &Mock<'_>| scene.interrupt(mock);
+        let mock = processor.mock();
+        mock.on_interrupt(&handler);
+        let registers = Registers(&mock, &scene.hardware, |mock: &Mock<'_>| scene.step(mock));
+        let source = OpenedEvents::new(&processor.unit, &scene.table);
+        let (unit, memory) = (&processor.unit, &scene.memory);
+        let mut counters =
+            CounterSession::take(source, unit, CounterSet::ALL, &registers, &registers, memory)
+                .unwrap();
+        scene.start(&mut counters);
+        let window = counters.lend(0, |_| ()).unwrap();
+        scene.hardware.accesses.set(0);
+        scene.expect_foreign();
+        scene.hardware.sample_op(&mock);
+        assert!(scene.last.get().unwrap().unwrap().lent, "{}", scene.context);
+        assert_eq!(scene.hardware.accesses.get(), 0, "{}", scene.context);
+        window.end(0).unwrap();
+        scene.overflow_all(&mock);
+        scene.assert_complete();
+    });
+}
+
+#[test]
+fn a_pair_is_served_alone_if_one_of_the_two_is() {
+    const { assert!(!<LastBranch<'_> as Facility>::ALONE) };
+    const { assert!(<(LastBranch<'_>, Ops<'_>) as Facility>::ALONE) };
+    const { assert!(<((Ops<'_>, Buffer<'_>), ()) as Facility>::ALONE) };
+    const { assert!(!<(LastBranch<'_>, Buffer<'_>) as Facility>::ALONE) };
+    const { assert!(<&mut Ops<'_> as Facility>::ALONE) };
+}

@@ -1,0 +1,324 @@
+//! A processor with fake facilities, and the facilities' drivers.
+
+use std::cell::{Cell, RefCell};
+
+use pmu_core::{
+    CounterId, CounterSet, CounterUnit, Facility, FacilityControl, Interrupted, MsrAccess,
+    MsrAddress, MsrBackend, MsrErrorKind, MsrFault, MsrUpdate, Platform, PmcIndex,
+};
+use pmu_tests::opened::Mock;
+use pmu_virt::mock::Deviation;
+
+/// Registers that no processor of the tests has.
+const CONTROL: u32 = 0x7000_0000;
+const NEWEST: u32 = 0x7000_0001;
+const OP_CONTROL: u32 = 0x7000_0010;
+const OP_DATA: u32 = 0x7000_0011;
+const BUFFER: u32 = 0x7000_0020;
+
+/// Status bits of the records that are frozen, and of the buffer (SDM vol. 4, table 2-2, IA32_PERF_GLOBAL_STATUS).
+pub(crate) const FROZEN: u64 = 1 << 58;
+pub(crate) const FULL: u64 = 1 << 62;
+/// Marks the records of the interrupt's own branches.
+pub(crate) const OWN_BRANCH: u64 = 1 << 63;
+
+const fn register(number: u32) -> MsrAddress {
+    // SAFETY: no processor is behind it.
+    unsafe { MsrAddress::new(number) }
+}
+
+/// The facilities' state beside the mock's counters.
+#[derive(Default)]
+pub(crate) struct Hardware {
+    /// Numbers of the status register and of its acknowledgement.
+    status: Option<(u32, u32)>,
+    /// The branch records freeze as the interrupt is raised.
+    pub(crate) freezes: bool,
+    pub(crate) recording: Cell<bool>,
+    pub(crate) frozen: Cell<bool>,
+    pub(crate) newest: Cell<u64>,
+    /// The newest record as the interrupt was raised.
+    pub(crate) at_interrupt: Cell<u64>,
+    /// The op that was sampled, until the sampler is armed again.
+    op: Cell<Option<u64>>,
+    pub(crate) ops: Cell<u64>,
+    /// Records in the buffer.
+    pub(crate) buffer: Cell<u64>,
+    pub(crate) full: Cell<bool>,
+    /// Accesses since the plan was set, and the first one and the number of those that fault.
+    pub(crate) accesses: Cell<u32>,
+    pub(crate) faults: Cell<Option<(u32, u32)>>,
+    pub(crate) faulted: Cell<bool>,
+    /// A register that does not answer.
+    pub(crate) broken: Cell<Option<u32>>,
+    pub(crate) serving: Cell<bool>,
+    /// What the drivers keep in lent memory: that they record, and what they found.
+    pub(crate) wanted: Cell<bool>,
+    pub(crate) op_samples: RefCell<Vec<u64>>,
+    /// Ops whose data could not be read.
+    pub(crate) op_lost: Cell<u64>,
+    pub(crate) drained: Cell<u64>,
+}
+
+impl Hardware {
+    pub(crate) fn new(unit: &CounterUnit, freezes: bool) -> Self {
+        let status = unit.global().map(|global| (global.status.get(), global.acknowledge.get()));
+        Self { status, freezes: freezes && status.is_some(), ..Self::default() }
+    }
+
+    /// A branch is taken, by the interrupt's service or by what it interrupts.
+    pub(crate) fn branch(&self) {
+        if self.recording.get() && !self.frozen.get() {
+            let own = if self.serving.get() { OWN_BRANCH } else { 0 };
+            self.newest.set((self.newest.get() & !OWN_BRANCH) + 1 | own);
+        }
+    }
+
+    /// The performance interrupt is raised.
+    pub(crate) fn raised(&self) {
+        self.at_interrupt.set(self.newest.get());
+        self.frozen.set(self.frozen.get() || self.freezes && self.recording.get());
+    }
+
+    /// An op is sampled, unless the one before still is. Its interrupt does not depend on the counters.
+    pub(crate) fn sample_op(&self, mock: &Mock<'_>) {
+        if self.op.get().is_none() {
+            self.sample_op_before_its_interrupt();
+            mock.interrupt_from_elsewhere();
+        }
+    }
+
+    /// An op is sampled, and its interrupt is still to come.
+    pub(crate) fn sample_op_before_its_interrupt(&self) {
+        self.ops.set(self.ops.get() + 1);
+        self.op.set(Some(self.ops.get()));
+    }
+
+    /// A counter's overflow writes a record to the buffer, and the processor loads the counter again.
+    pub(crate) fn record_precise(&self, mock: &Mock<'_>, value_register: u32, preload: u64) {
+        self.buffer.set(self.buffer.get() + 1);
+        self.full.set(true);
+        mock.with_pmu(|pmu| {
+            let written = pmu.host_write(value_register, preload);
+            assert_eq!(written.illegal, 0, "{written:?}");
+        });
+    }
+
+    fn status_bits(&self) -> u64 {
+        let bit = |is_set, bit| if is_set { bit } else { 0 };
+        bit(self.frozen.get(), FROZEN) | bit(self.full.get(), FULL)
+    }
+
+    /// Counts an access, which may fault.
+    fn access(&self, register: Option<u32>) -> Result<(), MsrErrorKind> {
+        let access = self.accesses.get() + 1;
+        self.accesses.set(access);
+        let faults = |(first, count): (u32, u32)| access >= first && access - first < count;
+        let is_broken = register.is_some() && register == self.broken.get();
+        if is_broken || self.faults.get().is_some_and(faults) {
+            self.faulted.set(true);
+            return Err(MsrErrorKind::GeneralProtection);
+        }
+        Ok(())
+    }
+}
+
+/// The processor's registers and LVT entry. Before each access, `before` is called.
+pub(crate) struct Registers<'a, 'h, B>(
+    pub(crate) &'a Mock<'h>,
+    pub(crate) &'a Hardware,
+    pub(crate) B,
+);
+
+impl<B: Fn(&Mock<'_>)> Registers<'_, '_, B> {
+    fn step(&self, register: Option<u32>) -> Result<(), MsrErrorKind> {
+        let Self(mock, hardware, before) = self;
+        hardware.branch();
+        before(mock);
+        hardware.access(register)
+    }
+}
+
+impl<B: Fn(&Mock<'_>)> MsrBackend for Registers<'_, '_, B> {
+    type Error = MsrErrorKind;
+
+    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+        self.step(Some(address.get()))?;
+        let Self(mock, hardware, _) = self;
+        match address.get() {
+            CONTROL => Ok(hardware.recording.get().into()),
+            NEWEST => Ok(hardware.newest.get()),
+            OP_CONTROL => Ok(hardware.op.get().is_some().into()),
+            OP_DATA => Ok(hardware.op.get().unwrap_or(0)),
+            BUFFER => Ok(hardware.buffer.get()),
+            number => {
+                let value = mock.read(address)?;
+                let is_status = hardware.status.is_some_and(|(status, _)| status == number);
+                Ok(value | if is_status { hardware.status_bits() } else { 0 })
+            }
+        }
+    }
+
+    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+        self.step(Some(address.get()))?;
+        let Self(mock, hardware, _) = self;
+        match address.get() {
+            CONTROL => hardware.recording.set(value != 0),
+            OP_CONTROL => hardware.op.set(None),
+            BUFFER => hardware.buffer.set(hardware.buffer.get() - value),
+            number if hardware.status.is_some_and(|(_, acknowledge)| acknowledge == number) => {
+                hardware.frozen.set(hardware.frozen.get() && value & FROZEN == 0);
+                hardware.full.set(hardware.full.get() && value & FULL == 0);
+                mock.write(address, value & !(FROZEN | FULL))?;
+            }
+            _ => mock.write(address, value)?,
+        }
+        Ok(())
+    }
+
+    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
+        self.step(None)?;
+        self.0.read_pmc(index)
+    }
+
+    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+        self.step(Some(update.register()))?;
+        self.0.update(update)
+    }
+}
+
+impl<B: Fn(&Mock<'_>)> Platform for Registers<'_, '_, B> {
+    fn unmask_performance_interrupt(&self) {
+        let Self(mock, hardware, before) = self;
+        before(mock);
+        mock.unmask_performance_interrupt();
+        if mock.deviations().contains(Deviation::RaisesOnUnmask) && hardware.full.get() {
+            mock.interrupt_from_elsewhere();
+        }
+    }
+
+    fn mask_performance_interrupt(&self) {
+        self.2(self.0);
+        self.0.mask_performance_interrupt();
+    }
+}
+
+/// Branch records: share the status, and add to the counters' overflows.
+pub(crate) struct LastBranch<'a> {
+    pub(crate) hardware: &'a Hardware,
+    pub(crate) newest: Option<u64>,
+    stopped: bool,
+    suspended: bool,
+}
+
+impl<'a> LastBranch<'a> {
+    pub(crate) fn new(hardware: &'a Hardware) -> Self {
+        Self { hardware, newest: None, stopped: false, suspended: false }
+    }
+}
+
+impl Facility for LastBranch<'_> {
+    fn status_bits(&self) -> u64 {
+        FROZEN
+    }
+
+    fn begin<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        self.newest = None;
+        if !self.hardware.freezes && self.hardware.wanted.get() {
+            self.stopped = true;
+            msr.wrmsr_retrying(register(CONTROL), 0)?;
+        }
+        Ok(())
+    }
+
+    fn collect<M: MsrBackend>(
+        &mut self,
+        msr: &M,
+        interrupted: Interrupted<'_>,
+    ) -> Result<u32, MsrFault> {
+        if self.hardware.wanted.get() && !interrupted.overflowed.is_empty() {
+            self.newest = Some(msr.rdmsr_retrying(register(NEWEST))?);
+        }
+        Ok(0)
+    }
+
+    fn end<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        if !core::mem::take(&mut self.stopped) {
+            return Ok(());
+        }
+        msr.wrmsr_retrying(register(CONTROL), 1)
+    }
+}
+
+impl FacilityControl for LastBranch<'_> {
+    fn suspend<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        if !self.suspended {
+            self.hardware.wanted.set(false);
+            let stopped = msr.wrmsr_retrying(register(CONTROL), 0);
+            stopped.inspect_err(|_| self.hardware.wanted.set(true))?;
+            self.suspended = true;
+        }
+        Ok(())
+    }
+
+    fn resume<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        if self.suspended {
+            msr.wrmsr_retrying(register(CONTROL), 1)?;
+            self.hardware.wanted.set(true);
+            self.suspended = false;
+        }
+        Ok(())
+    }
+}
+
+/// An op sampler: has a status of its own, and interrupts without a counter.
+pub(crate) struct Ops<'a>(pub(crate) &'a Hardware);
+
+impl Facility for Ops<'_> {
+    const ALONE: bool = true;
+
+    fn collect<M: MsrBackend>(&mut self, msr: &M, _: Interrupted<'_>) -> Result<u32, MsrFault> {
+        if msr.rdmsr_retrying(register(OP_CONTROL))? == 0 {
+            return Ok(0);
+        }
+        let data = msr.rdmsr_retrying(register(OP_DATA));
+        msr.wrmsr_retrying(register(OP_CONTROL), 0)?;
+        match data {
+            Ok(op) => self.0.op_samples.borrow_mut().push(op),
+            Err(_) => self.0.op_lost.set(self.0.op_lost.get() + 1),
+        }
+        data.map(|_| 1)
+    }
+}
+
+/// A buffer of records that the overflows of one counter fill, and whose interrupt is that of the counters.
+pub(crate) struct Buffer<'a> {
+    pub(crate) hardware: &'a Hardware,
+    pub(crate) counter: Option<CounterId>,
+}
+
+impl Facility for Buffer<'_> {
+    fn status_bits(&self) -> u64 {
+        FULL
+    }
+
+    fn own_counters(&self) -> CounterSet {
+        self.counter.into_iter().collect()
+    }
+
+    fn collect<M: MsrBackend>(
+        &mut self,
+        msr: &M,
+        interrupted: Interrupted<'_>,
+    ) -> Result<u32, MsrFault> {
+        let Some(counter) = self.counter.filter(|_| interrupted.status & FULL != 0) else {
+            return Ok(0);
+        };
+        let is_known = interrupted.event(counter).is_some() || self.hardware.faulted.get();
+        assert!(is_known, "the records are of this event");
+        let records = msr.rdmsr_retrying(register(BUFFER))?;
+        msr.wrmsr_retrying(register(BUFFER), records)?;
+        self.hardware.drained.set(self.hardware.drained.get() + records);
+        Ok(1)
+    }
+}

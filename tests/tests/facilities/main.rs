@@ -1,0 +1,9 @@
+//! Hardware beside the counters, in the counters' interrupt and while the counters are lent: fake branch records that
+//! share the overflow status, an op sampler with a status of its own, and a buffer that owns a counter.
+
+mod alone;
+mod disturbed;
+mod hardware;
+mod passes;
+mod scene;
+mod windows;

@@ -1,0 +1,254 @@
+//! Facilities while the counters are lent: suspended, and brought back.
+
+use std::cell::{Cell, RefCell};
+
+use pmu_core::{
+    CounterError, CounterSession, CounterSet, Facility, FacilityControl, MsrBackend, MsrErrorKind,
+    MsrFault, MsrOperation, OpenedEvents,
+};
+use pmu_tests::opened::{Mock, Processor};
+use pmu_virt::mock::Deviations;
+
+use super::hardware::*;
+use super::scene::*;
+
+/// Lends the counters and takes them back; just before the `at`-th access everything overflows, and these accesses
+/// fault, from the first on so many. Returns whether both went beyond the end.
+fn lent(processor: &Processor, freezes: bool, at: Option<u32>, faults: Option<(u32, u32)>) -> bool {
+    let scene = Scene::of_samples(processor, freezes);
+    let handler = |mock: &Mock<'_>| scene.interrupt(mock);
+    let mock = processor.mock();
+    mock.on_interrupt(&handler);
+    let registers = Registers(&mock, &scene.hardware, |mock: &Mock<'_>| scene.step(mock));
+    let source = OpenedEvents::new(&processor.unit, &scene.table);
+    let (unit, memory, hardware) = (&processor.unit, &scene.memory, &scene.hardware);
+    let mut counters =
+        CounterSession::take(source, unit, CounterSet::ALL, &registers, &registers, memory)
+            .unwrap();
+    scene.start(&mut counters);
+    scene.happen(&mock, SAMPLED, PERIOD - 1);
+    let context = format!("{}, {at:?}, {faults:?}", scene.context);
+    let mut recorder = LastBranch::new(hardware);
+
+    hardware.accesses.set(0);
+    scene.at.set(at);
+    hardware.faults.set(faults);
+    let reported = Cell::new(0);
+    let told = |overflow: pmu_core::EventOverflow, recorder: &&mut LastBranch<'_>| {
+        if overflow.tag == SAMPLED as u64 {
+            reported.set(reported.get() + 1);
+            scene.told.borrow_mut().push(recorder.newest);
+        }
+    };
+    let window = counters.lend_with(0, &mut recorder, told);
+    let ended = match window {
+        Err(error) => {
+            assert!(hardware.faulted.get(), "{context}: {error:?}");
+            assert!(hardware.wanted.get(), "{context}: suspended, and nothing is lent");
+            false
+        }
+        Ok(window) => {
+            let state = (hardware.recording.get(), hardware.wanted.get());
+            assert_eq!(state, (false, false), "{context}: suspended");
+            let ended = window.end(0);
+            assert!(ended.is_ok() || hardware.faulted.get(), "{context}: {ended:?}");
+            let state = (hardware.recording.get(), hardware.wanted.get());
+            if scene.errors.get() == 0 {
+                // Never in between, unless an interrupt could not start the recording again.
+                assert_eq!(state.0, state.1, "{context}");
+            }
+            assert!(state.1 || ended.is_err(), "{context}: resumed");
+            ended.is_ok()
+        }
+    };
+    scene.at.set(None);
+    hardware.faults.set(None);
+    if ended && scene.errors.get() == 0 {
+        scene.happen(&mock, SAMPLED, PERIOD);
+        scene.happen(&mock, SAMPLED, PERIOD);
+        let told = scene.told.borrow();
+        assert_eq!(told.len() as u64, scene.overflows[0].get(), "{context}: samples");
+        assert!(told.last().unwrap().is_some(), "{context}: with records");
+        assert!(!hardware.frozen.get(), "{context}");
+    }
+    (at.is_none() || scene.is_beyond()) && (faults.is_none() || !hardware.faulted.get())
+}
+
+#[test]
+fn a_window_suspends_a_facility_and_brings_it_back() {
+    each(platforms(), |processor, freezes| {
+        assert!(lent(processor, freezes, None, None));
+    });
+}
+
+#[test]
+fn an_interrupt_at_any_access_of_a_window_leaves_nothing_recording() {
+    each(platforms(), |processor, freezes| {
+        (1..).find(|at| lent(processor, freezes, Some(*at), None));
+    });
+}
+
+#[test]
+fn a_fault_at_any_access_of_a_window_leaves_nothing_half_suspended() {
+    each(platforms(), |processor, freezes| {
+        for count in [1, 2, 4, u32::MAX] {
+            (1..).find(|access| lent(processor, freezes, None, Some((*access, count))));
+        }
+    });
+}
+
+#[test]
+fn a_fault_and_an_interrupt_at_any_access_of_a_window_leave_nothing_half_suspended() {
+    each([Deviations::NONE], |processor, freezes| {
+        for at in 1..24 {
+            (1..).find(|access| {
+                lent(processor, freezes, Some(at), Some((*access, 2))) || *access > 60
+            });
+        }
+    });
+}
+
+/// The overflow is found by the window, and not by an interrupt: its sample has the records, too.
+#[test]
+fn an_overflow_that_is_pending_as_a_window_begins_has_its_records() {
+    each([Deviations::NONE], |processor, freezes| {
+        let scene = Scene::new(processor, freezes);
+        let mock = processor.mock();
+        let registers = Registers(&mock, &scene.hardware, |_: &Mock<'_>| ());
+        let source = OpenedEvents::new(&processor.unit, &scene.table);
+        let (unit, memory) = (&processor.unit, &scene.memory);
+        let mut counters =
+            CounterSession::take(source, unit, CounterSet::ALL, &registers, &registers, memory)
+                .unwrap();
+        scene.start(&mut counters);
+        // No handler is set: interrupts are off.
+        scene.happen(&mock, SAMPLED, PERIOD);
+        let context = &scene.context;
+        let records = RefCell::new(vec![]);
+        let mut recorder = LastBranch::new(&scene.hardware);
+        let window = counters
+            .lend_with(0, &mut recorder, |_, recorder| records.borrow_mut().push(recorder.newest))
+            .unwrap();
+        assert!(!scene.hardware.frozen.get(), "{context}: acknowledged before the borrower");
+        assert_eq!(records.borrow().len(), 1, "{context}");
+        let newest = records.borrow()[0].unwrap_or_else(|| panic!("{context}: no records"));
+        if scene.hardware.freezes {
+            assert_eq!(newest, scene.hardware.at_interrupt.get(), "{context}");
+        }
+        window.end(0).unwrap();
+        assert!(scene.hardware.recording.get(), "{context}");
+    });
+}
+
+/// Otherwise the borrower would find a bit of the status set, and the owner old records.
+#[test]
+fn records_that_another_owners_interrupt_froze_are_released_before_a_window() {
+    each([Deviations::NONE], |processor, freezes| {
+        let scene = Scene::new(processor, freezes);
+        let mock = processor.mock();
+        let registers = Registers(&mock, &scene.hardware, |_: &Mock<'_>| ());
+        let source = OpenedEvents::new(&processor.unit, &scene.table);
+        let (unit, memory) = (&processor.unit, &scene.memory);
+        let mut counters =
+            CounterSession::take(source, unit, CounterSet::ALL, &registers, &registers, memory)
+                .unwrap();
+        scene.start(&mut counters);
+        scene.hardware.raised();
+        let mut recorder = LastBranch::new(&scene.hardware);
+        let window = counters.lend_with(0, &mut recorder, |_, _| ()).unwrap();
+        assert!(!scene.hardware.frozen.get(), "{}", scene.context);
+        window.end(0).unwrap();
+        assert!(scene.hardware.recording.get(), "{}", scene.context);
+    });
+}
+
+/// A window that was dropped leaves the facility suspended, until the next window's end.
+#[test]
+fn a_dropped_window_leaves_the_facility_suspended() {
+    each([Deviations::NONE], |processor, freezes| {
+        let scene = Scene::new(processor, freezes);
+        let mock = processor.mock();
+        let registers = Registers(&mock, &scene.hardware, |_: &Mock<'_>| ());
+        let source = OpenedEvents::new(&processor.unit, &scene.table);
+        let (unit, memory) = (&processor.unit, &scene.memory);
+        let mut counters =
+            CounterSession::take(source, unit, CounterSet::ALL, &registers, &registers, memory)
+                .unwrap();
+        scene.start(&mut counters);
+        let mut recorder = LastBranch::new(&scene.hardware);
+        drop(counters.lend_with(0, &mut recorder, |_, _| ()).unwrap());
+        assert!(!scene.hardware.recording.get());
+        let window = counters.lend_with(0, &mut recorder, |_, _| ()).unwrap();
+        assert!(!scene.hardware.recording.get());
+        window.end(0).unwrap();
+        assert!(scene.hardware.recording.get() && scene.hardware.wanted.get());
+    });
+}
+
+/// A facility that notes its calls; one of them fails.
+struct Noted<'a> {
+    name: &'static str,
+    calls: &'a RefCell<Vec<(&'static str, &'static str)>>,
+    fails: &'static str,
+}
+
+impl Noted<'_> {
+    fn note(&self, call: &'static str) -> Result<(), MsrFault> {
+        self.calls.borrow_mut().push((self.name, call));
+        let (operation, kind) = (MsrOperation::Write, MsrErrorKind::GeneralProtection);
+        let fault = MsrFault { operation, register: 0, kind };
+        if self.fails == call { Err(fault) } else { Ok(()) }
+    }
+}
+
+impl Facility for Noted<'_> {
+    fn begin<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
+        self.note("begin")
+    }
+
+    fn end<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
+        self.note("end")
+    }
+}
+
+impl FacilityControl for Noted<'_> {
+    fn suspend<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
+        self.note("suspend")
+    }
+
+    fn resume<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
+        self.note("resume")
+    }
+}
+
+#[test]
+fn of_a_pair_the_first_is_resumed_if_the_second_cannot_be_suspended() {
+    let processor = pmu_tests::opened::plain(4);
+    let run = |fails: [&'static str; 2]| {
+        let calls = RefCell::new(vec![]);
+        let scene = Scene::new(&processor, false);
+        let mock = processor.mock();
+        let registers = Registers(&mock, &scene.hardware, |_: &Mock<'_>| ());
+        let source = OpenedEvents::new(&processor.unit, &scene.table);
+        let (unit, memory) = (&processor.unit, &scene.memory);
+        let mut counters =
+            CounterSession::take(source, unit, CounterSet::ALL, &registers, &registers, memory)
+                .unwrap();
+        scene.start(&mut counters);
+        let [first, second] = fails;
+        let noted = |name, fails| Noted { name, calls: &calls, fails };
+        let pair = (noted("first", first), noted("second", second));
+        let outcome = match counters.lend_with(0, pair, |_, _| ()) {
+            Ok(window) => window.end(0).map_err(CounterError::from),
+            Err(error) => Err(error),
+        };
+        (outcome.is_ok(), calls.take())
+    };
+    let (suspend, resume) = ("suspend", "resume");
+    let both = vec![("first", suspend), ("second", suspend), ("first", resume), ("second", resume)];
+    assert_eq!(run(["", ""]), (true, both.clone()));
+    assert_eq!(run([suspend, ""]), (false, vec![("first", suspend)]));
+    assert_eq!(run(["", suspend]), (false, both[..3].to_vec()));
+    assert_eq!(run([resume, ""]), (false, both.clone()));
+    assert_eq!(run(["", resume]), (false, both));
+}
