@@ -6,6 +6,7 @@ mod branches;
 mod counters;
 mod cpuid;
 mod generation;
+pub mod ibs;
 mod interface;
 mod meaning;
 pub mod registers;

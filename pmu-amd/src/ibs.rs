@@ -1,0 +1,27 @@
+//! Instruction-based sampling: one tagged fetch or op in so many, with its exact address, latencies, caches and TLBs.
+//!
+//! Read first: AMD APM vol. 2, "Instruction-Based Sampling".
+
+pub(crate) mod capabilities;
+pub(crate) mod control;
+pub(crate) mod erratum;
+pub(crate) mod fetch;
+pub(crate) mod interrupt;
+pub(crate) mod memory;
+pub(crate) mod op;
+pub(crate) mod record;
+pub mod registers;
+pub(crate) mod sampler;
+pub(crate) mod sampling;
+pub(crate) mod unit;
+
+pub use capabilities::IbsCapabilities;
+pub use erratum::{IbsErrata, IbsErratum};
+pub use fetch::IbsFetchRecord;
+pub use interrupt::Ibs;
+pub use memory::IbsMemory;
+pub use op::IbsOpRecord;
+pub use record::IbsRecord;
+pub use sampler::{IbsError, IbsSampler};
+pub use sampling::{IbsSampling, IbsSamplingError};
+pub use unit::{IbsKind, IbsUnit};

@@ -1,0 +1,134 @@
+//! What a processor's instruction-based sampling can do.
+
+use pmu_core::Snapshot;
+
+/// The capabilities of a processor's instruction-based sampling: leaf 0x8000001B, EAX (APM vol. 3, appendix E; the bits
+/// from 12 on by the PPR of family 1Ah and later).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct IbsCapabilities(u32);
+
+/// The leaf is valid.
+const VALID: u32 = 1 << 0;
+
+/// What processors of family 10h have whose leaf is not valid: fetch and op sampling.
+const FAMILY_10H: u32 = 0b111;
+
+impl IbsCapabilities {
+    /// Returns the capabilities that CPUID declares; `None` if the processor has no instruction-based sampling (leaf
+    /// 0x80000001 ECX bit 10).
+    ///
+    /// ```
+    /// use pmu_amd::ibs::IbsCapabilities;
+    /// # use pmu_core::{CpuidDump, Snapshot};
+    /// let dump = CpuidDump::parse(
+    ///     "   0x80000000 0x00: eax=0x8000001b ebx=0x68747541 ecx=0x444d4163 edx=0x69746e65
+    ///         0x80000001 0x00: eax=0x00000000 ebx=0x00000000 ecx=0x00000400 edx=0x00000000
+    ///         0x8000001b 0x00: eax=0x000003ff ebx=0x00000000 ecx=0x00000000 edx=0x00000000",
+    /// )?;
+    /// let capabilities = IbsCapabilities::of(&Snapshot::capture(&dump)).ok_or("no IBS")?;
+    /// assert!(capabilities.op() && capabilities.wide_period() && !capabilities.l3_miss_only());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn of(processor: &Snapshot) -> Option<Self> {
+        if processor.leaf(0x8000_0001, 0).ecx >> 10 & 1 == 0 {
+            return None;
+        }
+        let declared = processor.leaf(0x8000_001B, 0).eax;
+        if declared & VALID != 0 {
+            Some(Self(declared))
+        } else {
+            (processor.family() == 0x10).then_some(Self(FAMILY_10H))
+        }
+    }
+
+    const fn has(self, bit: u32) -> bool {
+        self.0 >> bit & 1 != 0
+    }
+
+    /// Returns the leaf's EAX.
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Fetches can be sampled.
+    pub const fn fetch(self) -> bool {
+        self.has(1)
+    }
+
+    /// Ops can be sampled.
+    pub const fn op(self) -> bool {
+        self.has(2)
+    }
+
+    /// The number of ops or cycles since the last sample can be written.
+    pub const fn count_writable(self) -> bool {
+        self.has(3)
+    }
+
+    /// The period of op sampling can count dispatched ops. Without this, the period counts cycles.
+    pub const fn counts_ops(self) -> bool {
+        self.has(4)
+    }
+
+    /// A branch's target is recorded.
+    pub const fn branch_target(self) -> bool {
+        self.has(5)
+    }
+
+    /// The period of op sampling has 27 bits. Without this, the period has 20 bits.
+    pub const fn wide_period(self) -> bool {
+        self.has(6)
+    }
+
+    /// An op's record says whether the recorded address of its instruction is valid.
+    pub const fn rip_invalid(self) -> bool {
+        self.has(7)
+    }
+
+    /// A branch's record says whether the branch was fused with the instruction before it.
+    pub const fn fused(self) -> bool {
+        self.has(8)
+    }
+
+    /// The latency of a refill of the instruction TLB is recorded.
+    pub const fn fetch_tlb_latency(self) -> bool {
+        self.has(9)
+    }
+
+    /// `IBS_OP_DATA4` exists.
+    pub const fn op_data4(self) -> bool {
+        self.has(10)
+    }
+
+    /// Only ops and fetches that miss the third-level cache can be sampled, and sources of data have five bits (from
+    /// Zen 4 on).
+    pub const fn l3_miss_only(self) -> bool {
+        self.has(11)
+    }
+
+    /// Only loads of at least a certain latency can be sampled (from Zen 5 on).
+    pub const fn load_latency_filter(self) -> bool {
+        self.has(12)
+    }
+
+    /// `IBS_OP_CTL2` and `IBS_FETCH_CTL2` exist, whose disable bits share their registers with no status bit.
+    pub const fn control2(self) -> bool {
+        self.has(13)
+    }
+
+    /// Only fetches of at least a certain latency can be sampled.
+    pub const fn fetch_latency_filter(self) -> bool {
+        self.has(14)
+    }
+
+    /// Samples of user mode or of the kernel can be excluded, by bit 63 of the address.
+    pub const fn half_filter(self) -> bool {
+        self.has(15)
+    }
+
+    /// Only streaming stores can be sampled, and a record says whether its data came from another socket.
+    pub const fn streaming_stores(self) -> bool {
+        self.has(16)
+    }
+}

@@ -1,0 +1,99 @@
+//! Starting and stopping one unit, by its control registers.
+
+use pmu_core::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
+
+use crate::ibs::erratum::IbsErratum;
+use crate::ibs::registers::IbsOpCtl;
+use crate::ibs::sampling::ControlValues;
+use crate::ibs::unit::{IbsKind, IbsUnit};
+
+/// The random bits of `IBS_OP_CTL`'s count.
+const RANDOM_COUNT: u64 = IbsOpCtl::new().with_count(0x7F).into_bits();
+
+impl IbsUnit {
+    /// Reads the unit's control register.
+    pub(crate) fn read_control<M: MsrBackend>(&self, msr: &M) -> Result<u64, MsrFault> {
+        msr.rdmsr_retrying(self.control())
+    }
+
+    /// Returns whether the unit was left enabled, or with a sample.
+    pub(crate) fn is_left_over(&self, control: u64) -> bool {
+        control & (self.registers().enable | self.registers().valid) != 0
+    }
+
+    /// Returns whether the other registers hold a sample.
+    pub(crate) fn is_valid(&self, control: u64) -> bool {
+        control & self.registers().valid != 0
+    }
+
+    /// Enables the unit for its next sample. `found` is the control register's value before.
+    ///
+    /// On a fault the unit is left stopped, as far as its registers answer.
+    pub(crate) fn enable<M: MsrBackend>(
+        &self,
+        msr: &M,
+        values: ControlValues,
+        found: u64,
+    ) -> Result<(), MsrFault> {
+        let enable = self.registers().enable;
+        if self.capabilities().control2() {
+            msr.wrmsr_retrying(
+                self.control2(),
+                u64::from(values.control2) | self.registers().disable,
+            )?;
+        } else if self.has(IbsErratum::FetchCountKept) && self.kind() == IbsKind::Fetch {
+            msr.wrmsr_retrying(self.control(), values.control & !enable)?;
+        }
+        msr.wrmsr_retrying(self.control(), values.control | self.kept_count(values, found))?;
+        if self.capabilities().control2() {
+            msr.wrmsr_retrying(self.control2(), u64::from(values.control2))?;
+        }
+        Ok(())
+    }
+
+    /// Returns the random bits of the count, with which the next period begins.
+    fn kept_count(&self, values: ControlValues, found: u64) -> u64 {
+        let counts_ops = IbsOpCtl::from_bits(values.control).count_ops();
+        let keeps =
+            self.kind() == IbsKind::Op && self.capabilities().count_writable() && counts_ops;
+        if keeps { found & RANDOM_COUNT } else { 0 }
+    }
+
+    /// Stops the unit. Returns the control register's value before. A sample that is already in the unit's registers
+    /// stays there, with its valid bit.
+    ///
+    /// Without a second control register, the enable bit shares its register with the valid bit: a sample that comes
+    /// between the read and the write keeps its registers, but loses its valid bit.
+    pub(crate) fn disable<M: MsrBackend>(&self, msr: &M) -> Result<u64, MsrFault> {
+        let enable = self.registers().enable;
+        if self.capabilities().control2() {
+            msr.wrmsr_retrying(self.control2(), self.registers().disable)?;
+            return self.read_control(msr);
+        }
+        let found = self.read_control(msr)?;
+        let mut stopped = found;
+        if self.has(IbsErratum::PeriodBeforeStop) && self.kind() == IbsKind::Op {
+            stopped &= !PERIOD;
+            msr.wrmsr_retrying(self.control(), stopped)?;
+        }
+        msr.wrmsr_retrying(self.control(), stopped & !enable)?;
+        Ok(found)
+    }
+
+    /// Leaves the unit stopped and without a sample.
+    pub(crate) fn clear<M: MsrBackend>(&self, msr: &M) -> Result<(), MsrFault> {
+        msr.wrmsr_retrying(self.control(), 0)
+    }
+
+    fn control(&self) -> MsrAddress {
+        // SAFETY: the register says what is sampled, and how often; no value of it makes the processor write to memory.
+        unsafe { MsrAddress::new(self.registers().control) }
+    }
+
+    fn control2(&self) -> MsrAddress {
+        // SAFETY: the register says which samples are left out; no value of it makes the processor write to memory.
+        unsafe { MsrAddress::new(self.registers().control2) }
+    }
+}
+
+const PERIOD: u64 = IbsOpCtl::new().with_max_count(u16::MAX).with_max_count_high(0x7F).into_bits();

@@ -1,0 +1,78 @@
+//! What single families of processors do otherwise.
+
+use pmu_core::Snapshot;
+
+/// A deviation of a processor's instruction-based sampling from the architecture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[repr(u8)]
+pub enum IbsErratum {
+    /// To stop op sampling, the period is first set to 0 while the unit is enabled (erratum 420 of family 10h).
+    PeriodBeforeStop,
+    /// A write of `IBS_FETCH_CTL` that enables the unit does not reset the count of fetches: the register is first
+    /// written without the enable bit (families 16h, 17h and 18h).
+    FetchCountKept,
+    /// A fetch sample may have the address 0. The sample is dropped (erratum 1197 of family 19h).
+    FetchWithoutAddress,
+    /// `IBS_OP_DATA2`, and whether the second-level cache was hit, are invalid for software prefetches and for accesses
+    /// that found a miss address buffer (erratum 1293 of family 19h).
+    PrefetchWithoutSource,
+    /// The state of the line that another cache delivered is invalid (family 19h, models 00h–0Fh and 20h–5Fh).
+    LineStateInvalid,
+    /// The latency filter works only together with the filter of third-level misses (erratum 1606 of family 1Ah).
+    LatencyFilterNeedsL3Miss,
+}
+
+impl IbsErratum {
+    /// All errata.
+    pub const ALL: [Self; 6] = [
+        Self::PeriodBeforeStop,
+        Self::FetchCountKept,
+        Self::FetchWithoutAddress,
+        Self::PrefetchWithoutSource,
+        Self::LineStateInvalid,
+        Self::LatencyFilterNeedsL3Miss,
+    ];
+}
+
+/// The models of a family that have an erratum: family, first model, last model.
+type Row = (u16, u8, u8, IbsErratum);
+
+const ROWS: [Row; 9] = [
+    (0x10, 0x00, 0xFF, IbsErratum::PeriodBeforeStop),
+    (0x16, 0x00, 0xFF, IbsErratum::FetchCountKept),
+    (0x17, 0x00, 0xFF, IbsErratum::FetchCountKept),
+    (0x18, 0x00, 0xFF, IbsErratum::FetchCountKept),
+    (0x19, 0x00, 0x0F, IbsErratum::FetchWithoutAddress),
+    (0x19, 0x00, 0x0F, IbsErratum::PrefetchWithoutSource),
+    (0x19, 0x00, 0x0F, IbsErratum::LineStateInvalid),
+    (0x19, 0x20, 0x5F, IbsErratum::LineStateInvalid),
+    (0x1A, 0x00, 0x0F, IbsErratum::LatencyFilterNeedsL3Miss),
+];
+
+/// The errata of one processor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct IbsErrata(u8);
+
+impl IbsErrata {
+    /// No erratum.
+    pub const NONE: Self = Self(0);
+
+    /// Returns the errata of a processor.
+    pub fn of(processor: &Snapshot) -> Self {
+        let (family, model) = (processor.family(), processor.model());
+        let has = |row: &&Row| row.0 == family && (row.1..=row.2).contains(&model);
+        ROWS.iter().filter(has).fold(Self::NONE, |errata, row| errata.with(row.3))
+    }
+
+    /// Returns these errata and one more.
+    pub const fn with(self, erratum: IbsErratum) -> Self {
+        Self(self.0 | 1 << erratum as u8)
+    }
+
+    /// Returns whether the processor has the erratum.
+    pub const fn has(self, erratum: IbsErratum) -> bool {
+        self.0 >> erratum as u8 & 1 != 0
+    }
+}

@@ -1,0 +1,71 @@
+//! The record of a sampled fetch.
+
+use pmu_core::{InstructionFetch, PageSize, PreciseSample, Translation};
+
+use crate::ibs::erratum::IbsErratum;
+use crate::ibs::registers::IbsFetchCtl;
+use crate::ibs::unit::IbsUnit;
+
+/// The registers of one sampled fetch, as the processor left them. A register that the processor does not have, or that
+/// has no meaning in this sample, is 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct IbsFetchRecord {
+    /// `IBS_FETCH_CTL`, as it was when the sample was found; `None` if the register was overwritten when the unit was
+    /// stopped.
+    pub control: Option<IbsFetchCtl>,
+    /// `IBS_FETCH_LINADDR`.
+    pub linear_address: u64,
+    /// `IBS_FETCH_PHYSADDR`, if it is valid and asked for.
+    pub physical_address: Option<u64>,
+    /// `IC_IBS_EXTD_CTL`, bits 15:0.
+    pub tlb_latency: u16,
+}
+
+impl IbsFetchRecord {
+    /// Returns what the record says, in terms of no vendor. A field is believed only where the record's validity bits
+    /// and the processor's capabilities say that it is valid.
+    pub fn sample(&self, unit: &IbsUnit) -> PreciseSample {
+        PreciseSample {
+            address: self.address(unit),
+            fetch: self.control.map(|control| self.fetch(unit, control)),
+            ..PreciseSample::default()
+        }
+    }
+
+    /// Returns the address of the fetch, if it is valid: erratum 1197.
+    pub fn address(&self, unit: &IbsUnit) -> Option<u64> {
+        let lacks = unit.has(IbsErratum::FetchWithoutAddress) && self.linear_address == 0;
+        (!lacks).then_some(self.linear_address)
+    }
+
+    fn fetch(&self, unit: &IbsUnit, control: IbsFetchCtl) -> InstructionFetch {
+        let recent = unit.capabilities().l3_miss_only();
+        let translation = match (control.l1_tlb_miss(), control.l2_tlb_miss()) {
+            (false, _) => Translation::L1Tlb,
+            (true, false) => Translation::L2Tlb,
+            (true, true) => Translation::PageWalk,
+        };
+        let page = match control.page_size() {
+            0 => PageSize::Small,
+            1 => PageSize::Large,
+            2 => PageSize::Huge,
+            _ => PageSize::Coalesced,
+        };
+        // The page size belongs to a translation, and so does the physical address.
+        let translated = control.physical_address_valid();
+        let tlb_latency = unit.capabilities().fetch_tlb_latency() && control.l1_tlb_miss();
+        InstructionFetch {
+            completed: control.complete(),
+            physical_address: self.physical_address,
+            latency: Some(control.latency()),
+            cache_miss: Some(control.cache_miss()),
+            l2_miss: Some(control.l2_miss()),
+            l3_miss: recent.then(|| control.l3_miss()),
+            op_cache_miss: recent.then(|| control.op_cache_miss()),
+            translation: Some(translation),
+            page: translated.then_some(page),
+            tlb_latency: tlb_latency.then_some(self.tlb_latency),
+        }
+    }
+}

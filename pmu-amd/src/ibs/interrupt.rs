@@ -1,0 +1,78 @@
+//! The interrupt path: a sample is read and reported, and the unit begins its next period.
+
+use pmu_core::{Facility, Interrupted, MsrBackend, MsrFault};
+
+use crate::ibs::memory::IbsMemory;
+use crate::ibs::record::IbsRecord;
+use crate::ibs::unit::IbsUnit;
+
+/// One sampling unit in the interrupt that it shares with the counters: a [`Facility`] for
+/// [`service_with`](pmu_core::service_with).
+///
+/// A processor's two units are a pair of `Ibs`. Each sample is reported to a closure, in the interrupt and before the
+/// unit samples again.
+///
+/// # Context
+/// Any context, including interrupt and NMI.
+#[derive(Debug)]
+pub struct Ibs<'a, F> {
+    unit: &'a IbsUnit,
+    memory: &'a IbsMemory,
+    report: F,
+}
+
+impl<'a, F: FnMut(&IbsRecord)> Ibs<'a, F> {
+    /// Describes the unit that an [`IbsSampler`](crate::ibs::IbsSampler) took with this memory. Interrupts access no
+    /// register before the sampler starts.
+    pub const fn new(unit: &'a IbsUnit, memory: &'a IbsMemory, report: F) -> Self {
+        Self { unit, memory, report }
+    }
+
+    /// Reads a sample and reports it, if it is asked for. A late sample that equals the newest one is none.
+    fn report(&mut self, msr: &impl MsrBackend, control: Option<u64>) -> Result<(), MsrFault> {
+        let physical = self.memory.wants_physical();
+        let record = IbsRecord::read(self.unit, msr, control, physical)
+            .inspect_err(|_| self.memory.count_lost())?;
+        let differs = self.memory.remember(record.identity());
+        if control.is_none() && !differs {
+            return Ok(());
+        }
+        let wanted = !record.is_void(self.unit)
+            && self.memory.wants(record.address(self.unit))
+            && record.exceeds(self.memory.latency());
+        if wanted {
+            (self.report)(&record);
+        } else {
+            self.memory.count_dropped();
+        }
+        Ok(())
+    }
+}
+
+impl<F: FnMut(&IbsRecord)> Facility for Ibs<'_, F> {
+    const ALONE: bool = true;
+
+    fn collect<M: MsrBackend>(&mut self, msr: &M, _: Interrupted<'_>) -> Result<u32, MsrFault> {
+        if !self.memory.is_watched() {
+            return Ok(0);
+        }
+        let control = self.unit.read_control(msr)?;
+        if !self.unit.is_valid(control) {
+            let late = self.memory.take_late();
+            if late && !self.memory.is_sampling() && !self.unit.capabilities().control2() {
+                // If there is a sample, the stop overwrote its valid bit.
+                self.report(msr, None)?;
+            }
+            return Ok(u32::from(late));
+        }
+        let reported = self.report(msr, Some(control));
+        let next = if self.memory.is_sampling() {
+            self.unit.enable(msr, self.memory.values(), control)
+        } else {
+            self.memory.take_late();
+            self.unit.clear(msr)
+        };
+        reported.and(next)?;
+        Ok(1)
+    }
+}

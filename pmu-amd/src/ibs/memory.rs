@@ -1,0 +1,189 @@
+//! The memory that the task side and the interrupt path of one unit share.
+
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use crate::ibs::sampling::{ControlValues, IbsSampling};
+
+/// Memory for one sampling unit of one processor: 64 bytes.
+///
+/// The embedder lends the memory to an [`IbsSampler`](crate::ibs::IbsSampler). The interrupt path
+/// ([`Ibs`](crate::ibs::Ibs)) needs the memory, but not the sampler. The memory records whether a sampler has taken it,
+/// so an interrupt may come at any time.
+///
+/// ```
+/// use pmu_amd::ibs::IbsMemory;
+/// const PROCESSORS: usize = 4;
+/// static OPS: [IbsMemory; PROCESSORS] = [const { IbsMemory::new() }; PROCESSORS];
+/// assert_eq!(OPS[0].dropped(), 0);
+/// ```
+#[derive(Debug)]
+pub struct IbsMemory {
+    /// Registers of the newest sample, by which a sample whose valid bit was overwritten is told from none.
+    newest: [AtomicU64; 3],
+    /// Values of the control registers while the unit samples.
+    control: AtomicU64,
+    control2: AtomicU32,
+    latency: AtomicU32,
+    dropped: AtomicU32,
+    lost: AtomicU32,
+    state: AtomicU8,
+    wanted: AtomicU8,
+}
+
+/// Bits of `state`.
+const TAKEN: u8 = 1 << 0;
+const SAMPLING: u8 = 1 << 1;
+
+/// The unit was stopped, and the interrupt of an earlier sample may still come.
+const LATE: u8 = 1 << 2;
+
+/// Bits of `wanted`.
+const USER: u8 = 1 << 0;
+const KERNEL: u8 = 1 << 1;
+const PHYSICAL: u8 = 1 << 2;
+
+impl IbsMemory {
+    /// Creates memory that no sampler has taken.
+    pub const fn new() -> Self {
+        Self {
+            newest: [const { AtomicU64::new(0) }; 3],
+            control: AtomicU64::new(0),
+            control2: AtomicU32::new(0),
+            latency: AtomicU32::new(0),
+            dropped: AtomicU32::new(0),
+            lost: AtomicU32::new(0),
+            state: AtomicU8::new(0),
+            wanted: AtomicU8::new(0),
+        }
+    }
+
+    /// Returns the number of samples that were left out since the memory was taken: samples of the other privilege
+    /// level, loads below the latency threshold, ops that the latency filter let through, and samples without an
+    /// address by which the privilege level could be told. The number wraps around after 2³² − 1.
+    pub fn dropped(&self) -> u32 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of samples that were lost since the memory was taken, because a register could not be read.
+    /// The number wraps around after 2³² − 1.
+    pub fn lost(&self) -> u32 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Takes the memory for a sampler; `false` if a sampler has it.
+    pub(crate) fn take(&self) -> bool {
+        let free = self.state.fetch_update(Ordering::Acquire, Ordering::Relaxed, |state| {
+            (state & TAKEN == 0).then_some(state | TAKEN)
+        });
+        if free.is_ok() {
+            self.dropped.store(0, Ordering::Relaxed);
+            self.lost.store(0, Ordering::Relaxed);
+        }
+        free.is_ok()
+    }
+
+    /// Gives the memory back. A late interrupt stays expected.
+    pub(crate) fn give_back(&self) {
+        self.state.fetch_and(LATE, Ordering::Release);
+    }
+
+    /// Lets interrupts find the unit sampling with these values.
+    pub(crate) fn publish(&self, sampling: &IbsSampling, values: ControlValues) {
+        let of = |bit: u8, set: bool| if set { bit } else { 0 };
+        let wanted = of(USER, sampling.user())
+            | of(KERNEL, sampling.kernel())
+            | of(PHYSICAL, sampling.physical_addresses());
+        self.wanted.store(wanted, Ordering::Relaxed);
+        self.latency.store(u32::from(sampling.load_latency()), Ordering::Relaxed);
+        self.control.store(values.control, Ordering::Relaxed);
+        self.control2.store(values.control2, Ordering::Relaxed);
+        self.state.fetch_or(SAMPLING, Ordering::Release);
+    }
+
+    /// Expects a late interrupt.
+    pub(crate) fn expect_late(&self) {
+        self.state.fetch_or(LATE, Ordering::Relaxed);
+    }
+
+    /// Ends sampling, if the unit samples: an interrupt that still comes is a late one.
+    pub(crate) fn end(&self) {
+        if self.is_sampling() {
+            self.state.store(TAKEN | LATE, Ordering::Release);
+        }
+    }
+
+    /// Ends sampling before the unit was enabled.
+    pub(crate) fn withdraw(&self) {
+        self.state.fetch_and(!SAMPLING, Ordering::Release);
+    }
+
+    pub(crate) fn is_sampling(&self) -> bool {
+        self.state.load(Ordering::Acquire) & SAMPLING != 0
+    }
+
+    /// Returns whether a late interrupt was expected, and expects none any more.
+    pub(crate) fn take_late(&self) -> bool {
+        self.state.fetch_and(!LATE, Ordering::Relaxed) & LATE != 0
+    }
+
+    /// Returns whether a late interrupt is expected.
+    pub(crate) fn is_late(&self) -> bool {
+        self.state.load(Ordering::Acquire) & LATE != 0
+    }
+
+    /// Returns whether an interrupt has to look at the unit.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.state.load(Ordering::Acquire) & (SAMPLING | LATE) != 0
+    }
+
+    pub(crate) fn values(&self) -> ControlValues {
+        ControlValues {
+            control: self.control.load(Ordering::Relaxed),
+            control2: self.control2.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Returns whether samples have physical addresses.
+    pub(crate) fn wants_physical(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed) & PHYSICAL != 0
+    }
+
+    /// Returns whether a sample at this address is asked for. Without an address, nothing tells the privilege level.
+    pub(crate) fn wants(&self, address: Option<u64>) -> bool {
+        let wanted = self.wanted.load(Ordering::Relaxed);
+        let needed = match address {
+            None => USER | KERNEL,
+            Some(address) if address >> 63 != 0 => KERNEL,
+            Some(_) => USER,
+        };
+        wanted & needed == needed
+    }
+
+    /// Returns the latency that a sampled load exceeds, or 0.
+    pub(crate) fn latency(&self) -> u32 {
+        self.latency.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_dropped(&self) {
+        self.dropped.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_lost(&self) {
+        self.lost.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Remembers the registers of the newest sample, and returns whether they differ from those of the sample before.
+    pub(crate) fn remember(&self, registers: [u64; 3]) -> bool {
+        let mut differs = false;
+        for (kept, value) in self.newest.iter().zip(registers) {
+            differs |= kept.swap(value, Ordering::Relaxed) != value;
+        }
+        differs
+    }
+}
+
+impl Default for IbsMemory {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,194 @@
+//! The record of a sampled op.
+
+use pmu_core::{
+    AccessType, BranchOutcome, DataAccess, DataSource, LineState, PageSize, PreciseSample,
+    Translation,
+};
+
+use crate::ibs::erratum::IbsErratum;
+use crate::ibs::registers::{IbsOpData, IbsOpData2, IbsOpData3};
+use crate::ibs::unit::IbsUnit;
+
+/// The registers of one sampled op, as the processor left them. A register that the processor does not have, or that
+/// has no meaning in this sample, is 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct IbsOpRecord {
+    /// `IBS_OP_RIP`.
+    pub rip: u64,
+    /// `IBS_OP_DATA`.
+    pub data: IbsOpData,
+    /// `IBS_OP_DATA2`.
+    pub data2: IbsOpData2,
+    /// `IBS_OP_DATA3`.
+    pub data3: IbsOpData3,
+    /// `IBS_DC_LINADDR`.
+    pub linear_address: u64,
+    /// `IBS_DC_PHYSADDR`, if it is valid and asked for.
+    pub physical_address: Option<u64>,
+    /// `BP_IBSTGT_RIP`.
+    pub target: u64,
+}
+
+impl IbsOpRecord {
+    /// Returns what the record says, in terms of no vendor. A field is believed only where the record's validity bits
+    /// and the processor's capabilities say that it is valid, and no erratum of the processor says otherwise.
+    pub fn sample(&self, unit: &IbsUnit) -> PreciseSample {
+        PreciseSample {
+            address: self.address(unit),
+            branch: self.branch(unit),
+            access: self.access(unit),
+            fetch: None,
+            latency: Some(self.data.tag_to_retire()),
+            retire_latency: Some(self.data.completion_to_retire()),
+        }
+    }
+
+    /// Returns the address of the op's instruction, if it is valid.
+    pub fn address(&self, unit: &IbsUnit) -> Option<u64> {
+        (!unit.capabilities().rip_invalid() || !self.data.rip_invalid()).then_some(self.rip)
+    }
+
+    /// Returns the outcome of a branch that retired.
+    fn branch(&self, unit: &IbsUnit) -> Option<BranchOutcome> {
+        let taken = self.data.taken();
+        self.data.branch().then_some(BranchOutcome {
+            taken,
+            mispredicted: self.data.mispredicted(),
+            is_return: self.data.is_return(),
+            target: (taken && unit.capabilities().branch_target()).then_some(self.target),
+        })
+    }
+
+    /// Returns the access of a load or of a store.
+    fn access(&self, unit: &IbsUnit) -> Option<DataAccess> {
+        let data3 = self.data3;
+        if !data3.load() && !data3.store() {
+            return None;
+        }
+        let recent = unit.has_access_details();
+        let (translation, page) = translation(data3);
+        let width = data3.width();
+        Some(DataAccess {
+            load: data3.load(),
+            store: data3.store(),
+            prefetch: recent && data3.prefetch(),
+            address: data3.linear_address_valid().then_some(self.linear_address),
+            physical_address: self.physical_address,
+            bytes: (recent && matches!(width, 1..=7)).then(|| 1 << (width - 1)),
+            source: self.source(unit),
+            remote: self.remote(unit),
+            line: self.line(unit),
+            latency: self.missed().then(|| data3.miss_latency()),
+            translation: data3.linear_address_valid().then_some(translation),
+            page: page.filter(|_| data3.linear_address_valid()),
+            tlb_latency: (recent && data3.l1_tlb_miss()).then(|| data3.tlb_latency()),
+            locked: Some(data3.locked()),
+            misaligned: Some(data3.misaligned()),
+            memory_type: if data3.uncacheable() {
+                Some(AccessType::Uncacheable)
+            } else {
+                data3.write_combining().then_some(AccessType::WriteCombining)
+            },
+        })
+    }
+
+    /// Returns whether the op is a load that missed the data cache.
+    fn missed(&self) -> bool {
+        self.data3.load() && self.data3.cache_miss()
+    }
+
+    /// Returns whether `IBS_OP_DATA2` and the second-level cache's bit are valid: erratum 1293.
+    fn knows_beyond_l1(&self, unit: &IbsUnit) -> bool {
+        let prefetch = self.data3.prefetch() || self.data3.miss_buffer_hit();
+        !(unit.has(IbsErratum::PrefetchWithoutSource) && prefetch)
+    }
+
+    /// Returns whether `IBS_OP_DATA2` tells where the op's data came from.
+    fn came_from_beyond_l2(&self, unit: &IbsUnit) -> bool {
+        let l2_hit = unit.has_access_details() && !self.data3.l2_miss();
+        self.missed() && self.knows_beyond_l1(unit) && !l2_hit && !self.data3.miss_buffer_hit()
+    }
+
+    /// Returns where a load's data came from.
+    fn source(&self, unit: &IbsUnit) -> Option<DataSource> {
+        if !self.data3.load() {
+            None
+        } else if !self.data3.cache_miss() {
+            Some(DataSource::L1)
+        } else if self.data3.miss_buffer_hit() {
+            Some(DataSource::FillBuffer)
+        } else if !self.knows_beyond_l1(unit) {
+            None
+        } else if self.came_from_beyond_l2(unit) {
+            self.source_beyond_l2(unit)
+        } else {
+            Some(DataSource::L2)
+        }
+    }
+
+    /// Decodes the source of `IBS_OP_DATA2`: three bits, and five from Zen 4 on.
+    fn source_beyond_l2(&self, unit: &IbsUnit) -> Option<DataSource> {
+        let low = self.data2.source_low();
+        if !unit.capabilities().l3_miss_only() {
+            return match low {
+                2 => Some(DataSource::L3),
+                3 => Some(DataSource::Memory),
+                4 => Some(DataSource::OtherCache),
+                7 => Some(DataSource::Io),
+                _ => None,
+            };
+        }
+        match self.data2.source_high() << 3 | low {
+            1 => Some(DataSource::L3),
+            2 => Some(DataSource::NearCache),
+            3 => Some(DataSource::Memory),
+            5 => Some(DataSource::FarCache),
+            6 => Some(DataSource::PersistentMemory),
+            7 => Some(DataSource::Io),
+            8 => Some(DataSource::ExtensionMemory),
+            12 => Some(DataSource::PeerMemory),
+            _ => None,
+        }
+    }
+
+    /// Returns whether the data came from another node. The bit is valid for sources that are memory.
+    fn remote(&self, unit: &IbsUnit) -> Option<bool> {
+        let of_memory = matches!(
+            self.source(unit)?,
+            DataSource::Memory | DataSource::PersistentMemory | DataSource::ExtensionMemory
+        );
+        of_memory.then(|| self.data2.remote_node())
+    }
+
+    /// Returns the state of the line in another cache.
+    fn line(&self, unit: &IbsUnit) -> Option<LineState> {
+        let of_cache = matches!(
+            self.source(unit)?,
+            DataSource::L3 | DataSource::NearCache | DataSource::FarCache | DataSource::OtherCache
+        );
+        let valid = of_cache && !unit.has(IbsErratum::LineStateInvalid);
+        let state = if self.data2.line_owned() { LineState::Owned } else { LineState::Modified };
+        valid.then_some(state)
+    }
+}
+
+/// Returns how the access was translated, and the size of the page where a TLB had it.
+fn translation(data3: IbsOpData3) -> (Translation, Option<PageSize>) {
+    let size = |huge: bool, large: bool| {
+        if huge {
+            PageSize::Huge
+        } else if large {
+            PageSize::Large
+        } else {
+            PageSize::Small
+        }
+    };
+    if !data3.l1_tlb_miss() {
+        (Translation::L1Tlb, Some(size(data3.l1_tlb_hit_1g(), data3.l1_tlb_hit_2m())))
+    } else if !data3.l2_tlb_miss() {
+        (Translation::L2Tlb, Some(size(data3.l2_tlb_hit_1g(), data3.l2_tlb_hit_2m())))
+    } else {
+        (Translation::PageWalk, None)
+    }
+}

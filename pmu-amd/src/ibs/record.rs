@@ -1,0 +1,128 @@
+//! The record of a sample, as it is read from the unit's registers.
+
+use pmu_core::{MsrAccess, MsrAddress, MsrBackend, MsrFault, PreciseSample};
+
+use crate::ibs::fetch::IbsFetchRecord;
+use crate::ibs::op::IbsOpRecord;
+use crate::ibs::registers::{
+    BP_IBSTGT_RIP, IBS_DC_LINADDR, IBS_DC_PHYSADDR, IBS_FETCH_LINADDR, IBS_FETCH_PHYSADDR,
+    IBS_OP_DATA, IBS_OP_DATA2, IBS_OP_DATA3, IBS_OP_RIP, IC_IBS_EXTD_CTL, IbsFetchCtl, IbsOpData,
+    IbsOpData2, IbsOpData3,
+};
+use crate::ibs::unit::{IbsKind, IbsUnit};
+
+/// The registers of one sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum IbsRecord {
+    /// A sampled fetch.
+    Fetch(IbsFetchRecord),
+    /// A sampled op.
+    Op(IbsOpRecord),
+}
+
+impl IbsRecord {
+    /// Returns what the record says, in terms of no vendor.
+    pub fn sample(&self, unit: &IbsUnit) -> PreciseSample {
+        match self {
+            Self::Fetch(fetch) => fetch.sample(unit),
+            Self::Op(op) => op.sample(unit),
+        }
+    }
+
+    /// Returns the address of the sampled fetch, or of the sampled op's instruction, if it is valid.
+    pub fn address(&self, unit: &IbsUnit) -> Option<u64> {
+        match self {
+            Self::Fetch(fetch) => fetch.address(unit),
+            Self::Op(op) => op.address(unit),
+        }
+    }
+
+    /// Returns registers that hardly two samples have in common.
+    pub(crate) fn identity(&self) -> [u64; 3] {
+        match self {
+            Self::Fetch(fetch) => [fetch.linear_address, 0, 0],
+            Self::Op(op) => [op.rip, op.data.into_bits(), op.data3.into_bits()],
+        }
+    }
+
+    /// Returns whether the record tells nothing: erratum 1197.
+    pub(crate) fn is_void(&self, unit: &IbsUnit) -> bool {
+        matches!(self, Self::Fetch(fetch) if fetch.address(unit).is_none())
+    }
+
+    /// Returns whether a latency filter that selects loads above `latency` cycles wanted the sample. The processor's
+    /// filter lets through ops that are no loads, and loads that did not miss.
+    pub(crate) fn exceeds(&self, latency: u32) -> bool {
+        match self {
+            Self::Op(op) if latency != 0 => {
+                let data3 = op.data3;
+                data3.load() && data3.cache_miss() && u32::from(data3.miss_latency()) > latency
+            }
+            _ => true,
+        }
+    }
+
+    /// Reads the registers of a unit's sample. `control` is the control register's value, if it is still that of the
+    /// sample. Registers that have no meaning in this sample are not read.
+    pub(crate) fn read<M: MsrBackend>(
+        unit: &IbsUnit,
+        msr: &M,
+        control: Option<u64>,
+        physical: bool,
+    ) -> Result<Self, MsrFault> {
+        match unit.kind() {
+            IbsKind::Fetch => {
+                let control = control.map(IbsFetchCtl::from_bits);
+                read_fetch(unit, msr, control, physical).map(Self::Fetch)
+            }
+            IbsKind::Op => read_op(unit, msr, physical).map(Self::Op),
+        }
+    }
+}
+
+/// Reads a register of the record; 0 if it is not `needed`.
+fn read<M: MsrBackend>(msr: &M, register: u32, needed: bool) -> Result<u64, MsrFault> {
+    if !needed {
+        return Ok(0);
+    }
+    // SAFETY: the registers of a record hold what the processor found; no value of them makes it write to memory.
+    msr.rdmsr_retrying(unsafe { MsrAddress::new(register) })
+}
+
+fn read_fetch<M: MsrBackend>(
+    unit: &IbsUnit,
+    msr: &M,
+    control: Option<IbsFetchCtl>,
+    physical: bool,
+) -> Result<IbsFetchRecord, MsrFault> {
+    let physical = physical && control.is_some_and(|control| control.physical_address_valid());
+    let refilled = unit.capabilities().fetch_tlb_latency()
+        && control.is_some_and(|control| control.l1_tlb_miss());
+    Ok(IbsFetchRecord {
+        control,
+        linear_address: read(msr, IBS_FETCH_LINADDR, true)?,
+        physical_address: physical.then(|| read(msr, IBS_FETCH_PHYSADDR, true)).transpose()?,
+        tlb_latency: read(msr, IC_IBS_EXTD_CTL, refilled)? as u16,
+    })
+}
+
+fn read_op<M: MsrBackend>(
+    unit: &IbsUnit,
+    msr: &M,
+    physical: bool,
+) -> Result<IbsOpRecord, MsrFault> {
+    let data = IbsOpData::from_bits(read(msr, IBS_OP_DATA, true)?);
+    let data3 = IbsOpData3::from_bits(read(msr, IBS_OP_DATA3, true)?);
+    let target = unit.capabilities().branch_target() && data.branch() && data.taken();
+    let physical = physical && data3.physical_address_valid();
+    Ok(IbsOpRecord {
+        rip: read(msr, IBS_OP_RIP, true)?,
+        data,
+        data2: IbsOpData2::from_bits(read(msr, IBS_OP_DATA2, data3.load() && data3.cache_miss())?),
+        data3,
+        linear_address: read(msr, IBS_DC_LINADDR, data3.linear_address_valid())?,
+        physical_address: physical.then(|| read(msr, IBS_DC_PHYSADDR, true)).transpose()?,
+        target: read(msr, BP_IBSTGT_RIP, target)?,
+    })
+}

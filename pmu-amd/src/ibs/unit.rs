@@ -1,0 +1,123 @@
+//! One unit that samples: fetches, or ops.
+
+use pmu_core::Snapshot;
+
+use crate::ibs::capabilities::IbsCapabilities;
+use crate::ibs::erratum::{IbsErrata, IbsErratum};
+use crate::ibs::registers::{
+    IBS_FETCH_CTL, IBS_FETCH_CTL2, IBS_OP_CTL, IBS_OP_CTL2, IbsFetchCtl, IbsFetchCtl2, IbsOpCtl,
+    IbsOpCtl2,
+};
+
+/// What a unit samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum IbsKind {
+    /// Fetches of instruction bytes.
+    Fetch,
+    /// Ops: the operations into which the processor decodes instructions.
+    Op,
+}
+
+/// The control registers of a unit, and the places of the bits that all units have.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ControlRegisters {
+    pub control: u32,
+    pub enable: u64,
+    pub valid: u64,
+    pub control2: u32,
+    pub disable: u64,
+}
+
+static FETCH: ControlRegisters = ControlRegisters {
+    control: IBS_FETCH_CTL,
+    enable: IbsFetchCtl::new().with_enable(true).into_bits(),
+    valid: IbsFetchCtl::new().with_valid(true).into_bits(),
+    control2: IBS_FETCH_CTL2,
+    disable: IbsFetchCtl2::new().with_disable(true).into_bits(),
+};
+
+static OP: ControlRegisters = ControlRegisters {
+    control: IBS_OP_CTL,
+    enable: IbsOpCtl::new().with_enable(true).into_bits(),
+    valid: IbsOpCtl::new().with_valid(true).into_bits(),
+    control2: IBS_OP_CTL2,
+    disable: IbsOpCtl2::new().with_disable(true).into_bits(),
+};
+
+/// One unit of a processor's instruction-based sampling: the unit that samples fetches, or the unit that samples ops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IbsUnit {
+    kind: IbsKind,
+    capabilities: IbsCapabilities,
+    errata: IbsErrata,
+    /// The processor records an access's width, prefetch, second-level miss and TLB latency.
+    access_details: bool,
+}
+
+impl IbsUnit {
+    /// Returns the unit of a processor that samples fetches, or ops; `None` if the processor has no such unit.
+    ///
+    /// ```
+    /// use pmu_amd::ibs::{IbsKind, IbsUnit};
+    /// # use pmu_core::{CpuidDump, Snapshot};
+    /// # let dump = CpuidDump::parse(
+    /// #     "   0x00000000 0x00: eax=0x00000001 ebx=0x68747541 ecx=0x444d4163 edx=0x69746e65
+    /// #         0x00000001 0x00: eax=0x00a20f12 ebx=0x00000000 ecx=0x00000000 edx=0x00000000
+    /// #         0x80000000 0x00: eax=0x8000001b ebx=0x68747541 ecx=0x444d4163 edx=0x69746e65
+    /// #         0x80000001 0x00: eax=0x00000000 ebx=0x00000000 ecx=0x00000400 edx=0x00000000
+    /// #         0x8000001b 0x00: eax=0x000003ff ebx=0x00000000 ecx=0x00000000 edx=0x00000000",
+    /// # )?;
+    /// # let this_processor = Snapshot::capture(&dump);
+    /// let ops = IbsUnit::of(&this_processor, IbsKind::Op).ok_or("no op sampling")?;
+    /// assert!(ops.capabilities().counts_ops());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn of(processor: &Snapshot, kind: IbsKind) -> Option<Self> {
+        let capabilities = IbsCapabilities::of(processor)?;
+        let exists = match kind {
+            IbsKind::Fetch => capabilities.fetch(),
+            IbsKind::Op => capabilities.op(),
+        };
+        // BKDG of family 15h, models 30h–3Fh, and of family 16h: the first with these fields.
+        let access_details = match processor.family() {
+            ..=0x14 => false,
+            0x15 => processor.model() >= 0x30,
+            0x16.. => true,
+        };
+        exists.then(|| Self {
+            kind,
+            capabilities,
+            errata: IbsErrata::of(processor),
+            access_details,
+        })
+    }
+
+    /// Returns what the unit samples.
+    pub const fn kind(&self) -> IbsKind {
+        self.kind
+    }
+
+    /// Returns what the processor's instruction-based sampling can do.
+    pub const fn capabilities(&self) -> IbsCapabilities {
+        self.capabilities
+    }
+
+    /// Returns whether the processor has an erratum.
+    pub const fn has(&self, erratum: IbsErratum) -> bool {
+        self.errata.has(erratum)
+    }
+
+    /// Returns whether the records of accesses have a width, prefetches, misses of the second-level cache, and the
+    /// latency of the TLB.
+    pub(crate) const fn has_access_details(&self) -> bool {
+        self.access_details
+    }
+
+    pub(crate) fn registers(&self) -> &'static ControlRegisters {
+        match self.kind {
+            IbsKind::Fetch => &FETCH,
+            IbsKind::Op => &OP,
+        }
+    }
+}

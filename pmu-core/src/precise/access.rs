@@ -1,0 +1,93 @@
+//! A sampled access to memory.
+
+use crate::precise::tlb::{PageSize, Translation};
+
+/// An access to memory by an instruction that was sampled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct DataAccess {
+    /// The instruction loads.
+    pub load: bool,
+    /// The instruction stores. An instruction that loads and stores has both.
+    pub store: bool,
+    /// The instruction is a software prefetch.
+    pub prefetch: bool,
+    /// Linear address of the accessed data.
+    pub address: Option<u64>,
+    /// Physical address of the accessed data. The physical address tells an unprivileged reader about other processes:
+    /// a kernel hands it out to privileged readers only.
+    pub physical_address: Option<u64>,
+    /// Number of bytes that the instruction accesses.
+    pub bytes: Option<u8>,
+    /// Where a load's data came from.
+    pub source: Option<DataSource>,
+    /// The data came from another node: from another socket's memory or cache.
+    pub remote: Option<bool>,
+    /// State of the line in the other core's cache that delivered the data.
+    pub line: Option<LineState>,
+    /// Number of cycles from a load's miss in the first-level cache to the arrival of the data.
+    pub latency: Option<u16>,
+    /// How the address was translated.
+    pub translation: Option<Translation>,
+    /// Size of the page that the TLB held.
+    pub page: Option<PageSize>,
+    /// Number of cycles that a refill of the TLB took.
+    pub tlb_latency: Option<u16>,
+    /// The access is locked: no other processor's access comes between its load and its store.
+    pub locked: Option<bool>,
+    /// The access crosses a boundary of its alignment that costs the processor time.
+    pub misaligned: Option<bool>,
+    /// Memory type of the access, if it is not cached in the usual way.
+    pub memory_type: Option<AccessType>,
+}
+
+/// Where the data of a load came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum DataSource {
+    /// The core's first-level data cache.
+    L1,
+    /// A miss of the first-level cache that an earlier access had already begun (Intel: line fill buffer; AMD: miss
+    /// address buffer).
+    FillBuffer,
+    /// The core's second-level cache.
+    L2,
+    /// The third-level cache that the core shares with its neighbors, or a neighbor's first- or second-level cache.
+    L3,
+    /// A cache of another group of cores in the same socket.
+    NearCache,
+    /// A cache of another socket.
+    FarCache,
+    /// A cache in another group of cores or another socket, of which the processor does not say more.
+    OtherCache,
+    /// DRAM.
+    Memory,
+    /// Persistent memory.
+    PersistentMemory,
+    /// Memory of an extension, such as CXL.
+    ExtensionMemory,
+    /// Memory of a coherent peer device.
+    PeerMemory,
+    /// Memory-mapped I/O, configuration space, or the local interrupt controller.
+    Io,
+}
+
+/// The state of a line in another core's cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum LineState {
+    /// Modified: the cache alone had the line, and memory was out of date.
+    Modified,
+    /// Owned: other caches may have had copies, and memory was out of date.
+    Owned,
+}
+
+/// The memory type of an access that is not cached in the usual way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum AccessType {
+    /// Uncacheable.
+    Uncacheable,
+    /// Write-combining.
+    WriteCombining,
+}

@@ -1,0 +1,31 @@
+//! A sampled instruction fetch.
+
+use crate::precise::tlb::{PageSize, Translation};
+
+/// A fetch of instruction bytes that was sampled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct InstructionFetch {
+    /// The fetched bytes reached the decoder. A fetch that did not complete was abandoned, for example after a branch
+    /// misprediction.
+    pub completed: bool,
+    /// Physical address of the fetch. The physical address tells an unprivileged reader about other processes: a kernel
+    /// hands it out to privileged readers only.
+    pub physical_address: Option<u64>,
+    /// Number of cycles from the start of the fetch to its completion or abandonment.
+    pub latency: Option<u16>,
+    /// The fetch missed the first-level instruction cache.
+    pub cache_miss: Option<bool>,
+    /// The fetch missed the second-level cache.
+    pub l2_miss: Option<bool>,
+    /// The fetch missed the third-level cache.
+    pub l3_miss: Option<bool>,
+    /// The fetch missed the cache of decoded instructions.
+    pub op_cache_miss: Option<bool>,
+    /// How the address was translated.
+    pub translation: Option<Translation>,
+    /// Size of the page that the first-level TLB held.
+    pub page: Option<PageSize>,
+    /// Number of cycles that a refill of the TLB took.
+    pub tlb_latency: Option<u16>,
+}

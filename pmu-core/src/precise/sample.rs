@@ -1,0 +1,29 @@
+//! The record of one sampled instruction.
+
+use crate::precise::access::DataAccess;
+use crate::precise::branch::BranchOutcome;
+use crate::precise::fetch::InstructionFetch;
+
+/// What the processor recorded about one sampled instruction.
+///
+/// AMD's instruction-based sampling and Intel's precise event-based sampling both tag one instruction and record what
+/// happens to the instruction. A member is `None` if the processor did not record it, or declared it invalid.
+///
+/// The default is a record of which nothing is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct PreciseSample {
+    /// Linear address of the sampled instruction, or of the sampled fetch. If this is `None`, the address at which the
+    /// interrupt was delivered is the best that is known. That address is later than the sampled instruction.
+    pub address: Option<u64>,
+    /// Outcome of the instruction, if it is a branch.
+    pub branch: Option<BranchOutcome>,
+    /// The instruction's access to memory.
+    pub access: Option<DataAccess>,
+    /// The instruction's fetch.
+    pub fetch: Option<InstructionFetch>,
+    /// Number of cycles from the tagging of the instruction to its retirement.
+    pub latency: Option<u16>,
+    /// Number of cycles from the completion of the instruction to its retirement.
+    pub retire_latency: Option<u16>,
+}

@@ -1,0 +1,27 @@
+//! How an address was translated.
+
+/// How the processor translated the linear address of an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum Translation {
+    /// The first-level TLB had the translation.
+    L1Tlb,
+    /// The second-level TLB had the translation; the first-level TLB had not.
+    L2Tlb,
+    /// The processor walked the page tables.
+    PageWalk,
+}
+
+/// The size of the page whose translation a TLB held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum PageSize {
+    /// 4 KiB.
+    Small,
+    /// 2 MiB.
+    Large,
+    /// 1 GiB.
+    Huge,
+    /// 16 KiB: four neighboring pages of 4 KiB in one TLB entry.
+    Coalesced,
+}

@@ -1,0 +1,5 @@
+//! AMD's instruction-based sampling.
+
+mod decode;
+mod registers;
+mod sampling;
