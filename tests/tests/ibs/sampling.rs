@@ -1,4 +1,4 @@
-//! What a unit can be asked for.
+//! Requests that a unit takes, and those that it refuses.
 
 use pmu_amd::ibs::{IbsCapabilities, IbsKind, IbsSampling, IbsSamplingError, IbsUnit};
 use pmu_tests::recorded;

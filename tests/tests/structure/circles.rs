@@ -49,7 +49,7 @@ const FLOORS: &[Floors] = &[
             "counters/registers, counters/error",
             "counters/names",
             "detection, frame, dump, platform, clocks",
-            "msr, snapshot, interval, windows, write_once",
+            "msr, precise, snapshot, interval, windows, write_once",
         ],
     },
     Floors {
@@ -78,7 +78,7 @@ const FLOORS: &[Floors] = &[
         of: "pmu-amd",
         floors: &[
             "lib",
-            "branches, interface, meaning, zen",
+            "branches, ibs, interface, meaning, zen",
             "counters, generation, sources",
             "cpuid",
             "registers",
