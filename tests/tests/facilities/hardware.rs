@@ -1,6 +1,6 @@
 //! A processor with fake facilities, and the facilities' drivers.
 
-use std::cell::{Cell, RefCell};
+use core::cell::{Cell, RefCell};
 
 use pmu_core::{
     CounterId, CounterSet, CounterUnit, Facility, FacilityControl, Interrupted, MsrAccess,
@@ -70,7 +70,7 @@ impl Hardware {
     pub(crate) fn branch(&self) {
         if self.recording.get() && !self.frozen.get() {
             let own = if self.serving.get() { OWN_BRANCH } else { 0 };
-            self.newest.set((self.newest.get() & !OWN_BRANCH) + 1 | own);
+            self.newest.set(((self.newest.get() & !OWN_BRANCH) + 1) | own);
         }
     }
 

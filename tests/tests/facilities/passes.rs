@@ -21,7 +21,7 @@ fn a_sample_has_what_was_recorded_before_its_interrupt() {
                     assert_eq!(newest, hardware.at_interrupt.get(), "{context}");
                 } else {
                     // One access stops the recording: what came with it is the interrupt's.
-                    let most = hardware.at_interrupt.get() + 1 | OWN_BRANCH;
+                    let most = (hardware.at_interrupt.get() + 1) | OWN_BRANCH;
                     assert!(newest <= most, "{context}: {newest:#x}");
                 }
                 scene.assert_complete();

@@ -1,6 +1,6 @@
 //! A processor with two events and all fake facilities, whose interrupts are serviced together.
 
-use std::cell::{Cell, RefCell};
+use core::cell::{Cell, RefCell};
 
 use pmu_core::{
     Claim, CounterId, CounterSession, CounterSet, EventOverflow, OpenedEvents, ServiceError,

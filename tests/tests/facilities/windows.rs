@@ -1,6 +1,6 @@
 //! Facilities while the counters are lent: suspended, and brought back.
 
-use std::cell::{Cell, RefCell};
+use core::cell::{Cell, RefCell};
 
 use pmu_core::{
     CounterError, CounterSession, CounterSet, Facility, FacilityControl, MsrBackend, MsrErrorKind,
