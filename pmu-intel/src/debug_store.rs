@@ -14,6 +14,6 @@ pub use area::{ControlAreaMemory, DsSaveArea, PebsDsSaveArea, PebsDsSaveArea32};
 pub use area::{ProcessorProfileControlArea, ProcessorProfileControlArea32};
 pub use control::ProcessorProfileControl;
 pub use error::ControlAreaError;
-pub use operations::{write_debugctl, write_ds_area, write_pebs_enable};
+pub use operations::{BRANCH_TRACE, update_debugctl, update_pebs_enable, write_ds_area};
 pub use request::{CallerMode, ProfileControlRequest};
 pub use support::DebugStoreSupport;

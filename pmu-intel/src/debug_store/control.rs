@@ -176,11 +176,11 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
     ///
     /// ```
     /// # use pmu_core::MsrBackend;
-    /// use pmu_intel::debug_store::{ProcessorProfileControl, write_ds_area, write_debugctl};
+    /// use pmu_intel::debug_store::{BRANCH_TRACE, ProcessorProfileControl, update_debugctl, write_ds_area};
     /// use pmu_intel::registers::DebugCtl;
     /// fn end<M: MsrBackend>(control: &ProcessorProfileControl<'static>, msr: &M) -> Result<(), M::Error> {
-    ///     // SAFETY: 0 enables nothing; this is a task, and no debugger uses the register.
-    ///     unsafe { write_debugctl(msr, DebugCtl::new()) }?;
+    ///     // SAFETY: no bit is set; this is a task.
+    ///     unsafe { update_debugctl(msr, BRANCH_TRACE, DebugCtl::new()) }?;
     ///     // SAFETY: 0 is no address.
     ///     unsafe { write_ds_area(msr, 0) }?;
     ///     let _ = control.destroy(); // there may have been no area

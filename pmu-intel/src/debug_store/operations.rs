@@ -1,6 +1,6 @@
 //! The register writes that make the processor write to memory.
 
-use pmu_core::{MsrAddress, MsrBackend};
+use pmu_core::{MsrAddress, MsrBackend, RegisterBits};
 
 use crate::registers::{DebugCtl, IA32_DEBUGCTL, IA32_DS_AREA, IA32_PEBS_ENABLE};
 
@@ -52,8 +52,10 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
     msr.write(unsafe { MsrAddress::new(IA32_DS_AREA) }, linear_address)
 }
 
-/// Writes `IA32_PEBS_ENABLE` on the processor that executes the call. An overflow of a counter whose bit is set in
-/// `counters` then writes a PEBS record through the DS save area. 0 disables PEBS.
+/// Gives `bits` of `IA32_PEBS_ENABLE` the values that they have in `value`, on the processor that executes the call. The
+/// register's other bits belong to other owners, and stay as they are.
+///
+/// An overflow of a counter whose bit is set then writes a PEBS record through the DS save area.
 ///
 /// # Errors
 /// The access failed; it fails, for example, if the bit of a counter without PEBS is set.
@@ -61,10 +63,11 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 /// # Examples
 /// ```
 /// # use pmu_core::MsrBackend;
-/// use pmu_intel::debug_store::{write_ds_area, write_pebs_enable};
-/// fn end<M: MsrBackend>(msr: &M) -> Result<(), M::Error> {
-///     // SAFETY: 0 promises nothing of a save area; no session's operation is interrupted: this is a task.
-///     unsafe { write_pebs_enable(msr, 0) }?;
+/// use pmu_intel::debug_store::{update_pebs_enable, write_ds_area};
+/// /// The owner of all PEBS counters ends its records.
+/// fn end<M: MsrBackend>(msr: &M, counters: u64) -> Result<(), M::Error> {
+///     // SAFETY: cleared bits promise nothing of a save area; no session's operation is interrupted: this is a task.
+///     unsafe { update_pebs_enable(msr, counters, 0) }?;
 ///     // SAFETY: 0 is no address.
 ///     unsafe { write_ds_area(msr, 0) }
 /// }
@@ -75,37 +78,42 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 ///
 /// ```
 /// # use pmu_core::MsrBackend;
-/// # use pmu_intel::debug_store::{write_ds_area, write_pebs_enable};
-/// fn end<M: MsrBackend>(msr: &M) -> Result<(), M::Error> {
+/// # use pmu_intel::debug_store::{update_pebs_enable, write_ds_area};
+/// fn end<M: MsrBackend>(msr: &M, counters: u64) -> Result<(), M::Error> {
 ///     // SAFETY: 0 is no address; but the promise of the counters that are still enabled is broken.
 ///     unsafe { write_ds_area(msr, 0) }?;
-///     // SAFETY: 0 promises nothing of a save area.
-///     unsafe { write_pebs_enable(msr, 0) }
+///     // SAFETY: cleared bits promise nothing of a save area.
+///     unsafe { update_pebs_enable(msr, counters, 0) }
 /// }
 /// ```
 ///
 /// # Safety
-/// - `msr` keeps the promises of [`write_ds_area`] about `msr`.
+/// - `msr` keeps the promises of [`write_ds_area`] about `msr`, and keeps no [`MsrUpdate`](pmu_core::MsrUpdate).
 ///
-/// If `counters` is not 0, the following holds until 0 is written to the register on this processor:
+/// If `value` has a bit of `bits` set, the following holds until the bit is cleared on this processor:
 ///
 /// - `IA32_DS_AREA` holds the address of a save area with a PEBS buffer, written by [`write_ds_area`], and the promises
 ///   of [`write_ds_area`] hold.
 /// - The save area has a counter reset for each counter whose bit is set, at the offset that the processor's PEBS
 ///   format defines.
 ///
-/// Whatever `counters` is, do not call this from code that may have interrupted an operation of a session on this
+/// Whatever `value` is, do not call this from code that may have interrupted an operation of a session on this
 /// processor. The session changes other bits of the register by a read and a write, and the write would undo a change
 /// that this call made in between.
-pub unsafe fn write_pebs_enable<M: MsrBackend>(msr: &M, counters: u64) -> Result<(), M::Error> {
+pub unsafe fn update_pebs_enable<M: MsrBackend>(
+    msr: &M,
+    bits: u64,
+    value: u64,
+) -> Result<(), M::Error> {
     // SAFETY: the caller promised a save area and a buffer that the processor may write. The
-    // backend keeps the address to itself, by the caller's promise.
-    msr.write(unsafe { MsrAddress::new(IA32_PEBS_ENABLE) }, counters)
+    // backend keeps no change to itself, by the caller's promise.
+    let own = unsafe { RegisterBits::new(IA32_PEBS_ENABLE, bits) };
+    msr.update(own.set_to(value)).map(|_| ())
 }
 
-/// Writes `IA32_DEBUGCTL` on the processor that executes the call.
-///
-/// The call replaces all bits of the register. If other code uses some of the bits, read the register first.
+/// Gives `bits` of `IA32_DEBUGCTL` the values that they have in `value`, on the processor that executes the call. The
+/// register's other bits belong to other owners, and stay as they are: the freeze bits to sessions and recorders, and
+/// the bit of branch records to a [`BranchRecorder`](pmu_core::BranchRecorder).
 ///
 /// # Errors
 /// The access failed; it fails, for example, if a bit is set that is reserved or that the processor lacks.
@@ -113,11 +121,11 @@ pub unsafe fn write_pebs_enable<M: MsrBackend>(msr: &M, counters: u64) -> Result
 /// # Examples
 /// ```
 /// # use pmu_core::MsrBackend;
-/// use pmu_intel::debug_store::write_debugctl;
+/// use pmu_intel::debug_store::{BRANCH_TRACE, update_debugctl};
 /// use pmu_intel::registers::DebugCtl;
-/// fn record_last_branches<M: MsrBackend>(msr: &M) -> Result<(), M::Error> {
-///     // SAFETY: (1) neither `tr` nor `bts` is set; (2) this kernel's debugger knows of last-branch records.
-///     unsafe { write_debugctl(msr, DebugCtl::new().with_lbr(true)) }
+/// fn end_branch_trace<M: MsrBackend>(msr: &M) -> Result<(), M::Error> {
+///     // SAFETY: (1) neither `tr` nor `bts` is set; (2) `lbr` and `btf` stay; (3) this is a task.
+///     unsafe { update_debugctl(msr, BRANCH_TRACE, DebugCtl::new()) }
 /// }
 /// ```
 ///
@@ -125,24 +133,40 @@ pub unsafe fn write_pebs_enable<M: MsrBackend>(msr: &M, counters: u64) -> Result
 ///
 /// ```
 /// # use pmu_core::MsrBackend;
-/// # use pmu_intel::debug_store::write_debugctl;
+/// # use pmu_intel::debug_store::{BRANCH_TRACE, update_debugctl};
 /// # use pmu_intel::registers::DebugCtl;
 /// fn trace<M: MsrBackend>(msr: &M) -> Result<(), M::Error> {
 ///     // SAFETY: not given. Nothing wrote IA32_DS_AREA before.
-///     unsafe { write_debugctl(msr, DebugCtl::new().with_tr(true).with_bts(true)) }
+///     unsafe { update_debugctl(msr, BRANCH_TRACE, DebugCtl::new().with_tr(true).with_bts(true)) }
 /// }
 /// ```
 ///
 /// # Safety
-/// - `msr` keeps the promises of [`write_ds_area`] about `msr`.
-/// - If `value` has both `tr` and `bts` set, `IA32_DS_AREA` holds the address of a save area with a BTS buffer, written
-///   by [`write_ds_area`]. The promises of [`write_ds_area`] hold until `tr` or `bts` is cleared on this processor.
-/// - The kernel's debugger and its handler of debug exceptions work with the values of `lbr` and `btf`.
+/// - `msr` keeps the promises of [`write_ds_area`] about `msr`, and keeps no [`MsrUpdate`](pmu_core::MsrUpdate).
+/// - If the register has both `tr` and `bts` set afterward, `IA32_DS_AREA` holds the address of a save area with a BTS
+///   buffer, written by [`write_ds_area`]. The promises of [`write_ds_area`] hold until `tr` or `bts` is cleared on
+///   this processor.
+/// - The kernel's debugger and its handler of debug exceptions work with the values of `lbr` and `btf`, if `bits` has
+///   them.
 /// - Do not call this from code that may have interrupted an operation of a session on this processor. The session
 ///   changes another bit of the register by a read and a write, and the write would undo a change that this call made
 ///   in between.
-pub unsafe fn write_debugctl<M: MsrBackend>(msr: &M, value: DebugCtl) -> Result<(), M::Error> {
+pub unsafe fn update_debugctl<M: MsrBackend>(
+    msr: &M,
+    bits: DebugCtl,
+    value: DebugCtl,
+) -> Result<(), M::Error> {
     // SAFETY: the caller promised that the processor may store branch records. The
-    // backend keeps the address to itself, by the caller's promise.
-    msr.write(unsafe { MsrAddress::new(IA32_DEBUGCTL) }, value.into_bits())
+    // backend keeps no change to itself, by the caller's promise.
+    let own = unsafe { RegisterBits::new(IA32_DEBUGCTL, bits.into_bits()) };
+    msr.update(own.set_to(value.into_bits())).map(|_| ())
 }
+
+/// The bits of `IA32_DEBUGCTL` that belong to the owner of the branch trace store (SDM vol. 3B, "Branch Trace Store
+/// (BTS)").
+pub const BRANCH_TRACE: DebugCtl = DebugCtl::new()
+    .with_tr(true)
+    .with_bts(true)
+    .with_bt_int(true)
+    .with_bts_off_os(true)
+    .with_bts_off_usr(true);

@@ -3,7 +3,9 @@
 use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::testing::{Access, ScriptedMsr};
 use pmu_core::{MsrErrorKind, MsrFault, MsrOperation, Snapshot};
-use pmu_intel::debug_store::{DebugStoreSupport, write_debugctl, write_ds_area, write_pebs_enable};
+use pmu_intel::debug_store::{
+    BRANCH_TRACE, DebugStoreSupport, update_debugctl, update_pebs_enable, write_ds_area,
+};
 use pmu_intel::registers::DebugCtl;
 use pmu_tests::data;
 
@@ -92,16 +94,23 @@ fn a_fault_of_misc_enable_is_named() {
 fn operations_that_hand_memory_over_write_their_register() {
     let script = [
         Access::write(0x600, 0xFFFF_8000_0000_1000),
-        Access::write(0x3F1, 0b101),
-        Access::write(0x1D9, 0xC0),
+        // Another owner's bits stay: those of counter 3, of branch records and of both freezes.
+        Access::read(0x3F1, 0b1010),
+        Access::write(0x3F1, 0b1101),
+        Access::read(0x1D9, 0x1901),
+        Access::write(0x1D9, 0x18C1),
+        Access::read(0x1D9, 0x18C1),
+        Access::write(0x1D9, 0x1801),
         Access::write(0x600, 1).faulting(),
     ];
     let msr = ScriptedMsr::new(&script);
     // SAFETY: no processor is behind the script.
     unsafe {
         write_ds_area(&msr, 0xFFFF_8000_0000_1000).unwrap();
-        write_pebs_enable(&msr, 0b101).unwrap();
-        write_debugctl(&msr, DebugCtl::new().with_tr(true).with_bts(true)).unwrap();
+        update_pebs_enable(&msr, 0b0111, 0b101).unwrap();
+        let stored = DebugCtl::new().with_tr(true).with_bts(true);
+        update_debugctl(&msr, BRANCH_TRACE, stored).unwrap();
+        update_debugctl(&msr, BRANCH_TRACE, DebugCtl::new()).unwrap();
         assert_eq!(write_ds_area(&msr, 1), Err(MsrErrorKind::GeneralProtection));
     }
     msr.finish();
