@@ -192,11 +192,11 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         let unsupported = BranchError::FilterUnsupported(filter);
         let (value, recorded) = self.unit.selection(filter).ok_or(unsupported)?;
         let freezes = self.freezes && !filter.is_call_stack();
-        self.restart(value, recorded, freezes).map_err(|fault| self.error(fault))?;
+        self.start_anew(value, recorded, freezes).map_err(|fault| self.error(fault))?;
         Ok(recorded)
     }
 
-    fn restart(
+    fn start_anew(
         &mut self,
         value: u64,
         recorded: BranchFilter,
@@ -223,7 +223,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// Stops the recording. The records stay as they are, and [`read`](Self::read) returns them.
     ///
     /// If the recording [holds the interrupt](BranchUnit::holds_interrupt), a task calls `stop` before the processor
-    /// goes idle and before the counter is stopped, and calls [`resume`](Self::resume) afterwards.
+    /// goes idle and before the counter is stopped, and calls [`restart`](Self::restart) afterwards.
     ///
     /// # Errors
     /// [`Faulted`](BranchError::Faulted): the processor is presumed to record as before.
@@ -238,12 +238,12 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// A recording that [holds the interrupt](BranchUnit::holds_interrupt) begins again with the first record.
     ///
     /// On AMD's processors a debug exception (#DB) ends the recording without the recorder's knowledge. A kernel whose
-    /// debugger is in use calls `resume` after the exception.
+    /// debugger is in use calls `restart` after the exception.
     ///
     /// # Errors
     /// - [`NotStarted`](BranchError::NotStarted): no recording was started.
     /// - [`Access`](BranchError::Access), [`Faulted`](BranchError::Faulted), [`ShutDown`](BranchError::ShutDown).
-    pub fn resume(&mut self) -> Result<(), BranchError> {
+    pub fn restart(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
         if self.filter.is_none() {
             return Err(BranchError::NotStarted);
@@ -254,7 +254,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
 
     /// Stops the recording, and reads the records: the branches before this call.
     ///
-    /// [`resume`](Self::resume) continues the recording. Until then the records stay in the memory.
+    /// [`restart`](Self::restart) continues the recording. Until then the records stay in the memory.
     ///
     /// ```
     /// # use pmu_core::{BranchError, BranchRecorder, MsrBackend};
@@ -264,7 +264,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     ///     function: core::ops::Range<u64>,
     /// ) -> Result<bool, BranchError> {
     ///     let came = recorder.read()?.iter().any(|branch| function.contains(&branch.from));
-    ///     recorder.resume()?;
+    ///     recorder.restart()?;
     ///     Ok(came)
     /// }
     /// ```
@@ -289,7 +289,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     ///
     /// # Errors
     /// - [`Access`](BranchError::Access): an access failed, and the processor does not record; the next
-    ///   [`resume`](Self::resume) or [`start`](Self::start) clears the records first.
+    ///   [`restart`](Self::restart) or [`start`](Self::start) clears the records first.
     /// - [`Faulted`](BranchError::Faulted), [`ShutDown`](BranchError::ShutDown).
     pub fn clear(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
@@ -364,6 +364,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
 
     /// Starts the recording, with what is in the memory and in the filter. If that fails, the recording is stopped.
     pub(crate) fn go_on(&self) -> Result<(), MsrFault> {
+        self.memory.clear_mode(LOST);
         self.memory.set_mode(RECORDING);
         let started = self.unit.start(&self.msr, self.memory.control.load(Relaxed));
         started.map(|_| ()).or_else(|fault| self.halt().and(Err(fault)))

@@ -1,5 +1,10 @@
-//! Branch records: the recorder of a task, and samples of the counters' interrupt.
+//! Branch records: formats, detection, the recorder of a task, and samples of the counters' interrupt.
 
+mod detection;
+mod formats;
+mod interrupted;
 mod recorder;
 mod samples;
+mod sampling;
 mod support;
+mod threads;

@@ -34,7 +34,7 @@ fn a_task_reads_exactly_the_last_branches_the_newest_first() {
             // The recording is stopped, and the records stay.
             mock.branch(&user(99));
             assert_eq!(read(&mut recorder), expected, "{}", processor.name);
-            recorder.resume().unwrap();
+            recorder.restart().unwrap();
             mock.branch(&user(100));
             assert_eq!(read(&mut recorder)[0], processor.told(&user(100)), "{}", processor.name);
         }
@@ -135,7 +135,7 @@ fn what_a_predecessor_left_recording_is_ended_and_its_records_are_not_shown() {
         assert_eq!(mock.with_branch_records(|records| records.is_recording()), Some(false));
         let debug_control = mock.read(msr(0x1D9)).unwrap_or(0);
         assert_eq!(debug_control & (1 << 11 | 1), 0, "{}", processor.name);
-        assert_eq!(new.resume(), Err(BranchError::NotStarted));
+        assert_eq!(new.restart(), Err(BranchError::NotStarted));
         mock.branch(&user(2));
         assert_eq!(read(&mut new), [], "{}", processor.name);
         no_breach(&mock, processor.name);
@@ -158,7 +158,7 @@ fn the_records_of_a_processor_are_taken_once() {
     first.shut_down().unwrap();
     let mut third = BranchRecorder::take(&unit, &mock, &records).unwrap();
     third.start(BranchFilter::USER).unwrap();
-    drop(third);
+    let _ = third;
     // SAFETY: the recorder is gone.
     unsafe { records.reclaim() };
     BranchRecorder::take(&unit, &mock, &records).unwrap().shut_down().unwrap();
