@@ -3,6 +3,8 @@
 //
 //   cpu N counted user CYCLES INSTRUCTIONS kernel CYCLES INSTRUCTIONS
 //   cpu N sampled EVENT period P events E samples S in-program I in-kernel K lost L throttled T nmis M
+//   cpu N branches samples S full F records R of-loop L
+//   cpu N no branches
 //   end good | failed WHY
 //
 // Where the initial RAM disk has /hwcheck, runs that in place of it, and prints its exit status:
@@ -25,6 +27,8 @@
 // Samples to wait for, and events between two of them: the monitor's nominal frequency is 1000 MHz.
 #define SAMPLES 150
 #define PERIOD 4000000ull
+// Samples with branches of the loop alone to wait for.
+#define BRANCH_SAMPLES 20
 // The ring's pages behind the first.
 #define RING_PAGES 8
 #define PAGE 4096
@@ -264,6 +268,125 @@ static void sample(unsigned processor, uint64_t event, const char *name) {
     if (found.samples < SAMPLES) fail("too few samples came in time", 0);
 }
 
+// A loop whose branches are known. `loop` counts down, and calls `leaf` at each even number.
+extern char loop_top[], loop_odd[], loop_skip[], loop_call[], loop_returned[], loop_back[], leaf_top[], leaf_return[];
+long branchy(long times);
+__asm__(".text\n"
+        ".globl branchy\n"
+        "branchy:\n"
+        "loop_top: dec %rdi\n"
+        "test $1, %dil\n"
+        "loop_odd: jnz loop_skip\n"
+        "loop_call: call leaf_top\n"
+        "loop_returned: nop\n"
+        "loop_skip: test %rdi, %rdi\n"
+        "loop_back: jnz loop_top\n"
+        "ret\n"
+        "leaf_top: nop\n"
+        "leaf_return: ret\n");
+
+// The branches of the loop, as its listing has them.
+#define EDGES 4
+static struct {
+    char *from, *to;
+} edges[EDGES] = {
+    {loop_odd, loop_skip},
+    {loop_call, leaf_top},
+    {leaf_return, loop_returned},
+    {loop_back, loop_top},
+};
+
+// Whether the listing allows the branch `next` after the branch `before`: execution goes straight on from the target of
+// one to the address of the other.
+static int follows(unsigned before, unsigned next) {
+    switch (before) {
+    case 0: return next == 3;
+    case 1: return next == 2;
+    case 2: return next == 3;
+    default: return next == 0 || next == 1;
+    }
+}
+
+static unsigned edge(uint64_t from, uint64_t to) {
+    unsigned found = 0;
+    while (found < EDGES && (from != (uint64_t)edges[found].from || to != (uint64_t)edges[found].to)) found++;
+    return found;
+}
+
+// Samples with the branches before each, the newest first. Where all branches of a sample are the loop's, each is of the
+// listing, and follows the one before it. A processor without branch records refuses the event.
+static void sample_branches(unsigned processor) {
+    struct perf_event_attr attributes = {
+        .type = PERF_TYPE_HARDWARE,
+        .size = sizeof attributes,
+        .config = PERF_COUNT_HW_CPU_CYCLES,
+        .sample_period = PERIOD,
+        .sample_type = PERF_SAMPLE_IP | PERF_SAMPLE_BRANCH_STACK,
+        .branch_sample_type = PERF_SAMPLE_BRANCH_USER | PERF_SAMPLE_BRANCH_ANY,
+        .disabled = 1,
+        .exclude_kernel = 1,
+    };
+    long sampled = system_call(__NR_perf_event_open, (long)&attributes, 0, -1, -1, 0, 0);
+    if (sampled == -95 /* EOPNOTSUPP */) {
+        named("cpu ", processor);
+        text(" no branches");
+        print();
+        return;
+    }
+    check("perf_event_open to sample branches", sampled);
+    long size = (1 + RING_PAGES) * PAGE;
+    long mapped = check("mmap", system_call(__NR_mmap, 0, size, 3, 1 /* shared */, sampled, 0));
+    struct perf_event_mmap_page *page = (struct perf_event_mmap_page *)mapped;
+    uint8_t *ring = (uint8_t *)page + PAGE;
+    uint64_t samples = 0, full = 0, records = 0, of_loop = 0, begin = now();
+    check("enable", CALL(ioctl, sampled, PERF_EVENT_IOC_ENABLE, 0));
+    while (full < BRANCH_SAMPLES && now() - begin < SAMPLED_NS) {
+        branchy(1000000);
+        uint64_t head = __atomic_load_n(&page->data_head, __ATOMIC_ACQUIRE), tail = page->data_tail;
+        while (tail < head) {
+#define WORD(number) (*(uint64_t *)(ring + (tail + (number) * 8) % (RING_PAGES * PAGE)))
+            uint32_t type = (uint32_t)WORD(0);
+            uint16_t bytes = (uint16_t)(WORD(0) >> 48);
+            if (bytes < 8 || bytes % 8 || tail + bytes > head) fail("a record of the ring is broken", 0);
+            if (type == PERF_RECORD_SAMPLE) {
+                // Header, address, number of branches; three words of each: from, to, flags.
+                uint64_t count = WORD(2), ours = 0;
+                unsigned newer = EDGES;
+                if (24 + count * 24 != bytes) fail("the branches of a sample are not as many as it says", 0);
+                samples++;
+                for (uint64_t place = 0; place < count; place++) {
+                    unsigned found = edge(WORD(3 + 3 * place), WORD(4 + 3 * place));
+                    if (WORD(3 + 3 * place) >> 63 || WORD(4 + 3 * place) >> 63)
+                        fail("a branch of the kernel", 0);
+                    if (found == EDGES) continue;
+                    if (ours == place && ours && !follows(found, newer))
+                        fail("branches in an order that the listing does not allow", 0);
+                    newer = found;
+                    ours++;
+                }
+                // The program is in the loop, and so are its last branches, unless it has just begun.
+                if (WORD(1) > (uint64_t)loop_top && WORD(1) <= (uint64_t)leaf_return && count) {
+                    records += count;
+                    of_loop += ours;
+                    full += ours == count && count >= 16;
+                }
+            }
+            tail += bytes;
+        }
+        __atomic_store_n(&page->data_tail, tail, __ATOMIC_RELEASE);
+    }
+    check("disable", CALL(ioctl, sampled, PERF_EVENT_IOC_DISABLE, 0));
+    named("cpu ", processor);
+    named(" branches samples ", samples);
+    named(" full ", full);
+    named(" records ", records);
+    named(" of-loop ", of_loop);
+    print();
+    CALL(munmap, mapped, size, 0);
+    CALL(close, sampled, 0, 0);
+    if (full < BRANCH_SAMPLES) fail("too few samples with branches came in time", 0);
+}
+
 // Runs /hwcheck on the first processor, with the kernel's devices and sysfs, and ends the machine.
 static void run_hwcheck(void) {
     // Few programs and runs: a system call takes long where the kernel is interpreted.
@@ -299,6 +422,7 @@ __attribute__((used)) static void start(void) {
         count(processor);
         sample(processor, PERF_COUNT_HW_CPU_CYCLES, "cycles");
         sample(processor, PERF_COUNT_HW_INSTRUCTIONS, "instructions");
+        sample_branches(processor);
     }
     named("processors ", processor);
     print();

@@ -20,9 +20,9 @@ target_dir="$(realpath -m "${CARGO_TARGET_DIR:-$root/target}")"
 # The machines of `check`: a PMU, and how many processors.
 machines=(
     "intel:version=2,full-width 1"
-    "intel:version=5,full-width 1"
+    "intel:version=5,full-width,lbr 1"
     "amd:core 1"
-    "amd:v2 1"
+    "amd:v2,lbr 1"
     "intel:version=4,full-width 2"
     "amd:v2 2"
 )
@@ -105,7 +105,8 @@ run() {
 # Each processor counts more than 0; as many instructions as cycles, by the monitor's rate, but for a hundredth.
 # No sample is lost, and each came by an NMI: there are at most as many samples as NMIs, and of NMIs at most a
 # twentieth and two more, since one may find what another serviced. No sample is in the kernel, which the event does
-# not count. A sample stands for a period of events or more.
+# not count. A sample stands for a period of events or more. With branch records, samples of a loop have its branches
+# alone, 16 or more: the program has looked at their order.
 compare() {
     tr -d '\r' | awk -v pmu="$1" -v processors="$2" -v seconds="$3" '
         function wrong(why) { print "run.sh: " pmu ": " why ": " $0; failed = 1; exit }
@@ -124,10 +125,18 @@ compare() {
             if ($8 < ($10 - 1) * $6) wrong("fewer events than samples stand for")
             print
         }
+        $3 == "branches" {
+            branches++
+            if ($7 < 20 || $9 < 16 * $7 || $11 > $9) wrong("too few samples with branches")
+            print
+        }
+        $3 == "no" && $4 == "branches" { without++ }
         /^end good$/ { good = 1 }
         END {
             if (failed) exit 1
-            if (!good || counted != processors || sampled != 2 * processors) {
+            with = pmu ~ /lbr/ ? processors : 0
+            if (!good || counted != processors || sampled != 2 * processors || branches != with ||
+                without != processors - with) {
                 print "run.sh: " pmu ": the program did not come to its end"
                 exit 1
             }

@@ -86,6 +86,8 @@ mod tests {
             ("intel:version=6,equal", "equal"),
             ("intel:version=6,rdpmc-user-disable", "rdpmc-user-disable"),
             ("amd:core,guest-host", "guest-host"),
+            ("intel:lbr", "lbr"),
+            ("amd:v2,lbr", "lbr"),
         ] {
             assert!(spec::parse(pmu).is_ok(), "{pmu}");
             assert!(readme.contains(&format!("`{key}`")), "README: {key}");

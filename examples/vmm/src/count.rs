@@ -2,6 +2,7 @@
 //!
 //! A source sees the [guest](crate::guest), and on kvm-pvm what the [emulation](crate::emulation) does for it.
 
+pub(crate) mod branch;
 pub(crate) mod choice;
 pub(crate) mod fed;
 pub(crate) mod perf;
@@ -9,4 +10,6 @@ pub(crate) mod quantity;
 pub(crate) mod retired;
 pub(crate) mod source;
 pub(crate) mod step;
+pub(crate) mod stretch;
 pub(crate) mod time;
+pub(crate) mod walk;

@@ -8,7 +8,7 @@ use crate::events::key::Privilege;
 
 impl VirtualBranches {
     /// Records a taken branch of the guest, if the guest has enabled the records, the guest's filter selects the
-    /// branch, and the records are not frozen.
+    /// branch, and the records are not frozen. Returns whether the branch changed the records.
     ///
     /// The embedder feeds the branches in the order in which they happen, and feeds a branch before the events that
     /// happen with the branch, because [`VirtualPmu::advance`](crate::VirtualPmu::advance) may freeze the records.
@@ -23,26 +23,25 @@ impl VirtualBranches {
     /// // IA32_LBR_CTL: enabled, user mode, conditional jumps.
     /// let _ = branches.write(Writer::Guest, 0x14CE, 1 << 16 | 1 << 2 | 1);
     /// let branch = FedBranch::new(0x40_1010, 0x40_1000, FedBranchKind::Conditional, Privilege::User);
-    /// branches.record(&branch);
-    /// branches.record(&FedBranch { kind: FedBranchKind::Return, ..branch });
+    /// assert!(branches.record(&branch));
+    /// assert!(!branches.record(&FedBranch { kind: FedBranchKind::Return, ..branch }));
     /// assert_eq!(branches.read(0x1500), Read::Value(0x40_1010)); // IA32_LBR_0_FROM_IP, the newest
     /// assert_eq!(branches.read(0x1501), Read::Value(0));
     /// # Ok::<(), pmu_virt::BranchConfigurationError>(())
     /// ```
-    pub fn record(&mut self, branch: &FedBranch) {
+    pub fn record(&mut self, branch: &FedBranch) -> bool {
         if !self.is_recording() || !self.takes(branch) {
-            return;
-        }
-        if !self.is_call_stack() {
-            return self.push(self.encode(branch));
+            return false;
         }
         match branch.kind {
+            _ if !self.is_call_stack() => self.push(self.encode(branch)),
             FedBranchKind::RelativeCall | FedBranchKind::IndirectCall => {
                 self.push(self.encode(branch));
             }
             FedBranchKind::Return => self.pop(),
-            _ => {}
+            _ => return false,
         }
+        true
     }
 
     /// Records a branch in the erroneous way of some real processors:

@@ -19,25 +19,27 @@ pub(crate) struct Choice {
     pub(crate) quantities: Vec<Quantity>,
     frequency: u16,
     rate: u16,
+    branches: bool,
 }
 
 impl Choice {
-    /// Chooses the source of these options, and finds the quantities that it feeds on this host.
-    pub(crate) fn of(options: &Options) -> Result<Self, Error> {
+    /// Chooses the source of these options, and finds the quantities that it feeds on this host. `branches`: the guest
+    /// has branch records.
+    pub(crate) fn of(options: &Options, branches: bool) -> Result<Self, Error> {
         let &Options { count, frequency, rate, .. } = options;
         let quantities = match count {
             Count::Time => time::QUANTITIES.into(),
             Count::Step => step::QUANTITIES.into(),
             Count::Perf => perf::offered(&PerfEvents).map_err(Error::NoCounters)?,
         };
-        Ok(Self { count, quantities, frequency, rate })
+        Ok(Self { count, quantities, frequency, rate, branches })
     }
 
     /// Creates the source of one processor, on its thread, for a PMU of this vendor.
     pub(crate) fn source(&self, vendor: Vendor) -> Result<Box<dyn Source>, Error> {
         let fed = Fed::new(&self.quantities, vendor).map_err(Error::internal)?;
         Ok(match self.count {
-            Count::Time => Box::new(Time::new(fed, self.frequency, self.rate)),
+            Count::Time => Box::new(Time::new(fed, self.frequency, self.rate, self.branches)),
             Count::Step => Box::new(Step::new(fed)),
             Count::Perf => Box::new(Perf::new(fed, PerfEvents)),
         })

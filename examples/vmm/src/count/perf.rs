@@ -5,7 +5,7 @@ use std::io;
 
 use perf_event::events::Hardware;
 use perf_event::{Builder, Counter};
-use pmu_virt::{Feed, Privilege, RunningEvent, VirtualPmu};
+use pmu_virt::{Feed, Privilege, RunningEvent, VirtualBranches, VirtualPmu};
 
 use crate::count::fed::Fed;
 use crate::count::quantity::Quantity;
@@ -151,6 +151,7 @@ impl<H: Host> Source for Perf<H> {
         _: Guest<'_>,
         _: Stop,
         _: &mut VirtualPmu,
+        _: &mut Option<VirtualBranches>,
         happened: &mut Feed,
     ) -> Result<bool, Error> {
         self.collect(happened).map_err(Error::NoCounters)?;

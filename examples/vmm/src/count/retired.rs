@@ -89,9 +89,18 @@ pub(crate) struct Retired {
     pub(crate) privilege: Privilege,
     /// The guest did not continue at the next instruction.
     pub(crate) taken: bool,
+    /// Address and privilege at which the guest continued.
+    pub(crate) to: u64,
+    pub(crate) to_privilege: Privilege,
 }
 
 impl Retired {
+    /// Creates an instruction at which the guest continued with the next.
+    pub(crate) fn passed(instruction: Instruction, privilege: Privilege) -> Self {
+        let to = instruction.next_ip();
+        Self { instruction, privilege, taken: false, to, to_privilege: privilege }
+    }
+
     /// Returns whether "branch instructions retired" counts the instruction: every instruction that changes the flow of
     /// control.
     pub(crate) fn is_branch(&self) -> bool {
@@ -119,8 +128,10 @@ impl Next {
         Self { at, instruction, target, frame }
     }
 
-    fn retired(&self, taken: bool) -> Retired {
-        Retired { instruction: self.instruction, privilege: self.at.privilege, taken }
+    /// Returns the instruction after which the guest continued at `to`.
+    fn retired(&self, taken: bool, to: &Point) -> Retired {
+        let (to, to_privilege) = (to.rip, to.privilege);
+        Retired { taken, to, to_privilege, ..Retired::passed(self.instruction, self.at.privilege) }
     }
 
     /// Returns whether this is a string instruction that may be repeated.
@@ -217,14 +228,15 @@ fn walk(memory: &impl Memory, ahead: &[Next], to: &Point) -> Option<Vec<Retired>
     let mut retired = Vec::new();
     while retired.len() < LONGEST_WAY {
         if let Some(taken) = next.leads_to(to.rip) {
-            retired.push(next.retired(taken));
+            retired.push(next.retired(taken, to));
             return Some(retired);
         }
         let following = match ahead.next() {
             Some(following) => following.clone(),
             None => Next::at(memory, next.after(memory)?),
         };
-        retired.push(next.retired(following.at.rip != next.instruction.next_ip()));
+        let taken = following.at.rip != next.instruction.next_ip();
+        retired.push(next.retired(taken, &following.at));
         next = following;
     }
     None

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use iced_x86::Instruction;
-use pmu_virt::{Feed, Privilege, VirtualPmu};
+use pmu_virt::{Feed, Privilege, VirtualBranches, VirtualPmu};
 
 use crate::count::fed::Fed;
 use crate::error::Error;
@@ -20,18 +20,23 @@ pub(crate) enum Stop {
 
 /// A source of events for one virtual processor.
 ///
-/// While a counter runs the processor calls [`enter`](Self::enter) before it runs the guest, and
+/// While a counter runs, the processor calls [`enter`](Self::enter) before it runs the guest, and
 /// [`leave`](Self::leave) afterwards, before it serves the guest's exit.
 pub(crate) trait Source {
     /// Returns the quantities that the source feeds.
     fn fed(&self) -> &Fed;
 
     /// Returns whether the source ever stops the guest after one instruction.
+    fn may_step(&self) -> bool {
+        false
+    }
+
+    /// Returns whether the source now stops the guest after each instruction.
     fn steps(&self) -> bool {
         false
     }
 
-    /// Prepares for a run of the guest while no counter runs.
+    /// Prepares for a run of the guest while nothing is counted or recorded.
     fn idle(&mut self) {}
 
     /// Notes an instruction that the monitor executed for the guest.
@@ -40,12 +45,14 @@ pub(crate) trait Source {
     /// Prepares for a run of the guest. Returns whether the guest is to stop after one instruction.
     fn enter(&mut self, guest: Guest<'_>, pmu: &VirtualPmu) -> Result<bool, Error>;
 
-    /// Adds the events of the guest's run to `happened`. Returns whether they are known; if not, nothing was added.
+    /// Adds the events of the guest's run to `happened`, and its taken branches to `branches`, as far as they are
+    /// known. Returns whether the events are known; if not, nothing was added.
     fn leave(
         &mut self,
         guest: Guest<'_>,
         stop: Stop,
         pmu: &mut VirtualPmu,
+        branches: &mut Option<VirtualBranches>,
         happened: &mut Feed,
     ) -> Result<bool, Error>;
 

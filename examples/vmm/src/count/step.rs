@@ -1,16 +1,16 @@
-//! `--count step`: instructions and branches, exactly, or reported as inexact. While a counter runs the guest is
-//! stopped after each instruction, which was decoded before.
+//! `--count step`: instructions and branches, exactly, or reported as inexact. While a counter runs, or branches
+//! are recorded, the guest is stopped after each instruction, which was decoded before.
 
 use core::time::Duration;
 
 use iced_x86::Instruction;
-use pmu_virt::{Feed, Privilege, VirtualPmu};
+use pmu_virt::{Feed, Privilege, VirtualBranches, VirtualPmu};
 
+use crate::count::branch;
 use crate::count::fed::Fed;
 use crate::count::quantity::Quantity;
-use crate::count::retired::{Next, Point, Retired, ahead, between};
 use crate::count::source::{Source, Stop};
-use crate::emulation::pvm;
+use crate::count::walk::Walk;
 use crate::error::Error;
 use crate::guest::Guest;
 
@@ -27,33 +27,12 @@ pub(crate) const QUANTITIES: [Quantity; 5] = [
 /// The source.
 pub(crate) struct Step {
     fed: Fed,
-    /// The instruction that the guest was about to execute when it was last entered.
-    ahead: Vec<Next>,
-    /// An instruction that the monitor executed for the guest, and that was not counted yet.
-    owed: Option<Retired>,
-    /// After an instruction in ring 3 kvm-pvm stopped for another reason, and the instruction's own stop is
-    /// still to come.
-    trap_pending: bool,
-    kvm_pvm: bool,
+    walk: Walk,
 }
 
 impl Step {
     pub(crate) fn new(fed: Fed) -> Self {
-        let kvm_pvm = pvm::is_there();
-        Self { fed, ahead: Vec::new(), owed: None, trap_pending: false, kvm_pvm }
-    }
-
-    fn add(&self, happened: &mut Feed, retired: &Retired) {
-        let mut add = |what| self.fed.add(happened, what, retired.privilege, 1);
-        add(Quantity::Instructions);
-        add(Quantity::Cycles);
-        add(Quantity::ReferenceCycles);
-        if retired.is_branch() {
-            add(Quantity::Branches);
-            if retired.taken {
-                add(Quantity::TakenBranches);
-            }
-        }
+        Self { fed, walk: Walk::new() }
     }
 }
 
@@ -62,26 +41,24 @@ impl Source for Step {
         &self.fed
     }
 
+    fn may_step(&self) -> bool {
+        true
+    }
+
     fn steps(&self) -> bool {
         true
     }
 
     fn idle(&mut self) {
-        (self.owed, self.trap_pending) = (None, false);
+        self.walk.idle();
     }
 
     fn executed(&mut self, instruction: Instruction, privilege: Privilege) {
-        self.owed = Some(Retired { instruction, privilege, taken: false });
+        self.walk.executed(instruction, privilege);
     }
 
     fn enter(&mut self, guest: Guest<'_>, _: &VirtualPmu) -> Result<bool, Error> {
-        let here = Point::new(guest.registers(), guest.system());
-        self.ahead = ahead(&guest, here, |code| self.kvm_pvm && pvm::has_no_stop(code));
-        if self.kvm_pvm
-            && let Some(frame) = self.ahead.iter().find_map(Next::frame_to_ring_3)
-        {
-            pvm::step_through_iret(guest, frame);
-        }
+        self.walk.enter(guest);
         Ok(true)
     }
 
@@ -92,18 +69,25 @@ impl Source for Step {
         guest: Guest<'_>,
         stop: Stop,
         _: &mut VirtualPmu,
+        branches: &mut Option<VirtualBranches>,
         happened: &mut Feed,
     ) -> Result<bool, Error> {
-        if let Some(owed) = self.owed.take() {
-            self.add(happened, &owed);
-        }
-        let here = Point::new(guest.registers(), guest.system());
-        let may_stay = stop == Stop::Ran || self.trap_pending;
-        let retired = between(&guest, &self.ahead, &here, may_stay);
-        retired.iter().flatten().for_each(|retired| self.add(happened, retired));
-        let some = retired.as_ref().is_some_and(|retired| !retired.is_empty());
-        self.trap_pending = self.kvm_pvm && here.is_user() && stop == Stop::Ran && some;
-        Ok(retired.is_some())
+        let Self { fed, walk } = self;
+        Ok(walk.leave(guest, stop, |retired| {
+            let mut add = |what| fed.add(happened, what, retired.privilege, 1);
+            add(Quantity::Instructions);
+            add(Quantity::Cycles);
+            add(Quantity::ReferenceCycles);
+            if retired.is_branch() {
+                add(Quantity::Branches);
+                if retired.taken {
+                    add(Quantity::TakenBranches);
+                }
+            }
+            if let (Some(branches), Some(branch)) = (branches.as_mut(), branch::taken(retired)) {
+                branches.record(&branch);
+            }
+        }))
     }
 
     /// Returns `None`: the monitor looks at the guest after each instruction anyway.

@@ -3,11 +3,13 @@
 use core::mem::zeroed;
 use core::time::Duration;
 
-use pmu_virt::{Feed, Privilege, VirtualPmu};
+use iced_x86::Instruction;
+use pmu_virt::{Feed, Privilege, VirtualBranches, VirtualPmu};
 
 use crate::count::fed::Fed;
 use crate::count::quantity::Quantity;
 use crate::count::source::{Source, Stop};
+use crate::count::stretch::Stretch;
 use crate::emulation::pvm;
 use crate::error::Error;
 use crate::guest::{self, Guest};
@@ -28,13 +30,25 @@ pub(crate) struct Time {
     counted: Duration,
     cycles: u64,
     instructions: u64,
-    /// Time in ring 3 that is not counted yet.
-    owed: Duration,
+    /// Time that is not counted yet, in ring 3 and in ring 0.
+    owed: [Duration; 2],
+    /// Steps before an overflow, while branches are recorded.
+    stretch: Stretch,
+    may_step: bool,
+}
+
+/// Place of a privilege in [`Time::owed`].
+const fn place(privilege: Privilege) -> usize {
+    match privilege {
+        Privilege::User => 0,
+        Privilege::Kernel => 1,
+    }
 }
 
 impl Time {
-    /// Creates the source; `megahertz` is the nominal frequency, `rate` the instructions per 1000 cycles.
-    pub(crate) fn new(fed: Fed, megahertz: u16, rate: u16) -> Self {
+    /// Creates the source; `megahertz` is the nominal frequency, `rate` the instructions per 1000 cycles. `may_step`: the
+    /// guest has branch records.
+    pub(crate) fn new(fed: Fed, megahertz: u16, rate: u16, may_step: bool) -> Self {
         Self {
             fed,
             frequency: u64::from(megahertz) * 1_000_000,
@@ -43,7 +57,9 @@ impl Time {
             counted: Duration::ZERO,
             cycles: 0,
             instructions: 0,
-            owed: Duration::ZERO,
+            owed: [Duration::ZERO; 2],
+            stretch: Stretch::new(),
+            may_step,
         }
     }
 
@@ -59,32 +75,37 @@ impl Time {
     /// another privilege where an exception or interrupt stopped the guest.
     ///
     /// An overflow in ring 3 is not found in the handler of another interrupt, since a sample would be of it: the
-    /// time from there on is owed until the guest is in ring 3.
+    /// time from there on is owed until the guest is in ring 3. No overflow is found while it is `held` for the branches
+    /// before it. Returns whether one was held.
     fn pass(
         &mut self,
         span: Duration,
         before: Privilege,
         now: impl FnOnce() -> Privilege,
+        held: bool,
         pmu: &mut VirtualPmu,
         happened: &mut Feed,
-    ) {
-        if before == Privilege::Kernel {
-            return self.count(span, before, happened);
+    ) -> bool {
+        let span = span + core::mem::take(&mut self.owed[place(before)]);
+        if before == Privilege::Kernel && !held {
+            self.count(span, before, happened);
+            return false;
         }
-        let span = span + core::mem::take(&mut self.owed);
-        let room = self.room(pmu);
-        let counted = if span > room && now() == Privilege::Kernel { room } else { span };
-        self.owed = span - counted;
+        let room = self.room(before, pmu);
+        let waits = span > room && (held || now() == Privilege::Kernel);
+        let counted = if waits { room } else { span };
+        self.owed[place(before)] = span - counted;
         self.count(counted, before, happened);
+        held && waits
     }
 
-    /// Returns the time in ring 3 in which no counter overflows.
-    fn room(&self, pmu: &mut VirtualPmu) -> Duration {
+    /// Returns the time at a privilege in which no counter overflows.
+    fn room(&self, privilege: Privilege, pmu: &mut VirtualPmu) -> Duration {
         let headroom = pmu.next_overflow();
         let left = self.fed.places().filter_map(|(what, place)| {
             let so_far =
                 if what == Quantity::Instructions { self.instructions } else { self.cycles };
-            let overflow = u128::from(so_far) + u128::from(headroom.of(place, Privilege::User)?);
+            let overflow = u128::from(so_far) + u128::from(headroom.of(place, privilege)?);
             let until = (overflow * 1_000_000_000).div_ceil(self.per_second(what).max(1).into());
             let until = until.saturating_sub(1).saturating_sub(self.counted.as_nanos());
             Some(Duration::from_nanos(u64::try_from(until).unwrap_or(u64::MAX)))
@@ -115,9 +136,28 @@ impl Source for Time {
         &self.fed
     }
 
-    fn enter(&mut self, _: Guest<'_>, _: &VirtualPmu) -> Result<bool, Error> {
+    fn may_step(&self) -> bool {
+        self.may_step
+    }
+
+    fn steps(&self) -> bool {
+        self.stretch.is_under_way()
+    }
+
+    fn idle(&mut self) {
+        self.stretch.end();
+    }
+
+    fn executed(&mut self, instruction: Instruction, privilege: Privilege) {
+        if self.stretch.is_under_way() {
+            self.stretch.executed(instruction, privilege);
+        }
+    }
+
+    fn enter(&mut self, guest: Guest<'_>, _: &VirtualPmu) -> Result<bool, Error> {
+        let step = self.stretch.enter(guest);
         self.entered = thread_time();
-        Ok(false)
+        Ok(step)
     }
 
     /// Adds the time since the last stop at the privilege at which the guest now stopped, or was interrupted: with
@@ -125,8 +165,9 @@ impl Source for Time {
     fn leave(
         &mut self,
         guest: Guest<'_>,
-        _: Stop,
+        stop: Stop,
         pmu: &mut VirtualPmu,
+        branches: &mut Option<VirtualBranches>,
         happened: &mut Feed,
     ) -> Result<bool, Error> {
         let span = thread_time().saturating_sub(self.entered);
@@ -136,15 +177,31 @@ impl Source for Time {
             true => Privilege::Kernel,
             false => guest::privilege(&system),
         };
-        self.pass(span, before, now, pmu, happened);
+        let recording = branches.as_mut().filter(|branches| branches.is_recording());
+        let Some(branches) = recording else {
+            self.stretch.end();
+            self.pass(span, before, now, false, pmu, happened);
+            return Ok(true);
+        };
+        self.stretch.leave(guest, stop, branches);
+        let complete = self.stretch.is_complete();
+        let held = self.pass(span, before, now, !complete, pmu, happened);
+        if complete {
+            self.stretch.end();
+        } else if held && !self.stretch.is_under_way() {
+            self.stretch.begin(before, branches);
+        }
         Ok(true)
     }
 
     fn due(&self, guest: Guest<'_>, pmu: &mut VirtualPmu) -> Option<Duration> {
         let privilege = guest::privilege(&guest.system());
+        if self.stretch.is_under_way() {
+            return self.stretch.due(guest);
+        }
         let due = self.fed.due(pmu, privilege, |what| self.per_second(what))?;
         // The owed time is past.
-        Some(if privilege == Privilege::User { due.saturating_sub(self.owed) } else { due })
+        Some(due.saturating_sub(self.owed[place(privilege)]))
     }
 }
 
@@ -170,7 +227,7 @@ mod tests {
         let fed = Fed::new(&QUANTITIES, pmu_virt::Vendor::Intel).unwrap();
         let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
         let pmu = VirtualPmu::new(configuration, fed.events).unwrap();
-        (Time::new(fed.clone(), megahertz, rate), Feed::new(&fed.events), pmu)
+        (Time::new(fed.clone(), megahertz, rate, false), Feed::new(&fed.events), pmu)
     }
 
     /// Programs counter `number` to interrupt after `missing` events.
@@ -193,7 +250,7 @@ mod tests {
     fn no_fraction_of_a_cycle_is_lost() {
         let (mut time, mut happened, mut pmu) = time(1500, 500);
         for _ in 0..1000 {
-            time.pass(Duration::from_nanos(1), USER, || USER, &mut pmu, &mut happened);
+            time.pass(Duration::from_nanos(1), USER, || USER, false, &mut pmu, &mut happened);
         }
         assert_eq!(counted(&time, &happened, USER), [1500, 1500, 750]);
         assert_eq!(counted(&time, &happened, KERNEL), [0; 3]);
@@ -213,23 +270,26 @@ mod tests {
             // A counter of the kernel's does not hold ring 3 up.
             arm(&mut pmu, 1, 0x3C | OS, 1);
             let span = |nanoseconds| Duration::from_nanos(nanoseconds);
-            time.pass(span(room + 5_000), USER, || KERNEL, &mut pmu, &mut happened);
+            time.pass(span(room + 5_000), USER, || KERNEL, false, &mut pmu, &mut happened);
             assert_eq!(
                 (counted(&time, &happened, USER)[2], time.owed),
-                (999, span(5_000)),
+                (999, [span(5_000), span(0)]),
                 "{megahertz} {rate}"
             );
             assert!(!pmu.advance_through(&mut happened).unwrap().pmi);
             // In ring 0 it stays owed, also when ring 3 was interrupted at once.
             for before in [KERNEL, USER] {
-                time.pass(span(0), before, || KERNEL, &mut pmu, &mut happened);
+                time.pass(span(0), before, || KERNEL, false, &mut pmu, &mut happened);
                 assert!(!pmu.advance_through(&mut happened).unwrap().pmi, "{before:?}");
             }
-            time.pass(span(0), USER, || USER, &mut pmu, &mut happened);
+            time.pass(span(0), USER, || USER, false, &mut pmu, &mut happened);
             assert!(pmu.advance_through(&mut happened).unwrap().pmi);
             let all =
                 u128::from(room + 5_000) * u128::from(megahertz) / 1000 * u128::from(rate) / 1000;
-            assert!(u128::from(time.instructions).abs_diff(all) <= 1 && time.owed.is_zero());
+            assert!(
+                u128::from(time.instructions).abs_diff(all) <= 1
+                    && time.owed == [Duration::ZERO; 2]
+            );
         }
     }
 
@@ -237,9 +297,11 @@ mod tests {
     fn a_counter_of_ring_0_overflows_in_ring_0() {
         let (mut time, mut happened, mut pmu) = time(1000, 1000);
         arm(&mut pmu, 0, 0x3C | 1 << 17, 1_000);
-        time.pass(Duration::from_nanos(5_000), USER, || KERNEL, &mut pmu, &mut happened);
-        assert!(!pmu.advance_through(&mut happened).unwrap().pmi && time.owed.is_zero());
-        time.pass(Duration::from_nanos(1_000), KERNEL, || KERNEL, &mut pmu, &mut happened);
+        time.pass(Duration::from_nanos(5_000), USER, || KERNEL, false, &mut pmu, &mut happened);
+        assert!(
+            !pmu.advance_through(&mut happened).unwrap().pmi && time.owed == [Duration::ZERO; 2]
+        );
+        time.pass(Duration::from_nanos(1_000), KERNEL, || KERNEL, false, &mut pmu, &mut happened);
         assert!(pmu.advance_through(&mut happened).unwrap().pmi);
     }
 }

@@ -6,7 +6,8 @@ use core::num::ParseIntError;
 use pmu_core::Snapshot;
 use pmu_core::raw_cpuid::native_cpuid::CpuIdReaderNative;
 use pmu_virt::{
-    AmdConfiguration, AmdCounters, Configuration, ConfigurationError, IntelConfiguration, Vendor,
+    AmdConfiguration, AmdCounters, BranchConfiguration, BranchConfigurationError, Configuration,
+    ConfigurationError, IntelConfiguration, Vendor, VirtualBranches,
 };
 
 /// Reason why a SPEC names no PMU.
@@ -28,6 +29,22 @@ pub(crate) enum SpecError {
     Counters { key: &'static str, count: u8 },
     /// The parts contradict each other.
     Impossible(ConfigurationError),
+    /// The PMU cannot have branch records.
+    Branches(BranchConfigurationError),
+}
+
+/// The guest's PMU, and its branch records if it has any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GuestPmu {
+    pub(crate) counters: Configuration,
+    pub(crate) branches: Option<BranchConfiguration>,
+}
+
+impl GuestPmu {
+    /// Returns the branch records of a processor after reset, beside counters of this configuration.
+    pub(crate) fn records(&self, counters: &Configuration) -> Option<VirtualBranches> {
+        self.branches.and_then(|branches| VirtualBranches::new(counters, branches).ok())
+    }
 }
 
 impl fmt::Display for SpecError {
@@ -41,6 +58,7 @@ impl fmt::Display for SpecError {
             Self::Value { key, value, error } => write!(f, "{key}={value}: {error}"),
             Self::Counters { key, count } => write!(f, "{key}={count}: at most 8 counters"),
             Self::Impossible(error) => write!(f, "there is no such PMU: {error}"),
+            Self::Branches(error) => write!(f, "lbr: {error}"),
         }
     }
 }
@@ -48,17 +66,35 @@ impl fmt::Display for SpecError {
 impl core::error::Error for SpecError {}
 
 /// Returns the PMU that `spec` names.
-pub(crate) fn parse(spec: &str) -> Result<Configuration, SpecError> {
+pub(crate) fn parse(spec: &str) -> Result<GuestPmu, SpecError> {
     let (vendor, keys) = spec.split_once(':').unwrap_or((spec, ""));
-    let mut keys = keys.split(',').filter(|key| !key.is_empty());
-    let configuration = match vendor {
+    let lbr = keys.split(',').any(|key| key == "lbr");
+    let mut keys = keys.split(',').filter(|key| !key.is_empty() && *key != "lbr");
+    let counters = match vendor {
         "none" => Configuration::hidden(hidden(keys)?),
         "intel" => intel(keys)?,
         "amd" => amd(keys.next().unwrap_or_default(), keys)?,
         _ => return Err(SpecError::Vendor(vendor.into())),
     };
-    configuration.check().map_err(SpecError::Impossible)?;
-    Ok(configuration)
+    counters.check().map_err(SpecError::Impossible)?;
+    let branches = lbr.then(|| branches(&counters));
+    if let Some(branches) = branches {
+        VirtualBranches::new(&counters, branches).map_err(SpecError::Branches)?;
+    }
+    Ok(GuestPmu { counters, branches })
+}
+
+/// Returns the branch records of a processor with these counters: 32 on Intel, 16 on AMD.
+fn branches(counters: &Configuration) -> BranchConfiguration {
+    match counters {
+        Configuration::Intel(_) => {
+            BranchConfiguration::ARCHITECTURAL.with_architectural(|branches| {
+                // Nothing tells the monitor of mispredictions, cycles and the counters' events.
+                (branches.mispredictions, branches.cycles, branches.counters) = (false, false, 0);
+            })
+        }
+        _ => BranchConfiguration::AMD,
+    }
 }
 
 /// Returns the vendor of a guest without a PMU: the named one, or the host's.
@@ -166,22 +202,44 @@ fn flag(key: &'static str, value: Option<&str>) -> Result<bool, SpecError> {
 mod tests {
     use super::*;
 
+    /// Returns the PMU that a spec without branch records names.
+    fn named(spec: &str) -> Result<Configuration, SpecError> {
+        let GuestPmu { counters, branches } = parse(spec)?;
+        assert_eq!(branches, None, "{spec}");
+        Ok(counters)
+    }
+
+    #[test]
+    fn lbr_adds_32_branch_records_on_intel_and_16_on_amd() {
+        for (spec, depth) in [("intel:lbr,version=5", 32), ("intel:lbr", 32), ("amd:v2,lbr", 16)] {
+            let pmu = parse(spec).unwrap();
+            assert_eq!(pmu.records(&pmu.counters).map(|records| records.depth()), Some(depth));
+        }
+        for (spec, why) in [
+            ("intel:version=3,lbr", "lbr: architectural branch records in version 3 of the PMU"),
+            ("amd:core,lbr", "lbr: AMD's branch records without PerfMonV2"),
+            ("none:amd,lbr", "lbr: the PMU is another vendor's, or hidden"),
+        ] {
+            assert_eq!(parse(spec).unwrap_err().to_string(), why, "{spec}");
+        }
+    }
+
     #[test]
     fn the_documented_specs_name_these_pmus() {
         let full = IntelConfiguration::new(4, 8, 3);
         assert_eq!(
-            parse("intel:version=4,gp=8,fixed=3,width=48,full-width"),
+            named("intel:version=4,gp=8,fixed=3,width=48,full-width"),
             Ok(Configuration::Intel(full))
         );
-        assert_eq!(parse("amd:legacy"), Ok(Configuration::Amd(AmdConfiguration::LEGACY)));
-        assert_eq!(parse("amd:core"), Ok(Configuration::Amd(AmdConfiguration::CORE_EXTENSION)));
+        assert_eq!(named("amd:legacy"), Ok(Configuration::Amd(AmdConfiguration::LEGACY)));
+        assert_eq!(named("amd:core"), Ok(Configuration::Amd(AmdConfiguration::CORE_EXTENSION)));
         assert_eq!(
-            parse("amd:v2,counters=5"),
+            named("amd:v2,counters=5"),
             Ok(Configuration::Amd(AmdConfiguration::perf_mon_v2(5)))
         );
-        assert_eq!(parse("none"), Ok(Configuration::hidden(host_vendor())));
-        assert_eq!(parse("none:intel"), Ok(Configuration::hidden(Vendor::Intel)));
-        assert_eq!(parse("none:amd"), Ok(Configuration::hidden(Vendor::Amd)));
+        assert_eq!(named("none"), Ok(Configuration::hidden(host_vendor())));
+        assert_eq!(named("none:intel"), Ok(Configuration::hidden(Vendor::Intel)));
+        assert_eq!(named("none:amd"), Ok(Configuration::hidden(Vendor::Amd)));
         let odd = IntelConfiguration::new(5, 0, 0).with(|intel| {
             intel.general = 0b101;
             intel.fixed = 0b11;
@@ -193,7 +251,7 @@ mod tests {
             intel.extended_leaf = true;
         });
         assert_eq!(
-            parse(
+            named(
                 "intel:version=5,gp-mask=0x5,fixed=2,gp-width=40,fixed-width=32,events=0x21,\
                  any-thread,extended-leaf"
             ),
@@ -203,9 +261,9 @@ mod tests {
             intel.full_width_writes = false;
             intel.transactional = true;
         });
-        assert_eq!(parse("intel:transactional"), Ok(Configuration::Intel(qualified)));
+        assert_eq!(named("intel:transactional"), Ok(Configuration::Intel(qualified)));
         let qualified = AmdConfiguration::LEGACY.with(|amd| amd.guest_host = true);
-        assert_eq!(parse("amd:legacy,guest-host"), Ok(Configuration::Amd(qualified)));
+        assert_eq!(named("amd:legacy,guest-host"), Ok(Configuration::Amd(qualified)));
         let sixth = IntelConfiguration::new(6, 4, 3).with(|intel| {
             intel.full_width_writes = false;
             intel.unit_mask_2 = true;
@@ -213,7 +271,7 @@ mod tests {
             intel.rdpmc_user_disable = true;
         });
         assert_eq!(
-            parse("intel:version=6,unit-mask-2,equal,rdpmc-user-disable"),
+            named("intel:version=6,unit-mask-2,equal,rdpmc-user-disable"),
             Ok(Configuration::Intel(sixth))
         );
     }

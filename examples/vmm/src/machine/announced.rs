@@ -1,11 +1,12 @@
 //! The PMU that the guest gets: the command line's, without events that are not fed; and the messages about it.
 
 use kvm_bindings::CpuId;
-use pmu_virt::Configuration;
+use pmu_virt::{BranchConfiguration, Configuration};
 
 use crate::boot::image::Image;
 use crate::count::quantity::Quantity;
 use crate::emulation::{offered, pvm};
+use crate::guest_pmu::spec::GuestPmu;
 use crate::messages::say;
 use crate::options::{Count, Options};
 
@@ -46,6 +47,19 @@ pub(crate) fn with_qualifiers_of(configuration: Configuration, seen: &CpuId) -> 
         Configuration::Amd(amd) => Configuration::Amd(amd.with(|amd| amd.guest_host = true)),
         hidden => hidden,
     }
+}
+
+/// Returns the guest's PMU with the legacy branch records of Skylake, if the PMU has architectural ones that this KVM
+/// does not show: kvm-pvm clears the bit that declares these.
+pub(crate) fn with_records_of(guest_pmu: GuestPmu, seen: &CpuId) -> Option<GuestPmu> {
+    // Leaf 7, EDX: 19 architectural branch records.
+    let shown = offered::leaf(seen, 7, 0)[3] >> 19 & 1 != 0;
+    let architectural = matches!(guest_pmu.branches, Some(BranchConfiguration::Architectural(_)));
+    if shown || !architectural {
+        return None;
+    }
+    say(&"this KVM hides architectural branch records: the guest gets those of Skylake");
+    Some(GuestPmu { branches: Some(BranchConfiguration::Legacy { format: 5 }), ..guest_pmu })
 }
 
 /// Prints the source of each event, so that none is mistaken for another.

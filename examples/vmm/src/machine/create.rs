@@ -8,7 +8,7 @@ use kvm_bindings::{
     KVM_PMU_CAP_DISABLE, kvm_enable_cap, kvm_pit_config, kvm_userspace_memory_region,
 };
 use kvm_ioctls::{Kvm, VcpuFd, VmFd};
-use pmu_virt::Configuration;
+use pmu_virt::{Configuration, VirtualBranches};
 use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
 
 use crate::emulation::pvm;
@@ -79,19 +79,22 @@ fn memory(vm: &VmFd, size: u64) -> Result<GuestMemoryMmap, Error> {
     Ok(memory)
 }
 
-/// Creates a processor, with its CPUID.
-pub(crate) fn vcpu(
-    vm: &VmFd,
+/// Creates a processor.
+pub(crate) fn vcpu(vm: &VmFd, number: u8) -> Result<VcpuFd, Error> {
+    vm.create_vcpu(number.into()).map_err(Error::kvm("KVM_CREATE_VCPU"))
+}
+
+/// Sets a processor's CPUID.
+pub(crate) fn set_cpuid(
+    vcpu: &VcpuFd,
     options: &Options,
-    pmu: &Configuration,
+    pmu: (&Configuration, &Option<VirtualBranches>),
     supported: &CpuId,
     number: u8,
-) -> Result<VcpuFd, Error> {
-    let vcpu = vm.create_vcpu(number.into()).map_err(Error::kvm("KVM_CREATE_VCPU"))?;
+) -> Result<(), Error> {
     let frequency = (options.count == Count::Time).then_some(options.frequency);
     let time_stamp = vcpu.get_tsc_khz().ok();
     let answers =
         guest_cpuid::answers(supported, pmu, frequency, time_stamp, number, options.cpus)?;
-    vcpu.set_cpuid2(&answers).map_err(Error::kvm("KVM_SET_CPUID2"))?;
-    Ok(vcpu)
+    vcpu.set_cpuid2(&answers).map_err(Error::kvm("KVM_SET_CPUID2"))
 }

@@ -10,14 +10,14 @@ use std::time::Instant;
 
 use kvm_bindings::KVM_MAX_CPUID_ENTRIES;
 use kvm_ioctls::Kvm;
-use pmu_virt::Configuration;
 
 use crate::boot::image::{Image, Request};
 use crate::boot::mptable;
 use crate::count::choice::Choice;
 use crate::error::Error;
-use crate::machine::announced::{announce, with_events_of, with_qualifiers_of};
-use crate::machine::create::{machine, vcpu};
+use crate::guest_pmu::spec::GuestPmu;
+use crate::machine::announced::{announce, with_events_of, with_qualifiers_of, with_records_of};
+use crate::machine::create::{machine, set_cpuid, vcpu};
 use crate::machine::start::set_start;
 use crate::machine::thread::{Plan, ProcessorThread, Verdict, spawn};
 use crate::messages::{print, say};
@@ -38,13 +38,13 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Creates the machine, runs it, and prints the statistics that the options request.
 pub(crate) fn run(
     options: &Options,
-    configuration: Configuration,
+    mut guest_pmu: GuestPmu,
     image: &Image<'_>,
     request: &Request<'_>,
     timeout: Option<Duration>,
 ) -> Verdict {
-    let choice = Choice::of(options)?;
-    let pmu = with_events_of(configuration, &choice.quantities);
+    let choice = Choice::of(options, guest_pmu.branches.is_some())?;
+    let pmu = with_events_of(guest_pmu.counters, &choice.quantities);
     announce(options, &pmu, &choice.quantities, image);
     kick::install().map_err(Error::system("sigaction"))?;
     let kvm = Kvm::new().map_err(|error| Error::NoKvm(error.into()))?;
@@ -60,12 +60,22 @@ pub(crate) fn run(
         .map_err(Error::kvm("KVM_GET_SUPPORTED_CPUID"))?;
     let mut vcpus = Vec::new();
     for number in 0..options.cpus {
-        let pmu = options.deviation.map_or(pmu, |one| one.configuration(pmu, number));
-        vcpus.push(vcpu(&machine.vm, options, &pmu, &supported, number)?);
+        vcpus.push(vcpu(&machine.vm, number)?);
     }
     set_start(&vcpus[0], start, options.x2apic)?;
-    // As the guest sees it: kvm-pvm adds bits of the host's.
-    let seen = vcpus[0].get_cpuid2(KVM_MAX_CPUID_ENTRIES).map_err(Error::kvm("KVM_GET_CPUID2"))?;
+    let show = |guest_pmu: GuestPmu| {
+        for (number, vcpu) in (0..).zip(&vcpus) {
+            let pmu = options.deviation.map_or(pmu, |one| one.configuration(pmu, number));
+            set_cpuid(vcpu, options, (&pmu, &guest_pmu.records(&pmu)), &supported, number)?;
+        }
+        // As the guest sees it: kvm-pvm adds bits of the host's.
+        vcpus[0].get_cpuid2(KVM_MAX_CPUID_ENTRIES).map_err(Error::kvm("KVM_GET_CPUID2"))
+    };
+    let mut seen = show(guest_pmu)?;
+    if let Some(other) = with_records_of(guest_pmu, &seen) {
+        guest_pmu = other;
+        seen = show(guest_pmu)?;
+    }
     let pmu = with_qualifiers_of(pmu, &seen);
 
     let (sender, receiver) = channel();
@@ -76,6 +86,7 @@ pub(crate) fn run(
             let plan = Plan {
                 number,
                 pmu,
+                branches: guest_pmu.records(&pmu),
                 seen: seen.clone(),
                 choice: choice.clone(),
                 inverted: options.invert,

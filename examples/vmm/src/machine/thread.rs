@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle};
 
 use kvm_bindings::CpuId;
 use kvm_ioctls::VcpuFd;
-use pmu_virt::{Configuration, VirtualPmu};
+use pmu_virt::{Configuration, VirtualBranches, VirtualPmu};
 
 use crate::count::choice::Choice;
 use crate::error::Error;
@@ -27,6 +27,7 @@ pub(crate) type Verdict = Result<End, Error>;
 pub(crate) struct Plan {
     pub(crate) number: u8,
     pub(crate) pmu: Configuration,
+    pub(crate) branches: Option<VirtualBranches>,
     pub(crate) seen: CpuId,
     pub(crate) choice: Choice,
     pub(crate) inverted: Option<Inverted>,
@@ -47,13 +48,14 @@ pub(crate) fn spawn(
             let mut pmu = pmu.map_err(Error::internal)?;
             let deviating = Deviating::new(plan.deviation, &mut pmu);
             let (stats, debugging) = (Stats::default(), Debugging::default());
-            let Plan { seen, inverted, .. } = plan;
+            let Plan { seen, inverted, branches, .. } = plan;
             Ok(Processor {
                 number,
                 machine,
                 vcpu,
                 seen,
                 pmu,
+                branches,
                 source,
                 debugging,
                 stats,

@@ -118,7 +118,7 @@ impl Processor {
         let handler = |vector, wanted: bool| guest.handler(&system, vector).filter(|_| wanted);
         let debugging = Debugging {
             breakpoint: handler(rdpmc::GENERAL_PROTECTION, self.machine.has_pmu),
-            trap: handler(pvm::DEBUG, kvm_pvm && self.source.steps()),
+            trap: handler(pvm::DEBUG, kvm_pvm && self.source.may_step()),
             page_fault: handler(pvm::PAGE_FAULT, kvm_pvm),
             ..self.debugging
         };

@@ -10,7 +10,7 @@ use crate::vcpu::msr;
 impl Processor {
     /// Executes RDMSR. `None`: #GP.
     pub(crate) fn read(&mut self, address: u32) -> Option<u64> {
-        let value = match self.pmu.read(address) {
+        let value = match self.pmu.read_beside(&self.branches, address) {
             Read::Value(value) => Some(value),
             Read::Shared { value, mask } => {
                 msr::read(&self.vcpu, address).map(|own| own & !mask | value)
@@ -28,7 +28,7 @@ impl Processor {
             return answer;
         }
         // The processor's part of a shared register comes first, since it can be undone.
-        let before = match self.pmu.read(address) {
+        let before = match self.pmu.read_beside(&self.branches, address) {
             Read::Shared { mask, .. } => {
                 let before = msr::read(&self.vcpu, address)?;
                 msr::write(&self.vcpu, address, before & mask | value & !mask)?;
@@ -36,7 +36,7 @@ impl Processor {
             }
             _ => None,
         };
-        match self.pmu.write(address, value).answer {
+        match self.pmu.write_beside(&mut self.branches, address, value).answer {
             Write::Done | Write::Shared { .. } => Some(()),
             Write::Unhandled => msr::write(&self.vcpu, address, value),
             Write::GeneralProtection => {

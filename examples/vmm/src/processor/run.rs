@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use pmu_virt::Feed;
+use pmu_virt::{Feed, GuestFacility, VirtualBranches};
 
 use crate::count::source::Stop;
 use crate::error::Error;
@@ -47,7 +47,8 @@ impl Processor {
         };
         let mut happened = Feed::new(self.pmu.events());
         while !self.machine.is_stopping() {
-            let counting = self.pmu.running().next().is_some();
+            let recording = self.branches.as_ref().is_some_and(VirtualBranches::is_recording);
+            let counting = self.pmu.running().next().is_some() || recording && self.source.steps();
             let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
             let due = if counting { self.source.due(guest, &mut self.pmu) } else { None };
             let due = if self.deviating.looks() { Some(LOOK) } else { due };
@@ -75,10 +76,19 @@ impl Processor {
                     _ => Stop::Ran,
                 };
                 let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
-                if !self.source.leave(guest, stop, &mut self.pmu, &mut happened)? {
+                if !self.source.leave(
+                    guest,
+                    stop,
+                    &mut self.pmu,
+                    &mut self.branches,
+                    &mut happened,
+                )? {
                     self.stats.unreconciled(phase);
                 }
-                self.pmu.advance_through(&mut happened).expect("the feed is of the PMU's events");
+                let advanced = self.pmu.advance_through(&mut happened);
+                if advanced.expect("the feed is of the PMU's events").pmi {
+                    self.branches.pmi_raised();
+                }
                 self.deliver_pmi(phase)?;
             }
             if self.deviating.looks() {
@@ -112,6 +122,7 @@ impl Processor {
         self.vcpu.set_kvm_immediate_exit(0);
         power_up.restore(&mut self.vcpu)?;
         self.pmu.reset();
+        self.branches.reset();
         self.source.idle();
         self.debug(Debugging::default())
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kvm_bindings::CpuId;
 use kvm_ioctls::VcpuFd;
-use pmu_virt::VirtualPmu;
+use pmu_virt::{VirtualBranches, VirtualPmu};
 
 use crate::count::source::Source;
 use crate::guest_pmu::deviating::Deviating;
@@ -20,6 +20,7 @@ pub(crate) struct Processor {
     /// CPUID as the guest sees it.
     pub(crate) seen: CpuId,
     pub(crate) pmu: VirtualPmu,
+    pub(crate) branches: Option<VirtualBranches>,
     pub(crate) source: Box<dyn Source>,
     pub(crate) debugging: Debugging,
     pub(crate) stats: Stats,

@@ -1,13 +1,15 @@
 //! The guest's CPUID: KVM's own answer, the processor's place in the topology, and the PMU.
 
 use kvm_bindings::{CpuId, KVM_CPUID_FLAG_SIGNIFCANT_INDEX, kvm_cpuid_entry2};
-use pmu_virt::{AmdCounters, Configuration, Vendor};
+use pmu_virt::{
+    AmdCounters, BranchConfiguration, Configuration, GuestFacility, Vendor, VirtualBranches,
+};
 
 use crate::error::Error;
 
 /// Leaves that concern the PMU, whether KVM has them or not, and their number of sub-leaves.
-const LEAVES: [(u32, u32); 6] =
-    [(0x0A, 1), (0x23, 4), (7, 2), (0x8000_0000, 1), (0x8000_0001, 1), (0x8000_0022, 1)];
+const LEAVES: [(u32, u32); 7] =
+    [(0x0A, 1), (0x1C, 1), (0x23, 4), (7, 2), (0x8000_0000, 1), (0x8000_0001, 1), (0x8000_0022, 1)];
 
 /// Leaf 0x15: the time-stamp counter's frequency, as a multiple of a crystal's, which the local APIC's timer counts.
 const TIME_STAMP: u32 = 0x15;
@@ -16,6 +18,9 @@ const CRYSTAL_HERTZ: u32 = 1_000_000_000;
 /// Leaf 0x8000_0005, ECX and EDX, of an AMD guest of another vendor's host: first caches of 32 KiB, with 8 ways and
 /// lines of 64 bytes, as Zen 4's. APM vol. 3, CPUID, "L1 Cache and TLB Information".
 const FIRST_CACHE: u32 = 32 << 24 | 8 << 16 | 1 << 8 | 64;
+/// Leaf 1, EAX, of processors with architectural branch records, and with those of format 5.
+const SAPPHIRE_RAPIDS: u32 = 0x0008_06F8;
+const SKYLAKE: u32 = 0x0005_06E3;
 /// Leaf 0x16: the nominal frequency in MHz.
 const FREQUENCY: u32 = 0x16;
 
@@ -25,7 +30,7 @@ const FREQUENCY: u32 = 0x16;
 /// counter in kHz. Linux takes one for the other where an Intel processor does not give both.
 pub(crate) fn answers(
     supported: &CpuId,
-    pmu: &Configuration,
+    (pmu, branches): (&Configuration, &Option<VirtualBranches>),
     frequency: Option<u16>,
     time_stamp: Option<u32>,
     number: u8,
@@ -78,7 +83,15 @@ pub(crate) fn answers(
                     entry.ebx & 0xFFFF | u32::from(number) << 24 | u32::from(processors) << 16;
                 // EDX: 28 HTT, more than one logical processor in the package.
                 entry.edx = entry.edx & !(1 << 28) | u32::from(processors > 1) << 28;
-                entry.eax = signature(pmu, entry.eax, foreign);
+                entry.eax = match branches {
+                    // Drivers go by the model for what else the records have.
+                    Some(branches) => match branches.configuration() {
+                        BranchConfiguration::Architectural(_) => SAPPHIRE_RAPIDS,
+                        BranchConfiguration::Legacy { .. } => SKYLAKE,
+                        _ => signature(pmu, entry.eax, foreign),
+                    },
+                    None => signature(pmu, entry.eax, foreign),
+                };
             }
             // EAX: 31:26 cores in the package, 25:14 threads that share the cache.
             4 if entry.eax & 0x1F != 0 => {
@@ -100,8 +113,9 @@ pub(crate) fn answers(
             [entry.ebx, entry.edx, entry.ecx] = vendor(entry.function, pmu.vendor());
         }
         let given = [entry.eax, entry.ebx, entry.ecx, entry.edx];
-        [entry.eax, entry.ebx, entry.ecx, entry.edx] =
-            pmu.cpuid(entry.function, entry.index, given);
+        if let Some(leaf) = pmu.cpuid_leaf(entry.function, entry.index) {
+            [entry.eax, entry.ebx, entry.ecx, entry.edx] = branches.cpuid(leaf).apply(given);
+        }
     }
     CpuId::from_entries(&entries).map_err(|_| Error::Kvm {
         operation: "CPUID",
@@ -155,8 +169,7 @@ fn signature(pmu: &Configuration, own: u32, foreign: bool) -> u32 {
         },
         _ if !foreign => own,
         other if other.vendor() == Vendor::Amd => 0x00A6_0F12,
-        // Skylake.
-        _ => 0x0005_06E3,
+        _ => SKYLAKE,
     }
 }
 
@@ -181,7 +194,7 @@ mod tests {
             kvm_cpuid_entry2 { function: 1, eax, ..Default::default() },
         ])
         .unwrap();
-        let answers = answers(&host, &pmu, None, None, 0, 1).unwrap();
+        let answers = answers(&host, (&pmu, &None), None, None, 0, 1).unwrap();
         answers.as_slice().iter().find(|entry| entry.function == 1).unwrap().eax
     }
 
@@ -218,7 +231,7 @@ mod tests {
             let host = kvm_cpuid_entry2 { eax: 0x0D, ebx, edx, ecx, ..entry(0) };
             let host =
                 CpuId::from_entries(&[host, entry(0x8000_0005), entry(0x8000_0008)]).unwrap();
-            let answers = answers(&host, &pmu, None, None, 0, 1).unwrap();
+            let answers = answers(&host, (&pmu, &None), None, None, 0, 1).unwrap();
             let leaf = |function| answers.as_slice().iter().find(|one| one.function == function);
             (leaf(0x8000_0005).unwrap().edx, leaf(0x8000_0008).unwrap().ebx)
         };
@@ -234,7 +247,7 @@ mod tests {
         let host =
             CpuId::from_entries(&[kvm_cpuid_entry2 { eax: 0x0D, ..Default::default() }]).unwrap();
         let leaf = |pmu, time_stamp| {
-            let answers = answers(&host, &pmu, Some(1000), time_stamp, 0, 1).unwrap();
+            let answers = answers(&host, (&pmu, &None), Some(1000), time_stamp, 0, 1).unwrap();
             let highest = answers.as_slice().iter().find(|entry| entry.function == 0).unwrap().eax;
             let leaf = answers.as_slice().iter().find(|entry| entry.function == 0x15).copied();
             (highest, leaf)

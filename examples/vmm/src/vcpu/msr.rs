@@ -11,7 +11,7 @@ pub(crate) const MARKED: u32 = 0x4B56_4D06;
 
 /// The PMU's registers of both vendors, by first number and count, including those that a guest looks
 /// for and does not find. SDM vol. 4; APM vol. 2, "Performance Monitoring Counter MSRs".
-const RANGES: [(u32, u32); 12] = [
+const RANGES: [(u32, u32); 16] = [
     (0x0C1, 8),
     (0x186, 8),
     (0x1A0, 1),
@@ -19,10 +19,16 @@ const RANGES: [(u32, u32); 12] = [
     (0x300, 0x100),
     (0x4C1, 8),
     (0x600, 1),
+    // Branch records: INFO; control and depth; FROM and TO.
+    (0x1200, 0x20),
+    (0x14CE, 2),
+    (0x1500, 0x120),
     (0x1900, 0xC0),
+    (0xC000_010E, 2),
     (0xC000_0300, 4),
     (0xC001_0000, 8),
-    (0xC001_0200, 16),
+    // The counters of the core extension, and branch records from 0xC001_0300 on.
+    (0xC001_0200, 0x120),
     (MARKED, 1),
 ];
 
@@ -30,7 +36,7 @@ const RANGES: [(u32, u32); 12] = [
 const SHARED: [u32; 2] = [0x1A0, 0x1D9];
 
 /// Bitmap without allowed accesses: zeros, one bit per register.
-const NONE_ALLOWED: [u8; 0x100 / 8] = [0; 0x100 / 8];
+const NONE_ALLOWED: [u8; 0x120 / 8] = [0; 0x120 / 8];
 
 /// Sends the guest's accesses to the PMU's registers to the monitor.
 pub(crate) fn intercept(vm: &VmFd) -> Result<(), Error> {
