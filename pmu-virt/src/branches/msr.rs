@@ -30,7 +30,7 @@ impl GuestFacility for VirtualBranches {
             Some(Register::Status | Register::Capabilities) if writer == Writer::Guest => {
                 Written::UNHANDLED
             }
-            Some(register) => self.judge(register, value),
+            Some(register) => self.judge(writer, register, value),
         }
     }
 
@@ -106,13 +106,13 @@ impl VirtualBranches {
     }
 
     /// Returns the answer to a write of the records' bits of a register.
-    pub(crate) fn judge(&self, register: Register, value: u64) -> Written {
+    pub(crate) fn judge(&self, writer: Writer, register: Register, value: u64) -> Written {
         let mask = self.owned(register);
         let illegal = match register {
             _ if self.is_beyond(register) => return Written::REFUSED,
             Register::Depth if !self.has_depth(value) => u64::MAX,
             Register::Capabilities => (value ^ self.format()) & mask,
-            _ => value & mask & !self.legal(register) | self.wrong_sign(register, value),
+            _ => value & mask & !self.legal(register) | self.wrong_sign(writer, register, value),
         };
         let amd = matches!(self.configuration, BranchConfiguration::Amd(_));
         // AMD's reserved bits are dropped, but for those of a freeze that the processor lacks.
@@ -195,7 +195,7 @@ impl VirtualBranches {
                     value == 0
                         || !absent
                             && (amd || value & !self.legal(register) == 0)
-                            && self.wrong_sign(register, value) == 0
+                            && self.wrong_sign(Writer::Host, register, value) == 0
                 })
             })
     }

@@ -3,6 +3,7 @@
 use crate::branches::configuration::{BranchConfiguration, MAX_RECORDS};
 use crate::branches::format::{RESERVED, info_bits};
 use crate::branches::virtual_branches::{DEBUG_FREEZE, DEBUG_LBR, VirtualBranches};
+use crate::pmu::facility::Writer;
 
 /// A register of branch records, or one that they share with the PMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -235,14 +236,16 @@ impl VirtualBranches {
     }
 
     /// Returns the bits by which an address in a word of a record is not canonical in 57 bits; 0 if it is, or the word
-    /// has no address that a write checks.
-    pub(crate) const fn wrong_sign(&self, register: Register, value: u64) -> u64 {
+    /// has no address that a write checks. The host restores what the processor has recorded, which in format 4 a guest
+    /// cannot write.
+    pub(crate) const fn wrong_sign(&self, writer: Writer, register: Register, value: u64) -> u64 {
         // The lowest bit above the sign that is not part of the address.
         let end = match (register, self.configuration) {
             (Register::From(_), BranchConfiguration::Legacy { format: 3 | 6 }) => 63,
-            (Register::From(_), BranchConfiguration::Legacy { format: 4 }) => {
-                if self.transactional { 61 } else { 63 }
-            }
+            (Register::From(_), BranchConfiguration::Legacy { format: 4 }) => match writer {
+                Writer::Guest if !self.transactional => 63,
+                _ => 61,
+            },
             (Register::To(_), BranchConfiguration::Legacy { format: 6 }) => return 0,
             (Register::From(_) | Register::To(_), BranchConfiguration::Amd(_)) => return 0,
             (Register::From(_) | Register::To(_), _) => 64,

@@ -1,6 +1,7 @@
 //! The software PMU: the manuals' rules, one test each, and a naive model on random programs.
 
 mod amd;
+mod branches;
 mod bytes;
 mod hidden;
 mod host;
@@ -9,6 +10,7 @@ mod intel_counting;
 mod mock;
 mod model;
 mod naive;
+mod naive_branches;
 mod overflow;
 mod running;
 mod version_6;

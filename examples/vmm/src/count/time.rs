@@ -46,8 +46,8 @@ const fn place(privilege: Privilege) -> usize {
 }
 
 impl Time {
-    /// Creates the source; `megahertz` is the nominal frequency, `rate` the instructions per 1000 cycles. `may_step`: the
-    /// guest has branch records.
+    /// Creates the source; `megahertz` is the nominal frequency, `rate` the instructions per 1000 cycles. `may_step`:
+    /// the guest has branch records.
     pub(crate) fn new(fed: Fed, megahertz: u16, rate: u16, may_step: bool) -> Self {
         Self {
             fed,
@@ -75,8 +75,8 @@ impl Time {
     /// another privilege where an exception or interrupt stopped the guest.
     ///
     /// An overflow in ring 3 is not found in the handler of another interrupt, since a sample would be of it: the
-    /// time from there on is owed until the guest is in ring 3. No overflow is found while it is `held` for the branches
-    /// before it. Returns whether one was held.
+    /// time from there on is owed until the guest is in ring 3. No overflow is found while overflows are `held` for the
+    /// branches before them. Returns whether one was held.
     fn pass(
         &mut self,
         span: Duration,
