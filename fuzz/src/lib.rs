@@ -20,6 +20,7 @@ pub mod profile_symbols;
 pub mod source_list;
 pub mod trace_file;
 pub mod trace_record;
+pub mod virt_branches;
 pub mod virt_cpuid;
 pub mod virt_filter;
 pub mod virt_model;
@@ -49,7 +50,7 @@ use vmm::{boot, error, guest, guest_pmu, instruction};
 pub type Target = fn(&[u8]);
 
 /// The targets by name.
-pub const TARGETS: [(&str, Target); 24] = [
+pub const TARGETS: [(&str, Target); 25] = [
     ("control_area", control_area::run),
     ("cpuid_claim", cpuid_claim::run),
     ("cpuid_dump", cpuid_dump::run),
@@ -67,6 +68,7 @@ pub const TARGETS: [(&str, Target); 24] = [
     ("source_list", source_list::run),
     ("trace_file", trace_file::run),
     ("trace_record", trace_record::run),
+    ("virt_branches", virt_branches::run),
     ("virt_cpuid", virt_cpuid::run),
     ("virt_filter", virt_filter::run),
     ("virt_model", virt_model::run),

@@ -46,7 +46,7 @@ const FREEZE_COUNTERS: u64 = 1 << 12;
 const LBR_FROZEN: u64 = 1 << 58;
 /// IA32_DEBUGCTL: bits of the PMU, LBR, TR, BTS and what belongs to them.
 const DEBUGCTL_OF_PMU: u64 = 0x7FC1;
-/// What a status of version 4 has, with 4 general and 3 fixed counters.
+/// The status of version 4, with 4 general and 3 fixed counters.
 const STATUS: u64 = 0x7C80_0007_0000_000F;
 
 /// Returns a valid processor from any words.
@@ -115,7 +115,7 @@ impl Naive {
         if matches!(self.kind, Kind::Legacy(3 | 4)) { 16 } else { 32 }
     }
 
-    /// The record and word (FROM, TO, INFO) at an address, if the processor has such an address.
+    /// Returns the record and word (FROM, TO, INFO) at an address, if the processor has such an address.
     fn word(&self, address: u32) -> Option<(u32, usize)> {
         let found = |bases: [u32; 3], count: u32| {
             bases
@@ -137,7 +137,7 @@ impl Naive {
         }
     }
 
-    /// Whether an address is canonical in the 57 bits of five levels of paging, where bits from `end` on are others'.
+    /// Returns the bits from 57 to `end` that do not repeat the sign of an address of five levels of paging.
     fn wrong_sign(value: u64, end: u32) -> u64 {
         let sign = value >> 56 & 1;
         (57..end).filter(|bit| value >> bit & 1 != sign).map(|bit| 1u64 << bit).sum()
@@ -158,7 +158,7 @@ impl Naive {
         }
     }
 
-    /// Whether the address is compared: the records' registers, and those that they share.
+    /// Returns whether the address is compared: the records' registers, and those that they share.
     fn is_known(&self, address: u32) -> bool {
         match self.kind {
             Kind::Amd { .. } => {
@@ -207,7 +207,7 @@ impl Naive {
         }
     }
 
-    /// Whether a call stack would run that freezes, with these values of the control and DEBUGCTL.
+    /// Returns whether a call stack would run that freezes, with these values of the control and DEBUGCTL.
     fn freezing_call_stack(&self, control: u64, debug: u64) -> bool {
         let freezes = debug & FREEZE_LBRS != 0;
         match self.kind {
@@ -613,7 +613,7 @@ pub(crate) fn run(words: [u8; 4], program: &[Step], restored: bool) {
             }
         }
         for address in
-            (0..15 * 33).map(|number| (number % 33) << 8 | number / 33).map(self::address)
+            (0..15 * 33).map(|number| ((number % 33) << 8) | (number / 33)).map(self::address)
         {
             if naive.is_known(address) {
                 let answer = pmu.read_beside(&records, address);
