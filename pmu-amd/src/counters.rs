@@ -149,6 +149,7 @@ static GLOBAL: GlobalRegisters = {
             status: MsrAddress::new(PERF_CNTR_GLOBAL_STATUS),
             acknowledge: MsrAddress::new(PERF_CNTR_GLOBAL_STATUS_CLR),
             stop_while_serviced: false,
+            loaded_for_guests: false,
             frozen: STATUS_PMC_FREEZE,
             freeze: None,
         }

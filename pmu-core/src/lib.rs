@@ -37,6 +37,7 @@ pub use branches::unit::{
 };
 pub use clocks::{ClockReading, Clocks, tsc_hertz};
 pub use counters::control::handle::{CounterSession, SessionCounters};
+pub use counters::control::opened::guest_control::{GuestControl, guest_control};
 pub use counters::control::opened::status::EventStatus;
 pub use counters::control::stop_all::stop_all;
 pub use counters::control::switch::saved::{SavedCounter, SavedCounters};

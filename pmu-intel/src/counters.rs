@@ -285,6 +285,9 @@ const fn global(frozen: u64, stops: bool) -> GlobalRegisters {
             status: MsrAddress::new(IA32_PERF_GLOBAL_STATUS),
             acknowledge: MsrAddress::new(IA32_PERF_GLOBAL_OVF_CTRL),
             stop_while_serviced: stops,
+            // Intel's VM entries and VM exits load IA32_PERF_GLOBAL_CTRL (SDM vol. 3C, "VM-Entry Controls" and "VM-Exit
+            // Controls"); of Zhaoxin's this is not known.
+            loaded_for_guests: stops,
             frozen,
             freeze: if stops { Some(RegisterBits::new(IA32_DEBUGCTL, FREEZE)) } else { None },
         }

@@ -8,5 +8,6 @@ pub(crate) mod hybrid;
 pub(crate) mod precise;
 pub(crate) mod register_bits;
 pub(crate) mod select;
+pub(crate) mod slots;
 pub(crate) mod unit;
 pub(crate) mod unused;

@@ -1,8 +1,8 @@
 //! Costs of a perf subsystem's operations in register accesses: exact, and equal to the table in COSTS.md.
 
 use pmu_core::{
-    CounterSession, CounterSet, Event, EventCount, EventOverflow, OpenedEvents, sample_read,
-    service,
+    CounterSession, CounterSet, Event, EventCount, EventOverflow, OpenedEvents, guest_control,
+    sample_read, service,
 };
 use pmu_tests::FakePlatform;
 use pmu_tests::groups::*;
@@ -70,7 +70,17 @@ fn row(configuration: Configuration, freezing: bool) -> String {
     let alone = counters.open_event(unit, &Event::exclusive(raw(4))).unwrap();
     counters.start_event(alone, 0).unwrap();
     let exclusive = take(&extra, &platform);
-    format!("| {sample} | {period} | {of_group} | {disable} | {enable} | {exclusive} |")
+    counters.close_event(alone, 0).unwrap();
+    take(&extra, &platform);
+    let in_guests = counters.open_event(unit, &raw(5).in_guests());
+    let in_guests = in_guests.map_or("–".into(), |event| {
+        counters.start_event(event, 0).unwrap();
+        let _ = guest_control(&source, &memory);
+        take(&extra, &platform)
+    });
+    format!(
+        "| {sample} | {period} | {of_group} | {disable} | {enable} | {exclusive} | {in_guests} |"
+    )
 }
 
 #[test]

@@ -264,7 +264,7 @@ fn fault(processor: &Processor, enables: bool, access: u32, fault: Fault) -> boo
         let values = [0, 1, 2].map(|place| total(&counters, ids[place]));
         assert_eq!(values, [15, member, 15], "{context}");
     } else {
-        // Where only the last write failed, which was to start them all, its counter faulted.
+        // The counter faulted if only the last write failed, which was to start all counters.
         let status = counters.event_status(ids[1]).unwrap();
         assert!(matches!(status, EventStatus::Off | EventStatus::Error), "{context}: {status:?}");
     }

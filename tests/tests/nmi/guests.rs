@@ -1,18 +1,19 @@
-//! AMD's guest and host bits, while the performance interrupt comes: virtualization is switched on and off, and no
-//! event in guests, outside of them, or everywhere is lost.
+//! AMD's guest and host bits, and Intel's global control of guests, while the performance interrupt comes:
+//! virtualization is switched on and off, and no event in guests, outside of them, or everywhere is lost.
 
 use core::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use super::world::{Accesses, World};
 use pmu_core::{
-    Claim, CounterError, CounterSession, CounterSet, EventId, EventOverflow, MsrAddress,
-    MsrBackend, MsrErrorKind, MsrUpdate, OpenedEvents, PmcIndex, service,
+    Claim, CounterError, CounterSession, CounterSet, EventId, EventOverflow, GuestControl,
+    MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, OpenedEvents, PmcIndex, guest_control,
+    service,
 };
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviations, Fault};
-use pmu_virt::{AmdConfiguration, Configuration, EventKey};
+use pmu_virt::{AmdConfiguration, Configuration, EventKey, IntelConfiguration};
 
 const PERIOD: u64 = 0x1000;
 /// `PERF_CTL`'s bits: counts in guests only, outside of them only (APM vol. 2, "Core Performance Event-Select
@@ -33,8 +34,8 @@ const fn kind(event: usize) -> usize {
     event + 2
 }
 
-/// A processor with SVM around the software PMU: it keeps the guest and host bits, and stops a counter that they
-/// exclude.
+/// A processor with virtualization around the software PMU. AMD's keeps the guest and host bits, and stops a counter
+/// that they exclude; Intel's loads the global control register at VM entry and VM exit.
 struct Svm {
     enabled: Cell<bool>,
     in_guest: Cell<bool>,
@@ -44,7 +45,9 @@ struct Svm {
 
 impl Svm {
     fn of(processor: &Processor) -> Self {
-        let selects = processor.unit.iter().map(|(_, c)| (c.control().register().get(), 0));
+        let is_amd = matches!(processor.configuration, Configuration::Amd(_));
+        let counters = processor.unit.iter().filter(|_| is_amd);
+        let selects = counters.map(|(_, c)| (c.control().register().get(), 0));
         let selects = RefCell::new(selects.collect());
         Self { enabled: Cell::new(false), in_guest: Cell::new(false), selects }
     }
@@ -57,8 +60,17 @@ impl Svm {
     }
 
     /// Enters a guest, or leaves it.
-    fn switch(&self, mock: &Mock<'_>, in_guest: bool) {
+    fn switch(
+        &self,
+        (source, memory): (&OpenedEvents<'_>, &Memory),
+        mock: &Mock<'_>,
+        in_guest: bool,
+    ) {
         self.in_guest.set(in_guest);
+        if let Some(GuestControl { guest, host }) = guest_control(source, memory) {
+            let value = if in_guest { guest } else { host };
+            let _ = mock.with_pmu(|pmu| pmu.write(0x38F, value));
+        }
         for (register, value) in &*self.selects.borrow() {
             let _ = mock.with_pmu(|pmu| pmu.write(*register, self.effective(*value)));
         }
@@ -196,9 +208,16 @@ fn switch(processor: &Processor, on: bool, plan: (u32, u32), fault: Fault) -> bo
     let handler = |mock: &Mock<'_>| {
         let registers = Registers(mock, &svm);
         let source = OpenedEvents::new(&processor.unit, &table);
+        let in_guest = svm.in_guest.get();
+        if in_guest {
+            svm.switch((&source, &memory), mock, false);
+        }
         match service(&source, &registers, mock, &memory, |overflow| world.told(overflow)) {
             Ok(serviced) => world.claimed(serviced.claim),
             Err(fault) => assert!(stays, "{}: {fault:?}", world.context),
+        }
+        if in_guest {
+            svm.switch((&source, &memory), mock, true);
         }
     };
     let before_access = |mock: &Mock<'_>| world.step(mock);
@@ -225,9 +244,9 @@ fn switch(processor: &Processor, on: bool, plan: (u32, u32), fault: Fault) -> bo
     // Every event is one short of its overflow; that of guests, where there were guests.
     svm.enabled.set(true);
     counters.set_virtualization(true).unwrap();
-    svm.switch(&mock, true);
+    svm.switch((&source, &memory), &mock, true);
     world.happen(&mock, IN_GUESTS, PERIOD - 1);
-    svm.switch(&mock, false);
+    svm.switch((&source, &memory), &mock, false);
     world.happen(&mock, OUTSIDE, PERIOD - 1);
     world.happen(&mock, EVERYWHERE, PERIOD - 1);
     let counter = counters.counter_of(ids[COUNTED]).unwrap();
@@ -263,12 +282,12 @@ fn switch(processor: &Processor, on: bool, plan: (u32, u32), fault: Fault) -> bo
     } else if !stays {
         world.assert_exact(&counters, ids);
         // In a guest, if virtualization is on: the event of guests is reported at its next occurrence.
-        svm.switch(&mock, true);
+        svm.switch((&source, &memory), &mock, true);
         EVENTS.into_iter().for_each(|event| world.happen(&mock, event, 3 * PERIOD));
         world.assert_exact(&counters, ids);
         let in_guests = PERIOD - 1 + if on { 3 * PERIOD } else { 0 };
         assert_eq!(world.counted[IN_GUESTS].get(), in_guests, "{context}");
-        svm.switch(&mock, false);
+        svm.switch((&source, &memory), &mock, false);
         EVENTS.into_iter().for_each(|event| world.happen(&mock, event, 3 * PERIOD));
         world.assert_exact(&counters, ids);
         assert_eq!(world.counted[IN_GUESTS].get(), in_guests, "{context}");
@@ -279,18 +298,25 @@ fn switch(processor: &Processor, on: bool, plan: (u32, u32), fault: Fault) -> bo
     beyond
 }
 
-fn amd() -> [Processor; 3] {
-    [AmdConfiguration::LEGACY, AmdConfiguration::CORE_EXTENSION, AmdConfiguration::perf_mon_v2(6)]
-        .map(|mut amd| {
-            // CPUID declares SVM.
-            amd.guest_host = true;
-            Processor::new(Configuration::Amd(amd), false, Deviations::NONE)
-        })
+fn hosts() -> impl Iterator<Item = Processor> {
+    let amd = [
+        AmdConfiguration::LEGACY,
+        AmdConfiguration::CORE_EXTENSION,
+        AmdConfiguration::perf_mon_v2(6),
+    ];
+    let amd = amd.map(|mut amd| {
+        // CPUID declares SVM.
+        amd.guest_host = true;
+        Configuration::Amd(amd)
+    });
+    let intel = [2, 3, 4, 6].map(|version| IntelConfiguration::new(version, 4, 3));
+    let all = amd.into_iter().chain(intel.map(Configuration::Intel));
+    all.map(|host| Processor::new(host, false, Deviations::NONE))
 }
 
 #[test]
 fn an_interrupt_while_virtualization_is_switched_loses_nothing() {
-    for processor in amd() {
+    for processor in hosts() {
         for on in [true, false] {
             for late in 0..4 {
                 (1..).find(|at| switch(&processor, on, (*at, late), Fault::None));
@@ -301,7 +327,7 @@ fn an_interrupt_while_virtualization_is_switched_loses_nothing() {
 
 #[test]
 fn an_interrupt_and_a_fault_while_virtualization_is_switched_leave_nothing_half() {
-    for processor in amd() {
+    for processor in hosts() {
         for on in [true, false] {
             for fault in [Fault::At as fn(u32) -> Fault, Fault::From] {
                 for at in 1..12 {

@@ -45,6 +45,8 @@ fn events_that_the_processor_lacks_are_refused_by_name_bits_counter_and_period()
             refused(Event::raw(EventSelect::from_bits(0x0500)), none);
         }
         match processor.configuration {
+            // From version 2 on, the global control register confines them.
+            Configuration::Intel(intel) if intel.version >= 2 => {}
             Configuration::Intel(_) => {
                 refused(raw(0).in_guests(), CounterError::GuestModeUnsupported);
                 refused(raw(0).outside_guests(), CounterError::GuestModeUnsupported);

@@ -7,6 +7,7 @@ mod events;
 mod exact;
 mod faulted_service;
 mod faults;
+mod guest_control;
 mod sample_read;
 mod shared_registers;
 mod taking;

@@ -6,7 +6,8 @@ use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_source::{EventSource, opens_events};
 use crate::counters::names::counter_id::CounterSet;
-use crate::counters::shared::slot::SlotState;
+use crate::counters::shared::entry::EventEntry;
+use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
@@ -23,6 +24,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Resumes these counters. If that fails, they are presumed running.
     #[inline(never)]
     pub(crate) fn resume(&self, counters: CounterSet) -> Result<(), CounterError> {
+        let counters = self.outside_guests(counters);
         let Some(global) = self.unit().global().filter(|_| !counters.is_empty()) else {
             return Ok(());
         };
@@ -61,9 +63,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         opened.map(|(counter, _)| counter).collect()
     }
 
-    /// Resumes the counters if they are [stopped](Self::close_gate).
-    pub(crate) fn open_gate(&self) -> Result<(), CounterError> {
-        let own = self.own().bits();
+    /// Resumes these counters if they are [stopped](Self::close_gate).
+    pub(crate) fn open_gate(&self, counters: CounterSet) -> Result<(), CounterError> {
+        let own = counters.bits();
         let closed = self.memory.global_control.load(Relaxed);
         match self.unit().global().filter(|_| closed & own != own) {
             Some(global) => self.change_global(global, (0, own)),
@@ -71,8 +73,23 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
     }
 
-    /// Prepares a session whose counters were saved for starting others: no counter parked, the gate open.
-    pub(crate) fn unpark_all(&self) -> Result<(), CounterError> {
+    /// Returns these counters except those that run for events of guests, by the guests' value of the global control
+    /// register: in the host's value their bits stay clear.
+    pub(crate) fn outside_guests(&self, counters: CounterSet) -> CounterSet {
+        let in_guests = |counter| {
+            let event = self.slot(counter).and_then(CounterSlot::running);
+            event.and_then(|event| self.table().entry(event)).is_some_and(EventEntry::is_of_guests)
+        };
+        if opens_events(&self.source) {
+            counters.retain(|counter| !in_guests(counter))
+        } else {
+            counters
+        }
+    }
+
+    /// Prepares a session whose counters were saved for starting others: no counter is parked, and the gate is open for
+    /// these counters.
+    pub(crate) fn unpark_all(&self, open: CounterSet) -> Result<(), CounterError> {
         // Only rows' counters are saved: for a source without rows, this is not linked.
         let parked = if self.source.table_id() == 0 { CounterSet::NONE } else { self.own() };
         for (counter, slot) in self.slots_of(parked) {
@@ -82,6 +99,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 slot.store(SlotState::Free);
             }
         }
-        self.open_gate()
+        self.open_gate(open)
     }
 }

@@ -273,7 +273,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         if !counters.without(self.own()).is_empty() || rest.is_empty() || used {
             return Err(CounterError::NotAvailable(counters));
         }
-        self.unpark_all()?;
+        self.unpark_all(self.outside_guests(self.own()))?;
         if let Some(global) = self.unit().global() {
             self.change_global(global, (counters.bits(), 0))?;
         }

@@ -128,12 +128,16 @@ impl Event {
 
     /// Restricts counting to the time in which a guest runs. The event counts nothing until
     /// [`set_virtualization`](crate::CounterSession::set_virtualization) declares that virtualization is on.
+    ///
+    /// AMD's processors confine the event by its select. On Intel, from version 2 on, the hypervisor confines the event
+    /// by the values of [`guest_control`](crate::guest_control).
     pub const fn in_guests(mut self) -> Self {
         self.guest = GuestMode::GuestOnly;
         self
     }
 
-    /// Restricts counting to the time in which no guest runs.
+    /// Restricts counting to the time in which no guest runs. On Intel, from version 2 on, the hypervisor confines the
+    /// event by the values of [`guest_control`](crate::guest_control).
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};

@@ -26,10 +26,13 @@ impl CounterUnit {
         let [guest, host] = self.guest_bits();
         let guest_bit = match event.guest {
             GuestMode::Everywhere => 0,
-            GuestMode::GuestOnly if guest != 0 => guest,
-            GuestMode::HostOnly if host != 0 => host,
-            _ => return Err(CounterError::GuestModeUnsupported),
+            GuestMode::GuestOnly => guest,
+            GuestMode::HostOnly => host,
         };
+        let is_confined = guest_bit != 0 || self.has_guests_by_control();
+        if event.guest != GuestMode::Everywhere && !is_confined {
+            return Err(CounterError::GuestModeUnsupported);
+        }
         let user_rdpmc =
             if self.has_user_rdpmc_control() && event.flags & Membership::USER_RDPMC == 0 {
                 EventSelect::NO_USER_RDPMC

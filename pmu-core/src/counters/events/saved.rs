@@ -1,7 +1,7 @@
 //! An event that is on no processor: switched out, or created without a processor.
 
 use crate::counters::events::count::EventCount;
-use crate::counters::events::event::Event;
+use crate::counters::events::event::{Event, EventKind, GuestMode};
 use crate::counters::events::extra::Extra;
 use crate::counters::events::membership::Membership;
 use crate::counters::events::period::Period;
@@ -75,19 +75,23 @@ impl SavedEvent {
         forgotten: [0; 2],
     };
 
-    /// Creates the event, with the `select` and the `counters` to which it resolves.
+    /// Creates the event, with the `select` and the `counters` to which it resolves on a processor.
     pub(crate) fn resolved(
         event: &Event,
+        processor: &CounterUnit,
         select: EventSelect,
         counters: CounterSet,
-        core_type: u32,
     ) -> Self {
+        // The global control register confines an event that its select does not confine.
+        let is_confined = select.select_bits() & processor.guest_bits()[0] != 0;
+        let by_control = event.guest == GuestMode::GuestOnly && !is_confined;
+        let flags = event.flags | if by_control { Membership::IN_GUESTS } else { 0 };
         Self {
             total_wanted: event.total,
             rotates: event.rotates,
             guest: event.guest as u8,
-            core_type,
-            membership: Membership::ungrouped(event.name(), event.flags).pack(),
+            core_type: core_type_of(event, processor),
+            membership: Membership::ungrouped(event.name(), flags).pack(),
             extra: event.extra,
             select: select.select_bits(),
             tag: event.tag,
@@ -184,4 +188,10 @@ impl SavedEvent {
     pub(crate) fn name(&self) -> Option<GenericEvent> {
         Membership::unpack(self.membership).name()
     }
+}
+
+/// Returns the type of core that counts an event opened on this processor; 0: every type.
+const fn core_type_of(event: &Event, processor: &CounterUnit) -> u32 {
+    let is_raw = matches!(event.kind, EventKind::Raw(_));
+    if is_raw && !event.any_core_type { processor.core_type() } else { 0 }
 }

@@ -2,7 +2,7 @@
 
 use crate::counters::error::{CounterError, GroupError};
 use crate::counters::events::count::EventCount;
-use crate::counters::events::event::{Event, EventKind};
+use crate::counters::events::event::Event;
 use crate::counters::events::membership::Membership;
 use crate::counters::events::period::Period;
 use crate::counters::events::saved::SavedEvent;
@@ -36,7 +36,7 @@ impl SavedEvent {
         {
             return Err(CounterError::Period(period));
         }
-        Ok(Self::resolved(event, select, counters, core_type_of(event, unit)))
+        Ok(Self::resolved(event, unit, select, counters))
     }
 
     /// Makes a group of these events: they are counted together or not at all. All events of the group have to be
@@ -108,10 +108,4 @@ impl SavedEvent {
         self.count.value = 0;
         self
     }
-}
-
-/// Returns the type of core that counts an event opened on this processor; 0: every type.
-pub(crate) const fn core_type_of(event: &Event, processor: &CounterUnit) -> u32 {
-    let is_raw = matches!(event.kind, EventKind::Raw(_));
-    if is_raw && !event.any_core_type { processor.core_type() } else { 0 }
 }

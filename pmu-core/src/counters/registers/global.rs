@@ -22,6 +22,10 @@ pub struct GlobalRegisters {
     /// If set, the driver stops the counters while it services their interrupt. This costs two more writes per
     /// interrupt. Events that the interrupt handler itself causes are then not counted.
     pub stop_while_serviced: bool,
+    /// If set, a hypervisor can run guests with their own value of the control register, as Intel's VMX can. The
+    /// [values of guest and host](crate::guest_control) then confine events that count only in guests, or only outside
+    /// guests.
+    pub loaded_for_guests: bool,
     /// Bit of the status that the processor sets when it freezes the counters; acknowledging this bit releases the
     /// counters. If this field is 0, a processor that freezes its counters clears the control register instead.
     pub frozen: u64,

@@ -1,6 +1,6 @@
 //! A processor's counters as data: the counters' registers, and the events that the counters can count.
 
-use crate::counters::names::counter_id::{CounterId, CounterSet, MAX_FIXED, MAX_GENERAL};
+use crate::counters::names::counter_id::{CounterId, CounterSet, MAX_FIXED};
 use crate::counters::names::generic_event::GenericEvent;
 use crate::counters::registers::banks::{CounterBank, FixedCounters, FullWidth};
 use crate::counters::registers::counter::{Counter, CounterControl};
@@ -363,6 +363,11 @@ impl CounterUnit {
         self.guest_bits
     }
 
+    /// Returns whether the values of the global control register confine events to guests, or to the host.
+    pub(crate) const fn has_guests_by_control(&self) -> bool {
+        matches!(self.global, Some(GlobalRegisters { loaded_for_guests: true, .. }))
+    }
+
     /// Returns whether the processor can deny RDPMC above privilege level 0 for each counter separately.
     pub const fn has_user_rdpmc_control(&self) -> bool {
         self.user_rdpmc_control
@@ -410,25 +415,6 @@ impl CounterUnit {
         let rdpmc = readable.then_some(PmcIndex::new(number.into()));
         let control = CounterControl::Select(select);
         Counter { control, value, full, sign_extended: bank.sign_extended, rdpmc, mask }
-    }
-
-    /// Returns the number of slots that these counters need: one for each slot up to the last.
-    pub(crate) fn slots_needed(&self, counters: CounterSet) -> usize {
-        counters.last().map_or(0, |last| {
-            let first = if last.is_fixed() { self.first_fixed_slot() } else { 0 };
-            first + usize::from(last.number()) + 1
-        })
-    }
-
-    /// Returns the counters for which this number of slots is enough.
-    pub(crate) fn addressable_with(&self, slots: usize) -> CounterSet {
-        let first = |count: usize, most: usize| (1u64 << count.min(most)) - 1;
-        let fixed = first(slots.saturating_sub(self.first_fixed_slot()), MAX_FIXED) as u8;
-        CounterSet::from_bits(first(slots, MAX_GENERAL)) | CounterSet::fixed(fixed)
-    }
-
-    pub(crate) fn first_fixed_slot(&self) -> usize {
-        (u32::BITS - (self.counters.bits() as u32).leading_zeros()) as usize
     }
 
     /// Returns whether the general counters can be written in full width, by reading the register that declares it.

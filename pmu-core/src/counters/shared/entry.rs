@@ -9,6 +9,7 @@ use crate::counters::events::membership::Membership;
 use crate::counters::events::saved::SavedEvent;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::registers::select::EventSelect;
+use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::extra::SharedExtra;
 use crate::counters::shared::period::SharedPeriod;
 use crate::msr::address::MsrAddress;
@@ -115,11 +116,11 @@ impl EventEntry {
     pub(crate) fn open(
         &self,
         event: &Event,
+        processor: &CounterUnit,
         select: EventSelect,
         counters: CounterSet,
-        core_type: u32,
     ) {
-        self.insert(&SavedEvent::resolved(event, select, counters, core_type), true);
+        self.insert(&SavedEvent::resolved(event, processor, select, counters), true);
     }
 
     /// Puts a switched-out event into this entry. `countable` is set if this processor can count the event.
@@ -398,9 +399,9 @@ mod tests {
         let entry = EventEntry::new();
         entry.open(
             &Event { period, ..Event::raw(EventSelect::from_bits(0xC0)) },
+            &CounterUnit::NONE,
             EventSelect::from_bits(0),
             CounterSet::ALL,
-            0,
         );
         entry
     }

@@ -44,6 +44,16 @@ impl EventEntry {
         self.set_membership(self.membership().with(Membership::DISABLED, disabled));
     }
 
+    /// Returns whether the event counts in guests only, by the guests' value of the global control register.
+    pub(crate) fn is_of_guests(&self) -> bool {
+        self.membership().has(Membership::IN_GUESTS)
+    }
+
+    /// Returns whether the event's counter is stopped by the global control register while it is programmed.
+    pub(crate) fn is_gated(&self) -> bool {
+        self.is_grouped() || self.is_of_guests()
+    }
+
     pub(crate) fn has_extra(&self) -> bool {
         self.membership().has(Membership::EXTRA)
     }
@@ -57,5 +67,9 @@ impl EventEntry {
     /// Returns whether no other event is counted while this one is, except those of its group.
     pub(crate) fn is_exclusive(&self) -> bool {
         self.membership().has(Membership::EXCLUSIVE)
+    }
+
+    pub(crate) fn is_exclusive_or_of_guests(&self) -> bool {
+        self.membership().has(Membership::EXCLUSIVE | Membership::IN_GUESTS)
     }
 }

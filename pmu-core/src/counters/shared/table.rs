@@ -197,10 +197,10 @@ impl EventTable {
         (entry.state() != EventState::Closed).then_some(entry)
     }
 
-    /// Returns whether an exclusive event is on a counter.
-    pub(crate) fn is_exclusive(&self) -> bool {
+    /// Returns whether an exclusive event, or one of guests, is on a counter.
+    pub(crate) fn runs_exclusive_or_of_guests(&self) -> bool {
         let is_on = |entry: &EventEntry| entry.state() == EventState::Counting;
-        self.entries.iter().any(|entry| entry.is_exclusive() && is_on(entry))
+        self.entries.iter().any(|entry| entry.is_exclusive_or_of_guests() && is_on(entry))
     }
 
     /// Returns whether two events are the same, or of one group.

@@ -39,19 +39,18 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.end(planner, together)
     }
 
-    /// Begins a change. If events of groups change counters, stops and returns all counters that change.
+    /// Begins a change. If events of groups, or of guests, change counters, stops and returns all counters that change.
     #[inline(never)]
     fn begin(&self, planner: &mut Planner<'_>) -> CounterSet {
         self.present(&mut planner.before);
         (planner.leaving, planner.counters) = self.difference(&planner.before, &planner.plan);
         let changing = planner.before.besides(&planner.plan) | planner.counters;
-        let is_grouped = |placed: Placement| {
-            self.table().entry(placed.event).is_some_and(EventEntry::is_grouped)
-        };
-        let grouped = |plan: &Plan, counter| plan.at(counter).is_some_and(is_grouped);
+        let is_gated =
+            |placed: Placement| self.table().entry(placed.event).is_some_and(EventEntry::is_gated);
+        let gated = |plan: &Plan, counter| plan.at(counter).is_some_and(is_gated);
         let together = changing
             .iter()
-            .any(|counter| grouped(&planner.before, counter) || grouped(&planner.plan, counter));
+            .any(|counter| gated(&planner.before, counter) || gated(&planner.plan, counter));
         let together = if together { changing } else { CounterSet::NONE };
         planner.outcome = self.pause(together);
         together

@@ -35,7 +35,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     #[inline(never)]
     pub(crate) fn get_ready(&self, event: EventId) -> Result<(), PlacementError> {
         self.check_whole(event)?;
-        let ready = self.check_unmuted().and_then(|()| self.unpark_all());
+        let own = self.outside_guests(self.own());
+        let ready = self.check_unmuted().and_then(|()| self.unpark_all(own));
         ready.map_err(|reason| PlacementError { event, reason })
     }
 }

@@ -5,7 +5,6 @@ use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::events::count::EventCount;
 use crate::counters::events::event::Event;
-use crate::counters::events::unplaced::core_type_of;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::event_id::EventId;
 use crate::counters::registers::unit::CounterUnit;
@@ -58,7 +57,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             self.table().check_period(period)?;
         }
         let (id, entry) = self.free_entry()?;
-        entry.open(event, select, counters, core_type_of(event, processor));
+        entry.open(event, processor, select, counters);
         Ok(id)
     }
 
@@ -157,15 +156,17 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - The errors of [`start_event`](Self::start_event). After [`NoFreeCounter`](CounterError::NoFreeCounter) the
     ///   event stays stopped.
-    /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): the event has an [extra register](Event::with_extra),
-    ///   or is [exclusive](Event::exclusive). Only `start_event` programs extra registers, and stops other events for
-    ///   an exclusive event.
+    /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): only `start_event` starts the event, because it has an
+    ///   [extra register](Event::with_extra), is [exclusive](Event::exclusive), or counts only [in
+    ///   guests](Event::in_guests) on Intel.
+    /// - [`NoFreeCounter`](CounterError::NoFreeCounter): also while an exclusive event runs, or on Intel an event that
+    ///   counts only in guests. `start_event` starts the event beside an event of guests.
     pub fn start_event_if_free(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         let entry = self.begin_time(event, now)?;
         if entry.needs_more_than_a_counter() {
             return Err(CounterError::NoCounterForEvent);
         }
-        if self.table().is_exclusive() {
+        if self.table().runs_exclusive_or_of_guests() {
             return Err(CounterError::NoFreeCounter);
         }
         let state = if entry.is_countable() {

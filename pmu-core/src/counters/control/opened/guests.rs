@@ -10,9 +10,9 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Declares whether the processor's virtualization (`EFER.SVME`) is on. Call this after switching virtualization
-    /// on, and before switching it off. The select bits that confine an event to guests or to the host are set only
-    /// while virtualization is on.
+    /// Declares whether the processor's virtualization is on: AMD's `EFER.SVME`, Intel's VMX operation. Call this after
+    /// switching virtualization on, and before switching it off. Events of guests count nothing while virtualization is
+    /// off, and AMD's select bits that confine an event to guests or to the host are clear.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};

@@ -255,7 +255,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             };
             outcome = outcome.and(done.map_err(CounterError::Access));
         }
-        outcome = outcome.and_then(|()| self.open_gate());
+        outcome = outcome.and_then(|()| self.open_gate(self.outside_guests(own)));
         if outcome.is_err() {
             for counter in loaded.iter() {
                 if let Err(fault) = self.release(counter) {

@@ -1,0 +1,85 @@
+//! The global control register of a guest and of its host, for VM entries and VM exits.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::counters::events::event::GuestMode;
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::shared::memory::CounterMemory;
+use crate::counters::shared::slot::SlotState;
+
+/// Values of the global control register while a guest runs, and while its host runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct GuestControl {
+    /// Value that VM entry loads.
+    pub guest: u64,
+    /// Value that VM exit loads. The register has this value already.
+    pub host: u64,
+}
+
+/// Returns the values of `IA32_PERF_GLOBAL_CTRL` that a hypervisor on Intel gives to the processor before VM entry.
+/// These values confine events to guests ([`Event::in_guests`](crate::Event::in_guests)) or to the host
+/// ([`Event::outside_guests`](crate::Event::outside_guests)). No register is accessed.
+///
+/// The hypervisor calls this function before each VM entry, after the last operation of the processor's session. The
+/// values can change with each operation that starts, stops or moves an event. The hypervisor passes both values to the
+/// processor in one of two ways:
+/// - In the VMCS: the guest's value in the guest-state field (encoding 0x2808) with the VM-entry control "load
+///   `IA32_PERF_GLOBAL_CTRL`" (bit 13), and the host's value in the host-state field (encoding 0x2C04) with the VM-exit
+///   control of the same name (bit 12).
+/// - In the lists of MSRs: the guest's value in the VM-entry MSR-load area, and the host's value in the VM-exit MSR-load
+///   area, both for MSR 0x38F. This is the way if `IA32_VMX_ENTRY_CTLS` or `IA32_VMX_EXIT_CTLS` denies a control, and on
+///   Nehalem and Westmere, whose errata make the controls unreliable (AAK155, AAP115, AAT100, BC86, BD102).
+///
+/// If the hypervisor does neither, events of the host count in guests, too, and events of guests count nothing.
+/// Before the first VM entry, [`set_virtualization`](crate::CounterSession::set_virtualization) declares that
+/// virtualization is on.
+///
+/// The result is `None` in these cases, in which there is nothing to load:
+/// - The processor has no global control register, or confines events by their select, as AMD's does.
+/// - No session has the counters.
+/// - The session's counters are [lent](crate::CounterSession::lend). A guest to which counters are lent has its own
+///   value of the register, and the host's value is
+///   [`LentCounters::global_control`](crate::LentCounters::global_control).
+///
+/// Source: SDM vol. 3C, "VM-Entry Controls", "VM-Exit Controls" and "Field Encoding in VMCS".
+///
+/// ```
+/// use pmu_core::{CounterMemory, EventSource, GuestControl, guest_control};
+/// # fn vmwrite(_field: u32, _value: u64) {}
+/// const GUEST_PERF_GLOBAL_CTRL: u32 = 0x2808;
+/// const HOST_PERF_GLOBAL_CTRL: u32 = 0x2C04;
+/// /// Prepares VM entry, with interrupts off. Both controls are set in the VMCS.
+/// fn before_entry(source: &impl EventSource, memory: &CounterMemory) {
+///     if let Some(GuestControl { guest, host }) = guest_control(source, memory) {
+///         vmwrite(GUEST_PERF_GLOBAL_CTRL, guest);
+///         vmwrite(HOST_PERF_GLOBAL_CTRL, host);
+///     }
+/// }
+/// # let _ = |source: &pmu_core::OpenedEvents<'_>, memory: &CounterMemory| before_entry(source, memory);
+/// ```
+///
+/// # Context
+/// Task or interrupt, on the processor of `memory`, while no operation of the processor's session is under way.
+pub fn guest_control(source: &impl EventSource, memory: &CounterMemory) -> Option<GuestControl> {
+    let unit = source.unit();
+    let own = memory.verified(unit.counters());
+    if unit.global().is_none() || !unit.has_guests_by_control() || own.is_empty() {
+        return None;
+    }
+    let host = memory.global_control.load(Relaxed);
+    let mut guest = host;
+    for counter in own.iter() {
+        let Some(SlotState::Running { event, .. }) = memory.slot(counter).map(|slot| slot.load())
+        else {
+            continue;
+        };
+        let bit = counter.only().bits();
+        guest = match source.opened().entry(event).map(|entry| entry.guest_mode()) {
+            Some(GuestMode::GuestOnly) => guest | bit,
+            Some(GuestMode::HostOnly) => guest & !bit,
+            Some(GuestMode::Everywhere) | None => guest,
+        };
+    }
+    Some(GuestControl { guest, host })
+}
