@@ -164,7 +164,7 @@ impl WindowsVersion {
         self as u8 >= Self::Windows7 as u8
     }
 
-    /// Returns whether restricted callers are denied profiling of the kernel's address space.
+    /// Returns whether Windows denies callers with a restricted token the profiling of the kernel's address space.
     pub const fn restricts_callers(self) -> bool {
         self as u8 >= Self::Windows81 as u8
     }

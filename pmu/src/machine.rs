@@ -180,9 +180,9 @@ impl Machine {
     /// Returns an event source with only the opened events of one processor, whose table is `events`. The events run on
     /// those counters that both this processor and the boot processor have.
     ///
-    /// The core types of a hybrid machine differ in their counters. To use all counters of a processor of a hybrid
-    /// machine, create [`OpenedEvents::new`] from the processor's own [`unit_of`](SourceInterface::unit_of), and call
-    /// [`service`](pmu_core::service) with the same value in the interrupt handler.
+    /// The core types of a hybrid machine differ in their counters. To use all counters of one of its processors, call
+    /// [`OpenedEvents::new`] with the unit that [`unit_of`](SourceInterface::unit_of) returns for that processor. The
+    /// session and [`service`](pmu_core::service) in the interrupt handler both get this `OpenedEvents`.
     ///
     /// ```
     /// use pmu::Machine;

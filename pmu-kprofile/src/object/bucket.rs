@@ -78,11 +78,12 @@ impl Bucket {
         size.div_ceil(self.bytes())
     }
 
-    /// Returns whether a buffer has a counter for each bucket of a range, as the Windows version of `rules` checks it.
+    /// Returns whether a buffer of `buffer_bytes` bytes is large enough for a range of `size` bytes, by the check that
+    /// the Windows version of `rules` makes. The buffer holds one 32-bit count for each bucket of the range.
     ///
-    /// Before version 1703, Windows compared sizes in bytes instead of numbers of counters. This comparison accepts
-    /// some buffers that are too small. It can accept such a buffer if the last bucket is partial, or if the buffer's
-    /// size is not a multiple of 4.
+    /// Before version 1703, Windows compared sizes in bytes instead of numbers of counts. This comparison accepts some
+    /// buffers that are too small: it can accept such a buffer if the last bucket is partial, or if the buffer's size
+    /// is not a multiple of 4.
     ///
     /// # Examples
     /// ```

@@ -121,9 +121,9 @@ impl IntervalServices {
     /// `Ok(None)` means that the service succeeds without an effect on the hardware. This is the result if the source
     /// is not supported, or if the source is `ProfileAlignmentFixup`, whose interval is only stored.
     ///
-    /// If [`begin_trace`](Self::begin_trace) turned tracing on and the result is not `Ok(None)`, `record` is called
-    /// with the event for a record with hook id 0x0F48. If the previous interval was set while tracing was off, the
-    /// member `old` of this event is 0.
+    /// If [`begin_trace`](Self::begin_trace) turned tracing on and the result is not `Ok(None)`, the function calls
+    /// `record` with a [`SourceInterval`] of hook id 0x0F48, which the caller writes to the trace. If the previous
+    /// interval was set while tracing was off, the member `old` of the `SourceInterval` is 0.
     ///
     /// A running counter is loaded with the new interval at its next overflow. A running timer takes the new interval
     /// at [`Session::apply_interval`](pmu_core::Session::apply_interval).
@@ -169,8 +169,8 @@ impl IntervalServices {
     /// Begins to trace changes of intervals, and records the present interval of each of `sources`.
     ///
     /// `sources` are the sources whose samples will be traced. A reader of the trace weighs the samples by the recorded
-    /// intervals. For each supported source, `record` is called with the event for a record with hook id 0x0F49. The
-    /// old and the new interval of this event are equal. Before version 6.0 the call does nothing.
+    /// intervals. For each supported source, the function calls `record` with a [`SourceInterval`] of hook id 0x0F49,
+    /// whose old and new intervals are equal. Before version 6.0 the function does nothing.
     ///
     /// # Context
     /// Task. Call this function before `TraceControl::set_group_mask` turns the tracing of samples on.
@@ -209,8 +209,8 @@ impl IntervalServices {
 
     /// Ends the tracing of intervals, and records the present interval of each of `sources`.
     ///
-    /// For each supported source, `record` is called with the event for a record with hook id 0x0F4A. If
-    /// [`begin_trace`](Self::begin_trace) did not turn tracing on, nothing is recorded.
+    /// For each supported source, the function calls `record` with a [`SourceInterval`] of hook id 0x0F4A. If
+    /// [`begin_trace`](Self::begin_trace) did not turn tracing on, `record` is not called.
     ///
     /// # Context
     /// Task. Call this function after the tracing of samples was turned off.

@@ -242,10 +242,12 @@ impl TracedPmc {
         self.hooks.items().map(|hook| hook as u16)
     }
 
-    /// Returns the counter values for the record of an event. `read` returns the value of the source's counter on the
-    /// processor that executes the call; `None` if no counter is allocated there, and the value is then 0.
+    /// Returns the counter values that belong into the trace record of a kernel event, such as a context switch. `hook`
+    /// is the record's hook id.
     ///
-    /// The result is empty if the event is not selected, or if no source is selected.
+    /// `read` returns the value of a source's counter on the processor that executes the call. `read` returns `None` if
+    /// no counter is allocated there; the value in the record is then 0. The result is empty if the event is not
+    /// selected, or if no source is selected.
     ///
     /// # Context
     /// Any. The function is wait-free if `read` is wait-free.

@@ -23,9 +23,11 @@ impl HostCounters {
     ///
     /// Each overflow of the guest's counters makes an interrupt pending in the guest once. If the processor's interrupt
     /// came before `put`, [`interrupted`](Self::interrupted) has noted the overflow. If not, `put` notes the overflow,
-    /// and the interrupt is [still to come](Put::interrupt_is_coming). If the guest acknowledges an overflow itself and
-    /// the same counter overflows again, the hypervisor sees neither. The second interrupt may then come after a `put`
-    /// that did not announce it; `interrupted` attributes it to the guest, too.
+    /// and the interrupt is [still to come](Put::interrupt_is_coming).
+    ///
+    /// `put` knows an overflow by its status bit. If the guest itself clears the status bit, `put` does not announce the
+    /// interrupt of that overflow. Such an interrupt may still come after `put`; `interrupted` attributes it to the
+    /// guest, too.
     ///
     /// Accesses:
     ///
