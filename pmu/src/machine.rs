@@ -4,9 +4,9 @@ use core::sync::atomic::AtomicU32;
 
 use pmu_amd::{Amd64, Zen};
 use pmu_core::{
-    CounterAnswer, CounterMemory, CounterUnit, DefaultInterface, EventTable, Facility, MsrBackend,
-    NoInterface, OpenedEvents, Overflow, Platform, ProfileInterface, Rules, ServiceError, Serviced,
-    Snapshot, SourceInterface, SourceTable, WithOpenedEvents,
+    BranchUnit, CounterAnswer, CounterMemory, CounterUnit, DefaultInterface, EventTable, Facility,
+    MsrBackend, NoBranches, NoInterface, OpenedEvents, Overflow, Platform, ProfileInterface, Rules,
+    ServiceError, Serviced, Snapshot, SourceInterface, SourceTable, WithOpenedEvents,
 };
 use pmu_intel::Emon;
 
@@ -250,14 +250,79 @@ impl Machine {
         self.service_with(msr, platform, memory, (), move |overflow, ()| overflowed(overflow))
     }
 
+    /// Detects the branch records of the processor that `processor` describes and that executes the call, on a machine
+    /// of any vendor. [`BranchUnit::offers`] tells what the records hold and how they can be filtered.
+    ///
+    /// The kernel keeps the result for each processor, because the interrupt handler uses it: on a hybrid machine the
+    /// core types may differ in their records.
+    ///
+    /// ```
+    /// # use pmu::Machine;
+    /// # use pmu::core::{BranchUnit, MsrBackend, Snapshot};
+    /// /// Returns the description of this processor's branch records, if the records can be a call stack.
+    /// fn call_stacks(machine: &Machine, this: &Snapshot, msr: &impl MsrBackend) -> Option<BranchUnit> {
+    ///     machine.branches_of(this, msr).ok().filter(|unit| unit.offers().call_stack)
+    /// }
+    /// ```
+    ///
+    /// # Context
+    /// Task.
+    ///
+    /// # Errors
+    /// The error is the reason why the processor has no supported branch records.
+    pub fn branches_of<M: MsrBackend>(
+        &self,
+        processor: &Snapshot,
+        msr: &M,
+    ) -> Result<BranchUnit, NoBranches> {
+        match pmu_intel::branches(processor, msr) {
+            Err(NoBranches::OtherVendor(_)) => pmu_amd::branches(processor),
+            branches => branches,
+        }
+    }
+
     /// Services the performance interrupt as [`service`](Self::service) does, together with a facility beside the
-    /// counters. This calls [`ProfileInterface::service_with`] of the machine's interface.
+    /// counters, such as branch records. This calls [`ProfileInterface::service_with`] of the machine's interface.
     ///
     /// # Context
     /// Any context: task, interrupt or NMI.
     ///
     /// # Errors
     /// The errors of [`pmu_core::service_with`].
+    ///
+    /// ```
+    /// use pmu::Machine;
+    /// use pmu::core::{
+    ///     BranchFilter, BranchMemory, BranchRecorder, BranchSlot, Branches, CounterMemory, CounterSlot,
+    ///     KProfileSource, MAX_COUNTERS, ProfileInterface,
+    /// };
+    /// # use pmu_virt::mock::MockMsr;
+    /// # use pmu_virt::{
+    /// #     BranchConfiguration, Configuration, FedBranch, FedBranchKind, FedEvents, IntelConfiguration, Privilege,
+    /// #     VirtualBranches, VirtualPmu,
+    /// # };
+    /// # let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
+    /// # let branches = VirtualBranches::new(&configuration, BranchConfiguration::ARCHITECTURAL)?;
+    /// # let pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
+    /// # let processor = MockMsr::<8>::new(pmu).with_branches(branches);
+    /// # let (this, msr, apic) = (&processor.snapshot(), &processor, &processor);
+    /// static COUNTERS: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();
+    /// static RECORDS: BranchMemory<[BranchSlot; 32]> = BranchMemory::new();
+    /// let machine = Machine::detect(this);
+    /// let branches = machine.branches_of(this, &msr)?;
+    /// let mut recorder = BranchRecorder::take(&branches, msr, &RECORDS)?;
+    /// recorder.start(BranchFilter::USER)?;
+    /// let mut session = machine.initialize(this, msr, apic, &COUNTERS)?;
+    /// session.start(KProfileSource::BRANCH_MISPREDICTIONS)?;
+    /// # processor.branch(&FedBranch::new(0x40_1000, 0x40_2000, FedBranchKind::Conditional, Privilege::User));
+    /// # processor.interrupt_at(1);
+    /// // In the interrupt's handler:
+    /// let mut last = None;
+    /// let records = Branches::new(&branches, &RECORDS);
+    /// machine.service_with(&msr, &apic, &COUNTERS, records, |_, records| last = records.iter().next())?;
+    /// assert_eq!(last.map(|branch| (branch.from, branch.to)), Some((0x40_1000, 0x40_2000)));
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     #[inline]
     pub fn service_with<M: MsrBackend, P: Platform, B: Facility>(
         &self,

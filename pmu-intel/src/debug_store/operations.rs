@@ -52,8 +52,8 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
     msr.write(unsafe { MsrAddress::new(IA32_DS_AREA) }, linear_address)
 }
 
-/// Gives `bits` of `IA32_PEBS_ENABLE` the values that they have in `value`, on the processor that executes the call. The
-/// register's other bits belong to other owners, and stay as they are.
+/// Gives `bits` of `IA32_PEBS_ENABLE` the values that they have in `value`, on the processor that executes the call.
+/// The register's other bits belong to other owners, and stay as they are.
 ///
 /// An overflow of a counter whose bit is set then writes a PEBS record through the DS save area.
 ///

@@ -5,7 +5,7 @@ use pmu_virt::mock::Deviations;
 
 use super::scene::*;
 
-/// What comes first.
+/// Cause of the first interrupt.
 #[derive(Clone, Copy)]
 enum First {
     Sample,

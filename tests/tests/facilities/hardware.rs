@@ -52,7 +52,7 @@ pub(crate) struct Hardware {
     /// A register that does not answer.
     pub(crate) broken: Cell<Option<u32>>,
     pub(crate) serving: Cell<bool>,
-    /// What the drivers keep in lent memory: that they record, and what they found.
+    /// State that the drivers keep in lent memory: that they record, and their findings.
     pub(crate) wanted: Cell<bool>,
     pub(crate) op_samples: RefCell<Vec<u64>>,
     /// Ops whose data could not be read.

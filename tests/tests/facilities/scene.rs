@@ -32,7 +32,7 @@ pub(crate) struct Scene<'a> {
     pub(crate) counters: [Option<CounterId>; 2],
     /// Overflows of the two events.
     pub(crate) overflows: [Cell<u64>; 2],
-    /// What `service_with` reported: of the sampled event; with the records.
+    /// The sampled event's reports by `service_with`, with the records.
     pub(crate) told: RefCell<Vec<Option<u64>>>,
     pub(crate) last: Cell<Option<Result<Serviced, ServiceError>>>,
     pub(crate) errors: Cell<u32>,
