@@ -1,0 +1,74 @@
+//! An event as its owner knows it: by a number, which is the tag of all that counts it.
+
+use core::cell::{Cell, RefCell};
+
+use pmu::core::{Event, EventOverflow, EventTable};
+use pmu::perf::{AttrFlags, Frequency, PerfEvent, PerfEventAttr, Throttle};
+use pmu::user::UserPage;
+
+/// Nanoseconds from tick to tick.
+pub(crate) const TICK: u64 = 4_000_000;
+/// Greatest number of interrupts of an event from tick to tick.
+pub(crate) const MAX_PER_TICK: u32 = 20;
+
+/// A sample: the period that ended, and the counts of the event's group by their numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sample {
+    pub(crate) period: u64,
+    pub(crate) counts: Vec<(usize, u64)>,
+}
+
+/// An event that was opened. The interrupt's handler changes it, too.
+pub(crate) struct Opened {
+    pub(crate) attr: PerfEventAttr,
+    pub(crate) frequency: Cell<Option<Frequency>>,
+    pub(crate) throttle: Throttle,
+    pub(crate) samples: RefCell<Vec<Sample>>,
+    pub(crate) page: UserPage,
+    /// The event of which this is a new task's.
+    pub(crate) parent: Option<usize>,
+}
+
+impl Opened {
+    /// Opens an event by perf's text.
+    pub(crate) fn parse(text: &str) -> Self {
+        Self::new(PerfEvent::parse(text, |_| None).unwrap().attr, None)
+    }
+
+    pub(crate) fn new(attr: PerfEventAttr, parent: Option<usize>) -> Self {
+        let has_frequency = attr.flags.contains(AttrFlags::FREQ);
+        let hertz = attr.select.sample_period;
+        let frequency = Frequency::new(hertz, Frequency::INITIAL_PERIOD, TICK);
+        Self {
+            attr,
+            frequency: Cell::new(has_frequency.then_some(frequency)),
+            throttle: Throttle::new(MAX_PER_TICK),
+            samples: RefCell::default(),
+            page: UserPage::new(),
+            parent,
+        }
+    }
+
+    pub(crate) fn event(&self, number: usize) -> Event {
+        self.attr.event(|_| None).unwrap().tagged(number as u64).with_user_rdpmc()
+    }
+
+    /// Takes an overflow, in the handler: the sample, the next period, and the limit.
+    pub(crate) fn overflowed(
+        &self,
+        table: &EventTable,
+        overflow: EventOverflow,
+        counts: Vec<(usize, u64)>,
+        now: u64,
+    ) {
+        self.samples.borrow_mut().push(Sample { period: overflow.period, counts });
+        if let Some(mut frequency) = self.frequency.get() {
+            let period = frequency.interrupted(now).max(EventTable::DEFAULT_MIN_PERIOD);
+            self.frequency.set(Some(frequency));
+            table.set_period(overflow.event, period).unwrap();
+        }
+        if self.throttle.interrupted() {
+            table.stop_reporting(overflow.event).unwrap();
+        }
+    }
+}
