@@ -29,7 +29,7 @@ impl Task {
     }
 }
 
-/// What an event counts.
+/// The owner of an event, which the event counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Processor(usize),

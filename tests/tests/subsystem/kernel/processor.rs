@@ -43,7 +43,7 @@ pub(crate) struct PerProcessor {
     memory: CounterMemory<[CounterSlot; MAX_COUNTERS]>,
     pub(crate) table: EventTable<[EventEntry; 24]>,
     pub(crate) watchdog: Watchdog,
-    /// How often the watchdog found the processor stuck.
+    /// Number of times that the watchdog found the processor stuck.
     pub(crate) stuck: Cell<u32>,
     /// Events whose pages are read here.
     pub(crate) here: RefCell<Vec<(usize, EventId)>>,

@@ -50,7 +50,6 @@ fn a_processor_goes_offline_and_comes_back() {
             happen(&mut w, here, &format!("round {round}"));
             w.perf.offline(here);
             w.switch(other, Some(task));
-            // What happens there is nobody's.
             w.mocks[here].lose_registers();
             happen(&mut w, other, &format!("processor {here} is away"));
             w.perf.online(here, &machine[here]);
@@ -87,9 +86,9 @@ fn all_counters_are_given_back_and_taken_again() {
             let mut w = World::new(&machine);
             busy(&mut w);
             happen(&mut w, 0, "the first kernel");
-            for cpu in 0..2 {
+            for (cpu, processor) in machine.iter().enumerate() {
                 w.perf.offline(cpu);
-                w.perf.online(cpu, &machine[cpu]);
+                w.perf.online(cpu, processor);
             }
             happen(&mut w, 1, "the second");
             w.end();

@@ -1,5 +1,5 @@
-//! Scenarios of a kernel's perf on every kind of processor and on hybrid pairs: every count, time, sample and page is that
-//! of a naive model.
+//! Scenarios of a kernel's perf on every kind of processor and on hybrid pairs: every count, time, sample and page is
+//! that of a naive model.
 
 mod naive;
 mod world;
