@@ -38,6 +38,9 @@ fn frozen_records_alone_are_released_and_claim_no_interrupt() {
             if !scene.hardware.freezes {
                 return;
             }
+            // A predecessor's overflow, whose interrupt may be expected.
+            scene.expect_foreign();
+            mock.interrupt_from_elsewhere();
             scene.happen(mock, SAMPLED, 5);
             scene.hardware.raised();
             assert!(scene.hardware.frozen.get());
