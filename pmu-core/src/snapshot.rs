@@ -66,7 +66,7 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Reads the leaves that the processor declares, through `reader`. The reader may be a recorded dump, a guest's
-    /// synthesised CPUID, or the instruction itself (`raw_cpuid::native_cpuid::CpuIdReaderNative`).
+    /// synthesized CPUID, or the instruction itself (`raw_cpuid::native_cpuid::CpuIdReaderNative`).
     pub fn capture(reader: impl CpuIdReader) -> Self {
         let basic = reader.cpuid2(0, 0).eax;
         let extended = reader.cpuid2(0x8000_0000, 0).eax;

@@ -209,8 +209,8 @@ impl WindowsVersion {
         self as u8 >= Self::Windows8 as u8 && (self as u8) < Self::Windows10v1809 as u8
     }
 
-    /// Returns whether interrupts of `ProfileTime` can be traced as sampled profiles. Before Windows 8 such a trace
-    /// needs no profile object. The trace records are the same in all versions.
+    /// Returns whether interrupts of `ProfileTime` can be traced as sampled profiles. From Windows 8 on, the kernel
+    /// starts a profile object for such a trace. The trace records are the same in all versions.
     pub const fn traces_sampled_profile(self) -> bool {
         self as u8 >= Self::WindowsXp as u8
     }
@@ -220,7 +220,7 @@ impl WindowsVersion {
         self as u8 >= Self::Windows8 as u8
     }
 
-    /// Returns whether the intervals of sources are traced (records 0x0F48 to 0x0F4A).
+    /// Returns whether a trace contains the sources' intervals (trace records 0x0F48 to 0x0F4A).
     pub const fn traces_intervals(self) -> bool {
         self as u8 >= Self::Vista as u8
     }

@@ -31,12 +31,12 @@ pub struct Branch {
     pub cycles: Option<u16>,
     /// The kind of the branch.
     pub kind: Option<BranchKind>,
-    /// Path of the branch: speculative or not, right or wrong.
+    /// Speculation of the branch: whether it was executed speculatively, and whether the path was right.
     pub path: Option<BranchPath>,
     /// Relation of the branch to a transaction (TSX).
     pub transaction: Option<BranchTransaction>,
     /// Number of events on each of general counters 0 to 3 since the previous recorded branch; 3 stands for 3 or more.
-    /// Only an event whose select enables this is counted.
+    /// An event is counted only if bit 35 (LBR logging) of its event select is set.
     pub events: Option<[u8; 4]>,
 }
 

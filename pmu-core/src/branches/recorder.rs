@@ -222,8 +222,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
 
     /// Stops the recording. The records stay as they are, and [`read`](Self::read) returns them.
     ///
-    /// If the recording [holds the interrupt](BranchUnit::holds_interrupt), a task calls `stop` before the processor
-    /// goes idle and before the counter is stopped, and calls [`restart`](Self::restart) afterwards.
+    /// If the recording [delays the counter's interrupt](BranchUnit::holds_interrupt), a task calls `stop` before the
+    /// processor goes idle, and before the counter is stopped. The task calls [`restart`](Self::restart) afterwards.
     ///
     /// # Errors
     /// [`Faulted`](BranchError::Faulted): the processor is presumed to record as before.

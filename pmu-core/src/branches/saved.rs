@@ -26,7 +26,7 @@ pub struct SavedBranches<const N: usize> {
 }
 
 impl<const N: usize> SavedBranches<N> {
-    /// Creates a value without records.
+    /// Creates an empty save area.
     pub const fn new() -> Self {
         let empty = RawBranch { from: 0, to: 0, info: 0 };
         Self { records: [empty; N], len: 0, newest: 0, format: None }

@@ -42,7 +42,7 @@ pub struct BranchRegisters {
     pub select: fn(&BranchOffers, BranchFilter) -> (u64, BranchFilter),
     /// The register with the number of records, if there is one. Each write to this register clears all records.
     pub depth: Option<MsrAddress>,
-    /// The freezing of the records, if the processor can freeze them.
+    /// Registers that freeze the records; `None` if the processor cannot freeze the records.
     pub freeze: Option<BranchFreeze>,
     /// Order of the records in their registers.
     pub order: BranchOrder,
@@ -124,7 +124,7 @@ pub struct BranchOffers {
     pub transaction: bool,
     /// General counters whose events the records count: bits 0 to 3 stand for counters 0 to 3.
     pub events: u8,
-    /// Number of address bits in a record. If it is below 64, the format has other information in the bits above.
+    /// Number of address bits in a record. If this number is below 64, the bits above contain other information.
     pub address_bits: u8,
 }
 
@@ -135,7 +135,8 @@ pub struct BranchFormat {
     pub name: &'static str,
     /// Decodes a record. Returns `None` if the record is empty or erroneous.
     pub decode: fn(&BranchOffers, RawBranch) -> Option<Branch>,
-    /// Returns whether no further record follows this record, judged by the record's first two words.
+    /// Returns `true` for the first empty record, after which there are no further records. At this call, only `from`
+    /// and `to` of the record are valid.
     pub is_end: fn(RawBranch) -> bool,
     /// Returns the words with which a saved record is written back.
     pub writable: fn(RawBranch) -> RawBranch,
@@ -204,9 +205,9 @@ impl BranchUnit {
         self.registers.freeze.is_some()
     }
 
-    /// Returns whether the recording holds the counter's interrupt until all records are filled. Stop such a recording
-    /// before the processor goes idle, and before the counter is stopped or frozen: otherwise a held interrupt does not
-    /// come.
+    /// Returns whether the recording delays the counter's interrupt until all records are filled. Stop such a recording
+    /// before the processor goes idle, and before the counter is stopped or frozen: otherwise a delayed interrupt never
+    /// comes.
     pub const fn holds_interrupt(&self) -> bool {
         matches!(self.registers.order, BranchOrder::Filled { .. })
     }

@@ -132,7 +132,7 @@ pub enum CounterError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ServiceError {
-    /// The first access that failed after one retry.
+    /// The first access that failed again when retried.
     pub fault: MsrFault,
     /// Counters that faulted. If an event of a faulted counter is in a group, the counters of the group's other events
     /// are faulted, too. The events of faulted counters no longer run.
@@ -320,7 +320,7 @@ pub struct SwitchError {
 }
 
 impl SwitchError {
-    /// Returns whether the event at index `place` of the slice failed. If `place` is 63 or more, returns whether any
+    /// Returns whether the thread's event at index `place` failed. For a `place` of 63 or more, returns whether any
     /// event from index 63 on failed.
     pub const fn concerns(&self, place: usize) -> bool {
         self.events >> if place < 63 { place } else { 63 } & 1 != 0

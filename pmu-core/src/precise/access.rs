@@ -8,7 +8,7 @@ use crate::precise::tlb::{PageSize, Translation};
 pub struct DataAccess {
     /// The instruction loads.
     pub load: bool,
-    /// The instruction stores. An instruction that loads and stores has both.
+    /// The instruction stores. For an instruction that loads and stores, both `load` and `store` are set.
     pub store: bool,
     /// The instruction is a software prefetch.
     pub prefetch: bool,
@@ -19,7 +19,7 @@ pub struct DataAccess {
     pub physical_address: Option<u64>,
     /// Number of bytes that the instruction accesses.
     pub bytes: Option<u8>,
-    /// Where a load's data came from.
+    /// Source of a load's data: a cache, memory or a device.
     pub source: Option<DataSource>,
     /// The data came from another node: from another socket's memory or cache.
     pub remote: Option<bool>,
@@ -27,9 +27,9 @@ pub struct DataAccess {
     pub line: Option<LineState>,
     /// Number of cycles from a load's miss in the first-level cache to the arrival of the data.
     pub latency: Option<u16>,
-    /// How the address was translated.
+    /// Source of the address's translation.
     pub translation: Option<Translation>,
-    /// Size of the page that the TLB held.
+    /// Size of the page in the TLB entry.
     pub page: Option<PageSize>,
     /// Number of cycles that a refill of the TLB took.
     pub tlb_latency: Option<u16>,
@@ -41,7 +41,7 @@ pub struct DataAccess {
     pub memory_type: Option<AccessType>,
 }
 
-/// Where the data of a load came from.
+/// The source of a load's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum DataSource {

@@ -22,9 +22,9 @@ pub struct InstructionFetch {
     pub l3_miss: Option<bool>,
     /// The fetch missed the cache of decoded instructions.
     pub op_cache_miss: Option<bool>,
-    /// How the address was translated.
+    /// Source of the address's translation.
     pub translation: Option<Translation>,
-    /// Size of the page that the first-level TLB held.
+    /// Size of the page in the first-level TLB's entry.
     pub page: Option<PageSize>,
     /// Number of cycles that a refill of the TLB took.
     pub tlb_latency: Option<u16>,

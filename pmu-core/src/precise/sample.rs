@@ -4,12 +4,13 @@ use crate::precise::access::DataAccess;
 use crate::precise::branch::BranchOutcome;
 use crate::precise::fetch::InstructionFetch;
 
-/// What the processor recorded about one sampled instruction.
+/// The processor's record of one sampled instruction.
 ///
 /// AMD's instruction-based sampling and Intel's precise event-based sampling both tag one instruction and record what
-/// happens to the instruction. A member is `None` if the processor did not record it, or declared it invalid.
+/// happens to the instruction. A field is `None` if the processor did not record its value, or declared the value
+/// invalid.
 ///
-/// The default is a record of which nothing is known.
+/// In the default value, all fields are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct PreciseSample {

@@ -1,6 +1,6 @@
 //! How an address was translated.
 
-/// How the processor translated the linear address of an access.
+/// The source of the translation of an access's linear address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Translation {

@@ -38,7 +38,7 @@ impl AddedSource {
         Self { row, event }
     }
 
-    /// Returns the source's value, names and event, in the form of a table's row.
+    /// Returns the source as a row of a source table: its value, names and event.
     pub const fn row(&self) -> &ProfileSource {
         &self.row
     }
@@ -162,7 +162,8 @@ impl AddedSources {
         &NONE
     }
 
-    /// Adds a source, with the default interval of [events](IntervalLimits::EVENTS).
+    /// Adds a source whose interval is a number of events, within [`IntervalLimits::EVENTS`]. The source has the
+    /// default interval.
     ///
     /// # Context
     /// Task. Only one caller at a time adds or removes sources.

@@ -24,7 +24,7 @@ macro_rules! numbers {
             pub const $constant: u32 = $value;
         )*)*
 
-        /// All numbers of this module.
+        /// All constants of this module, with their names.
         pub const ALL: &[NamedNumber] = &[$($(NamedNumber {
             of: stringify!($of),
             constant: stringify!($constant),

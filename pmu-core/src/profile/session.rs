@@ -216,9 +216,11 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// # Errors
     /// - [`UnsupportedSource`](InterfaceError::UnsupportedSource): this processor lacks the source's event. The boot
     ///   processor may have the event nevertheless.
-    /// - [`AlreadyStarted`](InterfaceError::AlreadyStarted), [`NoFreeCounter`](InterfaceError::NoFreeCounter),
-    ///   [`Timer`](InterfaceError::Timer).
-    /// - [`IllegalBits`](CounterError::IllegalBits): this processor's event selects lack bits of an added source.
+    /// - [`AlreadyStarted`](InterfaceError::AlreadyStarted): the source runs already.
+    /// - [`NoFreeCounter`](InterfaceError::NoFreeCounter): every counter that can count the source is in use.
+    /// - [`Timer`](InterfaceError::Timer): the platform's timer cannot run at the interval.
+    /// - [`IllegalBits`](CounterError::IllegalBits): the event select of an added source has bits that are illegal on
+    ///   this processor.
     /// - [`Access`](CounterError::Access): a register access failed, and the counter is in the same state as before the
     ///   call.
     /// - [`Faulted`](CounterError::Faulted): a register access failed, and the attempt to stop the counter again
@@ -378,7 +380,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(self.counters.freeze_on_interrupt()?)
     }
 
-    /// Sets or clears bits of the global control register that belong to other owners, by
+    /// Sets or clears bits of the global control register that belong to other owners. This calls
     /// [`CounterSession::set_others_control`].
     ///
     /// # Errors
@@ -387,8 +389,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(self.counters.set_others_control(bits, enabled)?)
     }
 
-    /// Stops every running source of the interface's table, and saves the state of each source's counter in `area`, by
-    /// [`CounterSession::save`].
+    /// Stops every running source of the interface's table, and saves the state of each source's counter in `area`.
+    /// This calls [`CounterSession::save`].
     ///
     /// `area` has no room for added sources. Like opened events, added sources keep running and are reported. A kernel
     /// that counts by thread [stops](Self::stop) the added sources at the context switch.
@@ -408,7 +410,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         })?)
     }
 
-    /// Resumes the counters that [`save`](Self::save) saved, by [`CounterSession::restore`]. Added sources stay.
+    /// Resumes the counters that [`save`](Self::save) saved. This calls [`CounterSession::restore`]. Added sources are
+    /// not affected.
     ///
     /// # Errors
     /// The errors of [`CounterSession::restore`].
@@ -416,9 +419,9 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(self.counters.restore(area)?)
     }
 
-    /// Lends the counters, to a guest for instance, until the returned window ends, by [`CounterSession::lend`]. The
-    /// profile timer keeps running. Pending overflows of opened events are not reported; to report them, call `lend` of
-    /// [`counters_mut`](Self::counters_mut).
+    /// Lends the counters, for example to a guest, until the returned window ends. This calls [`CounterSession::lend`].
+    /// The profile timer keeps running. Pending overflows of opened events are not reported; to report them, call
+    /// `lend` of [`counters_mut`](Self::counters_mut).
     ///
     /// # Errors
     /// The errors of [`CounterSession::lend`].

@@ -63,7 +63,8 @@ general_sources! {
 }
 
 impl KProfileSource {
-    /// `ProfileMaximum`, the number of general sources, which is not a source.
+    /// `ProfileMaximum`: the number of sources that are [the same on every processor](Self::is_general). This value
+    /// itself is not a source.
     pub const MAXIMUM: u32 = 0x18;
 
     /// Returns the source with this value; `None` if the value is [`MAXIMUM`](Self::MAXIMUM), which is not a source.
@@ -71,7 +72,7 @@ impl KProfileSource {
         if value == Self::MAXIMUM { None } else { Some(Self(value)) }
     }
 
-    /// Returns the enumeration's value.
+    /// Returns the source's value in Windows' enumeration `KPROFILE_SOURCE`.
     pub const fn value(self) -> u32 {
         self.0
     }
@@ -81,8 +82,8 @@ impl KProfileSource {
         self.0 < Self::MAXIMUM
     }
 
-    /// Returns the name of a general source in WDM.H. Returns `None` for a processor-specific source, whose name is in
-    /// the interface's table.
+    /// Returns the name in WDM.H of a source that is [the same on every processor](Self::is_general). Returns `None`
+    /// for a processor-specific source, whose name is in the interface's table.
     ///
     /// ```
     /// # use pmu_core::KProfileSource;
@@ -94,7 +95,8 @@ impl KProfileSource {
         GENERAL_NAMES.get(self.0 as usize).copied()
     }
 
-    /// Returns the general sources, ascending by value.
+    /// Returns the sources that are [the same on every processor](Self::is_general), in ascending order of their
+    /// values.
     pub fn general() -> impl ExactSizeIterator<Item = Self> {
         (0..Self::MAXIMUM).map(Self)
     }

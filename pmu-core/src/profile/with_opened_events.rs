@@ -21,10 +21,10 @@ use crate::profile::source_index::SourceTable;
 use crate::profile::source_interface::{SourceInterface, forward_interface};
 use crate::snapshot::Snapshot;
 
-/// A profile interface together with the events that are opened on one processor, in addition to the sources.
+/// A profile interface together with one processor's table of opened events: the processor's counters then count both
+/// profile sources and opened events.
 ///
-/// The value consists of two references. The session holds one such value; the interrupt handler creates another value
-/// with the same references.
+/// The type is a pair of references. The session and the interrupt handler each use their own copy.
 ///
 /// ```
 /// # use pmu_core::{DefaultInterface, EventEntry, EventTable, WithOpenedEvents};
@@ -34,7 +34,7 @@ use crate::snapshot::Snapshot;
 /// # let _ = of_processor_0;
 /// ```
 ///
-/// A session starts sources, and its counters open events:
+/// The session starts sources, and [`counters_mut`](Session::counters_mut) opens events:
 ///
 /// ```
 /// use pmu_core::{
@@ -127,8 +127,8 @@ impl<'a, I: SourceInterface> WithOpenedEvents<'a, I> {
         Session::initialize(self, processor, only, msr, platform, memory)
     }
 
-    /// Services the performance interrupt, by [`pmu_core::service`](crate::service). Calls `overflowed` once for each
-    /// overflow of a source or an opened event.
+    /// Services the performance interrupt, and calls `overflowed` once for each overflow of a source or an opened
+    /// event. This calls [`pmu_core::service`](crate::service).
     ///
     /// ```
     /// # use pmu_core::{
@@ -169,8 +169,9 @@ impl<'a, I: SourceInterface> WithOpenedEvents<'a, I> {
         self.service_with(msr, platform, memory, (), move |report, ()| overflowed(report))
     }
 
-    /// Services the performance interrupt as [`service`](Self::service) does, together with a facility beside the
-    /// counters, by [`pmu_core::service_with`](crate::service_with).
+    /// Services the performance interrupt of the counters and of a [`Facility`] beside the counters, such as branch
+    /// records. Calls `overflowed` once for each overflow of a source or an opened event, with a reference to the
+    /// facility.
     ///
     /// ```
     /// # use pmu_core::{
@@ -218,8 +219,7 @@ impl<'a, I: SourceInterface> WithOpenedEvents<'a, I> {
 impl<'a, I: SourceInterface, M: MsrBackend, P: Platform>
     Session<'a, WithOpenedEvents<'a, I>, M, P>
 {
-    /// Programs the counters again as [`reprogram`](Session::reprogram) does, and reports the pending overflows of
-    /// opened events.
+    /// Does the same as [`reprogram`](Session::reprogram), and also reports the pending overflows of opened events.
     ///
     /// # Errors
     /// The errors of [`reprogram`](Session::reprogram).

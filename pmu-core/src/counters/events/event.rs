@@ -226,16 +226,16 @@ impl Event {
     }
 
     /// Makes the event exclusive, as `perf_event_attr::exclusive` does: while the event is on a counter, no other event
-    /// of the session is on a counter. The first event of a group decides for the group, whose events are counted
-    /// together.
+    /// of the session is on a counter. A group is exclusive if its first event is exclusive; the events of an exclusive
+    /// group are still counted together.
     ///
     /// A running event that does not [rotate](Self::rotating) prevents an exclusive event from starting. Running events
     /// that rotate leave their counters for an exclusive event. While the exclusive event is on a counter, no other
     /// event starts. An event that finds no counter for one of these reasons waits for its turn if it rotates, and
     /// otherwise [fails to start](crate::CounterError::NoFreeCounter).
     ///
-    /// Events in the rows of a source's table are events of the session, too. Counters of other owners are not
-    /// affected.
+    /// The events in the [`EventSource`](crate::EventSource)'s own table are events of the session, too. Counters of
+    /// other owners are not affected.
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};

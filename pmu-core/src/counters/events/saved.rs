@@ -101,7 +101,7 @@ impl SavedEvent {
         }
     }
 
-    /// Returns the event's count up to the time at which it was switched out.
+    /// Returns the count that the event had when it was switched out.
     ///
     /// ```
     /// # use pmu_core::ThreadEvent;
@@ -117,13 +117,13 @@ impl SavedEvent {
         self.count
     }
 
-    /// Returns the event's select, without the bits for counting (22) and interrupting (20).
+    /// Returns the event's select, without the enable bit (22) and the interrupt bit (20).
     pub const fn select(&self) -> EventSelect {
         EventSelect::from_bits(self.select)
     }
 
-    /// Returns whether [`switch_in`](crate::CounterSession::switch_in) will start the event. After
-    /// [`switch_out`](crate::CounterSession::switch_out), this tells whether the event was started.
+    /// Returns whether [`switch_in`](crate::CounterSession::switch_in) will start the event. This is so if the event
+    /// was started when [`switch_out`](crate::CounterSession::switch_out) was called.
     pub const fn is_started(&self) -> bool {
         self.started
     }

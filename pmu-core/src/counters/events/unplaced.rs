@@ -12,8 +12,8 @@ use crate::counters::registers::unit::CounterUnit;
 
 impl SavedEvent {
     /// Creates a stopped event that is on no processor, without a counter, table or session. `unit` describes a
-    /// processor that can count the event. An event from a select belongs to the [type of core](CounterUnit::core_type)
-    /// of `unit`.
+    /// processor that can count the event. By default, a [raw](Event::raw) event is counted only on the
+    /// [type of core](CounterUnit::core_type) of `unit`.
     ///
     /// # Context
     /// Any context. No register is accessed.
@@ -22,10 +22,10 @@ impl SavedEvent {
     /// - [`Unsupported`](CounterError::Unsupported), [`IllegalBits`](CounterError::IllegalBits),
     ///   [`GuestModeUnsupported`](CounterError::GuestModeUnsupported),
     ///   [`NeedsCounterPair`](CounterError::NeedsCounterPair), [`NoCounterForEvent`](CounterError::NoCounterForEvent):
-    ///   `unit` cannot count the event, as at [`open_event`](crate::CounterSession::open_event).
+    ///   `unit` cannot count the event.
     /// - [`Period`](CounterError::Period): the period is below
-    ///   [`DEFAULT_MIN_PERIOD`](crate::EventTable::DEFAULT_MIN_PERIOD), or does not fit in 63 bits. For a table with a
-    ///   lower minimum, [`set_period`](Self::set_period) sets a shorter period.
+    ///   [`DEFAULT_MIN_PERIOD`](crate::EventTable::DEFAULT_MIN_PERIOD), or does not fit in 63 bits. If the event is for
+    ///   a table with a lower minimum, set a shorter period by [`set_period`](Self::set_period).
     pub fn new(unit: &CounterUnit, event: &Event) -> Result<Self, CounterError> {
         let (select, counters) = unit.resolve(event)?;
         if counters.is_empty() {

@@ -35,8 +35,8 @@ pub struct UserView {
     /// Set if user mode can compute the count. Clear if user mode is not permitted to read the counter, or if RDPMC
     /// cannot read the counter; user mode then asks the kernel.
     pub readable: bool,
-    /// Number of the counter value's low bits that form a signed number, up to 64: the counter's width, or one more.
-    /// The field is 0 if the event is on no counter.
+    /// Number of low bits of the counter's value that form a signed number: the counter's width or one bit more, at
+    /// most 64. If the event is on no counter, `width` is 0.
     pub width: u32,
     /// Number to add to the counter's value, modulo 2⁶⁴.
     pub offset: u64,

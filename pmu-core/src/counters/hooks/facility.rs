@@ -113,8 +113,8 @@ pub trait Facility {
 /// The overflows of one pass, for a [`Facility`] that collects what it recorded.
 #[derive(Clone, Copy, Debug)]
 pub struct Interrupted<'a> {
-    /// The global overflow status, including other owners' bits. The value is 0 if there is no such status, if no
-    /// counters are taken, or if the status could not be read.
+    /// The global overflow status, including other owners' bits. The value is 0 if the processor has no such status, if
+    /// no session has taken the counters, or if the status could not be read.
     pub status: u64,
     /// The session's counters that overflowed, without the facility's [own](Facility::own_counters). On a processor
     /// without an overflow status, any of these counters may have overflowed, because their values are read only after

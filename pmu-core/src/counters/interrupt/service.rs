@@ -62,16 +62,18 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
     service_with(source, msr, platform, memory, (), move |overflow, ()| overflowed(overflow))
 }
 
-/// Services the performance interrupt as [`service`] does, together with a [`Facility`] beside the counters, such as
-/// branch records. `overflowed` also receives a reference to the facility, which has collected its records of the
-/// overflow.
+/// Services the performance interrupt of the counters and of a [`Facility`] beside the counters, such as branch
+/// records. `overflowed` also receives a reference to the facility, which has already collected what the hardware
+/// recorded.
 ///
 /// The facility is moved into the call. It is a description of the hardware, with references to memory that the
-/// embedder lends. With `()`, which is no facility, the call does the same as [`service`]. A pair is two facilities.
+/// embedder lends. `()` stands for no facility: the call then does the same as [`service`]. For two facilities, pass a
+/// pair.
 ///
-/// The claim includes the facility's own interrupts. The facility's bits of the status are acknowledged together with
-/// the counters' bits, and are not in [`others`](Serviced::others). A facility that is served [alone](Facility::ALONE)
-/// is also served if no session has taken the memory, or if the LVT entry is masked.
+/// The returned [`claim`](Serviced::claim) includes the facility's own interrupts. The facility's bits of the overflow
+/// status are acknowledged together with the counters' bits, and are not in [`others`](Serviced::others). A facility
+/// that is served [alone](Facility::ALONE) is also served if no session has taken the memory, or if the LVT entry is
+/// masked.
 ///
 /// ```
 /// # use pmu_core::{Claim, CounterMemory, EventSource, Facility, MsrBackend, Platform};

@@ -26,8 +26,9 @@ pub struct GlobalRegisters {
     /// [values of guest and host](crate::guest_control) then confine events that count only in guests, or only outside
     /// guests.
     pub loaded_for_guests: bool,
-    /// Bit of the status that the processor sets when it freezes the counters; acknowledging this bit releases the
-    /// counters. If this field is 0, a processor that freezes its counters clears the control register instead.
+    /// Bit of the overflow status that the processor sets when it freezes the counters. Acknowledging this bit lets the
+    /// counters run again. If this field is 0, a processor that freezes its counters clears the control register
+    /// instead.
     pub frozen: u64,
     /// The freeze bit, if the processor has one. While this bit is set, the processor stops all its counters when it
     /// raises the performance interrupt.

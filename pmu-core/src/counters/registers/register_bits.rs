@@ -49,7 +49,7 @@ impl RegisterBits {
         self.bits
     }
 
-    /// Returns the register access that gives the owner's bits the values that they have in `value`.
+    /// Returns the register access that copies the owner's bits from `value`, and keeps all other bits.
     ///
     /// ```
     /// # use pmu_core::RegisterBits;

@@ -222,8 +222,9 @@ impl CounterUnit {
         self.guest_bits = [guest_only, host_only];
     }
 
-    /// Sets a number that identifies the type of core on a hybrid processor. An event from a select then counts only on
-    /// cores of this type. The value 0, which a new unit has, means that all cores count the same events.
+    /// Sets a number that identifies the type of core on a hybrid processor. By default, a [raw](crate::Event::raw)
+    /// event is then counted only on cores of this type. The value 0, which a new unit has, means that all cores count
+    /// the same events.
     pub const fn set_core_type(&mut self, core_type: u32) {
         self.core_type = core_type;
     }

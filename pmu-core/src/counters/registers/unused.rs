@@ -6,9 +6,9 @@ use crate::msr::access::MsrAccess;
 use crate::msr::address::MsrAddress;
 use crate::msr::backend::MsrBackend;
 
-/// Per-counter registers beside the counters' control and value registers, which no driver of these crates uses. If
-/// firmware or the kernel before a kexec left values in such registers, the processor reloads counters, or writes
-/// records to memory, without the driver's knowledge.
+/// Registers that some processors have for each counter, in addition to its control and value registers, and that no
+/// driver of these crates uses. If firmware or the kernel before a kexec left values in such registers, the processor
+/// reloads counters, or writes records to memory, without the driver's knowledge.
 ///
 /// [`CounterSession::take`](crate::CounterSession::take) does not clear these registers, so a kernel that needs no
 /// clearing does not pay for it.

@@ -79,12 +79,12 @@ impl EventTable {
         &NONE
     }
 
-    /// Returns the number of events for which the table has room.
+    /// Returns the table's capacity: the greatest number of events that can be open at the same time.
     pub const fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Returns whether the table has no room for any event.
+    /// Returns whether the table's capacity is 0.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.entries.is_empty()
