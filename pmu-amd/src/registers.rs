@@ -48,6 +48,9 @@ pub const STATUS_LBR_FREEZE: u64 = 1 << 58;
 /// (APM vol. 2, "Debug-Control MSR").
 pub const DEBUG_CTL: u32 = 0x1D9;
 
+/// `DebugCtl` bit 11, FLBRI: freezes the branch records on the performance interrupt (APM vol. 2, "Debug-Control MSR").
+pub const DEBUG_CTL_FREEZE_LBRS: u64 = 1 << 11;
+
 /// `LastBranchStackSelect`: the filter of the last-branch stack (APM vol. 2, "Last Branch Stack Registers"; CPUID
 /// 0x80000022 EAX bit 1).
 pub const LAST_BRANCH_STACK_SELECT: u32 = 0xC000_010E;

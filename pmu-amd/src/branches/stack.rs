@@ -8,16 +8,13 @@ use pmu_core::{
 
 use crate::branches::address::{address_bits, extended};
 use crate::registers::{
-    DEBUG_CTL, DEBUG_EXTN_CTL, DebugExtnCtl, LAST_BRANCH_STACK_FROM_IP, LAST_BRANCH_STACK_SELECT,
-    LastBranchFrom, LastBranchStackSelect, LastBranchTo, PERF_CNTR_GLOBAL_STATUS_CLR,
-    STATUS_LBR_FREEZE,
+    DEBUG_CTL, DEBUG_CTL_FREEZE_LBRS, DEBUG_EXTN_CTL, DebugExtnCtl, LAST_BRANCH_STACK_FROM_IP,
+    LAST_BRANCH_STACK_SELECT, LastBranchFrom, LastBranchStackSelect, LastBranchTo,
+    PERF_CNTR_GLOBAL_STATUS_CLR, STATUS_LBR_FREEZE,
 };
 
 /// `DebugExtnCtl.LBRSE`.
 const ENABLE: u64 = DebugExtnCtl::new().with_lbrse(true).into_bits();
-
-/// `DebugCtl.FLBRI`: freezes the stack on the performance interrupt.
-const FREEZE: u64 = 1 << 11;
 
 /// Returns the last-branch stack of a processor; `None` if the processor declares none.
 ///
@@ -40,7 +37,7 @@ pub(crate) fn unit(processor: &Snapshot) -> Option<Result<BranchUnit, NoBranches
     let (bits, bit, filter, release) = unsafe {
         (
             RegisterBits::new(DEBUG_EXTN_CTL, ENABLE),
-            RegisterBits::new(DEBUG_CTL, FREEZE),
+            RegisterBits::new(DEBUG_CTL, DEBUG_CTL_FREEZE_LBRS),
             MsrAddress::new(LAST_BRANCH_STACK_SELECT),
             MsrAddress::new(PERF_CNTR_GLOBAL_STATUS_CLR),
         )

@@ -4,6 +4,7 @@ mod detection;
 mod formats;
 mod interrupted;
 mod recorder;
+mod registers;
 mod samples;
 mod sampling;
 mod support;
