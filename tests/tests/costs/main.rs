@@ -1,5 +1,6 @@
 //! Costs in register accesses: exact, and equal to the tables in COSTS.md.
 
+mod branches;
 mod events;
 mod groups;
 mod perf;

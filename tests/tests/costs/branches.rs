@@ -1,0 +1,217 @@
+//! Costs of branch records in register accesses: exact, and equal to the table in COSTS.md.
+
+use core::cell::Cell;
+use pmu_core::{
+    BranchFilter, BranchMemory, BranchRecorder, BranchSlot, Branches, CounterMemory,
+    CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, MAX_COUNTERS, OpenedEvents,
+    SavedBranches, service_with,
+};
+use pmu_tests::opened::{Mock, fed_events, happened, raw};
+use pmu_tests::{FakePlatform, RegisterFile, recorded};
+use pmu_virt::{
+    AmdConfiguration, BranchConfiguration, Configuration, FedBranch, FedBranchKind,
+    IntelConfiguration, Privilege, VirtualBranches, VirtualPmu,
+};
+
+/// Numbers of RDMSRs and WRMSRs.
+type Cost = [u32; 2];
+
+fn text([reads, writes]: Cost) -> String {
+    match (reads, writes) {
+        (0, 0) => "–".into(),
+        (0, writes) => format!("{writes}W"),
+        (reads, 0) => format!("{reads}R"),
+        (reads, writes) => format!("{reads}R {writes}W"),
+    }
+}
+
+/// Costs of one kind of branch records.
+#[derive(Debug)]
+struct Costs {
+    /// Of an interrupt with all records full, and with five, beyond the counter's own.
+    full: Cost,
+    five: Cost,
+    start: Cost,
+    read: Cost,
+    clear: Cost,
+    /// A thread switch without records, and with a call stack of five.
+    cleared: Cost,
+    saved: Option<Cost>,
+}
+
+fn measure(configuration: Configuration, branches: BranchConfiguration, freezing: bool) -> Costs {
+    let records = VirtualBranches::new(&configuration, branches).unwrap();
+    let pmu = VirtualPmu::new(configuration, fed_events()).unwrap();
+    let mock = Mock::strict(pmu).with_branches(records);
+    for control in [0x38F, 0xC000_0301] {
+        let _ = mock.with_pmu(|pmu| pmu.write(control, 0));
+    }
+    let snapshot = mock.snapshot();
+    let is_amd = matches!(configuration, Configuration::Amd(_));
+    let (unit, counter_unit) = if is_amd {
+        (pmu_amd::branches(&snapshot).unwrap(), pmu_amd::counters(&snapshot).unwrap())
+    } else {
+        let unit = pmu_intel::branches(&snapshot, &mock).unwrap();
+        (unit, pmu_intel::counters(&snapshot).unwrap())
+    };
+    let lent = BranchMemory::<[BranchSlot; 32]>::new();
+    let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
+    let table = EventTable::<[EventEntry; 2]>::new();
+    let source = OpenedEvents::new(&counter_unit, &table as &EventTable);
+    let mut counters =
+        CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &mock, &memory)
+            .unwrap();
+    let event = counters.open_event(&counter_unit, &raw(3).every(100_000)).unwrap();
+    counters.start_event(event, 0).unwrap();
+    let mut recorder = BranchRecorder::take(&unit, &mock, &lent).unwrap();
+    if freezing {
+        recorder.freeze_on_interrupt().unwrap();
+    }
+    let cost = |act: &mut dyn FnMut()| {
+        let before = mock.accesses();
+        act();
+        let after = mock.accesses();
+        [after.reads - before.reads, after.writes - before.writes]
+    };
+    let found = Cell::new(0);
+    let handler = |mock: &Mock<'_>| {
+        let branches = Branches::new(&unit, &lent);
+        let serviced = service_with(&source, mock, mock, &memory, branches, |_, branches| {
+            found.set(branches.iter().count());
+        });
+        assert_eq!(serviced.unwrap().overflows, 1);
+    };
+    mock.on_interrupt(&handler);
+    let branch = |from| {
+        mock.branch(&FedBranch::new(from, 0x9000, FedBranchKind::RelativeCall, Privilege::User));
+    };
+    let interrupt = |count| {
+        (0..count).for_each(|number| branch(0x1000 + number));
+        cost(&mut || mock.advance(&mut happened(3, 100_000)))
+    };
+    let own = interrupt(0);
+    let beyond = |cost: Cost| [cost[0] - own[0], cost[1] - own[1]];
+    let start = cost(&mut || assert!(recorder.start(BranchFilter::USER).is_ok()));
+    let full = beyond(interrupt(40));
+    assert_eq!(found.get(), usize::from(unit.depth()));
+    let clear = cost(&mut || recorder.clear().unwrap());
+    let five = beyond(interrupt(5));
+    assert_eq!(found.get(), 5);
+    let read = cost(&mut || assert_eq!(recorder.read().unwrap().iter().count(), 5));
+    recorder.restart().unwrap();
+    let cleared = cost(&mut || {
+        recorder.switch_out::<32>(None).unwrap();
+        recorder.switch_in::<32>(None).unwrap();
+    });
+    let saved = unit.offers().call_stack.then(|| {
+        let mut saved = SavedBranches::<32>::new();
+        recorder.start(BranchFilter::USER.call_stack()).unwrap();
+        (0..5).for_each(|number| branch(0x1000 + number));
+        cost(&mut || {
+            recorder.switch_out(Some(&mut saved)).unwrap();
+            recorder.switch_in(Some(&saved)).unwrap();
+        })
+    });
+    assert!(mock.breach().is_none(), "{:?}", mock.breach());
+    Costs { full, five, start, read, clear, cleared, saved }
+}
+
+/// Zen 3's branch sampling: the interrupt, with all records full and with five; a start; and the stop before idle and
+/// the restart after.
+fn branch_sampling() -> [Cost; 4] {
+    const CONTROL: u32 = 0xC000_010F;
+    let processor = recorded("amd-zen3.txt");
+    let unit = pmu_amd::branches(&processor).unwrap();
+    let counter_unit = pmu_amd::counters(&processor).unwrap();
+    let registers = (0xC001_0200..0xC001_020C).chain(0xC001_0300..0xC001_0320).chain([CONTROL]);
+    let file = RegisterFile::new(registers, 0xC001_0201).rdpmc_step(2);
+    let msr = pmu_core::testing::RecordingMsr::<_, 256>::new(file);
+    let platform = FakePlatform::default();
+    let lent = BranchMemory::<[BranchSlot; 16]>::new();
+    let memory = CounterMemory::<[CounterSlot; 6]>::new();
+    let table = EventTable::<[EventEntry; 2]>::new();
+    let source = OpenedEvents::new(&counter_unit, &table as &EventTable);
+    let mut counters =
+        CounterSession::take(source, &counter_unit, CounterSet::ALL, &msr, &platform, &memory)
+            .unwrap();
+    let event = pmu_amd::branch_sampling_event(100_003).unwrap();
+    let event = counters.open_event(&counter_unit, &event).unwrap();
+    counters.start_event(event, 0).unwrap();
+    let mut recorder = BranchRecorder::take(&unit, &msr, &lent).unwrap();
+    // An update is a read, and here always a write.
+    let take = || {
+        let mut cost = [0; 2];
+        for access in &msr.take() {
+            match access.operation {
+                pmu_core::MsrOperation::Read => cost[0] += 1,
+                pmu_core::MsrOperation::Write => cost[1] += 1,
+                pmu_core::MsrOperation::Update => cost = cost.map(|count| count + 1),
+                pmu_core::MsrOperation::ReadPmc => {}
+            }
+        }
+        cost
+    };
+    take();
+    let interrupt = || {
+        msr.inner().set(0xC001_0201, 3);
+        let branches = Branches::new(&unit, &lent);
+        service_with(&source, &&msr, &&platform, &memory, branches, |_, _| ()).unwrap();
+        take()
+    };
+    let own = interrupt();
+    for record in 0..32 {
+        msr.inner().set(0xC001_0300 + record, 0x1000);
+    }
+    recorder.start(BranchFilter::ALL).unwrap();
+    let start = take();
+    let with = |next: u64| {
+        for record in 0..32 {
+            msr.inner().set(0xC001_0300 + record, 0x1000);
+        }
+        msr.inner().set(CONTROL, 0x1C | 1 << 5 | next << 16);
+        let cost = interrupt();
+        [cost[0] - own[0], cost[1] - own[1]]
+    };
+    let (full, five) = (with(0), with(5));
+    recorder.stop().unwrap();
+    recorder.restart().unwrap();
+    [full, five, start, take()]
+}
+
+/// The rows of branch records in COSTS.md, and the most that each may cost.
+#[test]
+fn the_rows_of_branch_records_are_what_is_measured() {
+    let intel = |version| Configuration::Intel(IntelConfiguration::new(version, 4, 3));
+    let amd = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
+    let legacy = |format| BranchConfiguration::Legacy { format };
+    let amd_only = |freeze| BranchConfiguration::amd(16, freeze);
+    let architectural = BranchConfiguration::ARCHITECTURAL;
+    let rows: [(&str, Configuration, BranchConfiguration, bool, Cost, Cost); 7] = [
+        ("architectural, 32 records", intel(5), architectural, true, [96, 0], [17, 0]),
+        ("architectural, 32, not freezing", intel(5), architectural, false, [96, 2], [17, 2]),
+        ("format 5, version 4, 32", intel(4), legacy(5), true, [97, 0], [18, 0]),
+        ("format 3, version 3, 16", intel(3), legacy(3), true, [34, 1], [14, 1]),
+        ("format 3, version 3, 16, not freezing", intel(3), legacy(3), false, [35, 2], [15, 2]),
+        ("AMD, 16", amd, amd_only(true), true, [32, 0], [32, 0]),
+        ("AMD, 16, not freezing", amd, amd_only(false), false, [34, 2], [34, 2]),
+    ];
+    let mut lines = vec![];
+    for (name, configuration, branches, freezing, most_full, most_five) in rows {
+        let costs = measure(configuration, branches, freezing);
+        for (cost, most) in [(costs.full, most_full), (costs.five, most_five)] {
+            assert!(cost[0] <= most[0] && cost[1] <= most[1], "{name}: {cost:?}, {most:?}");
+        }
+        let saved = costs.saved.map_or("–".into(), text);
+        let columns =
+            [costs.full, costs.five, costs.start, costs.read, costs.clear, costs.cleared].map(text);
+        lines.push(format!("| {name} | {} | {saved} |", columns.join(" | ")));
+    }
+    let [full, five, start, idle] = branch_sampling().map(text);
+    lines.push(format!(
+        "| Zen 3's branch sampling, 16 | {full} | {five} | {start} | – | – | – | – |"
+    ));
+    lines.push(format!("before idle and after, {idle}"));
+    let missing: Vec<_> =
+        lines.iter().filter(|line| !include_str!("../../../COSTS.md").contains(*line)).collect();
+    assert!(missing.is_empty(), "COSTS.md lacks:\n{missing:#?}");
+}
