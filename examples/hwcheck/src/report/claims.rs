@@ -29,7 +29,7 @@ const fn known(id: &'static str, tried: Tried, claim: &'static str) -> Known {
 }
 
 /// Every claim, in the order in which they are tried.
-pub const CLAIMS: [Known; 44] = {
+pub const CLAIMS: [Known; 54] = {
     use Tried::{BareMetal, Linux, Reading, Stick};
     [
         known("model.absent", Reading, "registers that CPUID does not declare fault"),
@@ -143,6 +143,52 @@ pub const CLAIMS: [Known; 44] = {
             "an event's extra register refines what is counted, and is shared",
         ),
         known("version-6.leftovers", BareMetal, "what version 6 has left on is taken away"),
+        known(
+            "branches.registers",
+            BareMetal,
+            "the registers of branch records are there, and hold what is written, where they are declared",
+        ),
+        known(
+            "branches.depth",
+            BareMetal,
+            "each legacy stack is as deep as its model's, and its newest record is where the index says",
+        ),
+        known("branches.formats", BareMetal, "each format's words say what they are decoded to"),
+        known(
+            "branches.filter",
+            BareMetal,
+            "only the branches that the filter selects are recorded, on each thread of a core",
+        ),
+        known(
+            "branches.call-stack",
+            BareMetal,
+            "a call stack has the callers, and is found again after it was saved and written back",
+        ),
+        known(
+            "branches.clear",
+            BareMetal,
+            "a write of the depth clears architectural records, also while the processor records",
+        ),
+        known(
+            "branches.freeze",
+            BareMetal,
+            "frozen records have no branch of the handler, and their acknowledgement releases them",
+        ),
+        known(
+            "branches.not-frozen",
+            BareMetal,
+            "AMD's DebugCtl has no freeze bit where CPUID does not declare it",
+        ),
+        known(
+            "branches.sampling",
+            BareMetal,
+            "Zen 3's branch sampling starts with the first record, and lets the interrupt go once stopped",
+        ),
+        known(
+            "branches.debug-exception",
+            BareMetal,
+            "a debug exception ends the recording of AMD's last-branch stack",
+        ),
         known(
             "platform.deviations",
             BareMetal,
