@@ -75,6 +75,7 @@ pub use counters::registers::unit::CounterUnit;
 pub use counters::registers::unused::UnusedRegisters;
 pub use counters::shared::entry::EventEntry;
 pub use counters::shared::memory::CounterMemory;
+pub use counters::shared::remote_count::{RemoteCount, remote_count};
 pub use counters::shared::slot::CounterSlot;
 pub use counters::shared::table::EventTable;
 pub use detection::NoInterface;

@@ -2,7 +2,7 @@
 
 use pmu_core::{
     CounterSession, CounterSet, Event, EventCount, EventOverflow, OpenedEvents, guest_control,
-    sample_read, service,
+    remote_count, sample_read, service,
 };
 use pmu_tests::FakePlatform;
 use pmu_tests::groups::*;
@@ -64,6 +64,7 @@ fn row(configuration: Configuration, freezing: bool) -> String {
         let _ = counters.add_count(event, EventCount::default());
         counters.event_tag(event).unwrap();
         counters.event_status(event).unwrap();
+        let _ = remote_count(&table, &memory, event, 0);
     }
     assert_eq!(counters.events().count(), 2);
     assert_eq!(take(&extra, &platform), "–");

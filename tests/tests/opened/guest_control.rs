@@ -273,7 +273,7 @@ fn without_a_global_control_register_or_on_amd_there_are_no_values() {
     }
 }
 
-/// Where it would take more than a free counter.
+/// An event of guests takes more than a free counter.
 #[test]
 fn start_event_if_free_leaves_events_of_guests_to_start_event() {
     let processor = plain(4);

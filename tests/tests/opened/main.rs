@@ -8,6 +8,7 @@ mod exact;
 mod faulted_service;
 mod faults;
 mod guest_control;
+mod remote_count;
 mod sample_read;
 mod shared_registers;
 mod taking;

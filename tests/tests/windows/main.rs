@@ -1,6 +1,7 @@
 //! Counters that a session lends to a guest, and guests on real counters.
 
 mod borrower;
+mod enabled_time;
 mod forgotten;
 mod guests;
 mod lent;

@@ -5,7 +5,8 @@
 //! run. The slot is cleared *after* the counter was stopped.
 
 use core::marker::PhantomData;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::fence;
 
 use crate::counters::error::CounterError;
 use crate::counters::events::event::GuestMode;
@@ -128,6 +129,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     pub(crate) fn enter_state(&self, entry: &EventEntry, state: EventState) {
+        // After the total: `remote_count` reads both on another processor.
+        fence(Release);
         entry.set_state(state);
         entry.set_turn(self.table().next_turn());
     }

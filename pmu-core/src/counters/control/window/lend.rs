@@ -14,6 +14,7 @@ use crate::counters::interrupt::service::service_with;
 use crate::counters::names::counter_id::{CounterSet, MAX_COUNTERS};
 use crate::counters::shared::entry::EventState;
 use crate::counters::shared::slot::SlotState;
+use crate::counters::shared::table::EventTable;
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
@@ -51,8 +52,11 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// During the window, [`service`](crate::service) accesses no register, and [reports](crate::Serviced::lent) that
     /// the interrupt may belong to the borrower. If the delivery of an interrupt masks the LVT entry, the borrower
     /// unmasks the entry after acknowledging the overflow. If an interrupt came during the window, the window's end
-    /// unmasks an entry that is still masked. The events' times do not advance during the window, from the `now` of
-    /// this call to the `now` of [`end`](CounterWindow::end).
+    /// unmasks an entry that is still masked.
+    ///
+    /// During the window, the session's events stand still, also events without `exclude_guest`. The events' times do
+    /// not advance, from the `now` of this call to the `now` of [`end`](CounterWindow::end), unless the kernel lets the
+    /// `enabled` times advance by [`count_as_enabled`](CounterWindow::count_as_enabled).
     ///
     /// If an overflow is pending, the call reports the overflow to `overflowed`, instead of the interrupt. If that
     /// interrupt still comes, `service` claims it as spurious.
@@ -269,6 +273,10 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
 impl<S: EventSource, M: MsrBackend, P: Platform, F: FacilityControl>
     CounterWindow<'_, '_, S, M, P, F>
 {
+    pub(crate) fn table(&self) -> &EventTable {
+        self.counters.table()
+    }
+
     /// Returns the lent counters, to pass to the borrower.
     pub const fn lent(&mut self) -> &mut LentCounters {
         &mut self.lent

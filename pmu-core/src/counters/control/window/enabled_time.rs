@@ -1,0 +1,49 @@
+//! The `enabled` time of events that stand still during a window.
+
+use crate::counters::control::window::lend::CounterWindow;
+use crate::counters::events::event::GuestMode;
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::hooks::facility_control::FacilityControl;
+use crate::msr::backend::MsrBackend;
+use crate::platform::Platform;
+
+impl<S: EventSource, M: MsrBackend, P: Platform, F: FacilityControl>
+    CounterWindow<'_, '_, S, M, P, F>
+{
+    /// Adds the time of the window up to `now` to the `enabled` time of each started event that is to be counted in
+    /// guests, too. The call comes before [`end`](Self::end), and accesses no register.
+    ///
+    /// During a window all events stand still. For an event without `exclude_guest`, a part of what the event is to
+    /// count is then missing. With this call, [`EventCount::scaled`](crate::EventCount::scaled) makes up for the missing
+    /// part: the event's `enabled` time advances, and its `running` time does not. Without this call, neither time
+    /// advances, and the scaled count is that of the time outside windows. The kernel chooses.
+    ///
+    /// The window is no time of an event [outside guests](crate::Event::outside_guests), so the call leaves the times of
+    /// such an event as they are.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, LentCounters, MsrBackend, Platform};
+    /// /// Runs a guest, for whose time events without `exclude_guest` are estimated.
+    /// fn run_guest<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     clock: impl Fn() -> u64,
+    ///     guest: impl FnOnce(&mut LentCounters),
+    /// ) -> Result<(), CounterError> {
+    ///     let mut window = counters.lend(clock(), |_| ())?;
+    ///     guest(window.lent());
+    ///     let now = clock();
+    ///     window.count_as_enabled(now);
+    ///     Ok(window.end(now)?)
+    /// }
+    /// ```
+    ///
+    /// # Context
+    /// Task, on the processor on which the counters were lent.
+    pub fn count_as_enabled(&mut self, now: u64) {
+        for (_, entry) in self.table().opened() {
+            if entry.guest_mode() != GuestMode::HostOnly {
+                entry.add_time(now, false);
+            }
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! The count of an event on another processor, from memory alone.
+
+use core::sync::atomic::Ordering;
+use core::sync::atomic::fence;
+
+use crate::counters::error::CounterError;
+use crate::counters::events::count::EventCount;
+use crate::counters::names::event_id::EventId;
+use crate::counters::shared::entry::{EventEntry, EventState};
+use crate::counters::shared::memory::CounterMemory;
+use crate::counters::shared::slot::SlotState;
+use crate::counters::shared::table::EventTable;
+
+/// Count of an event on another processor, with its age.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum RemoteCount {
+    /// The event is on no counter, so the count is complete, and its times are those of the given `now`.
+    Current(EventCount),
+    /// The event is on a counter, whose value only the event's own processor can read.
+    Older {
+        /// The count at the last interrupt of the counter, or at the event's start if no interrupt came since. The times
+        /// are those of the processor's last operation that added up times.
+        count: EventCount,
+        /// Greatest number of events that the count lacks until the counter's next interrupt is serviced. This is the
+        /// number of events with which the counter was loaded, so at most the event's period. `None` for an event
+        /// without a period, whose counter interrupts too seldom to bound the age.
+        lacks: Option<u64>,
+    },
+    /// The event's processor changes the event at present, or the event's counter has faulted. The kernel asks the
+    /// processor by an inter-processor interrupt, or calls again.
+    Changing,
+}
+
+/// Reads the count of an event that is open on another processor, without an interrupt to that processor and without
+/// an access to a register. `table` and `memory` are those of the event's processor.
+///
+/// If the answer is not [`Current`](RemoteCount::Current), the kernel decides whether the answer is recent enough.
+/// Otherwise the kernel calls [`read_event`](crate::CounterSession::read_event) on the event's processor, by an
+/// inter-processor interrupt. Linux' `perf_event_read` sends this interrupt whenever the event is on a counter.
+///
+/// The caller ensures that the event is not closed meanwhile: an event opened later can have the same identity. While
+/// the other processor adds up the event's times, the times of the answer can lack the time since that processor's
+/// previous operation. The value of a [`Current`](RemoteCount::Current) count is exact.
+///
+/// ```
+/// use pmu_core::{CounterError, CounterMemory, EventCount, EventId, EventTable, RemoteCount, remote_count};
+/// /// Reads an event that samples, within 1,000,000 events; by an interrupt to its processor if that is not enough.
+/// fn read(
+///     (table, memory): (&EventTable, &CounterMemory),
+///     event: EventId,
+///     now: u64,
+///     ask_processor: impl FnOnce() -> Result<EventCount, CounterError>,
+/// ) -> Result<EventCount, CounterError> {
+///     match remote_count(table, memory, event, now)? {
+///         RemoteCount::Current(count) => Ok(count),
+///         RemoteCount::Older { count, lacks: Some(..=1_000_000) } => Ok(count),
+///         RemoteCount::Older { .. } | RemoteCount::Changing => ask_processor(),
+///     }
+/// }
+/// # let _ = |table: &EventTable, memory: &CounterMemory| {
+/// #     read((table, memory), EventId::of_place(0), 0, || Ok(EventCount::default()))
+/// # };
+/// ```
+///
+/// # Context
+/// Any context, on any processor. The call is wait-free.
+///
+/// # Errors
+/// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
+/// - [`NoTotal`](CounterError::NoTotal): the event interrupts, and was opened without a
+///   [total](crate::Event::with_total).
+pub fn remote_count(
+    table: &EventTable,
+    memory: &CounterMemory,
+    event: EventId,
+    now: u64,
+) -> Result<RemoteCount, CounterError> {
+    let entry = table.entry(event).ok_or(CounterError::NoSuchEvent(event))?;
+    if !entry.wants_total() {
+        return Err(CounterError::NoTotal(event));
+    }
+    // The event's processor changes the total before it changes the state, and an event's interrupt changes the total
+    // only after the slot was changed. x86 keeps the order of stores.
+    let before = version(entry);
+    fence(Ordering::Acquire);
+    let load = loaded_for(memory, event);
+    let answer = match (before.0, load) {
+        (EventState::Closed, _) => return Err(CounterError::NoSuchEvent(event)),
+        (EventState::Counting, Some(loaded)) => {
+            let lacks = entry.period.reports().then_some(loaded);
+            RemoteCount::Older { count: entry.count(), lacks }
+        }
+        // The event leaves its counter, gets one, or has lost one.
+        (EventState::Counting, None) | (_, Some(_)) => RemoteCount::Changing,
+        (_, None) => RemoteCount::Current(entry.count_at(now, false)),
+    };
+    fence(Ordering::Acquire);
+    let is_same = version(entry) == before && loaded_for(memory, event).is_some() == load.is_some();
+    Ok(if is_same { answer } else { RemoteCount::Changing })
+}
+
+/// Returns an event's state, with the number of its last change.
+fn version(entry: &EventEntry) -> (EventState, u32) {
+    (entry.state(), entry.turn())
+}
+
+/// Returns the number of events with which the event's counter was loaded, if the event is on a counter. A counter that
+/// is lent keeps its event.
+fn loaded_for(memory: &CounterMemory, event: EventId) -> Option<u64> {
+    memory.slots().iter().find_map(|slot| match slot.load() {
+        SlotState::Running { event: of, period } if of == event => Some(period),
+        _ => None,
+    })
+}
