@@ -32,9 +32,9 @@ const WRITTEN: u8 = 2;
 unsafe impl<T: Send + Sync> Sync for WriteOnce<T> {}
 
 impl<T> WriteOnce<T> {
-    /// Creates empty storage.
+    /// Creates empty storage. It is zeros, which take no room in a kernel's image.
     pub const fn new() -> Self {
-        Self { state: AtomicU8::new(EMPTY), value: UnsafeCell::new(MaybeUninit::uninit()) }
+        Self { state: AtomicU8::new(EMPTY), value: UnsafeCell::new(MaybeUninit::zeroed()) }
     }
 
     /// Returns the value, or `None` if no value has been written yet.
@@ -55,6 +55,7 @@ impl<T> WriteOnce<T> {
     ///
     /// # Errors
     /// Returns `value` if another call has written a value, or is writing one.
+    #[inline(never)] // A machine takes many instructions to move.
     pub fn set(&self, value: T) -> Result<&T, T> {
         if self.state.compare_exchange(EMPTY, WRITING, Relaxed, Relaxed).is_err() {
             return Err(value);

@@ -2,7 +2,7 @@
 //!
 //! - `kernel`: the kernel's duties, as one trait; `duties`: the platform and the processor number, made of these
 //! - `error`: the error of all operations
-//! - `of_processor`: the memory of one processor
+//! - `sources`: the machine's sources; `of_processor`: the memory of one processor
 //! - `pmu`: the type, and the machine that it found; `reach`: the session of a processor, here and from elsewhere
 //! - `processors`, `interrupt`, `count`, `profile`, `watch`: the operations
 //!
@@ -18,4 +18,5 @@ pub(crate) mod pmu;
 mod processors;
 pub(crate) mod profile;
 pub(crate) mod reach;
+pub(crate) mod sources;
 mod watch;

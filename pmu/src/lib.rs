@@ -5,6 +5,7 @@
 #[cfg(test)]
 extern crate std;
 
+mod current_frame;
 mod door;
 mod local_apic;
 mod machine;
@@ -14,6 +15,7 @@ pub mod perf;
 pub mod user;
 mod watchdog;
 
+pub use current_frame::CurrentFrame;
 pub use door::duties::{Duties, KernelApic};
 pub use door::error::PmuError;
 pub use door::interrupt::Interrupted;
@@ -22,6 +24,7 @@ pub use door::of_processor::PmuSession;
 pub use door::pmu::Pmu;
 pub use door::profile::Profiled;
 pub use door::reach::{PmuHardware, Reach};
+pub use door::sources::MachineSources;
 pub use local_apic::{ApicRegisters, Delivery, InvalidVector, LocalApic, NoTimer, ProfileTimer};
 pub use machine::Machine;
 pub use native_apic::{NativeApic, NoApic};

@@ -129,6 +129,7 @@ impl Machine {
         Self::of(snapshot, Emon::detect_as_of(snapshot, rules), amd64)
     }
 
+    #[inline(never)]
     fn of(
         snapshot: &Snapshot,
         emon: Result<Emon, NoInterface>,

@@ -3,6 +3,7 @@
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::marker::PhantomData;
+use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use pmu_core::{CounterSession, Session};
@@ -111,12 +112,19 @@ pub struct PerProcessor<T, K, const N: usize> {
 
 struct Place<T> {
     busy: AtomicBool,
-    value: UnsafeCell<Option<T>>,
+    /// The value is written: `None` at first.
+    is_written: UnsafeCell<bool>,
+    /// Zeros until it is written: they take no room in a kernel's image, as those of `None` may.
+    value: UnsafeCell<MaybeUninit<Option<T>>>,
 }
 
 impl<T> Place<T> {
     const fn new() -> Self {
-        Self { busy: AtomicBool::new(false), value: UnsafeCell::new(None) }
+        Self {
+            busy: AtomicBool::new(false),
+            is_written: UnsafeCell::new(false),
+            value: UnsafeCell::new(MaybeUninit::zeroed()),
+        }
     }
 
     /// Uses the value.
@@ -136,8 +144,14 @@ impl<T> Place<T> {
         }
         let _release = Release(&self.busy);
         // SAFETY: (1) only this processor reaches the place, by the caller's promise; (2) `busy` was false and is true
-        // until `act` is over; so this is the only reference.
-        Ok(act(unsafe { &mut *self.value.get() }))
+        // until `act` is over; so these are the only references.
+        let (is_written, value) = unsafe { (&mut *self.is_written.get(), &mut *self.value.get()) };
+        if !*is_written {
+            value.write(None);
+            *is_written = true;
+        }
+        // SAFETY: the value is written.
+        Ok(act(unsafe { value.assume_init_mut() }))
     }
 }
 

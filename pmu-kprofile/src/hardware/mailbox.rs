@@ -125,6 +125,7 @@ impl<const P: usize> Mailbox<P> {
     }
 
     /// Posts a request to a processor and waits for its answer.
+    #[inline(never)]
     pub(super) fn ask(
         &self,
         processors: &impl RemoteProcessors,

@@ -1,6 +1,6 @@
 //! One processor's slot of a mailbox: a request with its answer, and the stops that no requester waits for.
 
-use core::mem;
+use core::mem::{self, MaybeUninit};
 use core::sync::atomic::Ordering;
 
 use pmu_core::{InterfaceError, KProfileSource, MAX_COUNTERS, ProcessorNumber};
@@ -23,7 +23,8 @@ pub(super) struct Slot {
     /// A phase and its request: see [`word`].
     state: AtomicU64,
     /// Written by the processor while the phase is [`TAKEN`], read by the requester while it is [`DONE`].
-    answer: UnsafeCell<Result<(), InterfaceError>>,
+    /// It is zeros before that, so that a new mailbox is.
+    answer: UnsafeCell<MaybeUninit<Result<(), InterfaceError>>>,
 }
 
 /// No call of [`Slot::drain`] is under way.
@@ -76,7 +77,7 @@ impl Slot {
                 has_stops: AtomicU64::new(0),
                 stops: array_of!(AtomicU64::new(0)),
                 state: AtomicU64::new(FREE),
-                answer: UnsafeCell::new(Ok(())),
+                answer: UnsafeCell::new(MaybeUninit::zeroed()),
             }
         }
     }
@@ -105,9 +106,9 @@ impl Slot {
         if self.state.load(Ordering::Acquire) != word(DONE, request) {
             return None;
         }
-        // SAFETY: (1) the phase is done, so the answer is not written; (2) the request is this caller's, so no other
-        // caller frees the slot.
-        let answer = unsafe { *self.answer.get().deref() };
+        // SAFETY: (1) the phase is done, so the answer was written, and is not written now; (2) the request is this
+        // caller's, so no other caller frees the slot.
+        let answer = unsafe { self.answer.get().deref().assume_init() };
         self.state.store(FREE, Ordering::Release);
         Some(answer)
     }
@@ -130,6 +131,7 @@ impl Slot {
     }
 
     /// Serves the stops that were left, and the posted request: see [`Mailbox::drain`](crate::Mailbox::drain).
+    #[inline(never)]
     pub(super) fn drain(&self, processors: &impl RemoteProcessors) {
         let has_stops = self.has_stops.load(Ordering::Acquire) != 0;
         if !has_stops && self.posted().is_none() || self.drain.swap(AGAIN, Ordering::AcqRel) != IDLE
@@ -206,7 +208,7 @@ impl Slot {
         self.answer.with_mut(|place| {
             // SAFETY: the phase was changed to taken for this value, or for the one whose place it has (`reclaim`), and
             // nothing else accesses the answer until the phase is done.
-            unsafe { *place = answer };
+            unsafe { *place = MaybeUninit::new(answer) };
         });
         if !self.change(word(TAKEN, request), word(DONE, request)) {
             // Abandoned: the requester was told that nothing runs, or waits for no answer of a stop.

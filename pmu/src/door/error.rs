@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use pmu_core::{AddSourceError, CounterError, GroupError, InterfaceError};
+use pmu_core::{AddSourceError, CounterError, GroupError, InterfaceError, SwitchError};
 use pmu_kprofile::{CreateError, ProfileError};
 
 use crate::per_processor::Busy;
@@ -24,6 +24,8 @@ pub enum PmuError {
     Counters(CounterError),
     /// A group of events could not be opened, started or read.
     Group(GroupError),
+    /// Some events of a thread could not be switched in or out.
+    Switch(SwitchError),
     /// The event cannot be a profile source.
     Source(AddSourceError),
     /// The profile object could not be created.
@@ -47,6 +49,7 @@ from! {
     Interface InterfaceError,
     Counters CounterError,
     Group GroupError,
+    Switch SwitchError,
     Source AddSourceError,
     Create CreateError,
     Profile ProfileError,
@@ -61,6 +64,7 @@ impl fmt::Display for PmuError {
             Self::Interface(error) => error.fmt(f),
             Self::Counters(error) => error.fmt(f),
             Self::Group(error) => error.fmt(f),
+            Self::Switch(error) => error.fmt(f),
             Self::Source(error) => error.fmt(f),
             Self::Create(error) => error.fmt(f),
             Self::Profile(error) => error.fmt(f),

@@ -4,22 +4,18 @@ use core::sync::atomic::AtomicBool;
 
 use pmu_core::{
     CounterMemory, CounterSlot, CounterUnit, EventEntry, EventTable, MAX_COUNTERS, Session,
-    WithAddedSources, WithOpenedEvents,
+    WithOpenedEvents,
 };
 
 use crate::door::duties::KernelApic;
 use crate::door::kernel::Kernel;
-use crate::machine::Machine;
+use crate::door::sources::MachineSources;
 use crate::per_processor::OnProcessor;
 use crate::watchdog::Watchdog;
 
 /// The session of a processor of a [`Pmu`](crate::Pmu): the machine's sources, added sources, and opened events.
-pub type PmuSession<K> = Session<
-    'static,
-    WithOpenedEvents<'static, WithAddedSources<'static, Machine>>,
-    <K as Kernel>::Msr,
-    KernelApic<K>,
->;
+pub type PmuSession<K> =
+    Session<'static, WithOpenedEvents<'static, MachineSources>, <K as Kernel>::Msr, KernelApic<K>>;
 
 /// Memory that the interrupt and the tasks of one processor share.
 pub(super) struct OfProcessor<const E: usize> {

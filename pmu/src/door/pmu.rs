@@ -3,12 +3,13 @@
 use core::fmt;
 use core::sync::atomic::AtomicBool;
 
-use pmu_core::{AddedSlot, AddedSources, Snapshot, WithAddedSources, WriteOnce};
+use pmu_core::{AddedSlot, AddedSources, Snapshot, WriteOnce};
 use pmu_kprofile::{Mailbox, Profiles};
 
 use crate::door::duties::Duties;
 use crate::door::kernel::Kernel;
 use crate::door::of_processor::{Here, OfProcessor};
+use crate::door::sources::MachineSources;
 use crate::machine::Machine;
 use crate::per_processor::PerProcessor;
 
@@ -45,7 +46,7 @@ use crate::per_processor::PerProcessor;
 /// ```
 pub struct Pmu<K: Kernel, const P: usize, const E: usize = 8, const N: usize = 16> {
     machine: WriteOnce<Machine>,
-    sources: WriteOnce<WithAddedSources<'static, Machine>>,
+    sources: WriteOnce<MachineSources>,
     pub(super) added: AddedSources<[AddedSlot; N]>,
     /// A task adds a source.
     pub(super) is_adding: AtomicBool,
@@ -87,15 +88,13 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Returns the machine's sources with the added ones; `None` before the first
     /// [`processor_up`](Self::processor_up).
     #[inline]
-    pub(super) fn sources(&'static self) -> Option<&'static WithAddedSources<'static, Machine>> {
+    pub(super) fn sources(&'static self) -> Option<&'static MachineSources> {
         self.sources.get()
     }
 
     /// Returns the same, and decides which machine this is if no processor did.
-    pub(super) fn detect(
-        &'static self,
-        this: &Snapshot,
-    ) -> &'static WithAddedSources<'static, Machine> {
+    #[inline(never)]
+    pub(super) fn detect(&'static self, this: &Snapshot) -> &'static MachineSources {
         loop {
             if let Some(sources) = self.sources.get() {
                 return sources;
@@ -103,7 +102,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             // Another processor may be at the same point, for some instructions.
             let machine = self.machine.get().or_else(|| self.machine.set(K::detect(this)).ok());
             if let Some(machine) = machine {
-                let _ = self.sources.set(WithAddedSources::new(machine, &self.added));
+                let _ = self.sources.set(MachineSources::new(machine, &self.added));
             }
         }
     }

@@ -51,22 +51,19 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
-    /// use pmu::core::{SwitchError, ThreadEvent};
+    /// use pmu::core::ThreadEvent;
     /// use pmu::{Pmu, PmuError};
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
     ///
     /// /// The scheduler's switch, with preemption off.
-    /// fn switch(
-    ///     from: &mut [ThreadEvent],
-    ///     to: &mut [ThreadEvent],
-    ///     now: u64,
-    /// ) -> Result<Result<(), SwitchError>, PmuError> {
+    /// fn switch(from: &mut [ThreadEvent], to: &mut [ThreadEvent], now: u64) -> Result<(), PmuError> {
     ///     PMU.with(|session, unit| {
     ///         let counters = session.counters_mut();
-    ///         counters.switch_out(from, now, |_overflow| ())?;
-    ///         counters.switch_in(unit, to, now)
-    ///     })
+    ///         let out = counters.switch_out(from, now, |_overflow| ());
+    ///         out.and(counters.switch_in(unit, to, now))
+    ///     })??;
+    ///     Ok(())
     /// }
     /// ```
     ///
@@ -156,6 +153,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> RemoteProcessors
         K::in_interrupt()
     }
 
+    #[inline(never)]
     fn active_processors(&self) -> Affinity {
         let up = self.0.processors.iter().enumerate().filter(|(_, of)| of.is_up.load(Relaxed));
         up.fold(Affinity::EMPTY, |set, (index, _)| set.union(Affinity::of(number(index))))
@@ -165,6 +163,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> RemoteProcessors
         self.0.sources().is_some_and(|sources| sources.query(source).is_supported())
     }
 
+    #[inline(never)]
     fn serve(&self, request: SourceRequest) -> Result<(), InterfaceError> {
         let served = self.0.here(|here| match request {
             SourceRequest::Start(source) => here.session.start(source),

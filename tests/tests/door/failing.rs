@@ -1,4 +1,4 @@
-//! What fails is told, and leaves nothing half done.
+//! Failures of the door: each is told, and leaves nothing half done.
 
 use core::sync::atomic::AtomicU32;
 

@@ -194,7 +194,7 @@ const FLOORS: &[Floors] = &[
         floors: &[
             "lib",
             "door, native_apic",
-            "local_apic, machine, per_processor, perf, user, watchdog",
+            "current_frame, local_apic, machine, per_processor, perf, user, watchdog",
         ],
     },
     Floors {
@@ -204,7 +204,7 @@ const FLOORS: &[Floors] = &[
             "reach",
             "pmu",
             "of_processor",
-            "duties",
+            "duties, sources",
             "kernel, error",
         ],
     },

@@ -1,0 +1,121 @@
+//! The frame of the interrupt that is being handled, for handlers that get none.
+
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
+
+use pmu_core::{PlainFrame, ProcessId};
+
+/// Frame of the interrupt that a processor is handling: for a kernel whose handlers get no frame. Each processor has
+/// one.
+///
+/// The trap entry stores the frame and then calls the handler. The handler of the performance interrupt reads the
+/// frame. NMIs may come in between.
+///
+/// ```
+/// use pmu::CurrentFrame;
+/// use pmu::core::PlainFrame;
+/// # struct TrapFrame { rip: u64, cs: u64, rflags: u64 }
+/// # fn processor() -> usize { 0 }
+/// # fn handler_of(_vector: u8) -> fn() { || assert_eq!(interrupted().unwrap().pc, 0x1000) }
+/// # fn reschedule_if_needed() {}
+///
+/// static FRAMES: [CurrentFrame; 8] = [const { CurrentFrame::new() }; 8];
+///
+/// /// The kernel's trap entry.
+/// fn interrupt(vector: u8, trap: &TrapFrame) {
+///     let processor = processor();
+///     let frame = PlainFrame { pc: trap.rip, cs: trap.cs as u16, flags: trap.rflags, processor, process: None };
+///     match FRAMES.get(processor) {
+///         Some(current) => current.enter(&frame, handler_of(vector)),
+///         None => handler_of(vector)(),
+///     }
+///     reschedule_if_needed(); // only here: within `enter` the task stays on its processor
+/// }
+///
+/// /// In the handler of the performance interrupt.
+/// fn interrupted() -> Option<PlainFrame> {
+///     FRAMES.get(processor()).map(CurrentFrame::get)
+/// }
+/// # interrupt(0xE1, &TrapFrame { rip: 0x1000, cs: 8, rflags: 2 });
+/// # assert_eq!(interrupted().unwrap().pc, 0);
+/// ```
+#[derive(Debug, Default)]
+pub struct CurrentFrame {
+    pc: AtomicU64,
+    flags: AtomicU64,
+    /// Bits 15:0 are the code segment selector, 63:16 the processor.
+    place: AtomicU64,
+    /// 0: none.
+    process: AtomicU64,
+}
+
+impl CurrentFrame {
+    /// Creates the place of a processor that handles no interrupt: its frame is zeros.
+    pub const fn new() -> Self {
+        Self {
+            pc: AtomicU64::new(0),
+            flags: AtomicU64::new(0),
+            place: AtomicU64::new(0),
+            process: AtomicU64::new(0),
+        }
+    }
+
+    /// Calls `handler` with `frame` as the current frame. Afterwards the frame of the interrupted handler, if there is
+    /// one, is the current frame again.
+    ///
+    /// # Context
+    /// Interrupt or NMI, on the place's processor. The handler stays on its processor.
+    #[inline]
+    pub fn enter<R>(&self, frame: &PlainFrame, handler: impl FnOnce() -> R) -> R {
+        let before = self.get();
+        self.set(frame);
+        let result = handler();
+        self.set(&before);
+        result
+    }
+
+    /// Returns the current frame.
+    ///
+    /// # Context
+    /// Interrupt or NMI, on the place's processor.
+    #[inline]
+    pub fn get(&self) -> PlainFrame {
+        let place = self.place.load(Relaxed);
+        PlainFrame {
+            pc: self.pc.load(Relaxed),
+            cs: place as u16,
+            flags: self.flags.load(Relaxed),
+            processor: (place >> 16) as usize,
+            process: ProcessId::new(self.process.load(Relaxed)),
+        }
+    }
+
+    fn set(&self, frame: &PlainFrame) {
+        self.pc.store(frame.pc, Relaxed);
+        self.flags.store(frame.flags, Relaxed);
+        self.place.store((frame.processor as u64) << 16 | u64::from(frame.cs), Relaxed);
+        self.process.store(frame.process.map_or(0, ProcessId::get), Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interrupt_within_a_handler_leaves_the_handler_its_frame() {
+        let current = CurrentFrame::new();
+        let frame = |pc| PlainFrame {
+            pc,
+            cs: 0x33,
+            flags: 0x202,
+            processor: 5,
+            process: ProcessId::new(pc + 1),
+        };
+        current.enter(&frame(1), || {
+            current.enter(&frame(2), || assert_eq!(current.get(), frame(2)));
+            assert_eq!(current.get(), frame(1));
+        });
+        assert_eq!(current.get(), PlainFrame::default());
+    }
+}

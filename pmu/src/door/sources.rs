@@ -1,0 +1,65 @@
+//! The machine's sources, with what the interrupt asks for at hand.
+
+use core::sync::atomic::AtomicU32;
+
+use pmu_core::{AddedSources, CounterAnswer, CounterUnit, Snapshot, SourceInterface, SourceTable};
+
+use crate::machine::Machine;
+
+/// The sources of a [`Machine`], and those that are added to them. The counters' description is at hand, without the
+/// question which variant of the machine has it.
+#[derive(Debug)]
+pub struct MachineSources {
+    machine: &'static Machine,
+    unit: &'static CounterUnit,
+    table: &'static SourceTable,
+    added: &'static AddedSources,
+}
+
+impl MachineSources {
+    pub(super) fn new(machine: &'static Machine, added: &'static AddedSources) -> Self {
+        Self { machine, unit: machine.unit(), table: machine.table(), added }
+    }
+}
+
+// SAFETY: the unit and the added sources are fields that nothing changes, and there is no table of opened events.
+unsafe impl SourceInterface for MachineSources {
+    fn name(&self) -> &'static str {
+        self.machine.name()
+    }
+
+    fn requires_memory(&self) -> bool {
+        self.machine.requires_memory()
+    }
+
+    #[inline]
+    fn table(&self) -> &'static SourceTable {
+        self.table
+    }
+
+    #[inline]
+    fn unit(&self) -> &CounterUnit {
+        self.unit
+    }
+
+    fn unit_of(&self, processor: &Snapshot) -> CounterUnit {
+        self.machine.unit_of(processor)
+    }
+
+    fn is_declared(&self, row: usize) -> bool {
+        self.machine.is_declared(row)
+    }
+
+    fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
+        self.machine.interval_cell(row)
+    }
+
+    fn answer(&self) -> Option<&CounterAnswer> {
+        self.machine.answer()
+    }
+
+    #[inline]
+    fn added(&self) -> &'static AddedSources {
+        self.added
+    }
+}

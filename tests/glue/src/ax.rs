@@ -1,0 +1,188 @@
+//! Stands for the kernel's own crates: registers, per-CPU data, preemption, interrupts, time and log. On bare metal each
+//! does what little it can; with the feature `hosted`, a test answers.
+#![allow(missing_docs, reason = "a stand-in")]
+
+use core::fmt::Display;
+use core::sync::atomic::AtomicPtr;
+use core::sync::atomic::Ordering::Relaxed;
+
+use pmu::core::raw_cpuid::CpuIdReader;
+
+pub const CPUS: usize = 4;
+
+/// Where the local APIC's registers are mapped.
+pub const LOCAL_APIC_PAGE: Option<usize> = Some(0xFFFF_8000_FEE0_0000);
+
+#[derive(Clone, Copy, Debug)]
+pub struct TrapFrame {
+    pub rip: u64,
+    pub cs: u64,
+    pub rflags: u64,
+}
+
+#[cfg(not(feature = "hosted"))]
+pub use bare::*;
+#[cfg(feature = "hosted")]
+pub use hosted::*;
+
+/// The handlers, which get no frame.
+static HANDLERS: [AtomicPtr<()>; 256] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 256];
+
+pub fn register_handler(vector: u8, handler: fn()) {
+    HANDLERS[usize::from(vector)].store(handler as *mut (), Relaxed);
+}
+
+pub fn handle_irq(vector: u8) {
+    let handler = HANDLERS[usize::from(vector)].load(Relaxed);
+    if !handler.is_null() {
+        // SAFETY: only `register_handler` stores here.
+        unsafe { core::mem::transmute::<*mut (), fn()>(handler)() };
+    }
+}
+
+pub fn warn(what: &impl Display) {
+    let _ = what;
+}
+
+#[derive(Debug)]
+pub struct NoPreempt;
+
+impl NoPreempt {
+    #[expect(clippy::new_without_default, reason = "as the kernel's")]
+    pub fn new() -> Self {
+        preempt(-1);
+        Self
+    }
+}
+
+impl Drop for NoPreempt {
+    fn drop(&mut self) {
+        preempt(1);
+    }
+}
+
+#[cfg(not(feature = "hosted"))]
+mod bare {
+    use core::arch::asm;
+    use core::sync::atomic::AtomicI64;
+
+    use super::{CPUS, CpuIdReader, Relaxed};
+
+    pub type Msr = pmu::core::NativeMsr;
+
+    static PREEMPT: [AtomicI64; CPUS] = [const { AtomicI64::new(0) }; CPUS];
+
+    fn rdmsr(register: u32) -> u64 {
+        let (low, high): (u32, u32);
+        // SAFETY: registers of the local APIC, in x2APIC mode.
+        unsafe { asm!("rdmsr", in("ecx") register, out("eax") low, out("edx") high) };
+        u64::from(high) << 32 | u64::from(low)
+    }
+
+    pub fn this_cpu_id() -> usize {
+        rdmsr(0x802) as usize
+    }
+
+    pub fn send_ipi(cpu: usize, vector: u8) {
+        // SAFETY: the vector has a handler.
+        unsafe {
+            asm!("wrmsr", in("ecx") 0x830, in("eax") u32::from(vector), in("edx") cpu as u32)
+        };
+    }
+
+    pub fn monotonic_time_nanos() -> u64 {
+        // SAFETY: it reads a counter.
+        unsafe { core::arch::x86_64::_rdtsc() }
+    }
+
+    pub(super) fn preempt(change: i64) {
+        if let Some(count) = PREEMPT.get(this_cpu_id()) {
+            count.fetch_add(change, Relaxed);
+        }
+    }
+
+    pub fn cpuid(native: impl CpuIdReader) -> impl CpuIdReader {
+        native
+    }
+}
+
+#[cfg(feature = "hosted")]
+mod hosted {
+    extern crate std;
+
+    use core::cell::Cell;
+
+    use pmu::core::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex, Snapshot};
+
+    use super::CpuIdReader;
+
+    /// What a test answers, of the processor on which the test is.
+    pub trait Host {
+        fn this_cpu_id(&self) -> usize;
+        fn msr(&self) -> &dyn MsrBackend<Error = MsrErrorKind>;
+        fn send_ipi(&self, cpu: usize, vector: u8);
+        fn now(&self) -> u64;
+        fn preempt(&self, change: i64);
+        fn snapshot(&self) -> Snapshot;
+    }
+
+    std::thread_local! {
+        static HOST: Cell<Option<&'static dyn Host>> = const { Cell::new(None) };
+    }
+
+    pub fn install(host: &'static dyn Host) {
+        HOST.set(Some(host));
+    }
+
+    fn host() -> &'static dyn Host {
+        HOST.get().expect("a test installs it")
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    pub struct Msr(());
+
+    impl Msr {
+        /// # Safety
+        /// - None: the registers are a test's. It is as the kernel's.
+        pub unsafe fn new() -> Self {
+            Self(())
+        }
+    }
+
+    impl MsrBackend for Msr {
+        type Error = MsrErrorKind;
+        fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+            host().msr().read(address)
+        }
+        fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+            host().msr().write(address, value)
+        }
+        fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
+            host().msr().read_pmc(index)
+        }
+        fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+            host().msr().update(update)
+        }
+    }
+
+    pub fn this_cpu_id() -> usize {
+        host().this_cpu_id()
+    }
+
+    pub fn send_ipi(cpu: usize, vector: u8) {
+        host().send_ipi(cpu, vector);
+    }
+
+    pub fn monotonic_time_nanos() -> u64 {
+        host().now()
+    }
+
+    pub(super) fn preempt(change: i64) {
+        host().preempt(change);
+    }
+
+    pub fn cpuid(_native: impl CpuIdReader) -> impl CpuIdReader {
+        let snapshot = host().snapshot();
+        move |leaf: u32, subleaf: u32| snapshot.leaf(leaf, subleaf)
+    }
+}

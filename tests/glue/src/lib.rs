@@ -1,0 +1,91 @@
+//! What a kernel like ArceOS writes to have counters and profiles: several processors, preemption, handlers without a
+//! frame, events of tasks. `ax` stands for the kernel's own crates.
+#![no_std]
+
+pub mod ax;
+
+use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
+use pmu::core::{PlainFrame, Snapshot, ThreadEvent, WriteOnce};
+use pmu::{ApicRegisters, CurrentFrame, Delivery, Kernel, NativeApic, NoApic, Pmu, PmuError};
+
+const PERFORMANCE_VECTOR: u8 = 0xE1;
+const CALL_VECTOR: u8 = 0xE2;
+const DELIVERY: Delivery = match Delivery::vector(PERFORMANCE_VECTOR) {
+    Ok(delivery) => delivery,
+    Err(_) => panic!("a vector of an exception"),
+};
+
+/// The counters and profiles of all processors.
+pub static PMU: Pmu<ArceOs, { ax::CPUS }> = Pmu::new();
+static APIC: WriteOnce<NativeApic<ax::Msr>> = WriteOnce::new();
+static FRAMES: [CurrentFrame; ax::CPUS] = [const { CurrentFrame::new() }; ax::CPUS];
+
+/// The kernel.
+#[derive(Debug)]
+pub struct ArceOs;
+
+// SAFETY: (1) a processor keeps its number, which its per-CPU data has; (2) the guard turns preemption off, and handlers
+// run with preemption off.
+unsafe impl Kernel for ArceOs {
+    type Msr = ax::Msr;
+    fn msr() -> ax::Msr {
+        // SAFETY: the kernel runs at privilege level 0.
+        unsafe { ax::Msr::new() }
+    }
+    fn this_processor() -> usize {
+        ax::this_cpu_id()
+    }
+    fn pinned<R>(act: impl FnOnce() -> R) -> R {
+        let _guard = ax::NoPreempt::new();
+        act()
+    }
+    fn write_performance_entry(entry: u32) {
+        APIC.get().inspect(|apic| apic.write_performance_entry(entry));
+    }
+    fn end_of_interrupt() {} // The kernel tells the local APIC after each handler.
+    fn interrupt(processor: usize) {
+        ax::send_ipi(processor, CALL_VECTOR);
+    }
+    fn delivery() -> Delivery {
+        DELIVERY
+    }
+    fn now() -> u64 {
+        ax::monotonic_time_nanos()
+    }
+}
+
+/// Called once, before the first processor is up.
+pub fn init() -> Result<(), NoApic> {
+    // SAFETY: the kernel maps the local APIC's page for good, and puts every processor into the same mode.
+    let apic = unsafe { NativeApic::detect(ArceOs::msr(), ax::LOCAL_APIC_PAGE) }?;
+    let _ = APIC.set(apic); // Set before: the same.
+    ax::register_handler(PERFORMANCE_VECTOR, || {
+        let frame = FRAMES.get(ax::this_cpu_id()).map(CurrentFrame::get).unwrap_or_default();
+        PMU.interrupt(&frame).error.inspect(|error| ax::warn(error));
+    });
+    ax::register_handler(CALL_VECTOR, || PMU.serve_call());
+    Ok(())
+}
+
+/// Called on each processor as it comes up.
+pub fn cpu_up() -> Result<(), PmuError> {
+    PMU.processor_up(&Snapshot::capture(ax::cpuid(CpuIdReaderNative)))
+}
+
+/// Called by the trap entry, in place of the dispatch of an interrupt; the kernel reschedules after that.
+pub fn dispatch(trap: &ax::TrapFrame, vector: u8) {
+    let (pc, processor) = (trap.rip, ax::this_cpu_id());
+    let frame = PlainFrame { pc, cs: trap.cs as u16, flags: trap.rflags, processor, process: None };
+    let handle = || ax::handle_irq(vector);
+    FRAMES.get(processor).map_or_else(handle, |current| current.enter(&frame, handle));
+}
+
+/// Called by the scheduler's switch, with preemption off: the events of both tasks.
+pub fn switch(from: &mut [ThreadEvent], to: &mut [ThreadEvent]) -> Result<(), PmuError> {
+    PMU.with(|session, unit| {
+        let (counters, now) = (session.counters_mut(), ArceOs::now());
+        let out = counters.switch_out(from, now, |_overflow| ());
+        out.and(counters.switch_in(unit, to, now))
+    })??;
+    Ok(())
+}
