@@ -1,5 +1,5 @@
-//! Instructions of a whole performance interrupt up to the count in a profile's bucket: by the one door, and by the same
-//! parts as a kernel composes them by hand. Each access is a load or a store of an array.
+//! Instructions of a whole performance interrupt up to the count in a profile's bucket: by the one door, and by the
+//! same parts as a kernel composes them by hand. Each access is a load or a store of an array.
 //!
 //! The difference of the two is what the door costs.
 

@@ -33,3 +33,9 @@ unsafe impl pmu::Kernel for MyKernel {
     fn end_of_interrupt() {}
     fn interrupt(_: usize) {}
 }
+#[derive(Clone, Copy)]
+pub struct Apic;
+impl pmu::core::Platform for Apic {
+    fn unmask_performance_interrupt(&self) {}
+    fn mask_performance_interrupt(&self) {}
+}

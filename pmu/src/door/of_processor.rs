@@ -47,6 +47,6 @@ pub(super) struct Here<K: Kernel> {
     pub(super) unit: CounterUnit,
 }
 
-// SAFETY: (1) as for a session, which is not `Send` so that it stays on its processor: what it holds is sent (`Msr`), or
-// shared (the machine, the counters' memory); (2) a unit is plain data.
+// SAFETY: (1) as for a session, which is not `Send` so that it stays on its processor: what it holds is sent (`Msr`),
+// or shared (the machine, the counters' memory); (2) a unit is plain data.
 unsafe impl<K: Kernel> OnProcessor for Here<K> {}

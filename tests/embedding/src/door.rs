@@ -1,5 +1,5 @@
-//! The glue of a kernel like ArceOS, with a machine of any vendor, events, events of tasks, and one profile: its text is
-//! measured. The instructions are those of privilege level 0, so nothing is executed.
+//! The glue of a kernel like ArceOS, with a machine of any vendor, events, events of tasks, and one profile: its text
+//! is measured. The instructions are those of privilege level 0, so nothing is executed.
 #![no_std]
 #![no_main]
 

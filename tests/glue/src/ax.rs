@@ -1,5 +1,5 @@
-//! Stands for the kernel's own crates: registers, per-CPU data, preemption, interrupts, time and log. On bare metal each
-//! does what little it can; with the feature `hosted`, a test answers.
+//! Stands for the kernel's own crates: registers, per-CPU data, preemption, interrupts, time and log. On bare metal
+//! each does what little it can; with the feature `hosted`, a test answers.
 #![allow(missing_docs, reason = "a stand-in")]
 
 use core::fmt::Display;
@@ -10,7 +10,7 @@ use pmu::core::raw_cpuid::CpuIdReader;
 
 pub const CPUS: usize = 4;
 
-/// Where the local APIC's registers are mapped.
+/// Address at which the local APIC's registers are mapped.
 pub const LOCAL_APIC_PAGE: Option<usize> = Some(0xFFFF_8000_FEE0_0000);
 
 #[derive(Clone, Copy, Debug)]
@@ -116,7 +116,7 @@ mod hosted {
 
     use super::CpuIdReader;
 
-    /// What a test answers, of the processor on which the test is.
+    /// The answers of a test, of the processor on which the test is.
     pub trait Host {
         fn this_cpu_id(&self) -> usize;
         fn msr(&self) -> &dyn MsrBackend<Error = MsrErrorKind>;

@@ -1,4 +1,4 @@
-//! What a kernel like ArceOS writes to have counters and profiles: several processors, preemption, handlers without a
+//! Glue of a kernel like ArceOS, for counters and profiles: several processors, preemption, handlers without a
 //! frame, events of tasks. `ax` stands for the kernel's own crates.
 #![no_std]
 
@@ -24,8 +24,8 @@ static FRAMES: [CurrentFrame; ax::CPUS] = [const { CurrentFrame::new() }; ax::CP
 #[derive(Debug)]
 pub struct ArceOs;
 
-// SAFETY: (1) a processor keeps its number, which its per-CPU data has; (2) the guard turns preemption off, and handlers
-// run with preemption off.
+// SAFETY: (1) a processor keeps its number, which its per-CPU data has; (2) the guard turns preemption off, and
+// handlers run with preemption off.
 unsafe impl Kernel for ArceOs {
     type Msr = ax::Msr;
     fn msr() -> ax::Msr {
@@ -61,7 +61,7 @@ pub fn init() -> Result<(), NoApic> {
     let _ = APIC.set(apic); // Set before: the same.
     ax::register_handler(PERFORMANCE_VECTOR, || {
         let frame = FRAMES.get(ax::this_cpu_id()).map(CurrentFrame::get).unwrap_or_default();
-        PMU.interrupt(&frame).error.inspect(|error| ax::warn(error));
+        PMU.interrupt(&frame).error.inspect(ax::warn);
     });
     ax::register_handler(CALL_VECTOR, || PMU.serve_call());
     Ok(())

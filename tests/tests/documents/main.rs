@@ -4,3 +4,4 @@ mod commands;
 mod errors;
 mod kprofile_readme;
 mod links;
+mod steps;

@@ -22,6 +22,8 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "fuzz",
     "tests",
     "tests/embedding",
+    "tests/evening",
+    "tests/glue",
     "tests/nmi",
 ];
 

@@ -1,0 +1,103 @@
+//! The README's kernel. Each part between two `// step` lines stands in the README as it is here; the test `documents`
+//! compares them, and counts their lines for the README's table.
+#![no_std]
+#![allow(missing_docs, dead_code, reason = "the README explains it")]
+
+#[macro_use]
+mod kernel;
+
+use kernel::{PreemptionOff, TrapFrame, processor_number, wrmsr};
+
+// step 1: The kernel's duties
+use pmu::Kernel;
+use pmu::core::NativeMsr;
+
+struct Bare;
+
+// SAFETY: (1) each processor keeps its number; (2) the guard keeps preemption off, and handlers run with it off.
+unsafe impl Kernel for Bare {
+    type Msr = NativeMsr;
+    fn msr() -> NativeMsr {
+        // SAFETY: all of this kernel runs at privilege level 0.
+        unsafe { NativeMsr::new() }
+    }
+    fn this_processor() -> usize {
+        processor_number()
+    }
+    fn pinned<R>(act: impl FnOnce() -> R) -> R {
+        let _guard = PreemptionOff::new();
+        act()
+    }
+    fn write_performance_entry(entry: u32) {
+        wrmsr(0x834, entry.into());
+    }
+    fn end_of_interrupt() {
+        wrmsr(0x80B, 0);
+    }
+    fn interrupt(processor: usize) {
+        wrmsr(0x830, (processor as u64) << 32 | 0xF0); // the vector of `call_interrupt`
+    }
+}
+// step 2: A count
+use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
+use pmu::core::{Event, GenericEvent, Snapshot};
+use pmu::{Pmu, PmuError};
+
+static PMU: Pmu<Bare, 8> = Pmu::new(); // at most 8 processors
+
+fn instructions_per_cycle(workload: fn()) -> Result<(), PmuError> {
+    PMU.processor_up(&Snapshot::capture(CpuIdReaderNative))?; // on each processor, as it comes up
+    let events = [GenericEvent::Instructions, GenericEvent::Cycles].map(Event::generic);
+    let [instructions, cycles] = PMU.count(&events, workload)?; // a group: they can be compared
+    println!("{} instructions in {} cycles", instructions.value, cycles.value);
+    Ok(())
+}
+// step 3: A profile
+use core::ops::Range;
+use core::sync::atomic::AtomicU32;
+use pmu::core::{Claim, PlainFrame};
+
+static BUCKETS: [AtomicU32; 0x1_0000] = [const { AtomicU32::new(0) }; 0x1_0000];
+
+fn non_maskable_interrupt(trap: &TrapFrame) -> Claim {
+    let (pc, cs, flags) = (trap.rip, trap.cs as u16, trap.rflags);
+    let processor = Bare::this_processor();
+    let interrupted = PMU.interrupt(&PlainFrame { pc, cs, flags, processor, process: None });
+    if let Some(error) = interrupted.error {
+        log_in_nmi!("performance counters: {error}");
+    }
+    interrupted.claim // `NotOurs`: look for other owners of the NMI
+}
+
+fn call_interrupt() {
+    PMU.serve_call();
+}
+
+fn profile(functions: &[(Range<u64>, &str)], workload: fn()) -> Result<(), PmuError> {
+    let (Some(first), Some(last)) = (functions.first(), functions.last()) else { return Ok(()) };
+    let cycles = Event::generic(GenericEvent::Cycles).every(1_000_003);
+    let profile = PMU.profile(cycles, first.0.start..last.0.end, &BUCKETS, workload)?;
+    for (addresses, name) in functions {
+        let hits = profile.hits().filter(|(bucket, _)| addresses.contains(&bucket.start));
+        println!("{:8} {name}", hits.map(|(_, count)| count).sum::<u32>());
+    }
+    Ok(())
+}
+// step 4: Events of threads
+use pmu::core::ThreadEvent;
+
+fn count_instructions(thread: &mut [ThreadEvent; 4]) -> Result<(), PmuError> {
+    let event = Event::generic(GenericEvent::Instructions);
+    let id = PMU.with(|session, unit| session.counters_mut().open_event(unit, &event))??;
+    PMU.with(|session, _| session.counters_mut().start_event(id, Bare::now()))??;
+    thread[0] = ThreadEvent::Opened(id);
+    Ok(())
+}
+
+fn switch(from: &mut [ThreadEvent; 4], to: &mut [ThreadEvent; 4]) -> Result<(), PmuError> {
+    Ok(PMU.with(|session, unit| {
+        let out = session.counters_mut().switch_out(from, Bare::now(), |_overflow| ());
+        out.and(session.counters_mut().switch_in(unit, to, Bare::now()))
+    })??)
+}
+// end of the steps

@@ -1,0 +1,70 @@
+//! The README's steps from an empty kernel to a profile: they are those of `tests/evening`, which is compiled, and the
+//! table has their lines and their `unsafe`.
+
+const README: &str = include_str!("../../../README.md");
+const EVENING: &str = include_str!("../../evening/src/lib.rs");
+const GLUE: &str = include_str!("../../glue/src/lib.rs");
+
+/// Returns the numbered parts of the compiled kernel, with their titles.
+fn steps() -> Vec<(&'static str, &'static str)> {
+    let (_, parts) = EVENING.split_once("// step 1: ").unwrap();
+    let (parts, _) = parts.split_once("// end of the steps").unwrap();
+    let parts = parts.split("// step ").enumerate().map(|(index, part)| {
+        let part =
+            if index == 0 { part } else { part.strip_prefix(&format!("{}: ", index + 1)).unwrap() };
+        let (title, code) = part.split_once('\n').unwrap();
+        (title, code.trim_end())
+    });
+    parts.collect()
+}
+
+/// Returns the lines that are neither blank, nor a comment, nor an import, without their comments.
+fn code(text: &str) -> impl Iterator<Item = &str> {
+    let lines = text.lines().map(|line| line.split("//").next().unwrap().trim_end());
+    // An import of several lines ends with its brace.
+    let mut imports = false;
+    lines.filter(move |line| {
+        let import = imports || line.starts_with("use ");
+        imports = import && !line.ends_with(';');
+        !import && !line.is_empty()
+    })
+}
+
+fn unsafes(text: &str) -> usize {
+    code(text)
+        .filter(|line| line.split(|c: char| !c.is_alphanumeric()).any(|word| word == "unsafe"))
+        .count()
+}
+
+/// Returns the row of the README's table that begins with this number.
+fn row(number: usize) -> Vec<&'static str> {
+    let begin = format!("| {number}. [");
+    let row = README.lines().find(|line| line.starts_with(&begin)).unwrap();
+    row.trim_matches('|').split('|').map(str::trim).collect()
+}
+
+#[test]
+fn the_readmes_steps_are_those_that_are_compiled_and_as_long_as_its_table_says() {
+    let steps = steps();
+    assert_eq!(steps.len(), 4);
+    // The lines that a kernel's author was promised.
+    let limits = [25, 8, 25, 15];
+    for (number, ((title, text), limit)) in (1..).zip(steps.into_iter().zip(limits)) {
+        let heading = format!("### {number}. {title}\n");
+        let (_, section) = README.split_once(&heading).unwrap_or_else(|| panic!("{heading}"));
+        let (_, block) = section.split_once("```rust,ignore\n").unwrap();
+        let (block, _) = block.split_once("\n```").unwrap();
+        assert_eq!(block, text, "{title}");
+        let lines = code(text).count();
+        assert!(lines <= limit, "{title}: {lines}");
+        assert_eq!(row(number)[1..], [lines.to_string(), unsafes(text).to_string()], "{title}");
+    }
+}
+
+#[test]
+fn the_glue_of_a_kernel_like_arceos_is_as_long_as_the_readme_says() {
+    let (lines, unsafes) = (code(GLUE).count(), unsafes(GLUE));
+    assert!(lines <= 80 && unsafes <= 3, "{lines} lines, {unsafes} unsafe");
+    let told = format!("in {lines} lines with {unsafes} `unsafe`");
+    assert!(README.replace('\n', " ").contains(&told), "{told}");
+}
