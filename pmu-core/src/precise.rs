@@ -1,7 +1,7 @@
-//! What a processor records about one sampled instruction, in terms of no vendor.
+//! A processor's record of one sampled instruction, in vendor-neutral terms.
 //!
-//! The floor holds plain data. The vendors' crates decode their registers and records into this data; the floor uses
-//! no other.
+//! The floor holds plain data. The vendors' crates decode their registers and records into this data. The floor uses no
+//! other floor.
 
 pub(crate) mod access;
 pub(crate) mod branch;

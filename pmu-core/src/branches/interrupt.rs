@@ -9,9 +9,9 @@ use crate::counters::hooks::facility::{Facility, Interrupted};
 use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
 
-/// A processor's branch records in its performance interrupt. [`service_with`](crate::service_with) takes this value,
-/// and gives it to the handler together with each overflow. [`BranchRecorder::read`](crate::BranchRecorder::read)
-/// returns such a value to a task.
+/// A processor's branch records, as its performance interrupt reads them. [`service_with`](crate::service_with) takes
+/// this value, and gives it to the handler together with each overflow.
+/// [`BranchRecorder::read`](crate::BranchRecorder::read) returns such a value to a task.
 ///
 /// ```
 /// use pmu_core::{
@@ -49,7 +49,7 @@ pub struct Branches<'a> {
 
 impl<'a> Branches<'a> {
     /// Creates the value with which an interrupt handler reads a processor's branch records. `memory` is the memory of
-    /// this processor's [`BranchRecorder`](crate::BranchRecorder). If no recorder has the memory, or the recorder does
+    /// this processor's [`BranchRecorder`](crate::BranchRecorder). If no recorder uses the memory, or the recorder does
     /// not record, the interrupt accesses no register of the branch records, and the value has no branches.
     pub const fn new(unit: &'a BranchUnit, memory: &'a BranchMemory) -> Self {
         Self { unit, memory, found: 0, len: 0, is_frozen: false, stopped: false }

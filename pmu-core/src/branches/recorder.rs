@@ -15,8 +15,8 @@ use crate::msr::access::MsrAccess;
 use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
 
-/// The control handle of a processor's branch records: starts and stops the recording, reads the records, and switches
-/// them with threads.
+/// The control handle of a processor's branch records: starts and stops the recording, reads the records, and saves and
+/// restores them at thread switches.
 ///
 /// The recorder needs no counter. If counters interrupt, [`Branches`] adds the records to the counters' samples.
 ///
@@ -325,13 +325,13 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         self.is_open && self.memory.mode() & (RECORDING | LOST) == RECORDING
     }
 
-    /// Returns the branches that the [window](crate::CounterSession::lend_with) of lent counters collected for the
-    /// overflow that it reports.
+    /// Returns the branches collected for a pending overflow that [`lend_with`](crate::CounterSession::lend_with)
+    /// reports.
     pub fn branches(&self) -> &Branches<'a> {
         &self.branches
     }
 
-    /// Returns the branches that are recorded, or were recorded until the recording was stopped.
+    /// Returns the filter of the present recording, or of the recording that was stopped last.
     pub fn filter(&self) -> Option<BranchFilter> {
         self.filter
     }

@@ -23,7 +23,7 @@ pub struct DataAccess {
     pub source: Option<DataSource>,
     /// The data came from another node: from another socket's memory or cache.
     pub remote: Option<bool>,
-    /// State of the line in the other core's cache that delivered the data.
+    /// If another core's cache delivered the data: state of the cache line there.
     pub line: Option<LineState>,
     /// Number of cycles from a load's miss in the first-level cache to the arrival of the data.
     pub latency: Option<u16>,
@@ -35,7 +35,7 @@ pub struct DataAccess {
     pub tlb_latency: Option<u16>,
     /// The access is locked: no other processor's access comes between its load and its store.
     pub locked: Option<bool>,
-    /// The access crosses a boundary of its alignment that costs the processor time.
+    /// The access is misaligned, and takes longer for this reason.
     pub misaligned: Option<bool>,
     /// Memory type of the access, if it is not cached in the usual way.
     pub memory_type: Option<AccessType>,

@@ -1,4 +1,4 @@
-//! How an address was translated.
+//! The source of an address's translation, and the page size.
 
 /// The source of the translation of an access's linear address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

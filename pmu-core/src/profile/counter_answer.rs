@@ -5,8 +5,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 const NONE_ANSWERED: u8 = 1;
 const ANSWERED: u8 = 2;
 
-/// Record of whether a machine's counters responded when sessions took them: unknown so far, no counter responded, or
-/// at least one counter responded.
+/// State of a machine's counters: unknown until a session takes counters, and then whether any counter responded.
 ///
 /// ```
 /// use pmu_core::CounterAnswer;

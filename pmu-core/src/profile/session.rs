@@ -116,9 +116,9 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         &mut self.counters.platform
     }
 
-    /// Returns the information on a source on this processor, whose counters were verified when the session took them.
-    /// If this core of a hybrid machine lacks the source's event, the source is unsupported, even if the interface's
-    /// [`query`](crate::ProfileInterface::query) reports it as supported.
+    /// Returns information on a source, for this processor. The processor's counters were verified when the session
+    /// took them. If this core of a hybrid machine lacks the source's event, the source is unsupported, even if the
+    /// interface's [`query`](crate::ProfileInterface::query) reports it as supported.
     pub fn query(&self, source: KProfileSource) -> SourceInformation {
         let mut information = declared_information(self.interface(), source);
         let available = if let Some((added, _)) = self.added_source(source) {
@@ -371,7 +371,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         self.counters.read_loaded(event).map_err(|error| of_source(error, source))
     }
 
-    /// Makes the processor freeze all its counters when it raises the performance interrupt, by
+    /// Makes the processor freeze all its counters when it raises the performance interrupt. This calls
     /// [`CounterSession::freeze_on_interrupt`].
     ///
     /// # Errors
@@ -470,7 +470,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(outcome?)
     }
 
-    /// Stops every source and event, and releases the counters and the memory, by [`CounterSession::shut_down`].
+    /// Stops every source and event, and releases the counters and the memory. This calls
+    /// [`CounterSession::shut_down`].
     ///
     /// # Errors
     /// The errors of [`CounterSession::shut_down`]. After an error the session stays open, and `shut_down` may be

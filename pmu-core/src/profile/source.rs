@@ -4,12 +4,12 @@ use core::fmt;
 
 use crate::counters::registers::select::EventSelect;
 
-/// A value of `KPROFILE_SOURCE`, which names an event. Each time the event has happened a set number of times, a
-/// profile interrupt is raised.
+/// A value of `KPROFILE_SOURCE`, which names an event. A profile interrupt is raised each time the event has occurred
+/// as often as the source's interval says.
 ///
 /// Values 0x00–0x17 are common to all processors and have constants here. Values from 0x19 on belong to the profile
 /// interface in use: the same number means different events on different processors. 0x18, `ProfileMaximum`, is the
-/// number of general sources and never a source.
+/// number of common values, and is not itself a source.
 ///
 /// Source: WDM.H, `KPROFILE_SOURCE`.
 ///
@@ -158,8 +158,8 @@ pub struct ProfileSource {
 }
 
 impl ProfileSource {
-    /// Creates a row of an interface's table of sources: the source with this value and documented name. `select` is
-    /// the source's event.
+    /// Creates a row of an interface's table of sources: the source with this value and documented name, and the select
+    /// of its event.
     ///
     /// # Panics
     /// At compile time, if the value is `ProfileMaximum`.
@@ -231,7 +231,7 @@ impl ProfileSource {
         self.event_bit
     }
 
-    /// If this row is a second name, returns the processor-specific source for the same event; otherwise `None`.
+    /// If this row is a second name of a source, returns that source; otherwise `None`.
     pub const fn canonical(&self) -> Option<KProfileSource> {
         self.canonical
     }

@@ -12,8 +12,8 @@ use crate::snapshot::Snapshot;
 
 /// A profile interface together with sources that are not in its table.
 ///
-/// The value consists of two references. An added source runs as an opened event. So create the session from a
-/// [`WithOpenedEvents`](crate::WithOpenedEvents) that wraps this value.
+/// An added source runs as an opened event. So create the session from a [`WithOpenedEvents`](crate::WithOpenedEvents)
+/// that wraps this value.
 ///
 /// ```
 /// use pmu_core::{AddedSlot, AddedSources, EventEntry, EventTable, WithOpenedEvents, WithAddedSources};

@@ -96,7 +96,8 @@ impl Event {
         Self { modes, ..Self::new(EventKind::Raw(plain)) }
     }
 
-    /// Creates an event from the name of a generic event, which both vendors' processors have.
+    /// Creates an event from its generic name. Intel's and AMD's processors count the event, each by its own event
+    /// select.
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};
@@ -384,7 +385,7 @@ impl Event {
         }
     }
 
-    /// Returns the name of a generic event, or `None` for an event from a select.
+    /// Returns the name of a generic event, or `None` for a [raw](Self::raw) event.
     pub const fn name(&self) -> Option<GenericEvent> {
         match self.kind {
             EventKind::Raw(_) => None,

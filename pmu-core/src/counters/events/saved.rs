@@ -140,9 +140,8 @@ impl SavedEvent {
         self
     }
 
-    /// Returns the event, changed so that its group is counted without this event, as by
-    /// [`disable_event`](crate::CounterSession::disable_event). The first event of a group cannot be disabled: see
-    /// [`to_be_started`](Self::to_be_started).
+    /// Returns the event, [disabled](crate::CounterSession::disable_event): its group is then counted without this
+    /// event. The first event of a group cannot be disabled: see [`to_be_started`](Self::to_be_started).
     #[must_use]
     pub const fn disabled(mut self) -> Self {
         let membership = Membership::unpack(self.membership);
@@ -151,8 +150,8 @@ impl SavedEvent {
         self
     }
 
-    /// Returns the event, changed so that it is counted with its group again, as by
-    /// [`enable_event`](crate::CounterSession::enable_event). `first` is the first event of the group.
+    /// Returns the event, [enabled](crate::CounterSession::enable_event): the event is then counted with its group
+    /// again. `first` is the first event of the group.
     #[must_use]
     pub const fn enabled(mut self, first: &Self) -> Self {
         let membership = Membership::unpack(self.membership);

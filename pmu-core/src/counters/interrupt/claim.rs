@@ -14,8 +14,8 @@ pub struct Serviced {
     pub overflows: u32,
     /// The session's claim of the interrupt, for a handler that several drivers share.
     pub claim: Claim,
-    /// Set bits of the global status that the session does not acknowledge. They stand for other owners' counters, or
-    /// for other causes of this interrupt, such as a branch or trace buffer.
+    /// Bits of the global overflow status that are set, and that the session does not acknowledge. These bits stand for
+    /// other owners' counters, or for other causes of this interrupt, such as a branch or trace buffer.
     pub others: u64,
     /// The counters are [lent](crate::CounterSession::lend), and no register was accessed. The interrupt may belong to
     /// the borrower, whatever the value of `claim`, so the handler also asks the borrower. If the interrupt's delivery

@@ -9,9 +9,9 @@ use crate::counters::shared::entry::EventState;
 use crate::counters::shared::memory::CounterMemory;
 use crate::msr::backend::MsrBackend;
 
-/// Returns the view by which user mode reads an opened event, without a session. If the event is on a counter, this
-/// costs one RDPMC. `source`, `msr` and `memory` are the arguments of [`service`](crate::service()). `now` is a time of
-/// the clock that the session's operations use.
+/// Returns the view by which user mode reads an opened event. The call needs no session. If the event is on a counter,
+/// the call costs one RDPMC. `source`, `msr` and `memory` are the arguments of [`service`](crate::service()). `now` is
+/// a time of the clock that the session's operations use.
 ///
 /// A handler calls this after `service`, which may have reloaded the event's counter. A task calls
 /// [`CounterSession::user_view`](crate::CounterSession::user_view), which says how long a view is valid.
@@ -39,8 +39,8 @@ use crate::msr::backend::MsrBackend;
 /// - [`CounterLost`](CounterError::CounterLost): the event's counter faulted, or is lent, or a task was about to take
 ///   the event off its counter.
 /// - [`Access`](CounterError::Access): the counter or the overflow status could not be read.
-/// - [`NotAvailable`](CounterError::NotAvailable), only within the closure given to `service`: as with
-///   [`sample_read`](crate::sample_read()).
+/// - [`NotAvailable`](CounterError::NotAvailable), only within the closure given to `service`: the event has no period,
+///   and `service` has not yet handled a wrap of its counter. After `service` the view can be made.
 pub fn user_view<S: EventSource, M: MsrBackend>(
     source: &S,
     msr: &M,

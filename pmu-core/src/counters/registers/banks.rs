@@ -22,7 +22,7 @@ pub struct CounterBank {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FullWidth {
-    /// Second address of the first counter's value register.
+    /// Full-width address of the first counter's value register, such as 0x4C1 (`IA32_A_PMC0`).
     pub value: u32,
     /// Address of the read-only register that declares whether the second addresses exist.
     pub capabilities: u32,

@@ -74,7 +74,8 @@ pub(crate) const AGAIN: u8 = 2;
 pub(crate) const MUTED: u8 = 3;
 
 impl<const N: usize> CounterMemory<[CounterSlot; N]> {
-    /// Creates memory for `N` free counters. If `N` is 0, [`take`](crate::CounterSession::take) fails with
+    /// Creates memory with room for `N` counters, which no session has taken yet. If `N` is 0,
+    /// [`take`](crate::CounterSession::take) fails with
     /// [`InsufficientMemory`](crate::CounterError::InsufficientMemory).
     pub const fn new() -> Self {
         Self {

@@ -14,13 +14,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Disables an opened event, as `PERF_EVENT_IOC_DISABLE` does. A pending overflow of the event is not reported. If
     /// the event is disabled already, the call changes nothing.
     ///
-    /// - An event that is in no group stops, as by [`stop_event`](Self::stop_event).
-    /// - The first event of a group stops the whole group, as by [`stop_group`](Self::stop_group).
-    /// - Any other event of a group stops by itself, and the group's other events continue without a gap. Until
-    ///   [`enable_event`](Self::enable_event) is called, the group starts without the event.
+    /// - If the event is in no group, the event [stops](Self::stop_event).
+    /// - If the event is the first of a group, the whole group [stops](Self::stop_group).
+    /// - If the event is another event of a group, only this event stops, and the group's other events continue without
+    ///   a gap. Until [`enable_event`](Self::enable_event) is called, the group starts without the event.
     ///
-    /// The `enabled` and `running` times of a disabled event do not advance. Any event of a group except the first can
-    /// be disabled before the group starts.
+    /// The `enabled` and `running` times of a disabled event do not advance. Events of a group other than the first can
+    /// be disabled even before the group starts.
     ///
     /// ```
     /// # use pmu_core::{
@@ -67,12 +67,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Enables an opened event, as `PERF_EVENT_IOC_ENABLE` does. If the event is enabled already, the call changes
     /// nothing.
     ///
-    /// - An event that is in no group starts, as by [`start_event`](Self::start_event).
-    /// - The first event of a group starts the group, as by [`start_group`](Self::start_group), except the events that
-    ///   are [disabled](Self::disable_event).
-    /// - Any other event of a group is counted with the group again. If the group is on counters, the event gets a
-    ///   counter. The group's other events continue without a gap, unless they have to move to other counters. If there
-    ///   is no counter for the event, a group that rotates leaves its counters, and the whole group waits for its turn.
+    /// - If the event is in no group, the event [starts](Self::start_event).
+    /// - If the event is the first of a group, the group [starts](Self::start_group) without its
+    ///   [disabled](Self::disable_event) events.
+    /// - If the event is another event of a group, the event is counted with the group again. If the group is on
+    ///   counters, the event gets a counter. The group's other events continue without a gap, unless they have to move
+    ///   to other counters. If there is no counter for the event, a group that rotates leaves its counters, and the
+    ///   whole group waits for its turn.
     ///
     /// For `PERF_IOC_FLAG_GROUP`, call this for each event of the group, and for the first event last.
     ///

@@ -27,9 +27,9 @@ pub struct GuestControl {
 /// - In the VMCS: the guest's value in the guest-state field (encoding 0x2808) with the VM-entry control "load
 ///   `IA32_PERF_GLOBAL_CTRL`" (bit 13), and the host's value in the host-state field (encoding 0x2C04) with the VM-exit
 ///   control of the same name (bit 12).
-/// - In the lists of MSRs: the guest's value in the VM-entry MSR-load area, and the host's value in the VM-exit MSR-load
-///   area, both for MSR 0x38F. This is the way if `IA32_VMX_ENTRY_CTLS` or `IA32_VMX_EXIT_CTLS` denies a control, and on
-///   Nehalem and Westmere, whose errata make the controls unreliable (AAK155, AAP115, AAT100, BC86, BD102).
+/// - In the MSR lists: the guest's value in the VM-entry MSR-load area, and the host's value in the VM-exit MSR-load
+///   area, both for MSR 0x38F. This is the only way if `IA32_VMX_ENTRY_CTLS` or `IA32_VMX_EXIT_CTLS` denies a control,
+///   and on Nehalem and Westmere, whose errata make the controls unreliable (AAK155, AAP115, AAT100, BC86, BD102).
 ///
 /// If the hypervisor does neither, events of the host count in guests, too, and events of guests count nothing.
 /// Before the first VM entry, [`set_virtualization`](crate::CounterSession::set_virtualization) declares that

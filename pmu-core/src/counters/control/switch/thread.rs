@@ -124,14 +124,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// one from which the events were taken.
     ///
     /// The call opens the events, and starts those that were started when they were switched out. Each event continues
-    /// with the count and period that it had. Counters are assigned as by [`start_event`](Self::start_event), in this
-    /// order:
+    /// with the count and period that it had. The events get counters in this order:
     /// - First come the events that are already on counters and do not rotate, such as the processor's own. These
     ///   events keep their counters, or move to others.
     /// - Then the thread's events that do not rotate get counters. Rotating events give way to these events.
-    /// - Last come [rotating](crate::Event::rotating) events, both the processor's and the thread's, by their shares as
-    ///   at [`rotate`](Self::rotate). The events with the smallest shares get counters first, and take them from
-    ///   rotating events with greater shares.
+    /// - Last come [rotating](crate::Event::rotating) events, both the processor's and the thread's. The events with
+    ///   the smallest [shares](Self::rotate) get counters first, and take them from rotating events with greater
+    ///   shares.
     ///
     /// Counters that are still free go to events that already wait on this processor. The events of a group start
     /// together, and only if all of them are in `events`.
@@ -143,8 +142,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - is a generic event that this processor lacks, or has a select bit that this processor lacks;
     /// - is confined to counters that this processor lacks.
     ///
-    /// This costs two writes per event, and two per group. An interrupt may come before the events' identities are in
-    /// `events`. The interrupt's handler then identifies the event by its [tag](crate::Event::tagged).
+    /// `switch_in` costs two register writes per event, and two more per group. An interrupt may come before the
+    /// events' identities are in `events`. The interrupt's handler then identifies the event by its
+    /// [tag](crate::Event::tagged).
     ///
     /// ```
     /// # use pmu_core::{CounterSession, CounterUnit, EventSource, MsrBackend, Platform, ThreadEvent};
@@ -169,8 +169,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - An event that finds no counter is opened, but not started, unless it [rotates](crate::Event::rotating). After
     ///   the next [`switch_out`](Self::switch_out) the event is treated as started, so that the next `switch_in` starts
     ///   it again.
-    /// - [`OtherProcessor`](CounterError::OtherProcessor): `processor` does not fit the session's core type, as for
-    ///   [`open_event`](Self::open_event). Nothing was changed.
+    /// - [`OtherProcessor`](CounterError::OtherProcessor): the generic events or select bits of `processor` differ from
+    ///   those of the session's core type. Nothing was changed.
     pub fn switch_in(
         &mut self,
         processor: &CounterUnit,

@@ -114,7 +114,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// branch records, until the window ends. Pass a facility that records on this processor to each window. Otherwise
     /// the facility records the borrower's execution, and the borrower can read what the facility recorded before.
     ///
-    /// A pending overflow is served together with the facility, as by [`service_with`](crate::service_with).
+    /// If an overflow is pending, `overflowed` receives the overflow together with what the facility recorded before
+    /// it.
     ///
     /// ```
     /// # use pmu_core::{
