@@ -158,6 +158,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// Writes a different value to each counter, then reads all of them back both ways. This finds registers that
     /// ignore writes, and two addresses of one register. RDPMC comes second: an emulator without counters, to which
     /// RDPMC is an undefined opcode, is found out by RDMSR.
+    #[inline(never)] // Inlined, it takes more text, and runs once per processor.
     fn probe_counters(&self, candidates: CounterSet) -> CounterSet {
         let pattern = |counter: CounterId| 0x0135_7AC0 + u64::from(counter.bit());
         let write = |counter: CounterId, value: u64| {
