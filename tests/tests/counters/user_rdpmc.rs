@@ -229,8 +229,8 @@ fn a_reader_never_sees_half_a_publication() {
     readers.into_iter().for_each(|reader| reader.join().unwrap());
 }
 
-/// A handler interrupts the publication when the task has its view, and the counter is loaded anew. The page then has the
-/// view of the new load.
+/// A handler interrupts the publication when the task has its view, and the counter is loaded anew. The page then has
+/// the view of the new load.
 #[test]
 fn a_view_that_an_interrupt_made_wrong_is_not_published() {
     let (page, loads, asked) = (UserPage::new(), Cell::new(0), Cell::new(0));
