@@ -3,7 +3,8 @@
 use core::cell::{Cell, RefCell};
 
 use pmu::core::{
-    CounterError, EventCount, EventId, EventStatus, EventTable, GroupError, SavedEvent, ThreadEvent,
+    CounterError, EventCount, EventId, EventStatus, EventTable, GroupError, SavedEvent,
+    ThreadEvent, guest_control,
 };
 use pmu::perf::{AttrFlags, PerfEventAttr};
 use pmu::user::UserClock;
@@ -11,6 +12,9 @@ use pmu_tests::opened::{Mock, Processor};
 
 use super::event::Opened;
 use super::processor::{Cpu, Shared};
+
+/// `IA32_PERF_GLOBAL_CTRL` (SDM vol. 4, table 2-2).
+const GLOBAL_CONTROL: u32 = 0x38F;
 
 /// A task's events by their numbers, and where they are.
 #[derive(Default)]
@@ -334,6 +338,34 @@ impl Perf {
         let Cpu { session, own, .. } = self.cpus[cpu].as_mut().unwrap();
         own.retain(|(of, _)| *of != number);
         self.ended[number] = Some(session.close_event(id, now).unwrap());
+        self.to_user_mode(cpu);
+    }
+
+    /// Runs a guest without counters of its own: `until_exit` executes it up to its next exit, and returns whether it
+    /// is done. The writes of the register are the processor's own, by the VMCS.
+    pub(crate) fn run_guest(&self, cpu: usize, mut until_exit: impl FnMut(&Mock<'_>) -> bool) {
+        let Cpu { per, mock, .. } = self.cpus[cpu].as_ref().unwrap();
+        let load = |value| mock.with_pmu(|pmu| pmu.write(GLOBAL_CONTROL, value));
+        let mut is_done = false;
+        while !is_done {
+            let control = guest_control(&per.source(), &per.memory);
+            control.map(|control| load(control.guest));
+            is_done = until_exit(mock);
+            control.map(|control| load(control.host));
+            // The interrupt that was the reason of the exit, if one was.
+            mock.deliver();
+        }
+    }
+
+    /// Lends a processor's counters to a guest that has them for its own.
+    pub(crate) fn lend(&mut self, cpu: usize, run: impl FnOnce(&Mock<'_>)) {
+        let (shared, now) = (self.shared, self.now());
+        let Cpu { session, per, mock, .. } = self.cpus[cpu].as_mut().unwrap();
+        let report = |overflow| per.overflowed(mock, overflow);
+        let mut window = session.lend(now, report).unwrap();
+        window.lent().set_programmed(true);
+        run(mock);
+        window.end(shared.now()).unwrap();
         self.to_user_mode(cpu);
     }
 

@@ -40,7 +40,7 @@ pub(crate) struct PerProcessor {
     /// The boot processor's counters.
     machine: &'static CounterUnit,
     shared: &'static Shared,
-    memory: CounterMemory<[CounterSlot; MAX_COUNTERS]>,
+    pub(crate) memory: CounterMemory<[CounterSlot; MAX_COUNTERS]>,
     pub(crate) table: EventTable<[EventEntry; 24]>,
     pub(crate) watchdog: Watchdog,
     /// Number of times that the watchdog found the processor stuck.
@@ -52,7 +52,7 @@ pub(crate) struct PerProcessor {
 }
 
 impl PerProcessor {
-    fn source(&self) -> OpenedEvents<'_> {
+    pub(crate) fn source(&self) -> OpenedEvents<'_> {
         OpenedEvents::new(self.machine, &self.table)
     }
 
@@ -60,7 +60,7 @@ impl PerProcessor {
     fn interrupt(&self, mock: &Mock<'_>) {
         let report = |overflow| self.overflowed(mock, overflow);
         match service(&self.source(), mock, mock, &self.memory, report) {
-            Ok(serviced) if serviced.claim == Claim::NotOurs => {
+            Ok(serviced) if serviced.claim == Claim::NotOurs && !serviced.lent => {
                 self.unknown.set(self.unknown.get() + 1);
             }
             // A register that faulted is the next operation's to tell.

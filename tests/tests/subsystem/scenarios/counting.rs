@@ -34,7 +34,7 @@ fn events_of_processors_and_of_threads_count_what_happens_to_them() {
             w.check(&format!("turn {turn}"));
             for cpu in 0..2 {
                 w.happen(cpu, 2, 3_000 + 7 * turn as u64);
-                w.happen_in(cpu, 2, false, 2_000);
+                w.happen_in_kernel(cpu, 2, 2_000);
                 w.happen(cpu, 3, 4_999);
             }
             w.pass(1_000);

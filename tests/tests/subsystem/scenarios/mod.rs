@@ -6,5 +6,6 @@ mod world;
 
 mod counting;
 mod faults;
+mod guests;
 mod lifetime;
 mod sampling;

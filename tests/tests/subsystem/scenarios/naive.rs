@@ -33,6 +33,8 @@ pub(crate) struct Naive {
     pub(crate) kind: usize,
     user: bool,
     kernel: bool,
+    in_guests: bool,
+    in_host: bool,
     pub(crate) count: EventCount,
     /// The period that begins next; 0: the event does not sample.
     pub(crate) every: u64,
@@ -63,6 +65,8 @@ impl Naive {
             kind: kind.unwrap_or(KINDS.len()),
             user: !attr.select.exclude_user,
             kernel: !attr.select.exclude_kernel,
+            in_guests: !attr.select.exclude_guest,
+            in_host: !attr.select.exclude_host,
             count: EventCount::default(),
             every,
             current: every,
@@ -77,8 +81,10 @@ impl Naive {
         }
     }
 
-    pub(crate) fn counts(&self, kind: usize, user: bool) -> bool {
-        self.kind == kind && if user { self.user } else { self.kernel }
+    /// Returns whether the event counts what happens of a kind in user or kernel mode, of a guest or of the host.
+    pub(crate) fn counts(&self, kind: usize, user: bool, in_guest: bool) -> bool {
+        let is_level = if user { self.user } else { self.kernel };
+        self.kind == kind && is_level && if in_guest { self.in_guests } else { self.in_host }
     }
 
     /// Returns the number of events up to the next sample.

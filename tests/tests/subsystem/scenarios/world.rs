@@ -8,20 +8,41 @@ use pmu_tests::opened::{KINDS, Mock, Processor, processors, running};
 use pmu_tests::software_pmu::KERNEL;
 use pmu_virt::mock::Deviations;
 use pmu_virt::{
-    Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Mode, Privilege, VirtualPmu,
+    Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Mode, Privilege, Vendor,
+    VirtualPmu,
 };
 
 use super::naive::Naive;
 use crate::kernel::perf::{Perf, Target};
 
+/// `HG_ONLY` of AMD's selects: a guest's events, and the host's (APM vol. 2, "Performance Event-Select Registers").
+const OF_GUEST: u64 = 1 << 40;
+const OF_HOST: u64 = 1 << 41;
 /// The watchdog's cycles on AMD's processors.
 const AMD_CYCLES: EventKey = EventKey::general(0x76, 0);
+
+/// Returns the key of an event of [`KINDS`] that AMD's processors confine to guests or to the host.
+fn confined(kind: usize, of: u64) -> EventKey {
+    let (event, mask) = KINDS[kind];
+    EventKey::of_select(Vendor::Amd, of | u64::from(mask) << 8 | u64::from(event))
+}
 
 fn fed() -> FedEvents {
     let mut keys: Vec<_> =
         KINDS.map(|(event, mask)| EventKey::general(event.into(), mask)).to_vec();
     keys.push(AMD_CYCLES);
+    keys.extend([2, 3].iter().flat_map(|kind| [OF_GUEST, OF_HOST].map(|of| confined(*kind, of))));
     FedEvents::new(&keys).unwrap()
+}
+
+/// Returns so many of an event that each of these keys counts.
+fn feed(keys: &[EventKey], privilege: Privilege, count: u64) -> Feed {
+    let events = fed();
+    let mut feed = Feed::new(&events);
+    for key in keys {
+        feed.add(events.find(*key).unwrap(), privilege, count).unwrap();
+    }
+    feed
 }
 
 /// Returns the processors of each machine: two alike, of each kind; and two of different types of core.
@@ -132,26 +153,32 @@ impl World {
             Configuration::Intel(_) => EventKey::general(0x3C, 0),
             _ => AMD_CYCLES,
         };
-        self.feed(cpu, key, Privilege::Kernel, count);
-    }
-
-    fn feed(&self, cpu: usize, key: EventKey, privilege: Privilege, count: u64) {
-        let (events, mock) = (fed(), self.mocks[cpu]);
-        let mut feed = Feed::new(&events);
-        feed.add(events.find(key).unwrap(), privilege, count).unwrap();
-        mock.advance(&mut feed);
+        self.mocks[cpu].advance(&mut feed(&[key], Privilege::Kernel, count));
     }
 
     /// Lets so many events of a kind happen on a processor in user mode.
     pub(crate) fn happen(&mut self, cpu: usize, kind: usize, count: u64) {
-        self.happen_in(cpu, kind, true, count);
+        self.occur((cpu, kind), true, false, count);
     }
 
-    pub(crate) fn happen_in(&mut self, cpu: usize, kind: usize, user: bool, count: u64) {
-        let now = self.perf.shared.now();
+    pub(crate) fn happen_in_kernel(&mut self, cpu: usize, kind: usize, count: u64) {
+        self.occur((cpu, kind), false, false, count);
+    }
+
+    pub(crate) fn happen_in_guest(&mut self, cpu: usize, kind: usize, count: u64) {
+        self.occur((cpu, kind), true, true, count);
+    }
+
+    fn occur(&mut self, (cpu, kind): (usize, usize), user: bool, in_guest: bool, count: u64) {
+        let (event, mask) = KINDS[kind];
+        let mut keys = vec![EventKey::general(event.into(), mask)];
+        if [2, 3].contains(&kind) {
+            keys.push(confined(kind, if in_guest { OF_GUEST } else { OF_HOST }));
+        }
+        let privilege = if user { Privilege::User } else { Privilege::Kernel };
         let counts = |number: &usize| {
             let here = self.perf.place(*number).is_some_and(|(of, _)| of == cpu);
-            here && self.perf.is_active(*number) && self.naive[*number].counts(kind, user)
+            here && self.perf.is_active(*number) && self.naive[*number].counts(kind, user, in_guest)
         };
         let active: Vec<usize> = (1..self.naive.len()).filter(counts).collect();
         let mut left = count;
@@ -159,6 +186,7 @@ impl World {
             let next = active.iter().map(|number| self.naive[*number].until_sample()).min();
             let step = left.min(next.unwrap_or(left));
             left -= step;
+            let now = self.perf.shared.now();
             let all = active.iter().filter(|number| self.naive[**number].pass(step));
             let sampled: Vec<usize> = all.copied().collect();
             for number in sampled {
@@ -167,10 +195,49 @@ impl World {
                 let counts = members.into_iter().map(of).collect();
                 self.naive[number].sample(counts, now);
             }
+            let mut happened = feed(&keys, privilege, step);
+            if in_guest {
+                self.perf.run_guest(cpu, |mock| {
+                    let _ = mock.pass(&mut happened);
+                    happened.is_empty()
+                });
+            } else {
+                self.mocks[cpu].advance(&mut happened);
+            }
         }
-        let (event, mask) = KINDS[kind];
-        let privilege = if user { Privilege::User } else { Privilege::Kernel };
-        self.feed(cpu, EventKey::general(event.into(), mask), privilege, count);
+    }
+
+    /// Lends a processor's counters to a guest, which leaves them programmed.
+    pub(crate) fn lend(&mut self, cpu: usize, nanoseconds: u64) {
+        let before: Vec<_> = self.naive.iter().map(|naive| naive.count).collect();
+        self.pass(nanoseconds);
+        let tsc = &self.perf.shared.tsc;
+        tsc.set(tsc.get() - 2 * nanoseconds);
+        let unit = &self.processors[cpu].unit;
+        self.perf.lend(cpu, |mock| {
+            for (counter, registers) in unit.iter().filter(|(of, _)| !of.is_fixed()) {
+                let select = (registers.control().register().get(), 0x53_01D0);
+                let value = registers.preload(1 << (30 - counter.number()));
+                for (register, value) in [select, (registers.value_register().get(), value)] {
+                    let _ = mock.with_pmu(|pmu| pmu.write(register, value));
+                }
+            }
+            for control in [0x38F, 0xC000_0301] {
+                let _ = mock.with_pmu(|pmu| pmu.write(control, unit.counters().bits()));
+            }
+            mock.clear();
+            let (event, mask) = KINDS[2];
+            let key = EventKey::general(event.into(), mask);
+            mock.advance(&mut feed(&[key], Privilege::User, 100_000));
+            assert_eq!(mock.accesses().total(), 0, "the host's handler");
+            tsc.set(tsc.get() + 2 * nanoseconds);
+        });
+        // The host's events of this processor stood still.
+        for (number, before) in before.into_iter().enumerate().skip(1) {
+            if self.perf.place(number).is_some_and(|(of, _)| of == cpu) {
+                self.naive[number].count = before;
+            }
+        }
     }
 
     /// Lets the timer tick on all processors.
@@ -214,9 +281,16 @@ impl World {
         }
         for (cpu, mock) in self.mocks.iter().enumerate() {
             let here = self.perf.cpus[cpu].as_ref().unwrap();
-            let on = here.session.events().filter_map(|id| match here.session.event_status(id) {
-                Ok(EventStatus::Active(counter)) => Some(counter),
-                _ => None,
+            let here_is = self.processors[cpu].configuration;
+            let is_intel = matches!(here_is, Configuration::Intel(_));
+            let on = here.session.events().filter_map(|id| {
+                let number = here.session.event_tag(id).unwrap() as usize;
+                // Intel's counters of guests' events stand still in the host.
+                let stands = is_intel && self.perf.shared.event(number).attr.select.exclude_host;
+                match here.session.event_status(id) {
+                    Ok(EventStatus::Active(counter)) if !stands => Some(counter),
+                    _ => None,
+                }
             });
             assert_eq!(running(mock), on.collect::<CounterSet>(), "{context}: processor {cpu}");
             assert_eq!(here.per.unknown.get(), 0, "{context}: processor {cpu}");
