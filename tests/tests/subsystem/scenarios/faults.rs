@@ -30,6 +30,8 @@ fn scenario(machine: &[Cpu; 2], fault: Fault) -> u32 {
     w.happen(0, 3, 3_000);
     w.pass(TICK);
     w.perf.suspend(0);
+    w.lend(0, 100);
+    w.check("lent");
     let children = own + 4..own + 5;
     w.exit(child, children);
     w.switch(0, Some(task));
