@@ -6,6 +6,7 @@
 mod attr_bytes;
 mod attr_flags;
 mod attributes;
+mod branch_samples;
 mod cache_event;
 mod encodings;
 mod error;
@@ -21,6 +22,7 @@ mod throttle;
 pub use attr_bytes::AttrError;
 pub use attr_flags::AttrFlags;
 pub use attributes::{HARDWARE_EVENTS, PERF_TYPE_HARDWARE, PERF_TYPE_RAW, PerfAttributes};
+pub use branch_samples::{BranchEntry, BranchSampleError, BranchSamples};
 pub use cache_event::{Cache, CacheEvent, CacheOperation, PERF_TYPE_HW_CACHE};
 pub use error::PerfError;
 pub use event_attr::PerfEventAttr;

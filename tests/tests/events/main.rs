@@ -6,6 +6,7 @@ mod encodings;
 mod groups;
 mod names;
 mod perf_attr;
+mod perf_branches;
 mod perf_generic;
 mod perf_names;
 mod perf_rates;

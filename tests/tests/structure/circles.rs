@@ -214,7 +214,7 @@ const FLOORS: &[Floors] = &[
         of: "pmu: perf",
         floors: &[
             "event_text",
-            "attr_bytes, hardware_names, modifiers",
+            "attr_bytes, branch_samples, hardware_names, modifiers",
             "event_attr, encodings",
             "attributes, attr_flags, cache_event, frequency, throttle",
             "raw_config",

@@ -1,0 +1,251 @@
+//! Branch records as perf samples them: `branch_sample_type`, and `perf_branch_entry`.
+//!
+//! Source: `perf_event_open(2)`, `branch_sample_type` and `PERF_SAMPLE_BRANCH_STACK`.
+
+use core::fmt;
+
+use pmu_core::{Branch, BranchFilter, BranchKind, BranchKinds, BranchPath};
+
+use crate::perf::attributes::PerfAttributes;
+use crate::perf::event_attr::PerfEventAttr;
+
+/// The branches that an event's samples carry: `branch_sample_type` of its attributes.
+///
+/// ```
+/// use pmu::perf::{BranchSamples, PerfEventAttr};
+/// use pmu_core::{Branch, BranchFilter};
+///
+/// fn open(mut attr: PerfEventAttr) -> Result<Option<BranchFilter>, Box<dyn core::error::Error>> {
+///     let samples = attr.take_branches()?; // For `BranchRecorder::start`, and for each branch of a sample.
+///     let event = attr.event(|_| None)?;
+///     # let _ = event;
+///     Ok(samples.map(|samples| samples.filter()))
+/// }
+/// fn sample(samples: BranchSamples, branches: impl Iterator<Item = Branch>, mut write: impl FnMut([u8; 24])) {
+///     for entry in branches.filter_map(|branch| samples.entry(&branch)) {
+///         write(entry.to_bytes()); // `lbr[]` of PERF_SAMPLE_BRANCH_STACK
+///     }
+/// }
+/// # let _ = (open, sample::<std::vec::IntoIter<Branch>>);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct BranchSamples {
+    wanted: u64,
+    filter: BranchFilter,
+}
+
+/// Reason why `branch_sample_type` is refused, as Linux refuses it (`EINVAL`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum BranchSampleError {
+    /// These bits have no meaning.
+    UnknownBits(u64),
+    /// No kind of branches is selected.
+    NoKind,
+    /// A call stack is selected together with other kinds of branches.
+    CallStackWithKinds,
+}
+
+impl fmt::Display for BranchSampleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownBits(bits) => write!(f, "unknown bits {bits:#X} of branch_sample_type"),
+            Self::NoKind => f.write_str("branch_sample_type selects no kind of branches"),
+            Self::CallStackWithKinds => {
+                f.write_str("branch_sample_type selects a call stack and other branches")
+            }
+        }
+    }
+}
+
+impl core::error::Error for BranchSampleError {}
+
+impl BranchSamples {
+    /// `PERF_SAMPLE_BRANCH_USER`: branches to user mode.
+    pub const USER: u64 = 1 << 0;
+    /// `PERF_SAMPLE_BRANCH_KERNEL`: branches to the kernel.
+    pub const KERNEL: u64 = 1 << 1;
+    /// `PERF_SAMPLE_BRANCH_HV`: branches to a hypervisor. Processors do not tell these apart.
+    pub const HV: u64 = 1 << 2;
+    /// `PERF_SAMPLE_BRANCH_ANY`: every kind.
+    pub const ANY: u64 = 1 << 3;
+    /// `PERF_SAMPLE_BRANCH_ANY_CALL`: calls, and far branches such as SYSCALL.
+    pub const ANY_CALL: u64 = 1 << 4;
+    /// `PERF_SAMPLE_BRANCH_ANY_RETURN`: returns, and far branches such as SYSRET.
+    pub const ANY_RETURN: u64 = 1 << 5;
+    /// `PERF_SAMPLE_BRANCH_IND_CALL`: indirect calls.
+    pub const IND_CALL: u64 = 1 << 6;
+    /// `PERF_SAMPLE_BRANCH_ABORT_TX`: aborts of transactions.
+    pub const ABORT_TX: u64 = 1 << 7;
+    /// `PERF_SAMPLE_BRANCH_IN_TX`: only branches in transactions.
+    pub const IN_TX: u64 = 1 << 8;
+    /// `PERF_SAMPLE_BRANCH_NO_TX`: only branches outside transactions.
+    pub const NO_TX: u64 = 1 << 9;
+    /// `PERF_SAMPLE_BRANCH_COND`: conditional branches.
+    pub const COND: u64 = 1 << 10;
+    /// `PERF_SAMPLE_BRANCH_CALL_STACK`: a call stack.
+    pub const CALL_STACK: u64 = 1 << 11;
+    /// `PERF_SAMPLE_BRANCH_IND_JUMP`: indirect jumps.
+    pub const IND_JUMP: u64 = 1 << 12;
+    /// `PERF_SAMPLE_BRANCH_CALL`: direct calls.
+    pub const CALL: u64 = 1 << 13;
+    /// `PERF_SAMPLE_BRANCH_NO_FLAGS`: entries without flags.
+    pub const NO_FLAGS: u64 = 1 << 14;
+    /// `PERF_SAMPLE_BRANCH_NO_CYCLES`: entries without cycles.
+    pub const NO_CYCLES: u64 = 1 << 15;
+    /// `PERF_SAMPLE_BRANCH_TYPE_SAVE`: entries with the kind of the branch.
+    pub const TYPE_SAVE: u64 = 1 << 16;
+    /// `PERF_SAMPLE_BRANCH_HW_INDEX`: samples with the index of the newest record, which the kernel gives as -1.
+    pub const HW_INDEX: u64 = 1 << 17;
+    /// `PERF_SAMPLE_BRANCH_PRIV_SAVE`: entries with the privilege level, which is unknown on these processors.
+    pub const PRIV_SAVE: u64 = 1 << 18;
+    /// `PERF_SAMPLE_BRANCH_COUNTERS`: samples with the events between branches.
+    pub const COUNTERS: u64 = 1 << 19;
+
+    /// The bits that select kinds of branches, with the kinds.
+    const KINDS: [(u64, BranchKinds); 9] = [
+        (Self::ANY, BranchKinds::ALL),
+        (Self::ANY_CALL, BranchKinds::CALLS.union(BranchKind::Other.only())),
+        (Self::ANY_RETURN, BranchKind::Return.only().union(BranchKind::Other.only())),
+        (Self::IND_CALL, BranchKind::IndirectCall.only()),
+        (Self::ABORT_TX, BranchKind::Other.only()),
+        (Self::COND, BranchKind::Conditional.only()),
+        (Self::IND_JUMP, BranchKind::IndirectJump.only()),
+        (Self::CALL, BranchKind::DirectCall.only()),
+        (Self::CALL_STACK, BranchKinds::CALLS_AND_RETURNS),
+    ];
+
+    /// Interprets a `branch_sample_type`, `wanted`. Without a bit of a privilege level, the levels are those that the
+    /// event's `attributes` do not exclude.
+    ///
+    /// # Errors
+    /// The cases in which Linux answers `EINVAL`.
+    pub fn of(wanted: u64, attributes: &PerfAttributes) -> Result<Self, BranchSampleError> {
+        let unknown = wanted & !((Self::COUNTERS << 1) - 1);
+        if unknown != 0 {
+            return Err(BranchSampleError::UnknownBits(unknown));
+        }
+        let selects = |(bit, _): &&(u64, BranchKinds)| wanted & bit != 0;
+        let selected = Self::KINDS.iter().filter(selects);
+        let count = selected.clone().count();
+        if count == 0 {
+            return Err(BranchSampleError::NoKind);
+        }
+        let is_stack = wanted & Self::CALL_STACK != 0;
+        if is_stack && count > 1 {
+            return Err(BranchSampleError::CallStackWithKinds);
+        }
+        let kinds = selected.fold(BranchKinds::NONE, |kinds, (_, more)| kinds | *more);
+        let levels = [Self::USER, Self::KERNEL].map(|bit| wanted & bit != 0);
+        let [user, kernel] = match wanted & (Self::USER | Self::KERNEL | Self::HV) {
+            0 => [!attributes.exclude_user, !attributes.exclude_kernel],
+            _ => levels,
+        };
+        let filter = BranchFilter::ALL.at(user, kernel).only(kinds);
+        let filter = if is_stack { filter.call_stack() } else { filter };
+        Ok(Self { wanted, filter })
+    }
+
+    /// Returns the filter with which the branches are recorded.
+    pub const fn filter(&self) -> BranchFilter {
+        self.filter
+    }
+
+    /// Returns the entry of a recorded branch; `None` if the processor recorded the branch without being asked for it,
+    /// because it cannot select such branches. A kernel's branch is known by its target's address, and a kind where the
+    /// record tells it.
+    pub fn entry(&self, branch: &Branch) -> Option<BranchEntry> {
+        let wants = |bit| self.wanted & bit != 0;
+        let transaction = branch.transaction.unwrap_or_default();
+        let is_kernel = branch.to >> 63 != 0;
+        let at_level = if is_kernel { self.filter.kernel() } else { self.filter.user() };
+        let of_kind = branch.kind.is_none_or(|kind| self.filter.has(kind));
+        let kinds = Self::KINDS.iter().fold(0, |bits, (bit, _)| bits | bit) & self.wanted;
+        let is_abort = kinds != Self::ABORT_TX || transaction.aborted;
+        let inside = match (wants(Self::IN_TX), wants(Self::NO_TX)) {
+            (true, false) => transaction.inside,
+            (false, true) => !transaction.inside,
+            (true, true) | (false, false) => true,
+        };
+        if !(at_level && of_kind && is_abort && inside) {
+            return None;
+        }
+        let mut flags = 0;
+        if !wants(Self::NO_FLAGS) {
+            let spec = match branch.path {
+                None => 0,
+                Some(BranchPath::Wrong) => 1,
+                Some(BranchPath::Correct) => 2,
+                Some(BranchPath::Speculative) => 3,
+            };
+            flags |= u64::from(branch.mispredicted == Some(true))
+                | u64::from(branch.mispredicted == Some(false)) << 1
+                | u64::from(transaction.inside) << 2
+                | u64::from(transaction.aborted) << 3
+                | spec << 24;
+        }
+        if !wants(Self::NO_CYCLES) {
+            flags |= u64::from(branch.cycles.unwrap_or(0)) << 4;
+        }
+        if wants(Self::TYPE_SAVE) {
+            flags |= branch.kind.map_or(0, type_of) << 20;
+        }
+        Some(BranchEntry { from: branch.from, to: branch.to, flags })
+    }
+}
+
+/// Returns `PERF_BR_…` of a kind; a far branch's is unknown.
+const fn type_of(kind: BranchKind) -> u64 {
+    match kind {
+        BranchKind::Conditional => 1,
+        BranchKind::DirectJump => 2,
+        BranchKind::IndirectJump => 3,
+        BranchKind::DirectCall => 4,
+        BranchKind::IndirectCall => 5,
+        BranchKind::Return => 6,
+        BranchKind::Other => 0,
+    }
+}
+
+/// `perf_branch_entry`: a branch of a sample.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct BranchEntry {
+    /// Address of the branch.
+    pub from: u64,
+    /// Address of the target.
+    pub to: u64,
+    /// From bit 0: `mispred`, `predicted`, `in_tx`, `abort`; `cycles`, 16 bits; `type`, 4; `spec`, 2; `new_type`, 4;
+    /// `priv`, 3.
+    pub flags: u64,
+}
+
+impl BranchEntry {
+    /// Returns the entry's 24 bytes in a sample.
+    pub fn to_bytes(&self) -> [u8; 24] {
+        let mut bytes = [0; 24];
+        for (place, word) in bytes.chunks_exact_mut(8).zip([self.from, self.to, self.flags]) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+}
+
+impl PerfEventAttr {
+    /// Takes the branch records out of the attributes, if its samples carry them
+    /// ([`SAMPLE_BRANCH_STACK`](Self::SAMPLE_BRANCH_STACK)). [`event`](Self::event), which refuses what needs more than
+    /// a counter, then accepts them.
+    ///
+    /// # Errors
+    /// `branch_sample_type` is invalid; the attributes are unchanged.
+    pub fn take_branches(&mut self) -> Result<Option<BranchSamples>, BranchSampleError> {
+        if self.sample_type & Self::SAMPLE_BRANCH_STACK == 0 {
+            return Ok(None);
+        }
+        let samples = BranchSamples::of(self.branch_sample_type, &self.select)?;
+        self.sample_type &= !Self::SAMPLE_BRANCH_STACK;
+        self.branch_sample_type = 0;
+        Ok(Some(samples))
+    }
+}

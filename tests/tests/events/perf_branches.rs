@@ -1,0 +1,136 @@
+//! Branch records as perf samples them.
+//!
+//! Bits and fields by `perf_event_open(2)`: `branch_sample_type`, `struct perf_branch_entry`.
+
+use pmu::perf::{BranchEntry, BranchSampleError, BranchSamples, PerfAttributes, PerfEventAttr};
+use pmu_core::{Branch, BranchFilter, BranchKind, BranchPath, BranchTransaction};
+
+fn samples(wanted: u64) -> BranchSamples {
+    BranchSamples::of(wanted, &PerfAttributes::default()).unwrap()
+}
+
+#[test]
+fn branch_sample_type_selects_what_the_manual_page_says() {
+    use BranchKind::*;
+    for (wanted, user, kernel, kinds) in [
+        // any, user; any, kernel and user; any_call, any_ret, ind_call, cond, ind_jmp, call.
+        (0x9, true, false, &BranchKind::ALL[..]),
+        (0xB, true, true, &BranchKind::ALL[..]),
+        (0x11, true, false, &[DirectCall, IndirectCall, Other]),
+        (0x22, false, true, &[Return, Other]),
+        (0x41, true, false, &[IndirectCall]),
+        (0x401, true, false, &[Conditional]),
+        (0x1001, true, false, &[IndirectJump]),
+        (0x2001, true, false, &[DirectCall]),
+        (0x2401, true, false, &[Conditional, DirectCall]),
+        // abort_tx; flags that select nothing.
+        (0x81, true, false, &[Other]),
+        (0xF_C009, true, false, &BranchKind::ALL[..]),
+    ] {
+        let filter = samples(wanted).filter();
+        assert_eq!((filter.user(), filter.kernel()), (user, kernel), "{wanted:#X}");
+        assert_eq!(filter.kinds().iter().collect::<Vec<_>>(), kinds, "{wanted:#X}");
+        assert!(!filter.is_call_stack());
+    }
+    assert_eq!(samples(0x801).filter(), BranchFilter::USER.call_stack());
+}
+
+#[test]
+fn without_a_level_the_events_own_levels_count() {
+    let of = |exclude_user, exclude_kernel| {
+        let attributes =
+            PerfAttributes { exclude_user, exclude_kernel, ..PerfAttributes::default() };
+        let filter = BranchSamples::of(0x8, &attributes).unwrap().filter();
+        (filter.user(), filter.kernel())
+    };
+    assert_eq!(of(false, false), (true, true));
+    assert_eq!(of(false, true), (true, false));
+    assert_eq!(of(true, false), (false, true));
+}
+
+#[test]
+fn what_linux_refuses_is_refused() {
+    let refused = |wanted| BranchSamples::of(wanted, &PerfAttributes::default()).unwrap_err();
+    assert_eq!(refused(0x1), BranchSampleError::NoKind);
+    assert_eq!(refused(0xF_C003), BranchSampleError::NoKind);
+    assert_eq!(refused(0x801 | 0x8), BranchSampleError::CallStackWithKinds);
+    assert_eq!(refused(1 << 20 | 1 << 63 | 0x9), BranchSampleError::UnknownBits(1 << 20 | 1 << 63));
+}
+
+#[test]
+fn an_entry_has_the_fields_of_perf_branch_entry() {
+    let branch = Branch {
+        from: 0x1122_3344_5566_7788,
+        to: 0x401000,
+        mispredicted: Some(true),
+        cycles: Some(0x1234),
+        kind: Some(BranchKind::IndirectCall),
+        path: Some(BranchPath::Speculative),
+        transaction: Some(BranchTransaction { inside: true, aborted: false }),
+        events: None,
+    };
+    // mispred 0, predicted 1, in_tx 2, abort 3, cycles 19:4, type 23:20, spec 25:24.
+    let flags = |wanted| samples(wanted).entry(&branch).unwrap().flags;
+    assert_eq!(flags(0x1_0009), 0b0101 | 0x1234 << 4 | 5 << 20 | 3 << 24);
+    assert_eq!(flags(0x9), 0b0101 | 0x1234 << 4 | 3 << 24);
+    assert_eq!(flags(0x8009), 0b0101 | 3 << 24);
+    assert_eq!(flags(0xC009), 0);
+    let predicted = Branch { mispredicted: Some(false), path: Some(BranchPath::Wrong), ..branch };
+    let entry = samples(0xC_0009).entry(&predicted).unwrap();
+    assert_eq!(entry.flags, 0b0110 | 0x1234 << 4 | 1 << 24);
+    let unknown = Branch { from: 1, to: 2, ..Branch::default() };
+    let entry = samples(0x1_0009).entry(&unknown).unwrap();
+    assert_eq!(entry, BranchEntry { from: 1, to: 2, flags: 0 });
+    let bytes = samples(0x1_0009).entry(&branch).unwrap().to_bytes();
+    assert_eq!(bytes[..8], [0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);
+    assert_eq!(bytes[8..16], [0x00, 0x10, 0x40, 0, 0, 0, 0, 0]);
+    assert_eq!(bytes[16..], [0x45, 0x23, 0x51, 0x03, 0, 0, 0, 0]);
+    for (kind, number) in [
+        (BranchKind::Conditional, 1),
+        (BranchKind::DirectJump, 2),
+        (BranchKind::IndirectJump, 3),
+        (BranchKind::DirectCall, 4),
+        (BranchKind::IndirectCall, 5),
+        (BranchKind::Return, 6),
+        (BranchKind::Other, 0),
+    ] {
+        let branch = Branch { kind: Some(kind), ..unknown };
+        assert_eq!(samples(0x1_0009).entry(&branch).unwrap().flags, number << 20);
+    }
+}
+
+#[test]
+fn a_branch_that_was_not_asked_for_is_left_out() {
+    let user = Branch { from: 1, to: 2, ..Branch::default() };
+    let kernel = Branch { to: 0xFFFF_FFFF_8100_0000, ..user };
+    let has = |wanted, branch: &Branch| samples(wanted).entry(branch).is_some();
+    assert!(has(0x9, &user) && !has(0x9, &kernel) && !has(0xA, &user) && has(0xA, &kernel));
+    let jump = Branch { kind: Some(BranchKind::DirectJump), ..user };
+    assert!(!has(0x11, &jump) && has(0x9, &jump));
+    let of = |inside, aborted| Branch {
+        transaction: Some(BranchTransaction { inside, aborted }),
+        ..user
+    };
+    assert!(has(0x109, &of(true, false)) && !has(0x109, &of(false, false)) && !has(0x109, &user));
+    assert!(!has(0x209, &of(true, false)) && has(0x209, &of(false, false)) && has(0x209, &user));
+    assert!(has(0x309, &of(true, false)) && has(0x309, &of(false, false)));
+    assert!(has(0x81, &of(false, true)) && !has(0x81, &of(true, false)));
+    assert!(has(0x89, &of(true, false)));
+}
+
+#[test]
+fn attributes_give_their_branches_away() {
+    let mut attr = PerfEventAttr {
+        sample_type: PerfEventAttr::SAMPLE_BRANCH_STACK,
+        branch_sample_type: 0x1,
+        ..PerfEventAttr::default()
+    };
+    let before = attr;
+    assert_eq!(attr.take_branches(), Err(BranchSampleError::NoKind));
+    assert_eq!(attr, before);
+    assert!(attr.event(|_| None).is_err());
+    attr.branch_sample_type = 0x9;
+    assert_eq!(attr.take_branches(), Ok(Some(samples(0x9))));
+    assert_eq!((attr.sample_type, attr.branch_sample_type), (0, 0));
+    assert_eq!(attr.take_branches(), Ok(None));
+}
