@@ -11,4 +11,5 @@ mod mediated;
 mod mediated_faults;
 mod mediated_interrupts;
 mod mediated_random;
+mod recorders;
 mod two_owners;
