@@ -235,7 +235,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
 
     /// Continues the recording after [`stop`](Self::stop) or [`read`](Self::read), without clearing the records.
     ///
-    /// A recording that [holds the interrupt](BranchUnit::holds_interrupt) begins again with the first record.
+    /// Exception: if the recording [delays the counter's interrupt](BranchUnit::holds_interrupt), the processor
+    /// discards the old records, and fills all records anew.
     ///
     /// On AMD's processors a debug exception (#DB) ends the recording without the recorder's knowledge. A kernel whose
     /// debugger is in use calls `restart` after the exception.

@@ -138,7 +138,7 @@ pub struct BranchFormat {
     /// Returns `true` for the first empty record, after which there are no further records. At this call, only `from`
     /// and `to` of the record are valid.
     pub is_end: fn(RawBranch) -> bool,
-    /// Returns the words with which a saved record is written back.
+    /// Returns the values to write to the registers when a saved record is restored.
     pub writable: fn(RawBranch) -> RawBranch,
     /// Set if the processor records the abort of a transaction twice.
     pub doubles_aborts: bool,

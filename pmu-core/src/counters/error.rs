@@ -138,8 +138,8 @@ pub struct ServiceError {
     /// are faulted, too. The events of faulted counters no longer run.
     ///
     /// An event that [rotates](crate::Event::rotating) takes turns again at the next
-    /// [`rotate`](crate::CounterSession::rotate). A task has to start any other event again: at once on another
-    /// counter, or on the same counter after [`reprogram`](crate::CounterSession::reprogram). Until then,
+    /// [`rotate`](crate::CounterSession::rotate). A task has to start any other event again. Before
+    /// [`reprogram`](crate::CounterSession::reprogram), the event can start only on another counter. Until then,
     /// [`is_started`](crate::CounterSession::is_started) returns false for the event.
     pub counters: CounterSet,
     /// The LVT entry is masked, because the overflow status could be neither read nor cleared, and the same interrupt

@@ -17,7 +17,7 @@ const ANSWERED: u8 = 2;
 pub struct CounterAnswer(AtomicU8);
 
 impl CounterAnswer {
-    /// Creates the record of a machine whose counters no session has taken yet.
+    /// Creates the state of a machine whose counters no session has taken yet.
     pub const fn new() -> Self {
         Self(AtomicU8::new(0))
     }

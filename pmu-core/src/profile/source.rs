@@ -168,16 +168,16 @@ impl ProfileSource {
         Self { source, name, windows_spelling: None, select, event_bit: None, canonical: None }
     }
 
-    /// Sets the spelling of the name that Windows reports, if it is not the documented name without the `Profile`
+    /// Sets the name that Windows reports for the source. By default, this is the documented name without the `Profile`
     /// prefix.
     pub const fn spelled(mut self, windows: &'static str) -> Self {
         self.windows_spelling = Some(windows);
         self
     }
 
-    /// Restricts the source to processors whose CPUID declares the architectural event with this number. For the first
-    /// eight architectural events, a [`Session`](crate::Session) checks its own processor instead, by that processor's
-    /// [counter unit](crate::CounterUnit::set_generic).
+    /// Restricts the source to processors whose CPUID declares the architectural event with this number. The interface
+    /// checks the boot processor. For the first eight architectural events, a [`Session`](crate::Session) checks its
+    /// own processor, by that processor's [counter unit](crate::CounterUnit::set_generic).
     pub const fn declared_by(mut self, event_bit: u8) -> Self {
         self.event_bit = Some(event_bit);
         self

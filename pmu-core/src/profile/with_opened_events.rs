@@ -110,9 +110,8 @@ impl<'a, I: SourceInterface> WithOpenedEvents<'a, I> {
         Self { interface, events }
     }
 
-    /// Takes the counters of `only` that the processor has, as
-    /// [`ProfileInterface::initialize_only`](crate::ProfileInterface::initialize_only) does. Sources run on general
-    /// counters, opened events on general and fixed counters.
+    /// Takes those counters in `only` that the processor has, and returns the session. Sources run on general counters,
+    /// and opened events on general and fixed counters.
     ///
     /// # Errors
     /// The errors of [`ProfileInterface::initialize`](crate::ProfileInterface::initialize).

@@ -143,8 +143,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 }
 
-/// The control handle of one processor's counters: opens, starts, stops, reads and switches the events that these
-/// counters count.
+/// The control handle of one processor's counters: opens, starts, stops and reads events, and switches threads' events
+/// in and out.
 ///
 /// The session cannot move to another thread. Before dropping a session, call [`shut_down`](Self::shut_down) on its
 /// processor. Dropping a session accesses no register, so if the session was not shut down, its counters keep running

@@ -23,7 +23,7 @@ use crate::msr::fault::MsrFault;
 /// Any: task, interrupt, NMI, panic handler.
 ///
 /// # Errors
-/// Returns the first access that failed after one retry; the remaining accesses are still attempted.
+/// Returns the first access that failed again when retried. The remaining accesses are still attempted.
 ///
 /// ```
 /// # use pmu_core::{CounterUnit, MsrBackend};

@@ -155,8 +155,8 @@ impl Event {
     /// Makes the event interrupt once per `period` occurrences. The event's count is readable only if
     /// [`with_total`](Self::with_total) is set, too.
     ///
-    /// With a period of 0, the event does not interrupt. A period longer than the counter can be loaded for is split
-    /// into several loads of the counter. Opening the event fails if the period is below the table's
+    /// With a period of 0, the event does not interrupt. If the period exceeds the counter's range, the driver loads
+    /// the counter several times per period. Opening the event fails if the period is below the table's
     /// [minimum](crate::EventTable::set_min_period).
     ///
     /// ```

@@ -102,8 +102,8 @@ impl SavedEvent {
         add(&mut self.forgotten[1], child.running << 8);
     }
 
-    /// Returns the event with a count of 0, as `PERF_EVENT_IOC_RESET` sets it. The times of the count and the event's
-    /// period continue.
+    /// Returns the event with a count of 0, like `PERF_EVENT_IOC_RESET`. The event's times and its present period
+    /// continue.
     pub const fn reset_count(mut self) -> Self {
         self.count.value = 0;
         self

@@ -10,7 +10,8 @@ use crate::msr::fault::MsrFault;
 /// [`service_with`](crate::service_with) calls this trait's methods while it services the interrupt.
 ///
 /// Each method has a default that accesses no register, so an implementation has only the methods that its hardware
-/// needs. `()` is no facility, and costs nothing. A pair is two facilities. Pairs can be nested.
+/// needs. `()` implements the trait for no facility, and costs nothing. A pair of facilities, which can be nested, is a
+/// facility, too.
 ///
 /// `service_with` makes one or more passes over the counters. The steps of a pass are:
 /// 1. [`begin`](Self::begin), before any other access.
@@ -55,8 +56,8 @@ use crate::msr::fault::MsrFault;
 /// pass instead.
 ///
 /// # Errors
-/// A method whose access fails still makes its other accesses, and returns the first access that failed after one
-/// retry. The pass continues, so no overflow is lost, and `service_with` returns the fault.
+/// A method whose access fails still makes its other accesses, and returns the first access that failed again when
+/// retried. The pass continues, so no overflow is lost, and `service_with` returns the fault.
 pub trait Facility {
     /// Set if the facility is also served while no session has taken the counters, or while the LVT entry is masked,
     /// because the facility's interrupt does not depend on a counter. The pass then consists of [`begin`](Self::begin),
@@ -116,9 +117,9 @@ pub struct Interrupted<'a> {
     /// The global overflow status, including other owners' bits. The value is 0 if the processor has no such status, if
     /// no session has taken the counters, or if the status could not be read.
     pub status: u64,
-    /// The session's counters that overflowed, without the facility's [own](Facility::own_counters). On a processor
-    /// without an overflow status, any of these counters may have overflowed, because their values are read only after
-    /// the facility.
+    /// The session's counters that overflowed, except the facility's [own](Facility::own_counters). On a processor
+    /// without an overflow status, these are all counters that may have overflowed, because the driver reads the
+    /// counters only after [`collect`](Facility::collect).
     pub overflowed: CounterSet,
     pub(crate) memory: &'a CounterMemory,
 }

@@ -7,9 +7,9 @@ use crate::msr::fault::MsrFault;
 /// Operations of a task on a [`Facility`]: suspends the facility while the session's counters are
 /// [lent](crate::CounterSession::lend_with), to a guest for instance, and resumes the facility afterwards.
 ///
-/// The implementing value is the one that tasks use, such as a recorder of branches. The window borrows this value
-/// mutably, so the compiler rejects other uses of the value until the window ends. `()` is no facility, and a pair is
-/// two facilities.
+/// The trait is implemented by the type that tasks use, such as [`BranchRecorder`](crate::BranchRecorder). The window
+/// borrows the value mutably, so the compiler rejects other uses of the value until the window ends. `()` implements
+/// the trait for no facility. A pair of facilities is a facility, too.
 ///
 /// A fake facility with one control register, whose value the borrower may change:
 ///

@@ -43,7 +43,7 @@ use crate::platform::Platform;
 /// [`reprogram`](crate::CounterSession::reprogram).
 ///
 /// # Errors
-/// Returns the first access that failed after one retry, and the faulted counters, which may no longer count or
+/// Returns the first access that failed again when retried, and the faulted counters, which may no longer count or
 /// interrupt. The counters of the other events in the same groups are faulted, too. The events of faulted counters do
 /// not run. The remaining accesses are still attempted. The caller treats the interrupt as
 /// [`OursAndMore`](crate::Claim::OursAndMore).

@@ -18,15 +18,16 @@ pub struct CounterBank {
     pub sign_extended: bool,
 }
 
-/// Second addresses of the general counters' value registers, at which a write takes all bits of the value.
+/// Full-width addresses of the general counters' value registers: a write to such an address takes all bits of the
+/// value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FullWidth {
     /// Full-width address of the first counter's value register, such as 0x4C1 (`IA32_A_PMC0`).
     pub value: u32,
-    /// Address of the read-only register that declares whether the second addresses exist.
+    /// Address of the read-only register that declares whether the full-width addresses exist.
     pub capabilities: u32,
-    /// The bit of `capabilities` that is set if the second addresses exist.
+    /// The bit of `capabilities` that is set if the full-width addresses exist.
     pub declared: u64,
 }
 

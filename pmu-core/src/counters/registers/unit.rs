@@ -23,8 +23,8 @@ impl EventSelect {
 
 /// Description of a processor's counters and their registers, made by a vendor crate.
 ///
-/// Statics hold what a vendor's processors have in common; the rest comes from the CPUID of one processor. A counter's
-/// [`CounterId`] is the number of its bit in the global registers.
+/// The registers that all processors of a vendor have are in statics; the rest comes from the CPUID of one processor. A
+/// counter's [`CounterId`] is the number of its bit in the global registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct CounterUnit {
@@ -184,10 +184,10 @@ impl CounterUnit {
         self.masks[1] = mask_of(width);
     }
 
-    /// Gives the general counters second addresses, which exist if a bit of a capability register is set.
+    /// Gives the general counters full-width addresses, which exist if a bit of a capability register is set.
     ///
     /// # Safety
-    /// - If the bit `declared` is set in `capabilities`, the addresses are second addresses of the same counters.
+    /// - If the bit `declared` is set in `capabilities`, writes to these addresses write the same counters.
     ///
     /// ```
     /// # use pmu_core::{CounterUnit, FullWidth};

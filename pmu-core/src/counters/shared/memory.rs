@@ -12,7 +12,7 @@ use crate::counters::shared::table::EventTable;
 ///
 /// The embedder lends the memory to a [`CounterSession`](crate::CounterSession) for as long as the processor counts.
 /// The memory is commonly an element of a static array with one element per processor. [`service`](crate::service())
-/// needs this memory, but not the session. The memory records whether a session has taken it, so `service` may be
+/// needs this memory, but not the session. The memory contains a flag that a session has taken it, so `service` may be
 /// called at any time. `&CounterMemory<[CounterSlot; N]>` coerces to `&CounterMemory`.
 ///
 /// ```

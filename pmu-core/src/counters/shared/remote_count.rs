@@ -15,29 +15,30 @@ use crate::counters::shared::table::EventTable;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum RemoteCount {
-    /// The event is on no counter, so the count is complete, and its times are those of the given `now`.
+    /// The event is on no counter, so the count is complete, and its times are those at the given `now`.
     Current(EventCount),
     /// The event is on a counter, whose value only the event's own processor can read.
     Older {
-        /// The count at the last interrupt of the counter, or at the event's start if no interrupt came since. The times
-        /// are those of the processor's last operation that added up times.
+        /// The count at the last interrupt of the counter, or at the event's start if no interrupt came since. The
+        /// times are those of the last operation on the processor that updated times.
         count: EventCount,
         /// Greatest number of events that the count lacks until the counter's next interrupt is serviced. This is the
         /// number of events with which the counter was loaded, so at most the event's period. `None` for an event
         /// without a period, whose counter interrupts too seldom to bound the age.
         lacks: Option<u64>,
     },
-    /// The event's processor changes the event at present, or the event's counter has faulted. The kernel asks the
-    /// processor by an inter-processor interrupt, or calls again.
+    /// No count: the event's processor changes the event at present, or the event's counter has faulted. The kernel
+    /// asks the processor by an inter-processor interrupt, or calls again.
     Changing,
 }
 
 /// Reads the count of an event that is open on another processor, without an interrupt to that processor and without
 /// an access to a register. `table` and `memory` are those of the event's processor.
 ///
-/// If the answer is not [`Current`](RemoteCount::Current), the kernel decides whether the answer is recent enough.
-/// Otherwise the kernel calls [`read_event`](crate::CounterSession::read_event) on the event's processor, by an
-/// inter-processor interrupt. Linux' `perf_event_read` sends this interrupt whenever the event is on a counter.
+/// If the answer is [`Older`](RemoteCount::Older), the kernel decides whether that count is recent enough. If not, or
+/// if the answer is [`Changing`](RemoteCount::Changing), the kernel calls
+/// [`read_event`](crate::CounterSession::read_event) on the event's processor, by an inter-processor interrupt. Linux'
+/// `perf_event_read` sends this interrupt whenever the event is on a counter.
 ///
 /// The caller ensures that the event is not closed meanwhile: an event opened later can have the same identity. While
 /// the other processor adds up the event's times, the times of the answer can lack the time since that processor's

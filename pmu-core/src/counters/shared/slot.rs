@@ -35,7 +35,7 @@ impl CounterSlot {
     /// The period is in the 48 bits above the flags.
     const FIRST_OF_PERIOD: u32 = 16;
 
-    /// Creates the slot of a free counter.
+    /// Creates a slot whose counter is not in use.
     pub const fn new() -> Self {
         Self(AtomicU64::new(0))
     }

@@ -42,7 +42,7 @@ pub struct EventTable<E: ?Sized = [EventEntry]> {
 static NONE: EventTable<[EventEntry; 0]> = EventTable::new();
 
 impl<const N: usize> EventTable<[EventEntry; N]> {
-    /// Creates a table for `N` events. Events beyond the first 2,048 stay unused.
+    /// Creates a table for `N` events, of which at most 2,048 can be open at the same time.
     pub const fn new() -> Self {
         Self {
             taken: AtomicBool::new(false),

@@ -18,8 +18,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// If an overflow is pending, the call reports the overflow to `overflowed`, instead of the interrupt. If that
     /// interrupt still comes, [`service`](crate::service) claims it as spurious.
     ///
-    /// An event that waits for a counter may need at most one more occurrence to end its old period. Then the overflow
-    /// of the old period is reported once the event has a counter, and the new period begins after it.
+    /// If an event that waits for a counter has at most one occurrence left in its old period, the old period ends
+    /// first: its overflow is reported once the event has a counter, and then the new period begins.
     ///
     /// On a processor with a global control register, the event's group is stopped during the call.
     ///

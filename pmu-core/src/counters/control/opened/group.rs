@@ -110,8 +110,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         GroupError { member: member.filter(|_| reason.is_no_room()), reason }
     }
 
-    /// Starts the events of a group together, by one write if there is a global control register. Totals and periods
-    /// continue as in [`start_event`](Self::start_event).
+    /// Starts the events of a group together, by one write if there is a global control register. The events' totals
+    /// continue from their last values, and interrupted periods continue.
     ///
     /// If too few counters are free, the call tries to free more by moving other events to other counters. If there
     /// still are too few, a group that rotates waits for its turn, and any other group takes the counters of events

@@ -75,10 +75,10 @@ impl<S: ?Sized + AsRef<[SavedCounter]>> SavedCounters<S> {
 }
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Stops every counter that counts an event of the source's table, and saves the counters' state in `area`, whose
-    /// old contents are replaced. Events opened by [`open_event`](Self::open_event) continue. If an overflow is
-    /// pending, the call reports the overflow to `overflowed`, instead of the interrupt. If that interrupt still comes,
-    /// [`service`](crate::service) claims it as spurious.
+    /// Stops every counter that counts an event of the [`EventSource`]'s own table, and saves the counters' state in
+    /// `area`, whose old contents are replaced. Events opened by [`open_event`](Self::open_event) continue. If an
+    /// overflow is pending, the call reports the overflow to `overflowed`, instead of the interrupt. If that interrupt
+    /// still comes, [`service`](crate::service) claims it as spurious.
     ///
     /// A kernel usually calls this with preemption off.
     ///

@@ -13,13 +13,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform, F: FacilityControl>
     /// Adds the time of the window up to `now` to the `enabled` time of each started event that is to be counted in
     /// guests, too. The call comes before [`end`](Self::end), and accesses no register.
     ///
-    /// During a window all events stand still. For an event without `exclude_guest`, a part of what the event is to
-    /// count is then missing. With this call, [`EventCount::scaled`](crate::EventCount::scaled) makes up for the missing
-    /// part: the event's `enabled` time advances, and its `running` time does not. Without this call, neither time
-    /// advances, and the scaled count is that of the time outside windows. The kernel chooses.
+    /// During a window no event is counted. The count of an event without `exclude_guest` then lacks what happens in
+    /// the guest. With this call, [`EventCount::scaled`](crate::EventCount::scaled) estimates the missing part: the
+    /// event's `enabled` time advances, and its `running` time does not. Without this call, neither time advances, and
+    /// the scaled count is that of the time outside windows.
     ///
-    /// The window is no time of an event [outside guests](crate::Event::outside_guests), so the call leaves the times of
-    /// such an event as they are.
+    /// The call does not change the times of events that count only [outside guests](crate::Event::outside_guests).
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, LentCounters, MsrBackend, Platform};

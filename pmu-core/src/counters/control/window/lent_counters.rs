@@ -61,10 +61,10 @@ impl LentCounters {
         self.global_control
     }
 
-    /// Records whether the borrower has programmed any register. The borrower calls this with `true` before its first
+    /// States whether the borrower has programmed any register. The borrower calls this with `true` before its first
     /// write, and with `false` after it has disarmed, cleared and acknowledged everything that it programmed. If the
-    /// last recorded value is `true`, the window's [end](crate::CounterWindow::end) disarms, clears and acknowledges
-    /// what the borrower programmed.
+    /// last call was with `true`, the window's [end](crate::CounterWindow::end) disarms, clears and acknowledges what
+    /// the borrower programmed.
     ///
     /// ```
     /// # use pmu_core::LentCounters;
@@ -82,7 +82,7 @@ impl LentCounters {
         self.programmed = programmed;
     }
 
-    /// Records that the borrower is about to set `bits` of the overflow status. None of `bits` is the overflow bit of a
+    /// States that the borrower is about to set `bits` of the overflow status. None of `bits` is the overflow bit of a
     /// counter. If the borrower still has registers programmed when the window ends, the window's end acknowledges
     /// `bits`, too. If `bits` stayed set, each unmasking of the LVT entry would raise an interrupt.
     ///
