@@ -13,7 +13,7 @@ use crate::perf::event_attr::PerfEventAttr;
 ///
 /// ```
 /// use pmu::perf::{BranchSamples, PerfEventAttr};
-/// use pmu_core::{Branch, BranchFilter};
+/// use pmu::core::{Branch, BranchFilter};
 ///
 /// fn open(mut attr: PerfEventAttr) -> Result<Option<BranchFilter>, Box<dyn core::error::Error>> {
 ///     let samples = attr.take_branches()?; // For `BranchRecorder::start`, and for each branch of a sample.
@@ -26,7 +26,6 @@ use crate::perf::event_attr::PerfEventAttr;
 ///         write(entry.to_bytes()); // `lbr[]` of PERF_SAMPLE_BRANCH_STACK
 ///     }
 /// }
-/// # let _ = (open, sample::<std::vec::IntoIter<Branch>>);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]

@@ -1,4 +1,4 @@
-//! Which branch records a processor has.
+//! Detection of the branch records that a processor has.
 
 use pmu_core::{BranchFilter, BranchOrder, NoBranches, Snapshot};
 use pmu_tests::{RegisterFile, data, recorded, result};

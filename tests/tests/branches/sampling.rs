@@ -39,7 +39,7 @@ fn each_interrupt_has_the_branches_that_were_sampled_the_newest_first() {
     let mut counters =
         CounterSession::take(source, &counter_unit, CounterSet::ALL, &msr, &platform, &memory)
             .unwrap();
-    // What a predecessor left: sampling for counter 2.
+    // A predecessor left sampling for counter 2.
     msr.set(CONTROL, 1 << 40 | 2 << 24 | SAMPLING);
     let mut recorder = BranchRecorder::take(&unit, &msr, &records).unwrap();
     assert_eq!(msr.get(CONTROL), 1 << 40 | STOPPED);
