@@ -85,8 +85,10 @@ fn numbered(number: u64) -> FedBranch {
 /// A processor: its PMU and records; and the writes that enable everything, by address and value.
 type Processor = (Configuration, BranchConfiguration, &'static [(u32, u64)]);
 
+type New = fn() -> Processor;
+
 /// Each freezes as its manual says: a bit of the status, or DEBUGCTL.LBR.
-const PROCESSORS: [(&str, fn() -> Processor); 5] = [
+const PROCESSORS: [(&str, New); 5] = [
     ("architectural", || {
         (intel(5), BranchConfiguration::ARCHITECTURAL, &[(0x1D9, 1 << 11), (0x14CE, 0x7F_0007)])
     }),
@@ -387,7 +389,7 @@ fn a_driver_that_writes_what_the_manual_does_not_allow_is_found() {
         assert_eq!(mock.write(msr(address), value).is_err(), fails, "{address:#X} {value:#X}");
         assert!(mock.breach().is_some_and(|breach| breach.register == address), "{address:#X}");
     }
-    // What Linux restores instead: bits 60:59 copied to 62:61.
+    // Linux restores it with bits 60:59 copied to 62:61.
     let records = VirtualBranches::new(&intel(4), legacy(4)).unwrap();
     let mock = MockMsr::<8>::strict(VirtualPmu::new(intel(4), FedEvents::NONE).unwrap())
         .with_branches(records);
@@ -480,9 +482,7 @@ fn bytes_of_another_processor_or_an_impossible_state_are_refused() {
     assert_eq!(forged(4, 2), BytesError::Version(2));
     assert_eq!(forged(6, 3), BytesError::Malformed { at: 6 });
     // A depth of 12, DEBUGCTL.BTS, a bit of the status, a fifth counter, a bit of the control, AMD's enable bit.
-    for (at, byte) in [(7, 12)] {
-        assert_eq!(forged(at, byte), BytesError::Malformed { at: 6 });
-    }
+    assert_eq!(forged(7, 12), BytesError::Malformed { at: 6 });
     for at in [(16, 0x80), (24, 1), (32, 0x10), (40, 0x10), (48, 0x40), (56, 1)] {
         assert_eq!(forged(at.0, at.1), BytesError::Malformed { at: 16 }, "{at:?}");
     }
