@@ -1,5 +1,6 @@
 //! Uses of the counters that this kernel shows: profiles, traces, events, threads, a watchdog.
 
+pub mod branches;
 pub mod command_line;
 pub mod costs;
 pub mod events;

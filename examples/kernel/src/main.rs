@@ -18,7 +18,7 @@ use pmu::core::{CounterSet, Snapshot, SourceInterface};
 use check::handler;
 use demos::command_line::CommandLine;
 use demos::failure::Failure;
-use demos::{costs, events, sources, watchdog, workload};
+use demos::{branches, costs, events, sources, watchdog, workload};
 use embedding::memory::{MACHINE, TIME_ONLY};
 use embedding::msr::UNDEFINED_OPCODES;
 use embedding::sessions::{self, Sessions};
@@ -97,6 +97,7 @@ fn register_handlers(check: bool) {
         },
     });
     interrupt::on_event(watchdog::interrupt);
+    interrupt::on_branches(branches::sampled);
 }
 
 /// Decides which machine this is, once, for every processor, and uses it.

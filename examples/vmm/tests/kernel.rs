@@ -162,6 +162,40 @@ fn events_are_counted_exactly() {
     }
 }
 
+/// The loop `calls` of `examples/kernel/src/demos/loops.rs`: a call of one return, and a jump back. So before each
+/// place of the loop there is one branch, and before each branch one other; none is the handler's.
+#[test]
+fn the_branches_before_a_sample_are_those_of_the_listing() {
+    let Some(kernel) = kernel() else { return };
+    let before = |place: &str| match place {
+        "call" => "back to call",
+        "leaf" => "call to leaf",
+        "returned" | "back" | "end" => "leaf to returned",
+        other => panic!("{other}"),
+    };
+    for (pmu, depth) in [("intel:version=4,gp=8,full-width,lbr", 32), ("amd:v2,lbr", 16)] {
+        for count in ["step", "time"] {
+            let arguments = ["--count", count, "--append", "events"];
+            let Some(run) = Run::stepped(&kernel, pmu, &arguments) else { return };
+            let sample = run.lines_of("branches");
+            let [sample] = &sample[..] else { panic!("{pmu}: {sample:?}") };
+            let place = sample.strip_prefix("at ").and_then(|rest| rest.split(' ').next()).unwrap();
+            let expected = format!("at {place} records {depth} of {depth} freeze true");
+            assert_eq!(*sample, expected, "{pmu} {count}");
+            let mut place = place.to_owned();
+            let records = run.lines_of("branch");
+            assert_eq!(records.len(), depth, "{pmu} {count}");
+            for (number, record) in records.iter().enumerate() {
+                assert_eq!(record, before(&place), "{pmu} {count} record {number}");
+                place = record.split(' ').next().unwrap().into();
+            }
+        }
+    }
+    // Without records, the rest of the run is the same.
+    let run = Run::new(&kernel, AMD, &["--append", "events"]);
+    assert_eq!(run.lines_of("branches"), ["none: no branch records are declared"]);
+}
+
 /// A counter whose event was not opened for ring 3 reads as 0 there. Leaf 7, sub-leaf 1, declares the control; kvm-pvm
 /// does not show it as the monitor sets it.
 #[test]

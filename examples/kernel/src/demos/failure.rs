@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use pmu::core::{CounterError, InterfaceError, MsrFault, SwitchError};
+use pmu::core::{BranchError, CounterError, InterfaceError, MsrFault, SwitchError};
 use pmu::intel::debug_store::ControlAreaError;
 use pmu_kprofile::trace::TraceError;
 use pmu_kprofile::{CreateError, ProfileError};
@@ -17,6 +17,8 @@ pub enum Failure {
     Interface(InterfaceError),
     /// The counters refused.
     Counters(CounterError),
+    /// The branch records refused.
+    Branches(BranchError),
     /// The switch of a thread's events.
     Switch(SwitchError),
     /// A profile object could not be created.
@@ -45,6 +47,7 @@ impl fmt::Display for Failure {
         match self {
             Self::Interface(error) => error.fmt(f),
             Self::Counters(error) => error.fmt(f),
+            Self::Branches(error) => error.fmt(f),
             Self::Switch(error) => error.fmt(f),
             Self::Create(error) => error.fmt(f),
             Self::Profile(error) => error.fmt(f),
@@ -68,6 +71,7 @@ macro_rules! from {
 from! {
     InterfaceError => Interface;
     CounterError => Counters;
+    BranchError => Branches;
     CreateError => Create;
     ProfileError => Profile;
     TraceError => Trace;

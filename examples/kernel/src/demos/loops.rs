@@ -6,6 +6,7 @@ use core::hint::black_box;
 global_asm!(
     ".pushsection .text.workload, \"ax\", @progbits",
     ".globl nothing, count_down, straight, calls, alternating",
+    ".globl calls_call, calls_returned, calls_back, calls_end, calls_leaf",
     "nothing: ret",
     // 1 + 1000 · 2 instructions, 1000 branches
     "count_down: mov ecx, 1000",
@@ -20,11 +21,11 @@ global_asm!(
     "ret",
     // 1 + 100 · 4 instructions, 100 · 3 branches
     "calls: mov ecx, 100",
-    "2: call 3f",
-    "dec ecx",
-    "jnz 2b",
-    "ret",
-    "3: ret",
+    "calls_call: call calls_leaf",
+    "calls_returned: dec ecx",
+    "calls_back: jnz calls_call",
+    "calls_end: ret",
+    "calls_leaf: ret",
     // 1 + 100 · 4 + 50 instructions, 100 · 2 branches, of which 51 are not taken
     "alternating: mov ecx, 100",
     "2: test cl, 1",
@@ -42,6 +43,47 @@ unsafe extern "C" {
     safe fn straight();
     safe fn calls();
     safe fn alternating();
+}
+
+unsafe extern "C" {
+    // Places in `calls`, of which only the addresses are used.
+    static calls_call: u8;
+    static calls_returned: u8;
+    static calls_back: u8;
+    static calls_end: u8;
+    static calls_leaf: u8;
+}
+
+/// The listing of `calls`, by the addresses of its instructions.
+pub const CALLS: Listing = Listing(&[
+    ("call", &raw const calls_call),
+    ("returned", &raw const calls_returned),
+    ("back", &raw const calls_back),
+    ("end", &raw const calls_end),
+    ("leaf", &raw const calls_leaf),
+]);
+
+/// A loop's instructions, each with its name: a call, the two behind it, the end, and the function that is called.
+#[derive(Clone, Copy, Debug)]
+pub struct Listing(&'static [(&'static str, *const u8); 5]);
+
+impl Listing {
+    /// Returns the name of the instruction at an address; `None`: it is not the loop's.
+    pub fn name_of(&self, address: u64) -> Option<&'static str> {
+        self.0.iter().find(|(_, place)| *place as u64 == address).map(|(name, _)| *name)
+    }
+
+    /// Returns the taken branch after which the instruction at an address was executed, from and to, within the loop.
+    pub fn branch_before(&self, address: u64) -> Option<(u64, u64)> {
+        let [call, returned, back, end, leaf] = self.0.map(|(_, place)| place as u64);
+        match address {
+            _ if address == call => Some((back, call)),
+            _ if address == leaf => Some((call, leaf)),
+            // `end` follows a jump that is not taken.
+            _ if [returned, back, end].contains(&address) => Some((leaf, returned)),
+            _ => None,
+        }
+    }
 }
 
 /// A loop whose instructions were counted by hand, without the `ret` that [`EMPTY`] has as well.

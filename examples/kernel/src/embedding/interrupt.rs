@@ -2,11 +2,11 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use pmu::core::{EventId, Report};
+use pmu::core::{Branch, Branches, EventId, Report};
 use spin::Once;
 
 use crate::embedding::frame::Interrupted;
-use crate::embedding::memory::{COUNTERS, EVENTS, MACHINE, PROFILES};
+use crate::embedding::memory::{BRANCH_UNITS, BRANCHES, COUNTERS, EVENTS, MACHINE, PROFILES};
 use crate::embedding::msr::interrupt_msr;
 use crate::embedding::platform::apic;
 use crate::machine::interrupts::TrapFrame;
@@ -17,6 +17,17 @@ pub static SPURIOUS: AtomicU64 = AtomicU64::new(0);
 
 /// The function of whatever opens events: it gets the processor, and the event whose period ended.
 static ON_EVENT: Once<fn(usize, EventId)> = Once::new();
+
+/// A function that gets the interrupted address and the branches before it.
+pub type OnBranches = fn(u64, &mut dyn Iterator<Item = Branch>);
+
+/// The function of whatever samples branches.
+static ON_BRANCHES: Once<OnBranches> = Once::new();
+
+/// Registers the function that the end of an event's period calls where branches are recorded, in an NMI; once.
+pub fn on_branches(function: OnBranches) {
+    ON_BRANCHES.call_once(|| function);
+}
 
 /// Registers the function that the end of an event's period calls, in an NMI; once.
 pub fn on_event(function: fn(usize, EventId)) {
@@ -30,7 +41,7 @@ pub fn performance_interrupt(frame: &TrapFrame) {
     let number = processor::number();
     let (msr, counters) = (interrupt_msr(), &COUNTERS[number]);
     let machine = machine.with_events(&EVENTS[number]);
-    let serviced = machine.service(&msr, &apic(), counters, |report| match report {
+    let reported = |report| match report {
         Report::Source(overflow) => {
             PROFILES.interrupt(&Interrupted(frame), overflow.source);
         }
@@ -39,7 +50,19 @@ pub fn performance_interrupt(frame: &TrapFrame) {
                 function(number, overflow.event);
             }
         }
-    });
+    };
+    let serviced = match BRANCH_UNITS[number].get() {
+        None => machine.service(&msr, &apic(), counters, reported),
+        Some(unit) => {
+            let branches = Branches::new(unit, &BRANCHES[number]);
+            machine.service_with(&msr, &apic(), counters, branches, |report, branches| {
+                if let (Report::Event(_), Some(function)) = (&report, ON_BRANCHES.get()) {
+                    function(frame.rip, &mut branches.iter());
+                }
+                reported(report);
+            })
+        }
+    };
     if serviced.is_ok_and(|serviced| serviced.overflows == 0) {
         SPURIOUS.fetch_add(1, Ordering::Relaxed);
     }

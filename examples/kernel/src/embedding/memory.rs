@@ -2,7 +2,8 @@
 
 use pmu::Machine;
 use pmu::core::{
-    CounterMemory, CounterSlot, DefaultInterface, EventEntry, EventTable, MAX_COUNTERS, NoInterface,
+    BranchMemory, BranchSlot, BranchUnit, CounterMemory, CounterSlot, DefaultInterface, EventEntry,
+    EventTable, MAX_COUNTERS, NoInterface,
 };
 use pmu::intel::debug_store::{ControlAreaMemory, ProcessorProfileControl};
 use pmu_kprofile::Profiles;
@@ -25,6 +26,14 @@ pub static COUNTERS: [CounterMemory<[CounterSlot; MAX_COUNTERS]>; MAX_PROCESSORS
 /// Each processor's events beside the profile sources.
 pub static EVENTS: [EventTable<[EventEntry; 8]>; MAX_PROCESSORS] =
     [const { EventTable::new() }; MAX_PROCESSORS];
+
+/// The most branch records that a processor has.
+pub const MAX_RECORDS: usize = 32;
+/// Each processor's branch records; and what they are, for its interrupt.
+pub static BRANCHES: [BranchMemory<[BranchSlot; MAX_RECORDS]>; MAX_PROCESSORS] =
+    [const { BranchMemory::new() }; MAX_PROCESSORS];
+pub static BRANCH_UNITS: [Once<BranchUnit>; MAX_PROCESSORS] =
+    [const { Once::new() }; MAX_PROCESSORS];
 
 /// The boot processor's Debug Store area, whose index stamps context switches.
 pub static DEBUG_STORE: ProcessorProfileControl<'_> = ProcessorProfileControl::new(Some(&AREA));

@@ -1,0 +1,101 @@
+//! The last branches before a sample of a loop whose branches are known.
+
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use pmu::Machine;
+use pmu::core::{
+    Branch, BranchFilter, BranchRecorder, CounterSet, CounterUnit, Event, EventSelect, Snapshot,
+};
+
+use crate::demos::failure::Failure;
+use crate::demos::loops::{CALLS, COUNTED};
+use crate::embedding::memory::{BRANCH_UNITS, BRANCHES, MAX_RECORDS};
+use crate::embedding::msr::control_msr;
+use crate::embedding::opened_events::Events;
+use crate::line;
+use crate::machine::{clock, processor};
+
+/// Retired instructions, by the number that both vendors' manuals give them.
+const INSTRUCTIONS: EventSelect = EventSelect::from_bits(0xC0);
+/// Instructions between two samples.
+const PERIOD: u64 = 10_007;
+/// Time to wait for a sample that is late enough in the loop.
+const PATIENCE_MS: u64 = 2_000;
+
+/// The first sample in the loop after as many of the loop's branches as there are records: the interrupted address, and the branches before it, the newest first.
+static SAMPLED: AtomicU64 = AtomicU64::new(0);
+static FOUND: [[AtomicU64; 2]; MAX_RECORDS] =
+    [const { [const { AtomicU64::new(0) }; 2] }; MAX_RECORDS];
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Keeps the branches of a sample, in an NMI. A sample that is not in the loop, or soon after its begin, is left out.
+pub fn sampled(rip: u64, branches: &mut dyn Iterator<Item = Branch>) {
+    if SAMPLED.load(Ordering::Relaxed) != 0 || CALLS.name_of(rip).is_none() {
+        return;
+    }
+    let mut count = 0;
+    for (place, branch) in FOUND.iter().zip(branches) {
+        place[0].store(branch.from, Ordering::Relaxed);
+        place[1].store(branch.to, Ordering::Relaxed);
+        if CALLS.name_of(branch.from).is_none() {
+            return;
+        }
+        count += 1;
+    }
+    COUNT.store(count, Ordering::Relaxed);
+    SAMPLED.store(rip, Ordering::Relaxed);
+}
+
+/// Samples the loop of calls, and prints the branches before the sample. Returns whether they are those of the loop's
+/// listing, as many as the processor has records.
+///
+/// # Errors
+/// Those of the counters and of the branch records.
+pub fn run(
+    machine: &'static Machine,
+    snapshot: &Snapshot,
+    counters: &mut Events,
+    unit: &CounterUnit,
+) -> Result<bool, Failure> {
+    let number = processor::number();
+    let records = match machine.branches_of(snapshot, &control_msr()) {
+        Ok(records) => BRANCH_UNITS[number].call_once(|| records),
+        Err(why) => {
+            line!("branches none: {}", why);
+            return Ok(true);
+        }
+    };
+    let sampled = Event::raw(INSTRUCTIONS).on(CounterSet::GENERAL).every(PERIOD);
+    let event = counters.open_event(unit, &sampled)?;
+    let mut recorder = BranchRecorder::take(records, control_msr(), &BRANCHES[number])?;
+    let freezes = recorder.freeze_on_interrupt().is_ok();
+    recorder.start(BranchFilter::KERNEL)?;
+    counters.start_event(event, clock::now())?;
+    let begin = clock::now();
+    while SAMPLED.load(Ordering::Relaxed) == 0
+        && clock::now() - begin < clock::milliseconds(PATIENCE_MS)
+    {
+        let calls = &COUNTED[2];
+        (calls.run)();
+    }
+    counters.close_event(event, clock::now())?;
+    recorder.shut_down()?;
+    Ok(print(records.depth(), freezes))
+}
+
+/// Prints the sample, and compares it with the listing: before each branch of the loop comes one other.
+fn print(depth: u8, freezes: bool) -> bool {
+    let name = |address| CALLS.name_of(address).unwrap_or("elsewhere");
+    let rip = SAMPLED.load(Ordering::Relaxed);
+    let count = COUNT.load(Ordering::Relaxed);
+    line!("branches at {} records {} of {} freeze {}", name(rip), count, depth, freezes);
+    let mut expected = CALLS.branch_before(rip);
+    let mut right = true;
+    for place in &FOUND[..count] {
+        let [from, to] = place.each_ref().map(|word| word.load(Ordering::Relaxed));
+        line!("branch {} to {}", name(from), name(to));
+        right &= expected == Some((from, to));
+        expected = CALLS.branch_before(from);
+    }
+    right && count == usize::from(depth)
+}
