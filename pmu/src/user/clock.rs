@@ -14,6 +14,7 @@
 /// assert!(second_later.abs_diff(8_000_000_000) <= 4, "{second_later}");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct UserClock {
     /// `time_mult`: nanoseconds per 2^`shift` ticks of the TSC.
     pub mult: u32,

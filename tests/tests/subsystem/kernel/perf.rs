@@ -3,8 +3,8 @@
 use core::cell::{Cell, RefCell};
 
 use pmu::core::{
-    CounterError, EventCount, EventId, EventStatus, EventTable, GroupError, SavedEvent,
-    ThreadEvent, guest_control,
+    CounterError, EventCount, EventId, EventStatus, EventTable, GroupError, RemoteCount,
+    SavedEvent, ThreadEvent, guest_control, remote_count,
 };
 use pmu::perf::{AttrFlags, PerfEventAttr};
 use pmu::user::UserClock;
@@ -278,6 +278,13 @@ impl Perf {
         })
     }
 
+    /// Reads an event of a processor from another one, without asking the processor.
+    pub(crate) fn read_remotely(&self, number: usize) -> Option<RemoteCount> {
+        let (cpu, id) = self.place(number)?;
+        let per = self.cpus[cpu].as_ref().unwrap().per;
+        Some(remote_count(&per.table, &per.memory, id, self.now()).unwrap())
+    }
+
     pub(crate) fn status(&self, number: usize) -> Option<EventStatus> {
         let (cpu, id) = self.place(number)?;
         Some(self.cpus[cpu].as_ref().unwrap().session.event_status(id).unwrap())
@@ -357,14 +364,18 @@ impl Perf {
         }
     }
 
-    /// Lends a processor's counters to a guest that has them for its own.
-    pub(crate) fn lend(&mut self, cpu: usize, run: impl FnOnce(&Mock<'_>)) {
+    /// Lends a processor's counters to a guest that has them for its own. `estimates`: the window is time in which
+    /// events without `exclude_guest` were enabled.
+    pub(crate) fn lend(&mut self, cpu: usize, estimates: bool, run: impl FnOnce(&Mock<'_>)) {
         let (shared, now) = (self.shared, self.now());
         let Cpu { session, per, mock, .. } = self.cpus[cpu].as_mut().unwrap();
         let report = |overflow| per.overflowed(mock, overflow);
         let mut window = session.lend(now, report).unwrap();
         window.lent().set_programmed(true);
         run(mock);
+        if estimates {
+            window.count_as_enabled(shared.now());
+        }
         window.end(shared.now()).unwrap();
         self.to_user_mode(cpu);
     }

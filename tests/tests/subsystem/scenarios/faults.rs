@@ -30,7 +30,7 @@ fn scenario(machine: &[Cpu; 2], fault: Fault) -> u32 {
     w.happen(0, 3, 3_000);
     w.pass(TICK);
     w.perf.suspend(0);
-    w.lend(0, 100);
+    w.lend(0, false, 100);
     w.check("lent");
     let children = own + 4..own + 5;
     w.exit(child, children);

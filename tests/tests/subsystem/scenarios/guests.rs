@@ -7,11 +7,18 @@ use pmu_virt::{AmdConfiguration, Configuration};
 use super::world::{World, machines};
 use crate::kernel::perf::Target::{Processor, Task};
 
+fn has_guests([cpu, _]: &[Cpu; 2]) -> bool {
+    match cpu.configuration {
+        Configuration::Intel(intel) => intel.version >= 2,
+        Configuration::Amd(amd) => amd.guest_host,
+        _ => false,
+    }
+}
+
 /// Returns the machines that confine events to guests or to the host.
 fn hosts() -> Vec<[Cpu; 2]> {
     let mut hosts = machines(Deviations::NONE);
-    let has_control = |[cpu, _]: &[Cpu; 2]| matches!(cpu.configuration, Configuration::Intel(of) if of.version >= 2);
-    hosts.retain(has_control);
+    hosts.retain(has_guests);
     for mut amd in [AmdConfiguration::CORE_EXTENSION, AmdConfiguration::perf_mon_v2(8)] {
         amd.guest_host = true;
         hosts.push([Cpu::new(Configuration::Amd(amd), false, Deviations::NONE); 2]);
@@ -48,13 +55,18 @@ fn events_of_guests_and_of_the_host_count_where_they_are_to() {
     }
 }
 
-/// A guest has the counters, and leaves them programmed: the host's events stand still, and go on behind the window.
+/// A guest has the counters, and leaves them programmed: the host's events stand still, and go on behind the window. In
+/// each other window, the time is enabled time of those events that are to count in guests, too.
 #[test]
 fn lent_counters_come_back_to_every_event() {
-    for machine in machines(Deviations::NONE) {
+    for machine in machines(Deviations::NONE).into_iter().chain(hosts()) {
         let mut w = World::new(&machine);
         let task = w.perf.spawn();
         w.open(Processor(0), &["cpu/event=0xd0,umask=0x01,period=4096/D"]);
+        if has_guests(&machine) {
+            w.perf.cpu(0).session.set_virtualization(true).unwrap();
+            w.open(Processor(0), &["cpu/event=0xd0,umask=0x01/HD"]);
+        }
         w.open(Task(task), &["cpu/event=0xd1,umask=0x01,freq=1000/D"]);
         w.open(Processor(1), &["cpu/event=0xd0,umask=0x01/"]);
         w.switch(0, Some(task));
@@ -64,7 +76,7 @@ fn lent_counters_come_back_to_every_event() {
             w.happen(1, 2, 5);
             w.pass(300);
             w.check(&format!("round {round}"));
-            w.lend(0, 1_000);
+            w.lend(0, round % 2 == 1, 1_000);
             w.check(&format!("behind window {round}"));
         }
         w.end();

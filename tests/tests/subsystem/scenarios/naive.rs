@@ -33,7 +33,7 @@ pub(crate) struct Naive {
     pub(crate) kind: usize,
     user: bool,
     kernel: bool,
-    in_guests: bool,
+    pub(crate) in_guests: bool,
     in_host: bool,
     pub(crate) count: EventCount,
     /// The period that begins next; 0: the event does not sample.

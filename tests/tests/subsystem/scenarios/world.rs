@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use pmu::core::{CounterSet, EventCount, EventStatus, MsrBackend, PmcIndex};
+use pmu::core::{CounterSet, EventCount, EventStatus, MsrBackend, PmcIndex, RemoteCount};
 use pmu_tests::linux_page::{LinuxPage, Read};
 use pmu_tests::opened::{KINDS, Mock, Processor, processors, running};
 use pmu_tests::software_pmu::KERNEL;
@@ -207,14 +207,14 @@ impl World {
         }
     }
 
-    /// Lends a processor's counters to a guest, which leaves them programmed.
-    pub(crate) fn lend(&mut self, cpu: usize, nanoseconds: u64) {
+    /// Lends a processor's counters to a guest, which leaves them programmed. `estimates`: as in [`Perf::lend`].
+    pub(crate) fn lend(&mut self, cpu: usize, estimates: bool, nanoseconds: u64) {
         let before: Vec<_> = self.naive.iter().map(|naive| naive.count).collect();
         self.pass(nanoseconds);
         let tsc = &self.perf.shared.tsc;
         tsc.set(tsc.get() - 2 * nanoseconds);
         let unit = &self.processors[cpu].unit;
-        self.perf.lend(cpu, |mock| {
+        self.perf.lend(cpu, estimates, |mock| {
             for (counter, registers) in unit.iter().filter(|(of, _)| !of.is_fixed()) {
                 let select = (registers.control().register().get(), 0x53_01D0);
                 let value = registers.preload(1 << (30 - counter.number()));
@@ -235,7 +235,10 @@ impl World {
         // The host's events of this processor stood still.
         for (number, before) in before.into_iter().enumerate().skip(1) {
             if self.perf.place(number).is_some_and(|(of, _)| of == cpu) {
-                self.naive[number].count = before;
+                let naive = &mut self.naive[number];
+                let is_missing = estimates && naive.in_guests;
+                naive.count = before;
+                naive.count.enabled += if is_missing { nanoseconds } else { 0 };
             }
         }
     }
@@ -277,6 +280,7 @@ impl World {
             assert_eq!(*samples, naive.samples, "{context}");
             if let Some((cpu, _)) = self.perf.place(number) {
                 self.check_page(cpu, number, &context);
+                self.check_remotely(number, &context);
             }
         }
         for (cpu, mock) in self.mocks.iter().enumerate() {
@@ -326,6 +330,24 @@ impl World {
             assert_eq!([enabled, running], [count.enabled, count.running], "{context}: times");
         }
         assert_eq!(value, count.value, "{context}: page");
+    }
+
+    /// Reads an event from another processor: exactly while it is on no counter, and else as far as memory tells.
+    #[track_caller]
+    fn check_remotely(&self, number: usize, context: &str) {
+        let (naive, is_active) = (self.naive[number].count, self.perf.is_active(number));
+        match self.perf.read_remotely(number) {
+            Some(RemoteCount::Current(count)) if !is_active => {
+                assert_eq!(count, naive, "{context}")
+            }
+            Some(RemoteCount::Older { count, lacks }) if is_active => {
+                let lacking = naive.value.checked_sub(count.value);
+                let most = lacks.unwrap_or(u64::MAX);
+                assert!(lacking.is_some_and(|lacking| lacking <= most), "{context}: {count:?}");
+                assert!(count.enabled <= naive.enabled && count.running <= naive.running);
+            }
+            other => panic!("{context}: {other:?}"),
+        }
     }
 
     /// Closes all, and checks that nothing runs and nothing is left on.
