@@ -141,8 +141,8 @@ pub trait InterruptFrame {
         0
     }
 
-    /// Returns the processor's PEBS index if a Debug Store is in use, for the embedder's own callbacks. As in Windows'
-    /// sampled-profile record, trace records have no field for a PEBS index.
+    /// Returns the processor's PEBS index if a Debug Store is in use, for the embedder's own callbacks. Trace records
+    /// have no field for this index, because Windows' record of a sampled profile has none.
     fn pebs_index(&self) -> Option<u64> {
         None
     }

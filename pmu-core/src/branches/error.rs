@@ -16,8 +16,7 @@ use crate::msr::fault::MsrFault;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum NoBranches {
-    /// The processor is of another vendor, with this name in CPUID leaf 0, whose branch records the crate does not
-    /// support.
+    /// The crate does not support the branch records of this vendor, as CPUID leaf 0 names it.
     OtherVendor([u8; 12]),
     /// The processor, or a hypervisor, declares no branch records.
     NotDeclared,

@@ -73,12 +73,12 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
         read
     }
 
-    /// Records a thread that comes to the processor: restores the thread's saved records, if there are any, and starts
-    /// the recording with the filter of the last [`start`](Self::start).
+    /// Begins the recording of a thread that is about to run: restores the thread's saved records, if there are any,
+    /// and starts the recording with the filter of the last [`start`](Self::start).
     ///
     /// # Errors
-    /// - [`SavedElsewhere`](BranchError::SavedElsewhere): `saved` is of a processor with other records; nothing was
-    ///   changed.
+    /// - [`SavedElsewhere`](BranchError::SavedElsewhere): `saved` comes from a processor with another format or number
+    ///   of records; nothing was changed.
     /// - [`NotStarted`](BranchError::NotStarted): no recording was started.
     /// - [`Access`](BranchError::Access): an access failed. The processor does not record, and has none of the records.
     /// - [`Faulted`](BranchError::Faulted), [`ShutDown`](BranchError::ShutDown).

@@ -67,9 +67,9 @@ pub enum BranchEnable {
     Bits {
         /// The recorder's bits.
         bits: RegisterBits,
-        /// Their values while the processor records.
+        /// Values of these bits while the processor records.
         on: u64,
-        /// Their values while the recording is stopped.
+        /// Values of these bits while the recording is stopped.
         off: u64,
     },
 }

@@ -58,7 +58,7 @@ pub enum DataSource {
     NearCache,
     /// A cache of another socket.
     FarCache,
-    /// A cache in another group of cores or another socket, of which the processor does not say more.
+    /// A cache in another group of cores or in another socket; the processor does not report which.
     OtherCache,
     /// DRAM.
     Memory,
@@ -76,7 +76,7 @@ pub enum DataSource {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum LineState {
-    /// Modified: the cache alone had the line, and memory was out of date.
+    /// Modified: no other cache had the line, and memory was out of date.
     Modified,
     /// Owned: other caches may have had copies, and memory was out of date.
     Owned,

@@ -360,7 +360,7 @@ impl AddedSources {
 pub enum AddSourceError {
     /// A source with this value exists already.
     Exists(KProfileSource),
-    /// The table is full.
+    /// The set of added sources is full.
     Full {
         /// Number of sources for which there is room.
         room: usize,

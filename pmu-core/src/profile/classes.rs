@@ -80,8 +80,8 @@ numbers! {
         HAL_SET_PROFILE_DPGO_SOURCE_INTERRUPT_HANDLER = 12 "HalProfileDpgoSourceInterruptHandler" "The handler of interrupts for profile-guided optimization.";
     }
     BUG_CHECK {
-        BUG_CHECK_IRQL_NOT_LESS_OR_EQUAL = 0x0A "IRQL_NOT_LESS_OR_EQUAL" "What a count at the inclusive end of a range comes to, where the buffer ends with its page (versions 6.2 to 1803).";
-        BUG_CHECK_HAL_MEMORY_ALLOCATION = 0xAC "HAL_MEMORY_ALLOCATION" "What the HAL comes to where AMD's counters find no memory.";
+        BUG_CHECK_IRQL_NOT_LESS_OR_EQUAL = 0x0A "IRQL_NOT_LESS_OR_EQUAL" "Raised by a count at the inclusive end of a range, if the buffer ends with its page (versions 6.2 to 1803).";
+        BUG_CHECK_HAL_MEMORY_ALLOCATION = 0xAC "HAL_MEMORY_ALLOCATION" "Raised by the HAL if it finds no memory for AMD's counters.";
     }
     ACCESS_MASK {
         PROFILE_CONTROL = 0x0000_0001 "PROFILE_CONTROL" "The right to start and stop a profile: what a created handle has.";

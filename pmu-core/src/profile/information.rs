@@ -11,7 +11,7 @@ pub enum Availability {
     Unsupported,
     /// CPUID declares the source. No counter was accessed.
     Declared,
-    /// The counters of this processor have read back the values that were written to them.
+    /// Values that were written to this processor's counters were read back.
     Verified,
 }
 

@@ -53,7 +53,7 @@ pub trait ProfileInterface: SourceInterface {
     }
 
     /// Returns the information on a source without accessing a register. So the availability is
-    /// [`Unsupported`](crate::Availability::Unsupported) or [`Declared`](crate::Availability::Declared). If some
+    /// [`Unsupported`](crate::Availability::Unsupported) or [`Declared`](crate::Availability::Declared). If a call of
     /// [`initialize`](Self::initialize) found all counters [unresponsive](crate::CounterError::Unresponsive), and no
     /// counter of the machine has responded so far, only `ProfileTime` is supported.
     ///
@@ -104,8 +104,8 @@ pub trait ProfileInterface: SourceInterface {
         Ok(interval)
     }
 
-    /// Sets the interval within the limits that is nearest to `units`, as [`set_interval`](Self::set_interval) does,
-    /// and returns the interval.
+    /// Sets the machine-wide interval of a source to the interval within the limits that is nearest to `units`. Returns
+    /// the new interval.
     ///
     /// ```
     /// # use pmu_core::{DefaultInterface, InterfaceError, KProfileSource, ProfileInterface};
@@ -127,8 +127,7 @@ pub trait ProfileInterface: SourceInterface {
     }
 
     /// Takes the general counters of the processor that executes the call, and returns a session, which starts sources
-    /// on these counters. `processor` describes this processor, as for
-    /// [`CounterSession::take`](crate::CounterSession::take).
+    /// on these counters. `processor` is a snapshot of this processor.
     ///
     /// ```
     /// # use pmu_core::{
@@ -153,6 +152,7 @@ pub trait ProfileInterface: SourceInterface {
     /// # Context
     /// Task, on the processor on which the session is then used. An interrupt may come at any time.
     ///
+    /// # Errors
     /// The errors of [`CounterSession::take`](crate::CounterSession::take). If the memory that the embedder provided
     /// has no slots for counters, the call fails or the session supports no source, depending on the interface: see
     /// [`requires_memory`](SourceInterface::requires_memory).
@@ -172,8 +172,8 @@ pub trait ProfileInterface: SourceInterface {
         Session::initialize(self, processor, CounterSet::GENERAL, msr, platform, memory)
     }
 
-    /// Takes the counters of `only` that the processor has, fixed ones included, as [`initialize`](Self::initialize)
-    /// does. Other owners keep the other counters.
+    /// Takes those counters in `only` that the processor has, and returns a session. `only` may include fixed counters.
+    /// Counters outside `only` stay with their owners.
     ///
     /// ```
     /// # use pmu_core::{
@@ -208,8 +208,8 @@ pub trait ProfileInterface: SourceInterface {
         Session::initialize(self, processor, only, msr, platform, memory)
     }
 
-    /// Services the performance interrupt of the processor that executes the call, by
-    /// [`pmu_core::service`](crate::service). Calls `overflowed` once for each source that overflowed.
+    /// Services the performance interrupt of the processor that executes the call, and calls `overflowed` once for each
+    /// source that overflowed. This calls [`pmu_core::service`](crate::service).
     ///
     /// ```
     /// # use pmu_core::{CounterMemory, KProfileSource, MsrBackend, Platform, ProfileInterface, ServiceError};
@@ -246,8 +246,8 @@ pub trait ProfileInterface: SourceInterface {
         self.service_with(msr, platform, memory, (), move |overflow, ()| overflowed(overflow))
     }
 
-    /// Services the performance interrupt as [`service`](Self::service) does, together with a facility beside the
-    /// counters, by [`pmu_core::service_with`](crate::service_with).
+    /// Services the performance interrupt of the counters and of a [`Facility`] beside the counters, such as branch
+    /// records. Calls `overflowed` once for each source that overflowed, with a reference to the facility.
     ///
     /// ```
     /// # use pmu_core::{

@@ -98,10 +98,10 @@ pub unsafe trait SourceInterface {
     /// checks its own processor, by the row's event select and [event bit](crate::ProfileSource::event_bit).
     fn is_declared(&self, row: usize) -> bool;
 
-    /// Returns the cell that holds the machine-wide interval of a row of the table.
+    /// Returns the variable with the machine-wide interval of a row of the table.
     fn interval_cell(&self, row: usize) -> Option<&AtomicU32>;
 
-    /// Returns the record of whether the machine's counters responded when sessions took them. If the result is `None`,
+    /// Returns the variable that tells whether any counter of the machine has responded. If the result is `None`,
     /// [`query`](crate::ProfileInterface::query) relies on CPUID, even if no counter ever responded.
     fn answer(&self) -> Option<&CounterAnswer> {
         None

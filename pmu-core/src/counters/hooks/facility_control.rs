@@ -37,7 +37,8 @@ pub trait FacilityControl: Facility {
     /// Stops the facility, saves what has to be restored, and clears all data of this owner that the borrower could
     /// read. Does nothing if the facility is already suspended.
     ///
-    /// Before this call, the counters were stopped, and their pending overflows were served together with the facility.
+    /// Before this call, the counters were stopped, and their pending overflows were reported with what the facility
+    /// recorded.
     ///
     /// # Errors
     /// An access failed. The facility continues as before the call.

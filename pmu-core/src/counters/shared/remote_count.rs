@@ -24,7 +24,7 @@ pub enum RemoteCount {
         count: EventCount,
         /// Greatest number of events that the count lacks until the counter's next interrupt is serviced. This is the
         /// number of events with which the counter was loaded, so at most the event's period. `None` for an event
-        /// without a period, whose counter interrupts too seldom to bound the age.
+        /// without a period: its counter interrupts too seldom for a useful limit.
         lacks: Option<u64>,
     },
     /// No count: the event's processor changes the event at present, or the event's counter has faulted. The kernel
