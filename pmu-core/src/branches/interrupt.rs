@@ -88,8 +88,8 @@ impl<'a> Branches<'a> {
         self.memory.slots().iter().take(self.len.into()).map(|slot| slot.load())
     }
 
-    /// Returns whether the processor froze the records when it raised the interrupt, so that no record is of a branch
-    /// in the interrupt handler.
+    /// Returns whether the processor froze the records when it raised the interrupt. Frozen records contain no branches
+    /// of the interrupt handler.
     ///
     /// If the result is `false`, and the filter records branches of the kernel, the newest records may be branches of
     /// the handler before its call of [`service_with`](crate::service_with). For branches that a task has read, the

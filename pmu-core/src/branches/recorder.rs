@@ -133,7 +133,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     }
 
     /// Makes the processor freeze the records when it raises the performance interrupt, until
-    /// [`service_with`](crate::service_with) has read them. Then no record is of a branch in the interrupt handler.
+    /// [`service_with`](crate::service_with) has read them. The records then contain no branches of the interrupt
+    /// handler.
     ///
     /// Call this before [`start`](Self::start), and only if this processor's interrupts are serviced with
     /// [`Branches`]: **every** performance interrupt freezes the records, and only `Branches` releases them. Without

@@ -166,7 +166,7 @@ impl AddedSources {
     /// default interval.
     ///
     /// # Context
-    /// Task. Only one caller at a time adds or removes sources.
+    /// Task. Only one caller at a time may add or remove sources.
     ///
     /// # Errors
     /// See [`AddSourceError`].
@@ -177,7 +177,7 @@ impl AddedSources {
     /// Adds a source whose event happens `hertz` times per second. The source's interval is a time, in units of 100 ns.
     ///
     /// # Context
-    /// Task. Only one caller at a time adds or removes sources.
+    /// Task. Only one caller at a time may add or remove sources.
     ///
     /// # Errors
     /// See [`AddSourceError`].
@@ -227,7 +227,7 @@ impl AddedSources {
     /// ```
     ///
     /// # Context
-    /// Task. Only one caller at a time adds or removes sources.
+    /// Task. Only one caller at a time may add or remove sources.
     ///
     /// # Errors
     /// - [`NoPeriod`](AddSourceError::NoPeriod): the event has no period.
@@ -271,7 +271,7 @@ impl AddedSources {
     /// ```
     ///
     /// # Context
-    /// Task. Only one caller at a time adds or removes sources.
+    /// Task. Only one caller at a time may add or remove sources.
     pub fn remove(&self, source: KProfileSource) -> Option<&'static AddedSource> {
         let slot = self.find(source)?;
         let removed = slot.source();

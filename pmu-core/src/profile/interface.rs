@@ -209,7 +209,7 @@ pub trait ProfileInterface: SourceInterface {
     }
 
     /// Services the performance interrupt of the processor that executes the call, and calls `overflowed` once for each
-    /// source that overflowed. This calls [`pmu_core::service`](crate::service).
+    /// source that overflowed. This method calls [`pmu_core::service`](crate::service).
     ///
     /// ```
     /// # use pmu_core::{CounterMemory, KProfileSource, MsrBackend, Platform, ProfileInterface, ServiceError};

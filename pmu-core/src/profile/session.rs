@@ -371,7 +371,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         self.counters.read_loaded(event).map_err(|error| of_source(error, source))
     }
 
-    /// Makes the processor freeze all its counters when it raises the performance interrupt. This calls
+    /// Makes the processor freeze all its counters when it raises the performance interrupt. This method calls
     /// [`CounterSession::freeze_on_interrupt`].
     ///
     /// # Errors
@@ -380,7 +380,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(self.counters.freeze_on_interrupt()?)
     }
 
-    /// Sets or clears bits of the global control register that belong to other owners. This calls
+    /// Sets or clears bits of the global control register that belong to other owners. This method calls
     /// [`CounterSession::set_others_control`].
     ///
     /// # Errors
@@ -390,7 +390,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     }
 
     /// Stops every running source of the interface's table, and saves the state of each source's counter in `area`.
-    /// This calls [`CounterSession::save`].
+    /// This method calls [`CounterSession::save`].
     ///
     /// `area` has no room for added sources. Like opened events, added sources keep running and are reported. A kernel
     /// that counts by thread [stops](Self::stop) the added sources at the context switch.
@@ -410,8 +410,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         })?)
     }
 
-    /// Resumes the counters that [`save`](Self::save) saved. This calls [`CounterSession::restore`]. Added sources are
-    /// not affected.
+    /// Resumes the counters that [`save`](Self::save) saved. This method calls [`CounterSession::restore`]. Added
+    /// sources are not affected.
     ///
     /// # Errors
     /// The errors of [`CounterSession::restore`].
@@ -419,9 +419,9 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(self.counters.restore(area)?)
     }
 
-    /// Lends the counters, for example to a guest, until the returned window ends. This calls [`CounterSession::lend`].
-    /// The profile timer keeps running. Pending overflows of opened events are not reported; to report them, call
-    /// `lend` of [`counters_mut`](Self::counters_mut).
+    /// Lends the counters, for example to a guest, until the returned window ends. This method calls
+    /// [`CounterSession::lend`]. The profile timer keeps running. Pending overflows of opened events are not reported;
+    /// to report them, call `lend` of [`counters_mut`](Self::counters_mut).
     ///
     /// # Errors
     /// The errors of [`CounterSession::lend`].
@@ -470,7 +470,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(outcome?)
     }
 
-    /// Stops every source and event, and releases the counters and the memory. This calls
+    /// Stops every source and event, and releases the counters and the memory. This method calls
     /// [`CounterSession::shut_down`].
     ///
     /// # Errors

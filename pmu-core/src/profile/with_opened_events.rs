@@ -127,7 +127,7 @@ impl<'a, I: SourceInterface> WithOpenedEvents<'a, I> {
     }
 
     /// Services the performance interrupt, and calls `overflowed` once for each overflow of a source or an opened
-    /// event. This calls [`pmu_core::service`](crate::service).
+    /// event. This method calls [`pmu_core::service`](crate::service).
     ///
     /// ```
     /// # use pmu_core::{

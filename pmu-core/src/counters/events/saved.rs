@@ -122,8 +122,8 @@ impl SavedEvent {
         EventSelect::from_bits(self.select)
     }
 
-    /// Returns whether [`switch_in`](crate::CounterSession::switch_in) will start the event. This is so if the event
-    /// was started when [`switch_out`](crate::CounterSession::switch_out) was called.
+    /// Returns whether [`switch_in`](crate::CounterSession::switch_in) will start the event. An event that was started
+    /// at [`switch_out`](crate::CounterSession::switch_out) is started again.
     pub const fn is_started(&self) -> bool {
         self.started
     }

@@ -16,8 +16,8 @@ use crate::platform::Platform;
 /// them, and reports each completed period to `overflowed` once. After the call, the next overflow interrupts again.
 ///
 /// `memory` is the memory of this processor's counters. If no session has taken this memory, `service` accesses no
-/// register. It then returns [`NotOurs`](crate::Claim::NotOurs), except that it may claim the first interrupt after a
-/// [`shut_down`](crate::CounterSession::shut_down) as spurious.
+/// register. `service` then returns [`NotOurs`](crate::Claim::NotOurs), with one exception: `service` may claim the
+/// first interrupt after a [`shut_down`](crate::CounterSession::shut_down).
 ///
 /// If an interrupt handler interrupts this call and calls `service`, the nested call returns
 /// [`Ours`](crate::Claim::Ours) at once. The outer call then makes another pass over the counters.
@@ -66,9 +66,8 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
 /// records. `overflowed` also receives a reference to the facility, which has already collected what the hardware
 /// recorded.
 ///
-/// The facility is moved into the call. It is a description of the hardware, with references to memory that the
-/// embedder lends. `()` stands for no facility: the call then does the same as [`service`]. For two facilities, pass a
-/// pair.
+/// The facility is moved into the call: a description of the hardware, with references to memory that the embedder
+/// lends. `()` stands for no facility: the call then does the same as [`service`]. For two facilities, pass a pair.
 ///
 /// The returned [`claim`](Serviced::claim) includes the facility's own interrupts. The facility's bits of the overflow
 /// status are acknowledged together with the counters' bits, and are not in [`others`](Serviced::others). A facility
@@ -92,7 +91,7 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
 /// ```
 ///
 /// # Context
-/// The same as for [`service`].
+/// Any context, including interrupt and NMI. The call makes as many passes as [`service`].
 ///
 /// # Errors
 /// The errors of [`service`]. If the facility fails, the error names the facility's first access that failed. All

@@ -15,8 +15,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// `PERF_EVENT_IOC_PERIOD` does. The event's count continues. In contrast,
     /// [`EventTable::set_period`](crate::EventTable::set_period) keeps the old period until the next overflow.
     ///
-    /// If an overflow is pending, the call reports the overflow to `overflowed`, instead of the interrupt. If that
-    /// interrupt still comes, [`service`](crate::service) claims it as spurious.
+    /// If an overflow is pending, the call itself reports the overflow to `overflowed`. If the overflow's interrupt
+    /// still comes, [`service`](crate::service) claims the interrupt, and does not report the overflow again.
     ///
     /// If an event that waits for a counter has at most one occurrence left in its old period, the old period ends
     /// first: its overflow is reported once the event has a counter, and then the new period begins.

@@ -18,8 +18,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Takes a thread's events from this processor: stops and closes the events that are open here, and keeps their
     /// counts and the remainders of their periods in `events`. All other events on the processor continue.
     ///
-    /// If an overflow is pending, the call reports the overflow to `overflowed`, instead of the interrupt. If that
-    /// interrupt still comes, [`service`](crate::service) claims it as spurious.
+    /// If an overflow is pending, the call itself reports the overflow to `overflowed`. If the overflow's interrupt
+    /// still comes, [`service`](crate::service) claims the interrupt, and does not report the overflow again.
     ///
     /// If `events` has any event of a [group](Self::open_group), all events of the group leave their counters. The
     /// group's other events are stopped, and stay on this processor until the taken events return, or until

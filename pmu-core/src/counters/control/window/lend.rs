@@ -58,8 +58,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// not advance, from the `now` of this call to the `now` of [`end`](CounterWindow::end), unless the kernel lets the
     /// `enabled` times advance by [`count_as_enabled`](CounterWindow::count_as_enabled).
     ///
-    /// If an overflow is pending, the call reports the overflow to `overflowed`, instead of the interrupt. If that
-    /// interrupt still comes, `service` claims it as spurious.
+    /// If an overflow is pending, the call itself reports the overflow to `overflowed`. If the overflow's interrupt
+    /// still comes, `service` claims the interrupt, and does not report the overflow again.
     ///
     /// The window, with its end, costs these accesses:
     /// - with a global control register, two writes and one read, and for each event on a counter one RDPMC and two
@@ -110,7 +110,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         self.lend_with(now, (), move |overflow, ()| overflowed(overflow))
     }
 
-    /// Lends the session's counters as [`lend`](Self::lend) does, and suspends a facility beside the counters, such as
+    /// Lends the session's counters, like [`lend`](Self::lend), and suspends a facility beside the counters, such as
     /// branch records, until the window ends. Pass a facility that records on this processor to each window. Otherwise
     /// the facility records the borrower's execution, and the borrower can read what the facility recorded before.
     ///
@@ -135,7 +135,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// ```
     ///
     /// # Context
-    /// The same as for [`lend`](Self::lend).
+    /// Task, on the processor on which the window is then ended. An interrupt may come at any time.
     ///
     /// # Errors
     /// The errors of [`lend`](Self::lend). After an error, the facility is not suspended.
