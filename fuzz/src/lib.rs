@@ -2,6 +2,7 @@
 //!
 //! cargo-fuzz runs them on generated inputs; the test below, on the inputs kept in `seeds`.
 
+pub mod branch_records;
 pub mod control_area;
 pub mod cpuid_claim;
 pub mod cpuid_dump;
@@ -50,7 +51,8 @@ use vmm::{boot, error, guest, guest_pmu, instruction};
 pub type Target = fn(&[u8]);
 
 /// The targets by name.
-pub const TARGETS: [(&str, Target); 25] = [
+pub const TARGETS: [(&str, Target); 26] = [
+    ("branch_records", branch_records::run),
     ("control_area", control_area::run),
     ("cpuid_claim", cpuid_claim::run),
     ("cpuid_dump", cpuid_dump::run),
