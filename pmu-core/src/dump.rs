@@ -42,7 +42,7 @@ impl<'t> CpuidDump<'t> {
     ///
     /// # Errors
     /// - A line begins like a leaf but cannot be parsed as a leaf; the error has the number of the first such line.
-    /// - No line holds leaf 0.
+    /// - No line has leaf 0.
     pub fn parse(text: &'t str) -> Result<Self, DumpError> {
         let mut found = false;
         for (index, line) in text.lines().enumerate() {
@@ -72,7 +72,7 @@ impl CpuIdReader for &CpuidDump<'_> {
 pub enum DumpError {
     /// The line with this number, counted from 1, begins like a leaf but cannot be parsed as a leaf.
     MalformedLine(usize),
-    /// No line holds leaf 0.
+    /// No line has leaf 0.
     NoLeafZero,
 }
 

@@ -7,7 +7,7 @@ use crate::branches::unit::BranchFormat;
 ///
 /// [`BranchRecorder::switch_out`](crate::BranchRecorder::switch_out) saves the records, and
 /// [`switch_in`](crate::BranchRecorder::switch_in) restores them, on any processor with the same format and number of
-/// records. The thread's owner keeps the value, commonly beside the thread's registers.
+/// records. The kernel keeps the value, commonly beside the thread's registers.
 ///
 /// ```
 /// use pmu_core::SavedBranches;

@@ -139,8 +139,8 @@ pub struct ServiceError {
     ///
     /// An event that [rotates](crate::Event::rotating) takes turns again at the next
     /// [`rotate`](crate::CounterSession::rotate). A task has to start any other event again. Before
-    /// [`reprogram`](crate::CounterSession::reprogram), the event can start only on another counter. Until then,
-    /// [`is_started`](crate::CounterSession::is_started) returns false for the event.
+    /// [`reprogram`](crate::CounterSession::reprogram), the event can start only on another counter. Until the event is
+    /// started again, [`is_started`](crate::CounterSession::is_started) returns `false` for it.
     pub counters: CounterSet,
     /// The LVT entry is masked, because the overflow status could be neither read nor cleared, and the same interrupt
     /// could recur forever. Until [`reprogram`](crate::CounterSession::reprogram), the session uses no counter and

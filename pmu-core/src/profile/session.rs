@@ -438,7 +438,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         })?)
     }
 
-    /// Calls [`CounterSession::reprogram`], after this processor's counters lost their registers' contents.
+    /// Programs this processor's counters again after their registers lost their contents. This method calls
+    /// [`CounterSession::reprogram`].
     ///
     /// The platform's timer is started again if it was running before the loss. Overflows of opened events are not
     /// reported; in a session with opened events, [`reprogram_all`](Self::reprogram_all) reports them.

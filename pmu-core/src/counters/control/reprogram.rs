@@ -24,9 +24,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// event lacks what the counter counted for the event since the counter's last interrupt. To keep the counts, a
     /// kernel that knows of a suspend stops its events, or [switches](Self::switch_out) them out, before the suspend.
     ///
-    /// A counter whose registers kept their contents continues. If an overflow of such a counter is pending, the call
-    /// reports the overflow to `overflowed`, because the interrupt may be lost. The interrupted address is unknown, so
-    /// a sampler ignores the overflow (`|_| ()`).
+    /// If a counter's registers kept their contents, the counter continues. If an overflow of such a counter is
+    /// pending, the call reports the overflow to `overflowed`, because the interrupt may be lost. The interrupted
+    /// address is unknown, so a sampler ignores the overflow (`|_| ()`).
     ///
     /// Events that were not running, and counters that were [saved](Self::save), are not started. Counters that had
     /// faulted are free again. The events that were on these counters do not run. An event that

@@ -13,9 +13,8 @@ use crate::counters::registers::unit::CounterUnit;
 
 /// An event that is on no processor: plain data, from which the event can be switched in on any processor.
 ///
-/// [`switch_out`](crate::CounterSession::switch_out) makes a saved event of an opened event, and [`new`](Self::new)
-/// creates a saved event without a processor. [`switch_in`](crate::CounterSession::switch_in) puts the event on a
-/// processor.
+/// [`switch_out`](crate::CounterSession::switch_out) turns an opened event into a saved event, and [`new`](Self::new)
+/// creates a saved event directly. [`switch_in`](crate::CounterSession::switch_in) puts the event on a processor.
 ///
 /// Example of an inherited event, from the system call that opens it to the exit of its thread:
 ///

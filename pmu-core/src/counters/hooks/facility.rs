@@ -10,8 +10,8 @@ use crate::msr::fault::MsrFault;
 /// [`service_with`](crate::service_with) calls this trait's methods while it services the interrupt.
 ///
 /// Each method has a default that accesses no register, so an implementation has only the methods that its hardware
-/// needs. `()` implements the trait for no facility, and costs nothing. A pair of facilities, which can be nested, is a
-/// facility, too.
+/// needs. `()` stands for no facility, and costs nothing. A pair of two facilities is itself a facility, so pairs can
+/// be nested.
 ///
 /// `service_with` makes one or more passes over the counters. The steps of a pass are:
 /// 1. [`begin`](Self::begin), before any other access.

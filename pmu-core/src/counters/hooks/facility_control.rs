@@ -8,8 +8,8 @@ use crate::msr::fault::MsrFault;
 /// [lent](crate::CounterSession::lend_with), to a guest for instance, and resumes the facility afterwards.
 ///
 /// The trait is implemented by the type that tasks use, such as [`BranchRecorder`](crate::BranchRecorder). The window
-/// borrows the value mutably, so the compiler rejects other uses of the value until the window ends. `()` implements
-/// the trait for no facility. A pair of facilities is a facility, too.
+/// borrows the value mutably, so the compiler rejects other uses of the value until the window ends. `()` stands for no
+/// facility. A pair of two facilities is itself a facility.
 ///
 /// A fake facility with one control register, whose value the borrower may change:
 ///

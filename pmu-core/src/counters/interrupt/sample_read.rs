@@ -61,8 +61,8 @@ const SERVED_WITHIN: u64 = 1 << 31;
 ///
 /// # Context
 /// In the closure given to [`service`](crate::service()), or after `service` in the same interrupt. The call is
-/// wait-free. Its time is bounded by the number of counters and the number of places in the event table. If called in
-/// an interrupt that interrupted `service`, such as an NMI, the counts may be torn.
+/// wait-free. Its time is bounded by the number of counters and the number of places in the event table. If
+/// `sample_read` is called in an interrupt that interrupted `service`, such as an NMI, the counts may be torn.
 ///
 /// If the interrupt interrupted an operation of a task on these events, the events' times may lack the time since the
 /// task's previous operation.

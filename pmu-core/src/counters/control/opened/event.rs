@@ -159,8 +159,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): only `start_event` starts the event, because it has an
     ///   [extra register](Event::with_extra), is [exclusive](Event::exclusive), or counts only [in
     ///   guests](Event::in_guests) on Intel.
-    /// - [`NoFreeCounter`](CounterError::NoFreeCounter): also while an exclusive event runs, or on Intel an event that
-    ///   counts only in guests. `start_event` starts the event beside an event of guests.
+    /// - [`NoFreeCounter`](CounterError::NoFreeCounter): no counter is free, an exclusive event runs, or (on Intel) an
+    ///   event runs that counts only in guests. In the last case, `start_event` can start the event.
     pub fn start_event_if_free(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         let entry = self.begin_time(event, now)?;
         if entry.needs_more_than_a_counter() {

@@ -11,7 +11,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform, F: FacilityControl>
     CounterWindow<'_, '_, S, M, P, F>
 {
     /// Adds the time of the window up to `now` to the `enabled` time of each started event that is to be counted in
-    /// guests, too. The call comes before [`end`](Self::end), and accesses no register.
+    /// guests, too. Call this before [`end`](Self::end). No register is accessed.
     ///
     /// During a window no event is counted. The count of an event without `exclude_guest` then lacks what happens in
     /// the guest. With this call, [`EventCount::scaled`](crate::EventCount::scaled) estimates the missing part: the

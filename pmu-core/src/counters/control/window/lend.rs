@@ -54,9 +54,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// unmasks the entry after acknowledging the overflow. If an interrupt came during the window, the window's end
     /// unmasks an entry that is still masked.
     ///
-    /// During the window, the session's events stand still, also events without `exclude_guest`. The events' times do
-    /// not advance, from the `now` of this call to the `now` of [`end`](CounterWindow::end), unless the kernel lets the
-    /// `enabled` times advance by [`count_as_enabled`](CounterWindow::count_as_enabled).
+    /// During the window, none of the session's events is counted, not even an event without `exclude_guest`. The
+    /// events' times do not advance, from the `now` of this call to the `now` of [`end`](CounterWindow::end), unless
+    /// the kernel lets the `enabled` times advance by [`count_as_enabled`](CounterWindow::count_as_enabled).
     ///
     /// If an overflow is pending, the call itself reports the overflow to `overflowed`. If the overflow's interrupt
     /// still comes, `service` claims the interrupt, and does not report the overflow again.
@@ -115,7 +115,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// the facility records the borrower's execution, and the borrower can read what the facility recorded before.
     ///
     /// If an overflow is pending, `overflowed` receives the overflow together with what the facility recorded before
-    /// it.
+    /// the overflow.
     ///
     /// ```
     /// # use pmu_core::{
