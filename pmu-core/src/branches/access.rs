@@ -49,8 +49,8 @@ impl BranchUnit {
         Ok(match self.registers().order {
             BranchOrder::NewestFirst => Filled { newest: 0, count: depth },
             BranchOrder::Ring(top) => {
-                let top = msr.rdmsr_retrying(top)? % u64::from(depth);
-                Filled { newest: top as u8, count: depth }
+                let newest = msr.rdmsr_retrying(top)? as u8 & (depth - 1);
+                Filled { newest, count: depth }
             }
             BranchOrder::Filled { .. } if !self.is_on(found) => Filled { newest: 0, count: 0 },
             BranchOrder::Filled { next, valid } => {
@@ -65,10 +65,9 @@ impl BranchUnit {
     fn index(&self, newest: u8, age: u8) -> u8 {
         match self.registers().order {
             BranchOrder::NewestFirst => age,
-            // Both are below the depth, which is at most 64.
-            BranchOrder::Ring(_) | BranchOrder::Filled { .. } => {
-                (newest + self.depth() - age % self.depth()) % self.depth()
-            }
+            // Both are below the depth, which is at most 64. Without a division, which could panic.
+            BranchOrder::Ring(_) | BranchOrder::Filled { .. } if age <= newest => newest - age,
+            BranchOrder::Ring(_) | BranchOrder::Filled { .. } => newest + self.depth() - age,
         }
     }
 

@@ -92,7 +92,8 @@ pub struct BranchFreeze {
 pub enum BranchOrder {
     /// The first register always has the newest record.
     NewestFirst,
-    /// The registers are a ring. This register has the index of the newest record.
+    /// The registers are a ring, whose number of records is a power of two. This register has the index of the newest
+    /// record.
     Ring(MsrAddress),
     /// The processor fills the records from the first on, and ends the recording when all records are filled. The
     /// enabling register tells how many records are filled.
