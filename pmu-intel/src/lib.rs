@@ -12,6 +12,7 @@ pub mod debug_store;
 mod interface;
 mod later_sources;
 pub mod registers;
+mod sibling_erratum;
 mod sources;
 mod unused;
 
@@ -21,5 +22,6 @@ pub use counters::counters;
 pub use cpuid::ArchitecturalPerfmon;
 pub use interface::Emon;
 pub use later_sources::add_later_sources;
+pub use sibling_erratum::{CorruptsSibling, SiblingErratum};
 pub use sources::SOURCES;
 pub use unused::{clear_stale, unused_registers};

@@ -3,4 +3,5 @@
 pub(crate) mod event_source;
 pub(crate) mod facility;
 pub(crate) mod facility_control;
+pub(crate) mod on_shared_core;
 pub(crate) mod opened_events;

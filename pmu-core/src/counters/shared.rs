@@ -1,5 +1,6 @@
 //! Memory that the control path and the interrupt path share, lent by the embedder.
 
+pub(crate) mod core_counters;
 pub(crate) mod entry;
 pub(crate) mod extra;
 pub(crate) mod extra_registers;

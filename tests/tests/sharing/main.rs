@@ -7,5 +7,6 @@ mod lost;
 mod memory;
 mod others;
 mod platforms;
+mod siblings;
 mod support;
 mod watchdog;

@@ -11,3 +11,4 @@ pub(crate) mod matching;
 pub(crate) mod plan;
 pub(crate) mod planner;
 pub(crate) mod search;
+pub(crate) mod shared_core;

@@ -15,7 +15,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         if self.find(event).is_some() {
             return Err(CounterError::AlreadyStarted(event));
         }
-        if !opens_events(&self.source) {
+        if !opens_events(&self.source) && self.source.core_thread().is_none() {
             // Row events can run on any counter that another row event can, so moving them makes no room.
             let counter = self.free_counter(CounterSet::GENERAL)?;
             return self.run(counter, event);

@@ -137,6 +137,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             }
         });
         slot.store(if stopped.is_ok() { SlotState::Free } else { SlotState::Faulted });
+        self.settle_core();
         stopped
     }
 }

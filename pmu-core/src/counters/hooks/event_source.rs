@@ -2,6 +2,7 @@
 
 use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
+use crate::counters::shared::core_counters::CoreThread;
 use crate::counters::shared::table::EventTable;
 
 /// The events that a processor's counters count: the rows of a table that all processors share (a row describes one
@@ -82,6 +83,13 @@ pub unsafe trait EventSource {
 
     /// Returns the table of the events that are opened on this processor.
     fn opened(&self) -> &EventTable;
+
+    /// Returns this logical processor of its core, if events of one logical processor corrupt the counters of the other:
+    /// see [`OnSharedCore`](crate::OnSharedCore).
+    #[inline]
+    fn core_thread(&self) -> Option<CoreThread<'_>> {
+        None
+    }
 }
 
 /// Returns whether events can be opened beside the rows. If the compiler sees that there is no table for them, the

@@ -215,6 +215,18 @@ impl EventEntry {
         CounterSet::from_bits(self.members.counters.load(Relaxed))
     }
 
+    /// Keeps the event from these general counters; from none again if `counters` is 0.
+    pub(crate) fn confine(&self, counters: u16) {
+        let bits = self.members.counters.load(Relaxed);
+        // While the event is confined, its general counters are in the bits above those of any counter.
+        let all = bits | bits >> 48 & 0xFFFF;
+        let confined = match counters {
+            0 => all & !(0xFFFF << 48),
+            from => all & !u64::from(from) | all << 48,
+        };
+        self.members.counters.store(confined, Relaxed);
+    }
+
     /// Returns whether this processor can count the event.
     pub(crate) fn is_countable(&self) -> bool {
         self.countable.load(Relaxed)

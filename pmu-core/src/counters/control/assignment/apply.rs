@@ -36,7 +36,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 Step::Enter(counter, placed) => self.attach(counter, placed, planner),
             }
         }
-        self.end(planner, together)
+        let applied = self.end(planner, together);
+        self.settle_core();
+        applied
     }
 
     /// Begins a change. If events of groups, or of guests, change counters, stops and returns all counters that change.

@@ -16,7 +16,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.get_ready(event)?;
         let mut planner = self.planner();
         self.present(&mut planner.plan);
-        planner.plan(event, great)?;
+        self.plan_beside(&mut planner, event, great)?;
         self.apply(&mut planner).map_err(|reason| PlacementError { event, reason })
     }
 }

@@ -33,6 +33,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         entry.add_time(now, on.is_some());
         let detached = on.map_or(Ok(()), |counter| self.detach(counter, event).map(|_| ()));
         self.change_state(event, EventState::Stopped);
+        self.settle_core();
         detached
     }
 

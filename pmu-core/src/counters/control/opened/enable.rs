@@ -135,7 +135,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let rotates = self.table().entry(first).is_some_and(EventEntry::rotates);
         let is_countable = self.is_countable(first);
         let has_room = if is_countable {
-            let placed = planner.plan(first, (!rotates).then_some(0)).map_err(PlacementError::from);
+            let placed = self.plan_beside(&mut planner, first, (!rotates).then_some(0));
+            let placed = placed.map_err(PlacementError::from);
             match placed.map_err(|unplaced| unplaced.reason) {
                 Err(reason) if !rotates => return Err(reason),
                 placed => placed.is_ok(),

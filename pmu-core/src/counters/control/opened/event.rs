@@ -163,7 +163,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///   event runs that counts only in guests. In the last case, `start_event` can start the event.
     pub fn start_event_if_free(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         let entry = self.begin_time(event, now)?;
-        if entry.needs_more_than_a_counter() {
+        if entry.needs_more_than_a_counter() || self.source.core_thread().is_some() {
             return Err(CounterError::NoCounterForEvent);
         }
         if self.table().runs_exclusive_or_of_guests() {

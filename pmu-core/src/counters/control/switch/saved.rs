@@ -222,6 +222,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if !fits || self.memory.is_muted() || taken || strange || area.len() > usable.len() {
             return Err(CounterError::NotRestorable);
         }
+        let rows = area.counters.iter().filter(|saved| saved.in_use);
+        if !self.claim_rows(usable, rows.map(|saved| saved.row.into())) {
+            return Err(CounterError::NotRestorable);
+        }
         let is_at_home =
             |place: usize| at_home.iter().any(|counter| self.memory.slot_index(counter) == place);
         let displaced = area.counters.iter().enumerate();
@@ -263,6 +267,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 }
             }
         }
+        self.settle_core();
         outcome
     }
 }

@@ -95,6 +95,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             }
         }
         SwitchError::add(&mut outcome, 0, self.resume(together));
+        self.settle_core();
         outcome
     }
 

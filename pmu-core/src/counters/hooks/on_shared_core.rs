@@ -1,0 +1,86 @@
+//! A source whose processor shares its core with another logical processor.
+
+use core::ops::RangeInclusive;
+
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::registers::select::EventSelect;
+use crate::counters::registers::unit::CounterUnit;
+use crate::counters::shared::core_counters::{CoreCounters, CoreThread};
+use crate::counters::shared::table::EventTable;
+
+/// An [`EventSource`](crate::EventSource) for a logical processor on whose core some events corrupt the counters of the
+/// other logical processor, as on Intel's Sandy Bridge to Haswell with hyper-threading. The sessions of both
+/// logical processors schedule such an event exclusively, as Linux does: while the event is on a general counter, the
+/// other logical processor does not use the counter of the same number.
+///
+/// An event that finds no counter for this reason waits for its turn if it [rotates](crate::Event::rotating), and
+/// otherwise fails to start. Only [`start_event`](crate::CounterSession::start_event) and the calls that assign
+/// counters like it know the other processor; [`start_event_if_free`](crate::CounterSession::start_event_if_free) fails
+/// with [`NoCounterForEvent`](crate::CounterError::NoCounterForEvent).
+///
+/// A guest to which counters are [lent](crate::CounterSession::lend) programs them as it likes.
+///
+/// ```
+/// use pmu_core::{CoreCounters, CounterUnit, EventEntry, EventTable, OnSharedCore, OpenedEvents};
+/// static CORE: CoreCounters = CoreCounters::new(); // one per core
+/// static EVENTS: [EventTable<[EventEntry; 8]>; 2] = [const { EventTable::new() }; 2];
+/// # let unit = CounterUnit::NONE;
+/// // 0xD0 to 0xD3: what `pmu_intel::SiblingErratum` says of the processor.
+/// let first = OnSharedCore::new(OpenedEvents::new(&unit, &EVENTS[0]), &CORE, false, 0xD0..=0xD3);
+/// let second = OnSharedCore::new(OpenedEvents::new(&unit, &EVENTS[1]), &CORE, true, 0xD0..=0xD3);
+/// # let _ = (first, second);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct OnSharedCore<'a, S> {
+    source: S,
+    thread: CoreThread<'a>,
+}
+
+impl<'a, S: EventSource> OnSharedCore<'a, S> {
+    /// Wraps the source of one of a core's logical processors: the `second`, or the first. `events` are the numbers of
+    /// the events that corrupt the other processor's counters. Both logical processors have the same `core` and
+    /// `events`.
+    pub const fn new(
+        source: S,
+        core: &'a CoreCounters,
+        second: bool,
+        events: RangeInclusive<u16>,
+    ) -> Self {
+        Self { source, thread: CoreThread::new(core, second, events) }
+    }
+}
+
+// SAFETY: unit and table are those of the source, by its promise.
+unsafe impl<S: EventSource> EventSource for OnSharedCore<'_, S> {
+    #[inline]
+    fn unit(&self) -> &CounterUnit {
+        self.source.unit()
+    }
+
+    #[inline]
+    fn row_select(&self, row: usize) -> Option<EventSelect> {
+        self.source.row_select(row)
+    }
+
+    fn row_event_bit(&self, row: usize) -> Option<u8> {
+        self.source.row_event_bit(row)
+    }
+
+    #[inline]
+    fn row_period(&self, row: usize) -> Option<u32> {
+        self.source.row_period(row)
+    }
+
+    fn table_id(&self) -> usize {
+        self.source.table_id()
+    }
+
+    #[inline]
+    fn opened(&self) -> &EventTable {
+        self.source.opened()
+    }
+
+    fn core_thread(&self) -> Option<CoreThread<'_>> {
+        Some(self.thread)
+    }
+}

@@ -1,0 +1,111 @@
+//! The counters of a core's two logical processors, where an event of one can corrupt the counters of the other.
+
+use core::ops::RangeInclusive;
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::{AcqRel, Acquire};
+
+use crate::counters::names::counter_id::{CounterSet, MAX_GENERAL};
+use crate::counters::registers::select::EventSelect;
+
+/// Memory that the two logical processors of a core share: which of their general counters are in use. 8 bytes per
+/// core.
+///
+/// [`OnSharedCore`](crate::OnSharedCore) gives this memory to the sessions of both processors.
+#[derive(Debug, Default)]
+pub struct CoreCounters {
+    in_use: AtomicU64,
+}
+
+impl CoreCounters {
+    /// Creates the memory of a core whose counters are not in use.
+    pub const fn new() -> Self {
+        Self { in_use: AtomicU64::new(0) }
+    }
+}
+
+/// One logical processor of a core, and the events that corrupt the counters of the other one.
+#[derive(Clone, Copy, Debug)]
+pub struct CoreThread<'a> {
+    core: &'a CoreCounters,
+    second: bool,
+    /// The first and the last event number.
+    events: [u16; 2],
+}
+
+/// General counters of a logical processor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct InUse {
+    /// Counters that are in use.
+    pub(crate) counters: u16,
+    /// Counters whose number the other logical processor may not use.
+    pub(crate) exclusive: u16,
+}
+
+impl InUse {
+    pub(crate) fn add(&mut self, counters: CounterSet, is_exclusive: bool) {
+        let bits = counters.bits() as u16;
+        self.counters |= bits;
+        self.exclusive |= if is_exclusive { bits } else { 0 };
+    }
+
+    const fn pack(self) -> u64 {
+        self.counters as u64 | (self.exclusive as u64) << MAX_GENERAL
+    }
+
+    const fn unpack(bits: u64) -> Self {
+        Self { counters: bits as u16, exclusive: (bits >> MAX_GENERAL) as u16 }
+    }
+}
+
+impl<'a> CoreThread<'a> {
+    /// Describes a logical processor of a core: the `second` one, or the first. `events` are the numbers of the events
+    /// that corrupt the counters of the other logical processor.
+    pub(crate) const fn new(
+        core: &'a CoreCounters,
+        second: bool,
+        events: RangeInclusive<u16>,
+    ) -> Self {
+        Self { core, second, events: [*events.start(), *events.end()] }
+    }
+
+    /// Returns whether the event of a select corrupts the other processor's counter of the same number.
+    pub(crate) fn corrupts(&self, select: EventSelect) -> bool {
+        let [first, last] = self.events;
+        (first..=last).contains(&select.event_number())
+    }
+
+    /// Returns the counters that the other logical processor uses.
+    pub(crate) fn others(&self) -> InUse {
+        InUse::unpack(self.core.in_use.load(Acquire) >> self.shift(!self.second))
+    }
+
+    /// Returns the counters that this logical processor uses.
+    pub(crate) fn own(&self) -> InUse {
+        InUse::unpack(self.core.in_use.load(Acquire) >> self.shift(self.second))
+    }
+
+    /// Declares the counters that this logical processor uses from now on, unless the other one's use forbids that.
+    pub(crate) fn claim(&self, wanted: InUse) -> bool {
+        let claimed = self.core.in_use.fetch_update(AcqRel, Acquire, |all| {
+            let others = InUse::unpack(all >> self.shift(!self.second));
+            let conflict = wanted.exclusive & others.counters | wanted.counters & others.exclusive;
+            (conflict == 0).then_some(self.with(all, wanted))
+        });
+        claimed.is_ok()
+    }
+
+    /// Declares that this logical processor uses no counters but these, which it has claimed.
+    pub(crate) fn keep(&self, used: InUse) {
+        let keep = |all| Some(self.with(all, used));
+        let _ = self.core.in_use.fetch_update(AcqRel, Acquire, keep);
+    }
+
+    const fn with(&self, all: u64, own: InUse) -> u64 {
+        let shift = self.shift(self.second);
+        all & !(0xFFFF_FFFF << shift) | own.pack() << shift
+    }
+
+    const fn shift(&self, second: bool) -> u32 {
+        if second { 32 } else { 0 }
+    }
+}

@@ -1,0 +1,119 @@
+//! The erratum of Sandy Bridge to Haswell by which memory events corrupt the counters of the other logical processor.
+
+use core::fmt;
+use core::ops::RangeInclusive;
+
+use pmu_core::{EventSelect, Snapshot};
+
+/// The erratum of Sandy Bridge to Haswell with hyper-threading: a retired memory event on a general counter can be lost,
+/// or can increment the counter of the same number of the core's other logical processor.
+///
+/// The kernel chooses one of these:
+/// - [`OnSharedCore`](pmu_core::OnSharedCore) as the source of its sessions: the sessions of both logical processors
+///   schedule such events exclusively.
+/// - [`check`](Self::check) before an event is opened: such events are refused.
+/// - Neither: counts of both logical processors can be wrong.
+///
+/// Where hyper-threading is off, the erratum has no effect. CPUID does not tell that, so the kernel asks only if a core
+/// has two logical processors that run.
+///
+/// Source: the specification updates of the second generation (BJ122), third generation (BV98) and fourth generation
+/// (HSD29) of Intel Core, "Performance Monitor Counters May Produce Incorrect Results"; Linux'
+/// `arch/x86/events/intel/core.c` (that whole events are exclusive, and which models are affected).
+///
+/// ```
+/// use pmu_core::{CoreCounters, CounterUnit, EventTable, OnSharedCore, OpenedEvents, Snapshot};
+/// use pmu_intel::SiblingErratum;
+/// /// Returns the source of a logical processor of an affected core, which is the core's `second`, or its first.
+/// fn source<'a>(
+///     unit: &'a CounterUnit,
+///     events: &'a EventTable,
+///     core: &'a CoreCounters,
+///     second: bool,
+/// ) -> OnSharedCore<'a, OpenedEvents<'a>> {
+///     OnSharedCore::new(OpenedEvents::new(unit, events), core, second, SiblingErratum::EVENTS)
+/// }
+/// # let _ = source;
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct SiblingErratum {
+    id: &'static str,
+}
+
+impl SiblingErratum {
+    /// The numbers of the affected events: `MEM_UOPS_RETIRED`, `MEM_LOAD_UOPS_RETIRED`, and the events of loads that hit
+    /// and missed the last-level cache, with any unit mask.
+    pub const EVENTS: RangeInclusive<u16> = 0xD0..=0xD3;
+
+    /// Returns the erratum if this processor's model has it.
+    pub fn detect(processor: &Snapshot) -> Option<Self> {
+        if processor.vendor() != *b"GenuineIntel" || processor.family() != 6 {
+            return None;
+        }
+        let id = match processor.model() {
+            // Sandy Bridge.
+            0x2A | 0x2D => "BJ122",
+            // Ivy Bridge.
+            0x3A | 0x3E => "BV98",
+            // Haswell.
+            0x3C | 0x3F | 0x45 | 0x46 => "HSD29",
+            _ => return None,
+        };
+        Some(Self { id })
+    }
+
+    /// Returns the erratum's number in the specification update.
+    pub const fn id(self) -> &'static str {
+        self.id
+    }
+
+    /// Checks that the event of a select leaves the other logical processor's counters alone, for a kernel that refuses
+    /// the other events.
+    ///
+    /// ```
+    /// use pmu_core::{CpuidDump, EventSelect, Snapshot};
+    /// use pmu_intel::SiblingErratum;
+    /// # let haswell = CpuidDump::parse(
+    /// #     "CPUID 00000000: 00000001-756E6547-6C65746E-49656E69\nCPUID 00000001: 000306C3-00000000-00000000-00000000",
+    /// # )?;
+    /// let erratum = SiblingErratum::detect(&Snapshot::capture(&haswell)).unwrap();
+    /// let loads = EventSelect::from_bits(0x81D0); // MEM_UOPS_RETIRED.ALL_LOADS
+    /// let refused = erratum.check(loads).unwrap_err();
+    /// assert!(refused.to_string().contains("HSD29"));
+    /// assert_eq!(erratum.check(EventSelect::from_bits(0x00C0)), Ok(()));
+    /// # Ok::<(), pmu_core::DumpError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CorruptsSibling`]: the event is one of [`EVENTS`](Self::EVENTS).
+    pub fn check(self, select: EventSelect) -> Result<(), CorruptsSibling> {
+        let event = select.event_number();
+        if Self::EVENTS.contains(&event) {
+            return Err(CorruptsSibling { event, erratum: self.id });
+        }
+        Ok(())
+    }
+}
+
+/// Refusal of an event that corrupts the counters of the core's other logical processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct CorruptsSibling {
+    /// The event number.
+    pub event: u16,
+    /// The erratum's number in the specification update.
+    pub erratum: &'static str,
+}
+
+impl fmt::Display for CorruptsSibling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { event, erratum } = self;
+        write!(
+            f,
+            "event {event:#X} corrupts the counters of the other logical processor (erratum {erratum})"
+        )
+    }
+}
+
+impl core::error::Error for CorruptsSibling {}
