@@ -10,6 +10,7 @@ pub(crate) mod information;
 pub(crate) mod interface;
 pub(crate) mod overflow;
 pub(crate) mod session;
+pub(crate) mod session_platform;
 pub(crate) mod source;
 pub(crate) mod source_index;
 pub(crate) mod source_interface;

@@ -5,8 +5,8 @@ use core::ops::RangeInclusive;
 
 use pmu_core::{EventSelect, Snapshot};
 
-/// The erratum of Sandy Bridge to Haswell with hyper-threading: a retired memory event on a general counter can be lost,
-/// or can increment the counter of the same number of the core's other logical processor.
+/// The erratum of Sandy Bridge to Haswell by which, with hyper-threading, a retired memory event can be lost, or can
+/// increment the general counter of the same number of the core's other logical processor.
 ///
 /// The kernel chooses one of these:
 /// - [`OnSharedCore`](pmu_core::OnSharedCore) as the source of its sessions: the sessions of both logical processors
@@ -42,8 +42,8 @@ pub struct SiblingErratum {
 }
 
 impl SiblingErratum {
-    /// The numbers of the affected events: `MEM_UOPS_RETIRED`, `MEM_LOAD_UOPS_RETIRED`, and the events of loads that hit
-    /// and missed the last-level cache, with any unit mask.
+    /// The numbers of the affected events, with any unit mask: `MEM_UOPS_RETIRED`, `MEM_LOAD_UOPS_RETIRED`, and the
+    /// events of loads that hit or missed the last-level cache.
     pub const EVENTS: RangeInclusive<u16> = 0xD0..=0xD3;
 
     /// Returns the erratum if this processor's model has it.
@@ -75,7 +75,8 @@ impl SiblingErratum {
     /// use pmu_core::{CpuidDump, EventSelect, Snapshot};
     /// use pmu_intel::SiblingErratum;
     /// # let haswell = CpuidDump::parse(
-    /// #     "CPUID 00000000: 00000001-756E6547-6C65746E-49656E69\nCPUID 00000001: 000306C3-00000000-00000000-00000000",
+    /// #     "CPUID 00000000: 00000001-756E6547-6C65746E-49656E69
+    /// #      CPUID 00000001: 000306C3-00000000-00000000-00000000",
     /// # )?;
     /// let erratum = SiblingErratum::detect(&Snapshot::capture(&haswell)).unwrap();
     /// let loads = EventSelect::from_bits(0x81D0); // MEM_UOPS_RETIRED.ALL_LOADS

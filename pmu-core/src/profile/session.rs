@@ -19,6 +19,7 @@ use crate::profile::declared::declared_information;
 use crate::profile::error::InterfaceError;
 use crate::profile::information::{Availability, SourceInformation};
 use crate::profile::overflow::Overflow;
+use crate::profile::session_platform::SessionPlatform;
 use crate::profile::source::KProfileSource;
 use crate::profile::source_interface::SourceInterface;
 use crate::snapshot::Snapshot;
@@ -40,25 +41,6 @@ use crate::snapshot::Snapshot;
 #[derive(Debug)]
 pub struct Session<'a, I, M, P> {
     counters: CounterSession<'a, I, M, SessionPlatform<P>>,
-}
-
-/// The embedder's platform together with the state of the profile timer.
-#[derive(Debug)]
-pub struct SessionPlatform<P> {
-    platform: P,
-    /// Sources can be started: the embedder has provided the memory, and the session is open.
-    usable: bool,
-    running: bool,
-}
-
-impl<P: Platform> Platform for SessionPlatform<P> {
-    fn unmask_performance_interrupt(&self) {
-        self.platform.unmask_performance_interrupt();
-    }
-
-    fn mask_performance_interrupt(&self) {
-        self.platform.mask_performance_interrupt();
-    }
 }
 
 impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {

@@ -1,4 +1,5 @@
-//! Events without `exclude_guest` while counters are lent: they stand still, and `enabled` goes on if the kernel says so.
+//! Events without `exclude_guest` while counters are lent: no event is counted, and `enabled` goes on if the kernel
+//! chooses.
 
 use pmu_core::{CounterSet, Event, EventCount, EventId};
 use pmu_tests::opened::operations::general;
