@@ -63,4 +63,5 @@ fn a_virtual_pmu_has_a_defmt_format() {
     fn has<T: defmt::Format>() {}
     has::<VirtualPmu>();
     has::<VirtualPmu<EventFilter<4>>>();
+    has::<VirtualBranches>();
 }

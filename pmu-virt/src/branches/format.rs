@@ -5,6 +5,7 @@ use crate::branches::fed::{FedBranch, FedBranchKind, FedPath, FedTransaction};
 
 /// Words of a record: FROM, TO and INFO. A format without INFO has 0 there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub(crate) struct Record {
     pub(crate) from: u64,
     pub(crate) to: u64,

@@ -34,6 +34,7 @@ use crate::configuration::any_vendor::Configuration;
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct VirtualBranches {
     pub(crate) configuration: BranchConfiguration,
     /// Version of Intel's PMU; 0 on AMD.

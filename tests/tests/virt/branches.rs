@@ -189,7 +189,7 @@ fn each_format_has_the_words_of_the_manual() {
         mispredicted: true,
         cycles: Some(0x12),
         transaction: FedTransaction::Inside,
-        counts: [1, 0, 7, 2],
+        counts: [1, 0, 6, 2],
         ..FedBranch::new(
             kernel,
             0xFFFF_FFFF_8200_0000,
@@ -529,6 +529,24 @@ fn erroneous_records_and_lost_ones_are_those_of_the_platform() {
         assert_eq!(kept, deviation.is_none());
         assert_eq!(mock.read(msr(0xC000_010F)), Ok(1 << 6));
     }
+}
+
+/// A PMU alone has a bit of version 4 for records that it lacks, and a guest may set it; beside records the bit is theirs.
+#[test]
+fn the_bit_of_frozen_records_is_the_records_own() {
+    let mut pmu = VirtualPmu::new(intel(4), FedEvents::NONE).unwrap();
+    assert_eq!(pmu.write(0x391, 1 << 58 | 1).answer, Write::Done);
+    assert_eq!(pmu.read(0x38E), Read::Value(1 << 58 | 1));
+    let mut records =
+        VirtualBranches::new(&intel(4), BranchConfiguration::Legacy { format: 5 }).unwrap();
+    assert_eq!(pmu.read_beside(&records, 0x38E), Read::Value(1));
+    let written = pmu.write_beside(&mut records, 0x391, 1 << 58 | 2);
+    assert_eq!((written.answer, written.illegal), (Write::Done, 0));
+    assert_eq!(pmu.read_beside(&records, 0x38E), Read::Value(1 << 58 | 3));
+    // A write that the PMU refuses changes nothing of the records.
+    let refused = pmu.write_beside(&mut records, 0x390, 1 << 58 | 1 << 50);
+    assert_eq!(refused.answer, Write::GeneralProtection);
+    assert_eq!(pmu.read_beside(&records, 0x38E), Read::Value(1 << 58 | 3));
 }
 
 /// A guest on real counters has no branch records: they are the host's, and not switched.

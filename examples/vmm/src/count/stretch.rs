@@ -14,7 +14,7 @@ use crate::guest::{self, Guest};
 /// Most instructions of a stretch, per record: a guest may have few branches, or filter most of them.
 const STEPS_PER_RECORD: u32 = 64;
 /// Interval of looks at a guest that has left the privilege of the stretch.
-const AWAY: Duration = Duration::from_micros(200);
+const AWAY: Duration = Duration::from_millis(1);
 
 /// Steps before an interrupt.
 pub(crate) struct Stretch {
