@@ -3,8 +3,8 @@
 use core::cell::{Cell, RefCell};
 
 use pmu::core::{
-    CounterError, EventCount, EventId, EventStatus, EventTable, GroupError, RemoteCount,
-    SavedEvent, ThreadEvent, guest_control, remote_count,
+    CounterError, CounterSet, EventCount, EventId, EventStatus, EventTable, GroupError,
+    RemoteCount, SavedEvent, ThreadEvent, guest_control, remote_count,
 };
 use pmu::perf::{AttrFlags, PerfEventAttr};
 use pmu::user::UserClock;
@@ -366,13 +366,18 @@ impl Perf {
 
     /// Lends a processor's counters to a guest that has them for its own. `estimates`: the window is time in which
     /// events without `exclude_guest` were enabled.
-    pub(crate) fn lend(&mut self, cpu: usize, estimates: bool, run: impl FnOnce(&Mock<'_>)) {
+    pub(crate) fn lend(
+        &mut self,
+        cpu: usize,
+        estimates: bool,
+        run: impl FnOnce(&Mock<'_>, CounterSet),
+    ) {
         let (shared, now) = (self.shared, self.now());
         let Cpu { session, per, mock, .. } = self.cpus[cpu].as_mut().unwrap();
         let report = |overflow| per.overflowed(mock, overflow);
         let mut window = session.lend(now, report).unwrap();
         window.lent().set_programmed(true);
-        run(mock);
+        run(mock, window.lent().counters());
         if estimates {
             window.count_as_enabled(shared.now());
         }

@@ -4,7 +4,7 @@ use core::cell::{Cell, RefCell};
 
 use pmu::Watchdog;
 use pmu::core::{
-    Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry,
+    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry,
     EventId, EventOverflow, EventTable, GroupId, MAX_COUNTERS, OpenedEvents, sample_read, service,
     user_view,
 };
@@ -49,6 +49,8 @@ pub(crate) struct PerProcessor {
     pub(crate) here: RefCell<Vec<(usize, EventId)>>,
     /// Interrupts that no handler claimed.
     pub(crate) unknown: Cell<u32>,
+    /// The next interrupt may be one that was claimed before.
+    swallows: Cell<bool>,
 }
 
 impl PerProcessor {
@@ -59,12 +61,14 @@ impl PerProcessor {
     /// Handles the performance interrupt.
     fn interrupt(&self, mock: &Mock<'_>) {
         let report = |overflow| self.overflowed(mock, overflow);
-        match service(&self.source(), mock, mock, &self.memory, report) {
-            Ok(serviced) if serviced.claim == Claim::NotOurs && !serviced.lent => {
-                self.unknown.set(self.unknown.get() + 1);
-            }
-            // A register that faulted is the next operation's to tell.
-            _ => {}
+        // A register that faulted is the next operation's to tell.
+        let serviced = service(&self.source(), mock, mock, &self.memory, report);
+        let claims = serviced.map_or(1, |serviced| serviced.claim.interrupts());
+        // After a claim of several interrupts, the next one that nothing claims is one of them.
+        if claims == 0 && !self.swallows.take() {
+            self.unknown.set(self.unknown.get() + 1);
+        } else if claims > 1 {
+            self.swallows.set(true);
         }
         self.publish(|id, now| user_view(&self.source(), mock, &self.memory, id, now));
     }
@@ -125,6 +129,7 @@ impl Cpu {
             stuck: Cell::new(0),
             here: RefCell::default(),
             unknown: Cell::new(0),
+            swallows: Cell::new(false),
         }));
         mock.on_interrupt(Box::leak(Box::new(|mock: &Mock<'_>| per.interrupt(mock))));
         Self::online(per, mock, processor)
@@ -141,7 +146,9 @@ impl Cpu {
         let mut session =
             CounterSession::take(source, &unit, all, mock, mock, &per.memory).unwrap();
         if processor.freezing {
-            session.freeze_on_interrupt().unwrap();
+            // Some hypervisors ignore the request; the counters are stopped by the driver then.
+            let freezes = session.freeze_on_interrupt();
+            assert!(matches!(freezes, Ok(()) | Err(CounterError::FreezeUnsupported)));
         }
         // Ten seconds of a very slow core.
         let event = Watchdog::event(&unit, 1_000, 10).unwrap();
