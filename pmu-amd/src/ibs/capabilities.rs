@@ -1,4 +1,4 @@
-//! What a processor's instruction-based sampling can do.
+//! Capabilities of a processor's instruction-based sampling.
 
 use pmu_core::Snapshot;
 
@@ -11,7 +11,7 @@ pub struct IbsCapabilities(u32);
 /// The leaf is valid.
 const VALID: u32 = 1 << 0;
 
-/// What processors of family 10h have whose leaf is not valid: fetch and op sampling.
+/// Capabilities of a processor of family 10h whose leaf is not valid: fetch and op sampling.
 const FAMILY_10H: u32 = 0b111;
 
 impl IbsCapabilities {
@@ -22,7 +22,9 @@ impl IbsCapabilities {
     /// use pmu_amd::ibs::IbsCapabilities;
     /// # use pmu_core::{CpuidDump, Snapshot};
     /// let dump = CpuidDump::parse(
-    ///     "   0x80000000 0x00: eax=0x8000001b ebx=0x68747541 ecx=0x444d4163 edx=0x69746e65
+    ///     "   0x00000000 0x00: eax=0x00000001 ebx=0x68747541 ecx=0x444d4163 edx=0x69746e65
+    ///         0x00000001 0x00: eax=0x00a20f12 ebx=0x00000000 ecx=0x00000000 edx=0x00000000
+    ///         0x80000000 0x00: eax=0x8000001b ebx=0x68747541 ecx=0x444d4163 edx=0x69746e65
     ///         0x80000001 0x00: eax=0x00000000 ebx=0x00000000 ecx=0x00000400 edx=0x00000000
     ///         0x8000001b 0x00: eax=0x000003ff ebx=0x00000000 ecx=0x00000000 edx=0x00000000",
     /// )?;

@@ -1,4 +1,4 @@
-//! What single families of processors do otherwise.
+//! Deviations of single families of processors.
 
 use pmu_core::Snapshot;
 

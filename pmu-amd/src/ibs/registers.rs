@@ -244,8 +244,8 @@ pub struct IbsOpCtl2 {
     __: u64,
 }
 
-/// `IBS_FETCH_CTL2`: disable bit and filters of fetch sampling. The two filters by bit 63 are in the other order than in
-/// [`IbsOpCtl2`].
+/// `IBS_FETCH_CTL2`: disable bit and filters of fetch sampling. The two filters by bit 63 are in another order
+/// than in [`IbsOpCtl2`].
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct IbsFetchCtl2 {

@@ -1,4 +1,4 @@
-//! What is sampled, and how often.
+//! Requests: the samples, their period and their filters.
 
 use core::fmt;
 
@@ -7,7 +7,7 @@ use crate::ibs::erratum::IbsErratum;
 use crate::ibs::registers::{IbsFetchCtl, IbsFetchCtl2, IbsOpCtl, IbsOpCtl2};
 use crate::ibs::unit::{IbsKind, IbsUnit};
 
-/// What is sampled, how often, and which samples are left out.
+/// A request for samples: fetches or ops, their period, and their filters.
 ///
 /// A new request samples user mode and the kernel. [`IbsUnit::check`] says whether a processor can do what is asked.
 ///
@@ -117,7 +117,7 @@ impl IbsSampling {
     }
 }
 
-/// What a processor's sampling unit cannot do.
+/// Reason why a processor's sampling unit refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum IbsSamplingError {

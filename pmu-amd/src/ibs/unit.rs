@@ -9,7 +9,7 @@ use crate::ibs::registers::{
     IbsOpCtl2,
 };
 
-/// What a unit samples.
+/// Kind of a unit's samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum IbsKind {
