@@ -5,8 +5,10 @@
 pub(crate) mod capabilities;
 pub(crate) mod control;
 pub(crate) mod erratum;
+pub(crate) mod error;
 pub(crate) mod fetch;
 pub(crate) mod interrupt;
+pub(crate) mod lend;
 pub(crate) mod memory;
 pub(crate) mod op;
 pub(crate) mod record;
@@ -17,11 +19,13 @@ pub(crate) mod unit;
 
 pub use capabilities::IbsCapabilities;
 pub use erratum::{IbsErrata, IbsErratum};
+pub use error::IbsError;
 pub use fetch::IbsFetchRecord;
 pub use interrupt::Ibs;
+pub use lend::LentIbs;
 pub use memory::IbsMemory;
 pub use op::IbsOpRecord;
 pub use record::IbsRecord;
-pub use sampler::{IbsError, IbsSampler};
+pub use sampler::IbsSampler;
 pub use sampling::{IbsSampling, IbsSamplingError};
 pub use unit::{IbsKind, IbsUnit};

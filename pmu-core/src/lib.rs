@@ -93,7 +93,7 @@ pub use msr::native::NativeMsr;
 #[cfg(all(feature = "native", target_arch = "x86_64"))]
 pub use msr::native::{FaultFixup, FixupMsr};
 pub use msr::update::MsrUpdate;
-pub use platform::{Platform, TimerUnavailable};
+pub use platform::{ExtendedEntryError, Platform, TimerUnavailable};
 pub use precise::access::{AccessType, DataAccess, DataSource, LineState};
 pub use precise::branch::BranchOutcome;
 pub use precise::fetch::InstructionFetch;

@@ -44,6 +44,20 @@ pub trait Platform {
     /// `service` can neither read nor clear the overflow status, because the interrupt could then repeat forever.
     fn mask_performance_interrupt(&self);
 
+    /// Lets an extended entry of AMD's local vector table deliver interrupts with the performance interrupt's vector or
+    /// delivery mode. The entry at offset 0x500 + 16·`entry` of the local APIC belongs to all hardware to which
+    /// firmware assigned this number, such as instruction-based sampling. So the entry is not masked again (AMD APM
+    /// vol. 2, "Extended Interrupts"). Called in task context.
+    ///
+    /// The default implementation, which is for a platform without extended entries, returns an error.
+    ///
+    /// # Errors
+    /// The entry does not exist, or another user's interrupt comes through the entry: nothing was changed.
+    fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), ExtendedEntryError> {
+        let _ = entry;
+        Err(ExtendedEntryError::NotAvailable)
+    }
+
     /// Starts the interrupts of this processor's profile timer, or changes their interval. The default implementation,
     /// which is for a platform without a profile timer, returns an error.
     fn start_profile_timer(&self, interval: Interval) -> Result<(), TimerUnavailable> {
@@ -61,6 +75,9 @@ impl<P: Platform + ?Sized> Platform for &P {
     }
     fn mask_performance_interrupt(&self) {
         (**self).mask_performance_interrupt();
+    }
+    fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), ExtendedEntryError> {
+        (**self).unmask_extended_interrupt(entry)
     }
     fn start_profile_timer(&self, interval: Interval) -> Result<(), TimerUnavailable> {
         (**self).start_profile_timer(interval)
@@ -82,3 +99,29 @@ impl fmt::Display for TimerUnavailable {
 }
 
 impl core::error::Error for TimerUnavailable {}
+
+/// Reason why an extended entry of the local vector table cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum ExtendedEntryError {
+    /// The platform, or its local APIC, has no entry with this number.
+    NotAvailable,
+    /// The entry delivers another user's interrupt. The value is the entry's.
+    InUse(u32),
+}
+
+impl fmt::Display for ExtendedEntryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotAvailable => {
+                f.write_str("the extended entry of the local APIC is unavailable")
+            }
+            Self::InUse(value) => {
+                write!(f, "the extended entry of the local APIC is in use, with value {value:#X}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for ExtendedEntryError {}

@@ -13,6 +13,7 @@ mod interrupts;
 mod machine;
 mod plan;
 mod processor;
+mod sampling;
 mod time;
 mod trace;
 

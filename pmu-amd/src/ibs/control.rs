@@ -65,24 +65,39 @@ impl IbsUnit {
     /// Without a second control register, the enable bit shares its register with the valid bit: a sample that comes
     /// between the read and the write keeps its registers, but loses its valid bit.
     pub(crate) fn disable<M: MsrBackend>(&self, msr: &M) -> Result<u64, MsrFault> {
-        let enable = self.registers().enable;
         if self.capabilities().control2() {
             msr.wrmsr_retrying(self.control2(), self.registers().disable)?;
             return self.read_control(msr);
         }
         let found = self.read_control(msr)?;
-        let mut stopped = found;
-        if self.has(IbsErratum::PeriodBeforeStop) && self.kind() == IbsKind::Op {
-            stopped &= !PERIOD;
-            msr.wrmsr_retrying(self.control(), stopped)?;
-        }
-        msr.wrmsr_retrying(self.control(), stopped & !enable)?;
+        self.write_stopped(msr, found, found & !self.registers().enable)?;
         Ok(found)
     }
 
-    /// Leaves the unit stopped and without a sample.
-    pub(crate) fn clear<M: MsrBackend>(&self, msr: &M) -> Result<(), MsrFault> {
-        msr.wrmsr_retrying(self.control(), 0)
+    /// Leaves the unit stopped and without a sample. `found` is the control register's value before.
+    pub(crate) fn clear<M: MsrBackend>(&self, msr: &M, found: u64) -> Result<(), MsrFault> {
+        self.write_stopped(msr, found & !self.registers().valid, 0)
+    }
+
+    /// Writes a value of the control register that disables the unit, in place of `found`.
+    fn write_stopped<M: MsrBackend>(
+        &self,
+        msr: &M,
+        found: u64,
+        value: u64,
+    ) -> Result<(), MsrFault> {
+        let enabled = found & self.registers().enable != 0;
+        if self.has(IbsErratum::PeriodBeforeStop) && enabled {
+            msr.wrmsr_retrying(self.control(), found & !self.registers().period)?;
+        }
+        msr.wrmsr_retrying(self.control(), value & !self.registers().period)
+    }
+
+    /// Returns whether the unit may still run, by the control register's value. A second control register stops the
+    /// unit without a trace in the first, and without a change of the valid bit.
+    pub(crate) fn may_run(&self, control: u64) -> bool {
+        let registers = self.registers();
+        control & registers.enable != 0 && control & registers.period != 0
     }
 
     fn control(&self) -> MsrAddress {
@@ -95,5 +110,3 @@ impl IbsUnit {
         unsafe { MsrAddress::new(self.registers().control2) }
     }
 }
-
-const PERIOD: u64 = IbsOpCtl::new().with_max_count(u16::MAX).with_max_count_high(0x7F).into_bits();

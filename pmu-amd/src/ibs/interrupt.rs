@@ -2,7 +2,7 @@
 
 use pmu_core::{Facility, Interrupted, MsrBackend, MsrFault};
 
-use crate::ibs::memory::IbsMemory;
+use crate::ibs::memory::{IbsMemory, IbsState};
 use crate::ibs::record::IbsRecord;
 use crate::ibs::unit::IbsUnit;
 
@@ -53,26 +53,69 @@ impl<F: FnMut(&IbsRecord)> Facility for Ibs<'_, F> {
     const ALONE: bool = true;
 
     fn collect<M: MsrBackend>(&mut self, msr: &M, _: Interrupted<'_>) -> Result<u32, MsrFault> {
-        if !self.memory.is_watched() {
+        let state = self.memory.state();
+        if !state.is_watched() {
             return Ok(0);
         }
         let control = self.unit.read_control(msr)?;
-        if !self.unit.is_valid(control) {
-            let late = self.memory.take_late();
-            if late && !self.memory.is_sampling() && !self.unit.capabilities().control2() {
-                // If there is a sample, the stop overwrote its valid bit.
-                self.report(msr, None)?;
-            }
-            return Ok(u32::from(late));
+        if self.unit.is_valid(control) {
+            self.collect_sample(msr, state, control)
+        } else {
+            self.collect_late(msr, state, control)
         }
-        let reported = self.report(msr, Some(control));
-        let next = if self.memory.is_sampling() {
+    }
+}
+
+impl<F: FnMut(&IbsRecord)> Ibs<'_, F> {
+    /// Reports the sample, and lets the unit sample again, unless it is stopped.
+    fn collect_sample<M: MsrBackend>(
+        &mut self,
+        msr: &M,
+        state: IbsState,
+        control: u64,
+    ) -> Result<u32, MsrFault> {
+        let waited = state.is_waiting();
+        let reported = if waited { Ok(()) } else { self.report(msr, Some(control)) };
+        let next = if state.is_sampling() {
             self.unit.enable(msr, self.memory.values(), control)
         } else {
-            self.memory.take_late();
-            self.unit.clear(msr)
+            self.unit.clear(msr, control)
         };
+        self.memory.served(next.is_ok());
         reported.and(next)?;
-        Ok(1)
+        Ok(u32::from(!waited || state.is_late()))
+    }
+
+    /// Reports the sample of a stopped unit whose interrupt has not come, and clears the sample.
+    pub(crate) fn take_pending<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        if !self.memory.state().is_late() {
+            return Ok(());
+        }
+        let control = self.unit.read_control(msr)?;
+        if !self.unit.is_valid(control) || !self.memory.begin_report() {
+            return Ok(());
+        }
+        let reported = self.report(msr, Some(control));
+        let cleared = self.unit.clear(msr, control);
+        self.memory.end_report();
+        reported.and(cleared)
+    }
+
+    /// Claims one interrupt after a stop, and reports its sample, if the stop overwrote the valid bit of one.
+    fn collect_late<M: MsrBackend>(
+        &mut self,
+        msr: &M,
+        state: IbsState,
+        control: u64,
+    ) -> Result<u32, MsrFault> {
+        if state.is_stopping() && self.unit.may_run(control) {
+            // The stop has not reached the unit: the interrupt is another one's, and the unit's may follow.
+            return Ok(0);
+        }
+        let late = self.memory.take_late();
+        if late && !state.is_sampling() && !self.unit.capabilities().control2() {
+            self.report(msr, None)?;
+        }
+        Ok(u32::from(late))
     }
 }

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::ibs::sampling::{ControlValues, IbsSampling};
 
-/// Memory for one sampling unit of one processor: 64 bytes.
+/// Memory for one sampling unit of one processor: 56 bytes.
 ///
 /// The embedder lends the memory to an [`IbsSampler`](crate::ibs::IbsSampler). The interrupt path
 /// ([`Ibs`](crate::ibs::Ibs)) needs the memory, but not the sampler. The memory records whether a sampler has taken it,
@@ -30,12 +30,18 @@ pub struct IbsMemory {
     wanted: AtomicU8,
 }
 
-/// Bits of `state`.
+/// Bits of `state`. `SAMPLING` and `STOPPING` exclude each other.
 const TAKEN: u8 = 1 << 0;
 const SAMPLING: u8 = 1 << 1;
 
-/// The unit was stopped, and the interrupt of an earlier sample may still come.
-const LATE: u8 = 1 << 2;
+/// A task stops the unit. An interrupt of the last sample clears the bit.
+const STOPPING: u8 = 1 << 2;
+
+/// The unit is stopped, and the interrupt of its last sample may still come.
+const LATE: u8 = 1 << 3;
+
+/// The last sample was reported, but its valid bit could not be cleared: the unit waits.
+const WAITING: u8 = 1 << 4;
 
 /// Bits of `wanted`.
 const USER: u8 = 1 << 0;
@@ -87,8 +93,8 @@ impl IbsMemory {
         self.state.fetch_and(LATE, Ordering::Release);
     }
 
-    /// Lets interrupts find the unit sampling with these values.
-    pub(crate) fn publish(&self, sampling: &IbsSampling, values: ControlValues) {
+    /// Lets interrupts find the unit sampling with these values. Returns whether a late interrupt is still expected.
+    pub(crate) fn publish(&self, sampling: &IbsSampling, values: ControlValues) -> bool {
         let of = |bit: u8, set: bool| if set { bit } else { 0 };
         let wanted = of(USER, sampling.user())
             | of(KERNEL, sampling.kernel())
@@ -97,7 +103,51 @@ impl IbsMemory {
         self.latency.store(u32::from(sampling.load_latency()), Ordering::Relaxed);
         self.control.store(values.control, Ordering::Relaxed);
         self.control2.store(values.control2, Ordering::Relaxed);
-        self.state.fetch_or(SAMPLING, Ordering::Release);
+        self.publish_again()
+    }
+
+    /// Lets interrupts find the unit sampling with the values of before. Returns whether a late interrupt is still
+    /// expected.
+    pub(crate) fn publish_again(&self) -> bool {
+        let change = |state| Some(state & !(STOPPING | WAITING) | SAMPLING);
+        self.change(change).is_late()
+    }
+
+    /// Ends sampling before the unit was enabled.
+    pub(crate) fn withdraw(&self) {
+        self.state.fetch_and(!(SAMPLING | WAITING), Ordering::Release);
+    }
+
+    /// Begins to stop the unit. An interrupt from here on leaves the unit stopped.
+    pub(crate) fn begin_stop(&self) {
+        self.change(|state| (state & SAMPLING != 0).then_some(state & !SAMPLING | STOPPING));
+    }
+
+    /// Ends the stop. Returns whether an interrupt has served the unit since the stop began; otherwise, expects a late
+    /// interrupt.
+    pub(crate) fn end_stop(&self) -> bool {
+        let change = |state: u8| {
+            let late = if state & (STOPPING | WAITING) == STOPPING { LATE } else { 0 };
+            Some(state & !(STOPPING | WAITING) | late)
+        };
+        let state = self.change(change);
+        state.0 & WAITING != 0 || state.0 & STOPPING == 0
+    }
+
+    /// Notes that a sample was served: no late interrupt is expected any more. `cleared`: its valid bit was cleared.
+    pub(crate) fn served(&self, cleared: bool) {
+        let waiting = if cleared { 0 } else { WAITING };
+        self.change(|state| Some(state & !(LATE | STOPPING | WAITING) | waiting));
+    }
+
+    /// Lets a task report the sample whose interrupt is late; `false` if its interrupt has come.
+    pub(crate) fn begin_report(&self) -> bool {
+        self.change(|state| (state & LATE != 0).then_some(state | WAITING)).is_late()
+    }
+
+    /// Ends the report of a task. The interrupt may still come.
+    pub(crate) fn end_report(&self) {
+        self.state.fetch_and(!WAITING, Ordering::Relaxed);
     }
 
     /// Expects a late interrupt.
@@ -105,35 +155,22 @@ impl IbsMemory {
         self.state.fetch_or(LATE, Ordering::Relaxed);
     }
 
-    /// Ends sampling, if the unit samples: an interrupt that still comes is a late one.
-    pub(crate) fn end(&self) {
-        if self.is_sampling() {
-            self.state.store(TAKEN | LATE, Ordering::Release);
-        }
-    }
-
-    /// Ends sampling before the unit was enabled.
-    pub(crate) fn withdraw(&self) {
-        self.state.fetch_and(!SAMPLING, Ordering::Release);
-    }
-
-    pub(crate) fn is_sampling(&self) -> bool {
-        self.state.load(Ordering::Acquire) & SAMPLING != 0
-    }
-
-    /// Returns whether a late interrupt was expected, and expects none any more.
+    /// Returns whether a late interrupt was expected, and expects none any more. An interrupt while the unit is being
+    /// stopped is a late one.
     pub(crate) fn take_late(&self) -> bool {
-        self.state.fetch_and(!LATE, Ordering::Relaxed) & LATE != 0
+        self.change(|state| Some(state & !(LATE | STOPPING))).0 & (LATE | STOPPING) != 0
     }
 
-    /// Returns whether a late interrupt is expected.
-    pub(crate) fn is_late(&self) -> bool {
-        self.state.load(Ordering::Acquire) & LATE != 0
+    /// Returns the state of the unit.
+    pub(crate) fn state(&self) -> IbsState {
+        IbsState(self.state.load(Ordering::Acquire))
     }
 
-    /// Returns whether an interrupt has to look at the unit.
-    pub(crate) fn is_watched(&self) -> bool {
-        self.state.load(Ordering::Acquire) & (SAMPLING | LATE) != 0
+    /// Changes the state, unless `change` returns `None`. Returns the state before.
+    fn change(&self, change: impl FnMut(u8) -> Option<u8>) -> IbsState {
+        // The other side interrupts this one, so the loop ends after as many turns as there are interrupts.
+        let before = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
+        IbsState(before.unwrap_or_else(|state| state))
     }
 
     pub(crate) fn values(&self) -> ControlValues {
@@ -182,8 +219,41 @@ impl IbsMemory {
     }
 }
 
+/// State of a unit, as its task and its interrupt know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IbsState(u8);
+
+impl IbsState {
+    /// The unit samples, or waits to be enabled again.
+    pub(crate) const fn is_sampling(self) -> bool {
+        self.0 & SAMPLING != 0
+    }
+
+    /// A task stops the unit, and no interrupt has served it since.
+    pub(crate) const fn is_stopping(self) -> bool {
+        self.0 & STOPPING != 0
+    }
+
+    /// A late interrupt is expected.
+    pub(crate) const fn is_late(self) -> bool {
+        self.0 & LATE != 0
+    }
+
+    /// The sample in the unit's registers was reported already.
+    pub(crate) const fn is_waiting(self) -> bool {
+        self.0 & WAITING != 0
+    }
+
+    /// An interrupt has to look at the unit.
+    pub(crate) const fn is_watched(self) -> bool {
+        self.0 & (SAMPLING | STOPPING | LATE) != 0
+    }
+}
+
 impl Default for IbsMemory {
     fn default() -> Self {
         Self::new()
     }
 }
+
+const _: () = assert!(size_of::<IbsMemory>() == 56);

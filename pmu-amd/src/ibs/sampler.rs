@@ -1,96 +1,114 @@
-//! The task side: one unit of one processor, taken, started and stopped.
+//! The sampler: operations of a task on one unit of one processor.
+//!
+//! The interrupt may come between any two accesses, and looks at the memory's state first. So the state says that the
+//! unit samples before the unit is enabled, and that the unit is being stopped before it is disabled.
 
-use core::fmt;
+use core::marker::PhantomData;
 
-use pmu_core::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
+use pmu_core::{MsrAccess, MsrAddress, MsrBackend, MsrFault, Platform};
 
+use crate::ibs::error::IbsError;
+use crate::ibs::interrupt::Ibs;
 use crate::ibs::memory::IbsMemory;
 use crate::ibs::record::IbsRecord;
 use crate::ibs::registers::{IBS_CTL, IbsCtl};
-use crate::ibs::sampling::{IbsSampling, IbsSamplingError};
+use crate::ibs::sampling::IbsSampling;
 use crate::ibs::unit::IbsUnit;
 
-/// One sampling unit of the processor that executes the calls.
+/// The control handle of one sampling unit of a processor: starts and stops the sampling.
 ///
-/// The samples are reported by the interrupt path, [`Ibs`](crate::ibs::Ibs). The kernel lets the extended entry
-/// [`lvt_entry`](Self::lvt_entry) of the local vector table deliver an NMI, or the vector of the counters' interrupt,
-/// before it starts the unit.
+/// The facility [`Ibs`] reports the samples in the unit's interrupt. A unit needs no counter: it interrupts through an
+/// extended entry of the local vector table, which `take` [unmasks](Platform::unmask_extended_interrupt).
+///
+/// The sampler cannot move to another thread. Before dropping the sampler, call [`shut_down`](Self::shut_down) on its
+/// processor. Dropping the sampler accesses no register, so the unit samples on, and the memory stays in use.
+///
+/// One op in 400,000, by its exact address:
+///
+/// ```
+/// use pmu_amd::ibs::{Ibs, IbsError, IbsMemory, IbsRecord, IbsSampler, IbsSampling, IbsUnit};
+/// use pmu_core::{Claim, CounterMemory, EventSource, MsrBackend, Platform, service_with};
+/// static OPS: IbsMemory = IbsMemory::new(); // one per processor
+///
+/// fn begin<M: MsrBackend>(
+///     unit: IbsUnit,
+///     msr: M,
+///     platform: &impl Platform,
+/// ) -> Result<IbsSampler<'static, M>, IbsError> {
+///     let mut ops = IbsSampler::take(unit, msr, platform, &OPS)?;
+///     ops.start(&IbsSampling::ops(400_000))?;
+///     Ok(ops)
+/// }
+///
+/// /// The kernel's handler of NMIs. The processor's counters need not be taken.
+/// fn handler<S: EventSource, M: MsrBackend, P: Platform>(
+///     (source, msr, platform, counters): (&S, &M, &P, &CounterMemory),
+///     unit: &IbsUnit,
+///     mut push: impl FnMut(u64),
+/// ) -> Claim {
+///     let ops = Ibs::new(unit, &OPS, |record: &IbsRecord| {
+///         if let Some(address) = record.address(unit) {
+///             push(address);
+///         }
+///     });
+///     service_with(source, msr, platform, counters, ops, |_, _| ())
+///         .map_or(Claim::OursAndMore, |serviced| serviced.claim)
+/// }
+/// ```
 ///
 /// # Context
-/// Task context, on one processor. Interrupts may come at any time.
+/// Every method: task, on the processor of the unit. The unit's interrupt may come at any time.
+///
+/// ```compile_fail,E0277
+/// fn needs_send<T: Send>() {}
+/// needs_send::<pmu_amd::ibs::IbsSampler<'static, ()>>();
+/// ```
 #[derive(Debug)]
 pub struct IbsSampler<'a, M> {
-    unit: IbsUnit,
-    msr: M,
-    memory: &'a IbsMemory,
+    pub(crate) unit: IbsUnit,
+    pub(crate) msr: M,
+    pub(crate) memory: &'a IbsMemory,
     lvt_entry: u8,
-    taken: bool,
-}
-
-/// Error of an [`IbsSampler`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub enum IbsError {
-    /// Another sampler has the memory, or the sampler was shut down.
-    NotTaken,
-    /// Firmware assigned no entry of the local vector table (`IBS_CTL` bit 8): the unit could not interrupt.
-    NoInterrupt,
-    /// The unit cannot do what is asked.
-    Sampling(IbsSamplingError),
-    /// A register access failed, also after one retry.
-    Access(MsrFault),
-}
-
-impl fmt::Display for IbsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotTaken => f.write_str("the sampler does not have the unit"),
-            Self::NoInterrupt => {
-                f.write_str("firmware assigned no interrupt to instruction-based sampling")
-            }
-            Self::Sampling(error) => error.fmt(f),
-            Self::Access(fault) => fault.fmt(f),
-        }
-    }
-}
-
-impl core::error::Error for IbsError {
-    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        match self {
-            Self::Sampling(error) => Some(error),
-            Self::Access(fault) => Some(fault),
-            Self::NotTaken | Self::NoInterrupt => None,
-        }
-    }
-}
-
-impl From<IbsSamplingError> for IbsError {
-    fn from(error: IbsSamplingError) -> Self {
-        Self::Sampling(error)
-    }
-}
-
-impl From<MsrFault> for IbsError {
-    fn from(fault: MsrFault) -> Self {
-        Self::Access(fault)
-    }
+    is_open: bool,
+    /// The unit is suspended beside lent counters; `true` if it sampled.
+    pub(crate) lent: Option<bool>,
+    not_send: PhantomData<*mut ()>,
 }
 
 impl<'a, M: MsrBackend> IbsSampler<'a, M> {
-    /// Takes a unit. What a predecessor left enabled is stopped.
+    /// Takes a unit of the processor that executes the call. The call stops the unit if an earlier owner left it
+    /// enabled, and clears the earlier owner's sample, whose interrupt is then claimed.
     ///
     /// # Errors
-    /// - [`NotTaken`](IbsError::NotTaken): another sampler has the memory.
-    /// - [`NoInterrupt`](IbsError::NoInterrupt): the unit could not interrupt.
-    /// - [`Access`](IbsError::Access): a register did not answer. The memory is free again.
-    pub fn take(unit: IbsUnit, msr: M, memory: &'a IbsMemory) -> Result<Self, IbsError> {
+    /// - [`MemoryInUse`](IbsError::MemoryInUse): no register was accessed.
+    /// - [`NoInterrupt`](IbsError::NoInterrupt), [`Entry`](IbsError::Entry): the unit cannot interrupt, and was not
+    ///   changed. The memory is free again.
+    /// - [`Access`](IbsError::Access), [`Faulted`](IbsError::Faulted): an access failed. The memory is free again.
+    pub fn take(
+        unit: IbsUnit,
+        msr: M,
+        platform: &impl Platform,
+        memory: &'a IbsMemory,
+    ) -> Result<Self, IbsError> {
         if !memory.take() {
-            return Err(IbsError::NotTaken);
+            return Err(IbsError::MemoryInUse);
         }
-        let mut sampler = Self { unit, msr, memory, lvt_entry: 0, taken: true };
+        let mut sampler = Self {
+            unit,
+            msr,
+            memory,
+            lvt_entry: 0,
+            is_open: true,
+            lent: None,
+            not_send: PhantomData,
+        };
         sampler
             .find_entry()
-            .and_then(|()| sampler.clear_left_over())
+            .and_then(|()| {
+                let unmasked = platform.unmask_extended_interrupt(sampler.lvt_entry);
+                unmasked.map_err(IbsError::Entry)
+            })
+            .and_then(|()| sampler.end_left_over())
             .inspect_err(|_| memory.give_back())?;
         Ok(sampler)
     }
@@ -98,7 +116,8 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
     fn find_entry(&mut self) -> Result<(), IbsError> {
         // SAFETY: the register names an entry of the local vector table, and is only read.
         let register = unsafe { MsrAddress::new(IBS_CTL) };
-        let control = IbsCtl::from_bits(self.msr.rdmsr_retrying(register)?);
+        let read = self.msr.rdmsr_retrying(register).map_err(IbsError::Access)?;
+        let control = IbsCtl::from_bits(read);
         if !control.lvt_offset_valid() {
             return Err(IbsError::NoInterrupt);
         }
@@ -106,15 +125,15 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
         Ok(())
     }
 
-    /// Stops a unit that was left enabled, or with a sample. The sample is nobody's, but its interrupt may still come.
-    fn clear_left_over(&self) -> Result<(), IbsError> {
-        let found = self.unit.disable(&self.msr)?;
+    /// Ends what a predecessor left. Its last sample is remembered, so that a late interrupt does not report it.
+    fn end_left_over(&self) -> Result<(), IbsError> {
+        let found = self.unit.disable(&self.msr).map_err(IbsError::Faulted)?;
         if self.unit.is_left_over(found) {
             self.memory.expect_late();
-            self.unit.clear(&self.msr)?;
-            let record = IbsRecord::read(&self.unit, &self.msr, None, false)?;
-            self.memory.remember(record.identity());
+            self.unit.clear(&self.msr, found).map_err(IbsError::Access)?;
         }
+        let record = IbsRecord::read(&self.unit, &self.msr, None, false);
+        self.memory.remember(record.map_err(IbsError::Access)?.identity());
         Ok(())
     }
 
@@ -123,66 +142,108 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
         &self.unit
     }
 
-    /// Returns the number of the extended entry of the local vector table through which the unit interrupts. Other
-    /// users of the same entry, such as the other unit, get the same interrupt.
+    /// Returns the number of the extended entry of the local vector table through which the unit interrupts
+    /// (`IBS_CTL`). Firmware chooses the entry, for both units. Other hardware may interrupt through the same entry.
     pub const fn lvt_entry(&self) -> u8 {
         self.lvt_entry
     }
 
-    /// Starts the unit. A unit that runs is stopped first.
+    /// Returns whether the unit samples. Returns `false` if an interrupt could not enable the unit again; the next
+    /// interrupt that the facility serves tries once more.
+    pub fn is_sampling(&self) -> bool {
+        let state = self.memory.state();
+        self.is_open && state.is_sampling() && !state.is_waiting()
+    }
+
+    /// Starts the unit. A unit that samples is stopped first.
+    ///
+    /// If the unit was stopped while a sample's interrupt was under way, and this interrupt has not come yet, then this
+    /// interrupt starts the unit. So the entry of the local vector table stays unmasked between a stop and a start.
     ///
     /// # Errors
-    /// [`NotTaken`](IbsError::NotTaken); [`Sampling`](IbsError::Sampling), with nothing changed;
-    /// [`Access`](IbsError::Access): a register did not answer, and the unit is stopped as far as its registers answer.
+    /// - [`Sampling`](IbsError::Sampling): nothing was changed.
+    /// - [`Access`](IbsError::Access): an access failed, and the unit does not sample.
+    /// - [`Faulted`](IbsError::Faulted): the unit sampled, and could not be stopped, as for [`stop`](Self::stop).
+    /// - [`ShutDown`](IbsError::ShutDown), [`Lent`](IbsError::Lent).
     pub fn start(&mut self, sampling: &IbsSampling) -> Result<(), IbsError> {
-        if !self.taken {
-            return Err(IbsError::NotTaken);
-        }
+        self.check()?;
         let values = self.unit.control_values(sampling)?;
-        if self.memory.is_sampling() {
-            self.stop()?;
-        }
-        let found = if self.memory.is_late() { self.unit.read_control(&self.msr)? } else { 0 };
-        self.memory.publish(sampling, values);
-        if self.unit.is_valid(found) && self.memory.is_late() {
-            // The interrupt of the sample is under way. It reports the sample, and starts the unit.
+        self.halt().map_err(IbsError::Faulted)?;
+        let found = match self.memory.state().is_late() {
+            true => self.unit.read_control(&self.msr).map_err(IbsError::Access)?,
+            false => 0,
+        };
+        let late = self.memory.publish(sampling, values);
+        if late && self.unit.is_valid(found) {
+            // The interrupt of this sample is under way: it reports the sample, and enables the unit.
             return Ok(());
         }
-        self.unit.enable(&self.msr, values, 0).map_err(|fault| {
+        self.enable().map_err(IbsError::Access)
+    }
+
+    /// Enables the unit with the published values.
+    pub(crate) fn enable(&self) -> Result<(), MsrFault> {
+        self.unit.enable(&self.msr, self.memory.values(), 0).inspect_err(|_| {
             self.memory.withdraw();
-            // The fault that is reported is the first one.
+            // The fault that is returned is the first one.
             let _ = self.unit.disable(&self.msr);
-            IbsError::Access(fault)
         })
     }
 
-    /// Stops the unit. The sample that was taken last may still interrupt: it is then reported, and the interrupt is
-    /// claimed.
+    /// Stops the unit. The interrupt of the last sample may still come: then [`Ibs`] reports the sample, and the
+    /// interrupt is claimed. Later interrupts are not the unit's.
     ///
     /// # Errors
-    /// [`NotTaken`](IbsError::NotTaken); [`Access`](IbsError::Access): a register did not answer. Interrupts then stop
-    /// the unit at its next sample, and `stop` may be called again.
+    /// [`Faulted`](IbsError::Faulted): the unit is presumed to run. Its next interrupt stops it. The call can be
+    /// repeated. [`ShutDown`](IbsError::ShutDown), [`Lent`](IbsError::Lent).
     pub fn stop(&mut self) -> Result<(), IbsError> {
-        if !self.taken {
-            return Err(IbsError::NotTaken);
+        self.check()?;
+        self.halt().map_err(IbsError::Faulted)
+    }
+
+    /// Stops the unit, if it runs.
+    pub(crate) fn halt(&self) -> Result<(), MsrFault> {
+        let state = self.memory.state();
+        if !state.is_sampling() && !state.is_stopping() && !state.is_waiting() {
+            return Ok(());
         }
-        self.memory.end();
+        self.memory.begin_stop();
         let found = self.unit.disable(&self.msr)?;
-        if self.unit.is_valid(found) && !self.memory.is_late() {
-            // An interrupt reported the sample after its valid bit was read.
-            self.unit.clear(&self.msr)?;
+        let served = self.memory.end_stop();
+        if served && self.unit.is_valid(found) {
+            // An interrupt reported this sample. The stop may have written the valid bit back.
+            self.unit.clear(&self.msr, found & !self.unit.registers().enable)?;
         }
         Ok(())
     }
 
-    /// Stops the unit, and gives its memory back.
+    /// Stops the unit, and gives the memory back. A late interrupt is still claimed. Later calls return
+    /// [`ShutDown`](IbsError::ShutDown).
     ///
     /// # Errors
-    /// As [`stop`](Self::stop). The memory then stays taken, and `shut_down` may be called again.
+    /// [`Faulted`](IbsError::Faulted): the sampler keeps the memory. The call can be repeated.
+    /// [`ShutDown`](IbsError::ShutDown), [`Lent`](IbsError::Lent).
     pub fn shut_down(&mut self) -> Result<(), IbsError> {
         self.stop()?;
-        self.taken = false;
+        self.is_open = false;
         self.memory.give_back();
         Ok(())
+    }
+
+    /// Returns the interrupt path of this unit.
+    pub(crate) fn facility<'s, F: FnMut(&IbsRecord)>(&'s self, report: F) -> Ibs<'s, F> {
+        Ibs::new(&self.unit, self.memory, report)
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    fn check(&self) -> Result<(), IbsError> {
+        match (self.is_open, self.lent) {
+            (false, _) => Err(IbsError::ShutDown),
+            (true, Some(_)) => Err(IbsError::Lent),
+            (true, None) => Ok(()),
+        }
     }
 }

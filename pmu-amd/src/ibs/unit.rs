@@ -25,6 +25,8 @@ pub(crate) struct ControlRegisters {
     pub control: u32,
     pub enable: u64,
     pub valid: u64,
+    /// The period, of which erratum 420 takes 0 for stopped.
+    pub period: u64,
     pub control2: u32,
     pub disable: u64,
 }
@@ -33,6 +35,7 @@ static FETCH: ControlRegisters = ControlRegisters {
     control: IBS_FETCH_CTL,
     enable: IbsFetchCtl::new().with_enable(true).into_bits(),
     valid: IbsFetchCtl::new().with_valid(true).into_bits(),
+    period: IbsFetchCtl::new().with_max_count(u16::MAX).into_bits(),
     control2: IBS_FETCH_CTL2,
     disable: IbsFetchCtl2::new().with_disable(true).into_bits(),
 };
@@ -41,6 +44,7 @@ static OP: ControlRegisters = ControlRegisters {
     control: IBS_OP_CTL,
     enable: IbsOpCtl::new().with_enable(true).into_bits(),
     valid: IbsOpCtl::new().with_valid(true).into_bits(),
+    period: IbsOpCtl::new().with_max_count(u16::MAX).with_max_count_high(0x7F).into_bits(),
     control2: IBS_OP_CTL2,
     disable: IbsOpCtl2::new().with_disable(true).into_bits(),
 };

@@ -39,6 +39,9 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         if due(&self.plan.deliver_in) {
             self.deliver();
         }
+        if due(&self.plan.deliver_sample_in) {
+            self.deliver_sample();
+        }
         self.accesses.set(self.accesses.get().and(operation));
         self.plan.fault(operation, register)
     }
@@ -83,7 +86,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     pub(super) fn rdmsr(&self, register: u32) -> Result<u64, MsrErrorKind> {
         let deviation = self.deviate(register, None);
         self.finish_read(MsrOperation::Read, register, deviation, |pmu| {
-            pmu.read_beside(&*self.branches.borrow(), register)
+            pmu.read_beside(&*self.beside.borrow(), register)
         })
     }
 
@@ -94,9 +97,9 @@ impl<'h, const T: usize> MockMsr<'h, T> {
             Some(_) => Err(MsrErrorKind::GeneralProtection),
             None => self.deviate(register, Some(value)).unwrap_or_else(|| {
                 let mut pmu = self.pmu.borrow_mut();
-                let mut branches = self.branches.borrow_mut();
-                let written = pmu.write_beside(&mut *branches, register, value);
-                drop((pmu, branches));
+                let mut beside = self.beside.borrow_mut();
+                let written = pmu.write_beside(&mut *beside, register, value);
+                drop((pmu, beside));
                 let done = matches!(written.answer, Write::Done | Write::Shared { .. });
                 if written.illegal != 0 || !done {
                     let illegal = written.illegal;
@@ -109,6 +112,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
             }),
         };
         self.record(operation, register, outcome);
+        self.stopped_sampling();
         outcome.map(|_| ())
     }
 }

@@ -1,8 +1,8 @@
 //! The mock as a driver sees it: the registers and the platform of a processor.
 
 use pmu_core::{
-    Interval, MsrAddress, MsrBackend, MsrErrorKind, MsrOperation, MsrUpdate, Platform, PmcIndex,
-    TimerUnavailable,
+    ExtendedEntryError, Interval, MsrAddress, MsrBackend, MsrErrorKind, MsrOperation, MsrUpdate,
+    Platform, PmcIndex, TimerUnavailable,
 };
 
 use crate::configuration::vendor::Vendor;
@@ -64,6 +64,21 @@ impl<const T: usize> Platform for MockMsr<'_, T> {
             before(self);
         }
         self.entry.set(MASKED | 0x400);
+    }
+
+    /// Unmasks the entry, with delivery as an NMI, unless the entry is in use.
+    fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), ExtendedEntryError> {
+        let entries = self.extended_entries.get();
+        match entries.get(usize::from(entry)) {
+            None => Err(ExtendedEntryError::NotAvailable),
+            Some(&found) if found & MASKED == 0 && found != 0x400 => {
+                Err(ExtendedEntryError::InUse(found))
+            }
+            Some(_) => {
+                self.set_extended_entry(entry, 0x400);
+                Ok(())
+            }
+        }
     }
 
     fn start_profile_timer(&self, interval: Interval) -> Result<(), TimerUnavailable> {

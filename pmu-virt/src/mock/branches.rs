@@ -30,8 +30,9 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// assert_eq!(mock.read(msr(0xC001_0300)), Ok(0x40_1000));
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
-    pub const fn with_branches(mut self, branches: VirtualBranches) -> Self {
-        self.branches = core::cell::RefCell::new(Some(branches));
+    pub fn with_branches(mut self, branches: VirtualBranches) -> Self {
+        let (_, sampling) = *self.beside.get_mut();
+        self.beside = core::cell::RefCell::new((Some(branches), sampling));
         self
     }
 
@@ -42,8 +43,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// On a platform with [`ErroneousBranches`](Deviation::ErroneousBranches), every fourth branch is recorded as by
     /// [`VirtualBranches::record_erroneous`].
     pub fn branch(&self, branch: &FedBranch) {
-        let mut branches = self.branches.borrow_mut();
-        let Some(branches) = branches.as_mut() else { return };
+        let (Some(branches), _) = &mut *self.beside.borrow_mut() else { return };
         let executed = self.executed_branches.get().wrapping_add(1);
         self.executed_branches.set(executed);
         let erroneous = executed.is_multiple_of(ERRONEOUS);
@@ -60,7 +60,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// # Panics
     /// `act` accesses a register through the mock.
     pub fn with_branch_records<R>(&self, act: impl FnOnce(&mut VirtualBranches) -> R) -> Option<R> {
-        self.branches.borrow_mut().as_mut().map(act)
+        self.beside.borrow_mut().0.as_mut().map(act)
     }
 
     /// Lets the processor sleep deeply, and wakes it. On a platform with
@@ -74,7 +74,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// Notes that the PMU raised an interrupt.
     pub(super) fn raised(&self) {
         if !self.deviations.contains(Deviation::NeverFreezesBranches) {
-            self.branches.borrow_mut().pmi_raised();
+            self.beside.borrow_mut().pmi_raised();
         }
     }
 }

@@ -27,8 +27,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// ```
     pub fn snapshot(&self) -> Snapshot {
         let configuration = self.pmu.borrow().configuration();
-        let branches = *self.branches.borrow();
-        let legacy = match branches.map(|branches| branches.configuration()) {
+        let beside = *self.beside.borrow();
+        let legacy = match beside.0.map(|branches| branches.configuration()) {
             Some(BranchConfiguration::Legacy { format }) => Some(format),
             _ => None,
         };
@@ -58,7 +58,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
                 _ => [0; 4],
             };
             let answer = match configuration.cpuid_leaf(leaf, subleaf) {
-                Some(own) => branches.cpuid(own).apply(given),
+                Some(own) => beside.cpuid(own).apply(given),
                 None => given,
             };
             let [eax, ebx, ecx, edx] = self.deviations.declared(leaf, answer);

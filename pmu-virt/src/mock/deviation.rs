@@ -93,6 +93,9 @@ deviations! {
     /// One branch in four is recorded with an error: AMD's erratum 1452 of family 19h sets a reserved bit in the
     /// record; Haswell records an abort twice.
     ErroneousBranches
+    /// The interrupt of an instruction-based sample comes only after the driver has disabled the unit, perhaps with a
+    /// write that has cleared the valid bit of the sample.
+    LateIbs
 }
 
 /// Platform that a mock plays: a set of deviations from the manuals.

@@ -44,6 +44,7 @@ pub(super) struct Plan {
     /// Accesses until an interrupt is raised, or delivered: 1 is the next one, 0 is never.
     pub(super) interrupt_in: Cell<u32>,
     pub(super) deliver_in: Cell<u32>,
+    pub(super) deliver_sample_in: Cell<u32>,
 }
 
 impl Plan {
@@ -54,6 +55,7 @@ impl Plan {
             pmi: Cell::new(PmiFault::None),
             interrupt_in: Cell::new(0),
             deliver_in: Cell::new(0),
+            deliver_sample_in: Cell::new(0),
         }
     }
 

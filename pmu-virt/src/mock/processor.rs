@@ -6,6 +6,7 @@ use pmu_core::Interval;
 
 use crate::branches::virtual_branches::VirtualBranches;
 use crate::events::feed::Feed;
+use crate::ibs::virtual_ibs::VirtualIbs;
 use crate::mock::deviation::Deviations;
 use crate::mock::plan::{Fault, Plan, PmiFault};
 use crate::mock::trace::{Accesses, Breach, Trace};
@@ -18,6 +19,9 @@ pub(crate) const FROZEN: u64 = 1 << 59;
 
 /// The mask bit of the LVT entry.
 pub(crate) const MASKED: u32 = 1 << 16;
+
+/// Number of extended entries of the local vector table.
+pub(crate) const EXTENDED_ENTRIES: usize = 4;
 
 /// Handler of the performance interrupt, or a function that is called before an access.
 type Handler<'h, const T: usize> = &'h dyn Fn(&MockMsr<'h, T>);
@@ -51,7 +55,8 @@ type Handler<'h, const T: usize> = &'h dyn Fn(&MockMsr<'h, T>);
 /// ```
 pub struct MockMsr<'h, const T: usize = 64> {
     pub(super) pmu: RefCell<VirtualPmu>,
-    pub(super) branches: RefCell<Option<VirtualBranches>>,
+    /// Branch records, and instruction-based sampling.
+    pub(super) beside: RefCell<(Option<VirtualBranches>, Option<VirtualIbs>)>,
     pub(super) executed_branches: Cell<u32>,
     pub(super) plan: Plan,
     pub(super) trace: RefCell<Trace<T>>,
@@ -61,6 +66,7 @@ pub struct MockMsr<'h, const T: usize = 64> {
     pub(super) mode: Cell<Mode>,
     /// The LVT entry, and the profile timer.
     pub(super) entry: Cell<u32>,
+    pub(super) extended_entries: Cell<[u32; EXTENDED_ENTRIES]>,
     pub(super) timer: Cell<Option<Interval>>,
     pub(super) handler: Cell<Option<Handler<'h, T>>>,
     pub(super) handled: Cell<u32>,
@@ -84,7 +90,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     pub const fn new(pmu: VirtualPmu) -> Self {
         Self {
             pmu: RefCell::new(pmu),
-            branches: RefCell::new(None),
+            beside: RefCell::new((None, None)),
             executed_branches: Cell::new(0),
             plan: Plan::new(),
             trace: RefCell::new(Trace::new()),
@@ -93,6 +99,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
             breach: Cell::new(None),
             mode: Cell::new(Mode::KERNEL),
             entry: Cell::new(1 << 16),
+            extended_entries: Cell::new([MASKED; EXTENDED_ENTRIES]),
             timer: Cell::new(None),
             handler: Cell::new(None),
             handled: Cell::new(0),
@@ -131,7 +138,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.deviations
     }
 
-    /// Clears the PMU's registers, the branch records and the LVT entry, as a suspend does.
+    /// Clears the registers of the PMU and its facilities, and the LVT entries, as a suspend does.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};
@@ -149,8 +156,9 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// ```
     pub fn lose_registers(&self) {
         self.pmu.borrow_mut().reset();
-        self.branches.borrow_mut().reset();
+        self.beside.borrow_mut().reset();
         self.entry.set(MASKED);
+        self.extended_entries.set([MASKED; EXTENDED_ENTRIES]);
         self.shared.set([0; 2]);
         self.precise.set(0);
     }

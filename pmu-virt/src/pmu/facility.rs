@@ -108,6 +108,48 @@ impl<F: GuestFacility> GuestFacility for Option<F> {
     }
 }
 
+/// Two facilities without a register or a bit of CPUID in common. Pairs can be nested.
+impl<A: GuestFacility, B: GuestFacility> GuestFacility for (A, B) {
+    fn read(&self, address: u32) -> Read {
+        match self.0.read(address) {
+            Read::Unhandled => self.1.read(address),
+            answer => answer,
+        }
+    }
+
+    fn check_write(&self, writer: Writer, address: u32, value: u64) -> Written {
+        match self.0.check_write(writer, address, value) {
+            Written { answer: Write::Unhandled, .. } => self.1.check_write(writer, address, value),
+            answer => answer,
+        }
+    }
+
+    fn write(&mut self, writer: Writer, address: u32, value: u64) -> Written {
+        match self.0.write(writer, address, value) {
+            Written { answer: Write::Unhandled, .. } => self.1.write(writer, address, value),
+            answer => answer,
+        }
+    }
+
+    fn cpuid(&self, leaf: CpuidLeaf) -> CpuidLeaf {
+        self.1.cpuid(self.0.cpuid(leaf))
+    }
+
+    fn registers(&self) -> impl Iterator<Item = RegisterInfo> {
+        self.0.registers().chain(self.1.registers())
+    }
+
+    fn pmi_raised(&mut self) {
+        self.0.pmi_raised();
+        self.1.pmi_raised();
+    }
+
+    fn reset(&mut self) {
+        self.0.reset();
+        self.1.reset();
+    }
+}
+
 impl<P: EventPolicy> VirtualPmu<P> {
     /// Answers the guest's RDMSR on a processor with a facility beside the PMU. Without a facility, use
     /// [`read`](Self::read).

@@ -106,9 +106,20 @@ impl<P: EventPolicy> VirtualPmu<P> {
         if !core::mem::take(&mut self.model.pmi_pending) {
             return PmiOutcome::NotPending;
         }
+        let outcome = PmiOutcome::through(apic);
+        if self.model.layout.masks_entry && outcome != PmiOutcome::Masked {
+            apic.set_entry(apic.entry() | MASKED);
+        }
+        outcome
+    }
+}
+
+impl PmiOutcome {
+    /// Delivers an interrupt through an entry of the local vector table.
+    pub(crate) fn through(apic: &mut impl PerformanceEntry) -> Self {
         let entry = apic.entry();
         if entry & MASKED != 0 {
-            return PmiOutcome::Masked;
+            return Self::Masked;
         }
         let delivery = match entry >> 8 & 7 {
             0 => Delivery::Fixed(entry as u8),
@@ -116,9 +127,6 @@ impl<P: EventPolicy> VirtualPmu<P> {
             mode => Delivery::Other(mode as u8),
         };
         apic.raise(delivery);
-        if self.model.layout.masks_entry {
-            apic.set_entry(entry | MASKED);
-        }
-        PmiOutcome::Raised(delivery)
+        Self::Raised(delivery)
     }
 }

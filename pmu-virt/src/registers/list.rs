@@ -73,6 +73,8 @@ pub enum RegisterKind {
     Capabilities,
     /// Register of branch records, which a [`GuestFacility`](crate::GuestFacility) lists.
     BranchRecords,
+    /// Register of instruction-based sampling, which a [`GuestFacility`](crate::GuestFacility) lists.
+    InstructionSampling,
     /// Register of a facility that a [`VirtualPmu`](crate::VirtualPmu) never offers: every access faults.
     NotOffered,
 }

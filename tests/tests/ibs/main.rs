@@ -2,4 +2,7 @@
 
 mod decode;
 mod registers;
+mod samples;
 mod sampling;
+mod stopping;
+mod support;

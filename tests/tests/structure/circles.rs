@@ -123,7 +123,7 @@ const FLOORS: &[Floors] = &[
         floors: &[
             "lib",
             "bytes, mediated, mock",
-            "branches",
+            "branches, ibs",
             "pmu",
             "model",
             "registers, events",
@@ -147,7 +147,8 @@ const FLOORS: &[Floors] = &[
         floors: &[
             "backend",
             "access, time",
-            "branches, cpuid, deviate, interrupts, machine",
+            "branches, cpuid, deviate, machine, sampling",
+            "interrupts",
             "processor",
             "deviation, plan, trace",
         ],

@@ -1,0 +1,11 @@
+//! Instruction-based sampling of a virtual AMD processor, a facility beside the PMU. The embedder feeds the fetches and
+//! the ops.
+//!
+//! Read first: AMD APM vol. 2, "Instruction-Based Sampling".
+
+pub(crate) mod configuration;
+pub(crate) mod fed;
+pub(crate) mod msr;
+pub(crate) mod registers;
+pub(crate) mod sample;
+pub(crate) mod virtual_ibs;

@@ -1,0 +1,63 @@
+//! The instruction-based sampling that a guest sees.
+
+use crate::configuration::cpuid::{CpuidLeaf, EAX, ECX};
+
+/// Configuration of the instruction-based sampling that a guest sees: leaf 0x8000001B, the entry of the local vector
+/// table, and the deviations of single families.
+///
+/// ```
+/// use pmu_virt::{IbsConfiguration, VirtualIbs};
+/// // Zen 4, whose firmware assigned the second extended entry.
+/// let ibs = VirtualIbs::new(IbsConfiguration { lvt_entry: Some(1), ..IbsConfiguration::ZEN_4 });
+/// assert_eq!(ibs.configuration().capabilities, 0xBFF);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct IbsConfiguration {
+    /// Leaf 0x8000001B, EAX. Bit 0 declares that the leaf is valid, bit 1 fetch sampling, and bit 2 op sampling.
+    pub capabilities: u32,
+    /// Extended entry of the local vector table, 0–15, through which the sampling interrupts; `None` if firmware
+    /// assigned no entry. `IBS_CTL` has the entry, and the guest cannot change it.
+    pub lvt_entry: Option<u8>,
+    /// A write of `IBS_FETCH_CTL` that enables enabled fetch sampling does not reset the count of fetches, as on
+    /// families 16h to 18h.
+    pub fetch_count_kept: bool,
+    /// Sampling has to be stopped by a period of 0 before it is disabled (erratum 420 of family 10h). A guest's write
+    /// that disables a unit with a period is reported as illegal.
+    pub period_before_stop: bool,
+}
+
+impl IbsConfiguration {
+    /// Sampling of Zen 2 and Zen 3, without the deviations.
+    pub const ZEN_3: Self = Self {
+        capabilities: 0x3FF,
+        lvt_entry: Some(0),
+        fetch_count_kept: false,
+        period_before_stop: false,
+    };
+    /// Sampling of Zen 4.
+    pub const ZEN_4: Self = Self { capabilities: 0xBFF, ..Self::ZEN_3 };
+    /// Sampling of Zen 5: with a filter by the latency of loads.
+    pub const ZEN_5: Self = Self { capabilities: 0x1BFF, ..Self::ZEN_3 };
+    /// Sampling of Zen 5's successor: with second control registers.
+    pub const ZEN_6: Self = Self { capabilities: 0x1_FBFF, ..Self::ZEN_3 };
+    /// Sampling of family 10h.
+    pub const FAMILY_10H: Self =
+        Self { capabilities: 0b111, period_before_stop: true, ..Self::ZEN_3 };
+
+    pub(crate) const fn has(&self, bit: u32) -> bool {
+        self.capabilities >> bit & 1 != 0
+    }
+
+    /// Returns the PMU's leaf with the bits that declare the sampling. The extended entries of the local vector table
+    /// belong to the sampling, too.
+    pub(crate) fn declared(&self, leaf: CpuidLeaf) -> CpuidLeaf {
+        match leaf.leaf {
+            0x8000_0000 => leaf.at_least(leaf.at_least.max(0x8000_001B)),
+            // ECX: 3 ExtApicSpace, 10 IBS.
+            0x8000_0001 => leaf.bits(ECX, 1 << 3 | 1 << 10, 1 << 3 | 1 << 10),
+            0x8000_001B => leaf.bits(EAX, u32::MAX, self.capabilities),
+            _ => leaf,
+        }
+    }
+}

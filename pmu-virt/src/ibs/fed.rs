@@ -1,0 +1,91 @@
+//! Ops and fetches that the embedder feeds.
+
+/// An op that a virtual processor executes, with the record that its sample has: the values of the registers as the
+/// processor leaves them. Values in registers that the processor lacks are dropped.
+///
+/// ```
+/// use pmu_virt::FedOp;
+/// // A load that missed the data cache: bits 0, 7 and 17 of IBS_OP_DATA3, and 200 cycles.
+/// let op = FedOp { data3: 200 << 32 | 1 << 17 | 1 << 7 | 1, linear_address: 0x7000, ..FedOp::new(0x40_1000) };
+/// assert_eq!(op.cycles, 1);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct FedOp {
+    /// `IBS_OP_RIP`: the address of the op's instruction.
+    pub rip: u64,
+    /// `IBS_OP_DATA`: times, and the outcome of a branch.
+    pub data: u64,
+    /// `IBS_OP_DATA2`: the source of a load's data.
+    pub data2: u64,
+    /// `IBS_OP_DATA3`: the access to memory.
+    pub data3: u64,
+    /// `IBS_DC_LINADDR`: the linear address of the access.
+    pub linear_address: u64,
+    /// `IBS_DC_PHYSADDR`: the physical address of the access.
+    pub physical_address: u64,
+    /// `BP_IBSTGT_RIP`: the target of a branch.
+    pub target: u64,
+    /// Cycles that pass with the op.
+    pub cycles: u32,
+}
+
+impl FedOp {
+    /// Creates an op of one cycle that neither branches nor accesses memory.
+    pub const fn new(rip: u64) -> Self {
+        Self {
+            rip,
+            data: 0,
+            data2: 0,
+            data3: 0,
+            linear_address: 0,
+            physical_address: 0,
+            target: 0,
+            cycles: 1,
+        }
+    }
+
+    /// Returns whether the op is a load that missed the third-level cache, by `IBS_OP_DATA2` and `IBS_OP_DATA3`.
+    pub(crate) const fn missed_l3(&self) -> bool {
+        let missed = self.data3 & 1 != 0 && self.data3 >> 7 & 1 != 0 && self.data3 >> 20 & 1 != 0;
+        // Sources 0–2 and 5: nothing, or a cache.
+        missed && !matches!(self.data2 & 7 | self.data2 >> 3 & 0x18, 0..=2 | 5)
+    }
+
+    /// Returns the latency of a load that missed the data cache.
+    pub(crate) const fn latency(&self) -> u64 {
+        self.data3 >> 32 & 0xFFFF
+    }
+}
+
+/// A fetch of a virtual processor, with the record that its sample has.
+///
+/// ```
+/// use pmu_virt::FedFetch;
+/// // Complete (bit 50), after 12 cycles.
+/// let fetch = FedFetch { control: 1 << 50 | 12 << 32, ..FedFetch::new(0x40_1000) };
+/// assert_eq!(fetch.linear_address, 0x40_1000);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct FedFetch {
+    /// The bits of `IBS_FETCH_CTL` that the fetch sets: latency, caches and TLBs. Other bits are dropped.
+    pub control: u64,
+    /// `IBS_FETCH_LINADDR`: the linear address of the fetch.
+    pub linear_address: u64,
+    /// `IBS_FETCH_PHYSADDR`: the physical address of the fetch.
+    pub physical_address: u64,
+    /// `IC_IBS_EXTD_CTL`: the latency of a refill of the TLB.
+    pub tlb_latency: u16,
+}
+
+impl FedFetch {
+    /// Creates a fetch of no latency that hit every cache.
+    pub const fn new(linear_address: u64) -> Self {
+        Self { control: 0, linear_address, physical_address: 0, tlb_latency: 0 }
+    }
+
+    pub(crate) const fn latency(&self) -> u64 {
+        self.control >> 32 & 0xFFFF
+    }
+}

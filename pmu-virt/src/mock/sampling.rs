@@ -1,0 +1,138 @@
+//! Instruction-based sampling of a mock processor, and the extended entries through which it interrupts.
+
+use core::cell::Cell;
+
+use crate::ibs::fed::{FedFetch, FedOp};
+use crate::ibs::virtual_ibs::VirtualIbs;
+use crate::mock::deviation::Deviation;
+use crate::mock::plan::PmiFault;
+use crate::mock::processor::{EXTENDED_ENTRIES, MASKED, MockMsr};
+use crate::pmu::pmi::{Delivery, PerformanceEntry, PmiOutcome};
+
+impl<'h, const T: usize> MockMsr<'h, T> {
+    /// Gives the processor instruction-based sampling beside the PMU. [`snapshot`](Self::snapshot) declares the
+    /// sampling.
+    ///
+    /// ```
+    /// # use pmu_core::{MsrAddress, MsrBackend, Platform};
+    /// use pmu_virt::mock::MockMsr;
+    /// use pmu_virt::{AmdConfiguration, Configuration, FedEvents, FedOp, IbsConfiguration, VirtualIbs, VirtualPmu};
+    /// let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
+    /// let pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
+    /// let mock = MockMsr::<8>::strict(pmu).with_sampling(VirtualIbs::new(IbsConfiguration::ZEN_4));
+    /// # // SAFETY: the mock's registers are numbers.
+    /// # let msr = |address| unsafe { MsrAddress::new(address) };
+    /// mock.unmask_extended_interrupt(0)?;
+    /// mock.write(msr(0xC001_1033), 1 << 19 | 1 << 17 | 144 >> 4).unwrap();
+    /// for instruction in 1..=144 {
+    ///     mock.execute(&FedOp::new(instruction));
+    /// }
+    /// assert_eq!((mock.interrupts(), mock.read(msr(0xC001_1034))), (1, Ok(144)));
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    pub fn with_sampling(mut self, sampling: VirtualIbs) -> Self {
+        self.beside.get_mut().1 = Some(sampling);
+        self
+    }
+
+    /// Lets the processor execute an op, which its sampling counts and may sample. A sample interrupts. A test's
+    /// handler, or its [`on_access`](Self::on_access), may call this. Returns whether the op was sampled.
+    ///
+    /// On a platform with [`LateIbs`](Deviation::LateIbs), the interrupt comes only after the driver has disabled
+    /// the sampling.
+    pub fn execute(&self, op: &FedOp) -> bool {
+        let sampled = self.with_sampling_unit(|sampling| sampling.execute(op));
+        self.sampled(sampled == Some(true))
+    }
+
+    /// Lets the processor fetch, as [`execute`](Self::execute) lets it execute.
+    pub fn fetch(&self, fetch: &FedFetch) -> bool {
+        let sampled = self.with_sampling_unit(|sampling| sampling.fetch(fetch));
+        self.sampled(sampled == Some(true))
+    }
+
+    /// Calls `act` with the instruction-based sampling, to read or change it unseen by the driver; `None` if the
+    /// processor has none. The call does not count as an access.
+    ///
+    /// # Panics
+    /// `act` accesses a register through the mock.
+    pub fn with_sampling_unit<R>(&self, act: impl FnOnce(&mut VirtualIbs) -> R) -> Option<R> {
+        self.beside.borrow_mut().1.as_mut().map(act)
+    }
+
+    /// Returns the value of an extended entry of the local vector table, 0–3.
+    ///
+    /// # Panics
+    /// There is no such entry.
+    pub fn extended_entry(&self, entry: u8) -> u32 {
+        self.extended_entries.get()[usize::from(entry)]
+    }
+
+    /// Sets the value of an extended entry of the local vector table, 0–3.
+    ///
+    /// # Panics
+    /// There is no such entry.
+    pub fn set_extended_entry(&self, entry: u8, value: u32) {
+        let mut entries = self.extended_entries.get();
+        entries[usize::from(entry)] = value;
+        self.extended_entries.set(entries);
+    }
+
+    /// Delivers the pending interrupt of a sample, if there is one, through the extended entry that the sampling uses.
+    pub fn deliver_sample(&self) {
+        let mut raised = false;
+        let _ = self.with_sampling_unit(|sampling| {
+            let entry = sampling.configuration().lvt_entry.map_or(0, usize::from);
+            let mut entry = ExtendedEntry { entries: &self.extended_entries, entry };
+            raised = matches!(sampling.deliver(&mut entry), PmiOutcome::Raised(_));
+        });
+        if raised {
+            self.interrupt_from_elsewhere();
+        }
+    }
+
+    fn sampled(&self, sampled: bool) -> bool {
+        if sampled && !self.deviations.contains(Deviation::LateIbs) {
+            match self.plan.pmi.get() {
+                PmiFault::None => self.deliver_sample(),
+                PmiFault::Lost => {
+                    let _ = self.with_sampling_unit(|unit| unit.set_interrupt_pending(false));
+                }
+                PmiFault::Late(accesses) => {
+                    self.plan.deliver_sample_in.set(accesses.saturating_add(1));
+                }
+            }
+        }
+        sampled
+    }
+
+    /// Delivers a late interrupt after a write that disabled the unit.
+    pub(super) fn stopped_sampling(&self) {
+        let late = self.deviations.contains(Deviation::LateIbs)
+            && self.with_sampling_unit(|unit| unit.interrupt_pending() && !unit.is_enabled())
+                == Some(true);
+        if late {
+            self.deliver_sample();
+        }
+    }
+}
+
+/// An extended entry alone: the caller executes the handler afterwards.
+struct ExtendedEntry<'e> {
+    entries: &'e Cell<[u32; EXTENDED_ENTRIES]>,
+    entry: usize,
+}
+
+impl PerformanceEntry for ExtendedEntry<'_> {
+    fn entry(&self) -> u32 {
+        self.entries.get().get(self.entry).copied().unwrap_or(MASKED)
+    }
+    fn set_entry(&mut self, value: u32) {
+        let mut entries = self.entries.get();
+        if let Some(entry) = entries.get_mut(self.entry) {
+            *entry = value;
+        }
+        self.entries.set(entries);
+    }
+    fn raise(&mut self, _: Delivery) {}
+}

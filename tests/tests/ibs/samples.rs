@@ -1,0 +1,274 @@
+//! Samples: exact, alone and beside the counters, filtered, and with errata.
+
+use pmu_amd::ibs::{IbsError, IbsKind, IbsSampler, IbsSampling};
+use pmu_core::{CounterSession, CounterSet, ExtendedEntryError, MsrAddress, MsrBackend};
+use pmu_tests::opened::{happened, raw};
+use pmu_virt::mock::PmiFault;
+use pmu_virt::{FedFetch, FedOp, IbsConfiguration};
+
+use crate::support::*;
+
+#[test]
+fn each_sample_is_reported_once_and_each_interrupt_is_claimed_without_a_counter() {
+    for (processor, kind) in units() {
+        let what = format!("{}, {kind:?}", processor.name);
+        let mock = processor.mock();
+        let kernel = Kernel::new(processor.unit(kind), &mock);
+        let handler = |mock: &Mock<'_>| kernel.handle(mock);
+        mock.on_interrupt(&handler);
+        let mut sampler = IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
+        assert_eq!(mock.extended_entry(1), 0x400, "{what}");
+        sampler.start(&processor.request(kind)).unwrap();
+        for number in 1..=20 {
+            if kind == IbsKind::Fetch {
+                // Four random bits. On families 16h-18h, this counts only after a reset.
+                assert!(!kernel.run(&mock, PERIOD - 16), "{what}: {number}");
+            }
+            assert!(kernel.run(&mock, PERIOD), "{what}: {number}");
+            assert_eq!((kernel.claimed.get(), mock.interrupts()), (number, number), "{what}");
+        }
+        kernel.all_reported(&what);
+        // Another one's interrupt.
+        mock.interrupt_from_elsewhere();
+        assert_eq!((kernel.claimed.get(), kernel.unclaimed.get()), (20, 1), "{what}");
+        sampler.stop().unwrap();
+        assert!(!kernel.run(&mock, 2 * PERIOD), "{what}: stopped");
+        sampler.shut_down().unwrap();
+        assert_eq!(sampler.start(&processor.request(kind)), Err(IbsError::ShutDown));
+    }
+}
+
+#[test]
+fn samples_and_overflows_in_one_interrupt_are_both_served() {
+    for (processor, kind) in units() {
+        let what = format!("{}, {kind:?}", processor.name);
+        let mock = processor.mock();
+        let kernel = Kernel::new(processor.unit(kind), &mock);
+        let handler = |mock: &Mock<'_>| kernel.handle(mock);
+        mock.on_interrupt(&handler);
+        let mut counters = CounterSession::take(
+            kernel.source(),
+            &kernel.counters,
+            CounterSet::ALL,
+            &mock,
+            &mock,
+            &kernel.counter_memory,
+        )
+        .unwrap();
+        let event = counters.open_event(&kernel.counters, &raw(3).every(10_000)).unwrap();
+        counters.start_event(event, 0).unwrap();
+        let mut sampler = IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
+        sampler.start(&processor.request(kind)).unwrap();
+        // Each alone.
+        mock.advance(&mut happened(3, 10_000));
+        assert!(kernel.run(&mock, PERIOD));
+        assert_eq!((kernel.overflows.get(), kernel.claimed.get()), (1, 2), "{what}");
+        // Both in one: the interrupt of the sample is lost, and the counter's is served.
+        mock.inject_pmi(PmiFault::Lost);
+        assert!(kernel.run(&mock, PERIOD));
+        mock.inject_pmi(PmiFault::None);
+        mock.advance(&mut happened(3, 10_000));
+        assert_eq!((kernel.overflows.get(), kernel.claimed.get()), (2, 4), "{what}");
+        assert_eq!(mock.interrupts(), 3, "{what}");
+        kernel.all_reported(&what);
+        sampler.shut_down().unwrap();
+        counters.shut_down().unwrap();
+    }
+}
+
+/// An address of the kernel's half.
+const KERNEL: u64 = 0xFFFF_FFFF_8000_0000;
+
+#[test]
+fn samples_of_the_other_privilege_level_are_left_out_and_counted() {
+    for (processor, kind) in units() {
+        for (user, kernel_too) in [(true, false), (false, true), (true, true)] {
+            let what = format!("{}, {kind:?}, {user} {kernel_too}", processor.name);
+            let mock = processor.mock();
+            let kernel = Kernel::new(processor.unit(kind), &mock);
+            let handler = |mock: &Mock<'_>| kernel.handle(mock);
+            mock.on_interrupt(&handler);
+            let mut sampler = IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
+            sampler.start(&processor.request(kind).at(user, kernel_too)).unwrap();
+            let mut sampled = [0_u32; 2];
+            for number in 0..20 * u64::from(PERIOD) {
+                // Blocks of both halves, of which none is a multiple of the period.
+                let half = usize::from(number % 450 < 200);
+                let address = [0x40_0000, KERNEL][half] + 16 * number;
+                sampled[half] += u32::from(step(&mock, kind, address));
+            }
+            let reported = kernel.reported.borrow();
+            let of_kernel = reported.iter().filter(|address| **address >= KERNEL).count() as u32;
+            let of_user = reported.len() as u32 - of_kernel;
+            let by_hardware = processor.ibs == named("Zen 6").ibs;
+            let wanted = |asked: bool, samples: u32| if asked { samples } else { 0 };
+            assert_eq!(of_user, wanted(user, sampled[0]), "{what}");
+            assert_eq!(of_kernel, wanted(kernel_too, sampled[1]), "{what}");
+            let dropped = sampled[0] + sampled[1] - of_user - of_kernel;
+            assert_eq!(kernel.memory.dropped(), dropped, "{what}");
+            assert_eq!(dropped == 0, by_hardware || user && kernel_too, "{what}");
+            assert!(of_user + of_kernel > 4, "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_latency_filter_reports_slow_loads_only() {
+    let processor = named("Zen 5");
+    let mock = processor.mock();
+    let kernel = Kernel::new(processor.unit(IbsKind::Op), &mock);
+    let handler = |mock: &Mock<'_>| kernel.handle(mock);
+    mock.on_interrupt(&handler);
+    let mut sampler = IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
+    sampler.start(&IbsSampling::ops(PERIOD).slower_than(256)).unwrap();
+    let load = |latency: u64| FedOp { data3: latency << 32 | 1 << 7 | 1, ..FedOp::new(0x1000) };
+    let feed = |op: FedOp| (0..PERIOD).any(|_| mock.execute(&op));
+    // The processor leaves out a fast load, and lets through what is no load.
+    assert!(!feed(load(256)));
+    assert!(feed(FedOp::new(0x2000)) && kernel.reported.borrow().is_empty());
+    assert_eq!(kernel.memory.dropped(), 1);
+    assert!(feed(load(257)) && kernel.reported.borrow().len() == 1);
+}
+
+/// Erratum 1197.
+#[test]
+fn a_fetch_without_an_address_is_left_out_on_an_early_zen_3() {
+    for (name, reported) in [("Zen 3, early", 0), ("Zen 3", 1)] {
+        let processor = named(name);
+        let mock = processor.mock();
+        let kernel = Kernel::new(processor.unit(IbsKind::Fetch), &mock);
+        let handler = |mock: &Mock<'_>| kernel.handle(mock);
+        mock.on_interrupt(&handler);
+        let mut sampler = IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
+        sampler.start(&IbsSampling::fetches(PERIOD)).unwrap();
+        assert!((0..PERIOD).any(|_| mock.fetch(&FedFetch::new(0))));
+        assert_eq!(kernel.reported.borrow().len(), reported, "{name}");
+        assert_eq!(kernel.memory.dropped(), 1 - reported as u32, "{name}");
+        assert_eq!(kernel.claimed.get(), 1, "{name}: claimed nevertheless");
+    }
+}
+
+/// Families 16h–18h: a restart in the middle of a period begins a new one.
+#[test]
+fn a_started_fetch_unit_counts_a_whole_period() {
+    for processor in processors() {
+        let mock = processor.mock();
+        let kernel = Kernel::new(processor.unit(IbsKind::Fetch), &mock);
+        let handler = |mock: &Mock<'_>| kernel.handle(mock);
+        mock.on_interrupt(&handler);
+        let mut sampler = IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
+        for _ in 0..3 {
+            sampler.start(&IbsSampling::fetches(PERIOD)).unwrap();
+            assert!(!kernel.run(&mock, PERIOD - 16), "{}", processor.name);
+        }
+        assert!(kernel.run(&mock, 16), "{}", processor.name);
+    }
+}
+
+#[test]
+fn the_random_bits_of_the_count_begin_the_next_period() {
+    for name in ["Zen 3", "family 10h"] {
+        let processor = named(name);
+        let mock = processor.mock();
+        let kernel = Kernel::new(processor.unit(IbsKind::Op), &mock);
+        let handler = |mock: &Mock<'_>| kernel.handle(mock);
+        mock.on_interrupt(&handler);
+        let mut sampler = IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
+        sampler.start(&processor.request(IbsKind::Op)).unwrap();
+        for _ in 0..20 {
+            assert!(kernel.run(&mock, PERIOD));
+        }
+        let sampled = kernel.sampled.borrow();
+        let periods: std::collections::BTreeSet<u64> =
+            sampled.windows(2).map(|pair| (pair[1] - pair[0]) / 16).collect();
+        let (shortest, longest) = (periods.first().unwrap(), periods.last().unwrap());
+        assert!(*longest <= PERIOD.into(), "{periods:?}");
+        // Seven random bits, where the count can be written.
+        let is_random = name == "Zen 3";
+        assert_eq!(periods.len() > 10, is_random, "{name}: {periods:?}");
+        assert_eq!(*shortest >= PERIOD.into(), !is_random, "{name}");
+    }
+}
+
+#[test]
+fn physical_addresses_are_read_only_where_they_are_asked_for() {
+    const DC_PHYSADDR: u32 = 0xC001_1039;
+    let processor = named("Zen 4");
+    for asked in [false, true] {
+        let mock = processor.mock();
+        let kernel = Kernel::new(processor.unit(IbsKind::Op), &mock);
+        let handler = |mock: &Mock<'_>| kernel.handle(mock);
+        mock.on_interrupt(&handler);
+        let mut sampler = IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
+        let request = IbsSampling::ops(PERIOD);
+        let request = if asked { request.with_physical_addresses() } else { request };
+        sampler.start(&request).unwrap();
+        let load = FedOp { data3: 0b11 << 17 | 1, physical_address: 7, ..FedOp::new(0x1000) };
+        assert!((0..PERIOD).any(|_| mock.execute(&load)));
+        let read = mock.trace().records().any(|record| record.register == DC_PHYSADDR);
+        assert_eq!(read, asked);
+    }
+}
+
+#[test]
+fn a_unit_without_an_interrupt_is_refused_and_left_alone() {
+    let processor = named("Zen 4");
+    let without =
+        Processor { ibs: IbsConfiguration { lvt_entry: None, ..processor.ibs }, ..processor };
+    let mock = without.mock();
+    let kernel = Kernel::new(processor.unit(IbsKind::Op), &mock);
+    let take = |mock: &Mock<'_>| {
+        IbsSampler::take(kernel.unit, mock, mock, &kernel.memory).map(drop).unwrap_err()
+    };
+    assert_eq!(take(&mock), IbsError::NoInterrupt);
+    assert_eq!(mock.accesses().writes, 0);
+    // Another user's vector in the same entry.
+    let mock = processor.mock();
+    mock.set_extended_entry(1, 0xE1);
+    assert_eq!(take(&mock), IbsError::Entry(ExtendedEntryError::InUse(0xE1)));
+    assert_eq!((mock.accesses().writes, mock.extended_entry(1)), (0, 0xE1));
+    // The memory is free again, and an entry that already delivers the same is shared.
+    mock.set_extended_entry(1, 0x400);
+    let sampler = IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
+    assert_eq!(sampler.lvt_entry(), 1);
+    assert_eq!(take(&mock), IbsError::MemoryInUse);
+}
+
+#[test]
+fn what_a_predecessor_left_is_stopped_and_its_sample_is_not_reported() {
+    for (processor, kind) in units() {
+        let what = format!("{}, {kind:?}", processor.name);
+        let mock = processor.mock();
+        let old = Kernel::new(processor.unit(kind), &mock);
+        let mut left = IbsSampler::take(old.unit, &mock, &mock, &old.memory).unwrap();
+        left.start(&processor.request(kind)).unwrap();
+        // A sample without a handler: its interrupt comes when the next kernel has the unit.
+        mock.inject_pmi(PmiFault::Late(1_000));
+        assert!(old.run(&mock, PERIOD));
+        mock.inject_pmi(PmiFault::None);
+        let kernel = Kernel::new(processor.unit(kind), &mock);
+        let handler = |mock: &Mock<'_>| kernel.handle(mock);
+        mock.on_interrupt(&handler);
+        let mut sampler = IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
+        assert_eq!(mock.with_sampling_unit(|unit| unit.is_enabled()), Some(false), "{what}");
+        mock.deliver_sample();
+        assert_eq!((kernel.claimed.get(), kernel.reported.borrow().len()), (1, 0), "{what}");
+        sampler.start(&processor.request(kind)).unwrap();
+        assert!(kernel.run(&mock, PERIOD), "{what}");
+        kernel.all_reported(&what);
+    }
+}
+
+/// A handler that a kernel calls before its sampler is there.
+#[test]
+fn an_interrupt_accesses_nothing_before_the_sampler_starts() {
+    let processor = named("Zen 4");
+    let mock = processor.mock();
+    let kernel = Kernel::new(processor.unit(IbsKind::Op), &mock);
+    kernel.handle(&mock);
+    assert_eq!((mock.accesses().total(), kernel.unclaimed.get()), (0, 1));
+    // SAFETY: the mock's registers are numbers.
+    let extended = unsafe { MsrAddress::new(0xC001_103E) };
+    let lenient = Mock::new(mock.with_pmu(|pmu| pmu.clone()));
+    assert!(lenient.read(extended).is_err(), "hidden by default");
+}
