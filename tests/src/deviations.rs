@@ -35,6 +35,8 @@ fn of_both_vendors() -> Vec<Deviation> {
         Deviation::NeverFreezesBranches,
         Deviation::BranchesLostInDeepSleep,
         Deviation::ErroneousBranches,
+        // Of instruction-based sampling.
+        Deviation::LateIbs,
     ];
     Deviation::ALL.into_iter().filter(|deviation| !others.contains(deviation)).collect()
 }
