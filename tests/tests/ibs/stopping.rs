@@ -57,7 +57,7 @@ fn race(operation: Operation, late: Option<PmiFault>, deviations: Deviations, re
             let done = !fed.get();
             left.set(i32::MAX);
             mock.inject_pmi(PmiFault::None);
-            // What has not come yet comes now.
+            // Interrupts that have not come yet come now.
             mock.deliver_sample();
             if !restarts {
                 assert!(!kernel.run(&mock, 2 * PERIOD), "{what}: stopped");
