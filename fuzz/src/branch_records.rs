@@ -86,7 +86,7 @@ pub fn run(bytes: &[u8]) {
     while !input.is_empty() {
         let record = RawBranch { from: input.u64(), to: input.u64(), info: input.u64() };
         let Some(branch) = unit.decode(record) else { continue };
-        // What a processor does not offer is not told; and flags are no part of an address.
+        // Nothing is told that the processor does not offer, and flags are no part of an address.
         let offers = unit.offers();
         assert_eq!(branch.mispredicted.is_some(), offers.mispredicted);
         assert_eq!(branch.transaction.is_some(), offers.transaction);

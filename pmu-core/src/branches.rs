@@ -6,6 +6,7 @@
 //! processor's records as data. [`record`], [`filter`] and [`kind`] are the types of the other modules.
 
 pub(crate) mod access;
+pub(crate) mod call_stack_frame;
 pub(crate) mod error;
 pub(crate) mod filter;
 pub(crate) mod interrupt;

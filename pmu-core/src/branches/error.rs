@@ -69,6 +69,8 @@ impl core::error::Error for NoBranches {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum BranchError {
+    /// The processor has no branch records that can be used.
+    NoRecords(NoBranches),
     /// The memory belongs to another recorder that was not shut down.
     MemoryInUse,
     /// The [`BranchMemory`](crate::BranchMemory) has room for fewer records than the processor keeps.
@@ -98,9 +100,22 @@ pub enum BranchError {
     Faulted(MsrFault),
 }
 
+/// Converts the answer of a detection into an error of the recorder, so that a function that does both has one error.
+///
+/// ```
+/// use pmu_core::{BranchError, NoBranches};
+/// assert_eq!(BranchError::from(NoBranches::NotDeclared), BranchError::NoRecords(NoBranches::NotDeclared));
+/// ```
+impl From<NoBranches> for BranchError {
+    fn from(reason: NoBranches) -> Self {
+        Self::NoRecords(reason)
+    }
+}
+
 impl fmt::Display for BranchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::NoRecords(why) => write!(f, "no branch records: {why}"),
             Self::MemoryInUse => {
                 f.write_str("the memory belongs to a recorder that was not shut down")
             }
@@ -133,6 +148,7 @@ impl core::error::Error for BranchError {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
             Self::Access(fault) | Self::Faulted(fault) => Some(fault),
+            Self::NoRecords(why) => Some(why),
             _ => None,
         }
     }

@@ -57,7 +57,7 @@ const FLOORS: &[Floors] = &[
     Floors {
         of: "pmu-core: branches",
         floors: &[
-            "lend, switch",
+            "call_stack_frame, lend, switch",
             "recorder",
             "interrupt",
             "access",

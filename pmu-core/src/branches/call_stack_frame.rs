@@ -1,0 +1,70 @@
+//! An interrupted context whose call chain is the processor's own.
+
+use core::any::Any;
+use core::ops::ControlFlow;
+
+use crate::branches::interrupt::Branches;
+use crate::frame::{InterruptFrame, ProcessId, ProcessorNumber};
+
+/// An interrupted context whose [call chain](InterruptFrame::call_chain) is the call stack that the processor recorded,
+/// so that code without frame pointers has a chain, too.
+///
+/// Use it while the recorder records a [call stack](crate::BranchFilter::call_stack). The chain has the addresses of
+/// the call instructions, not the return addresses, which are behind the instructions. It is as long as the processor's
+/// records reach.
+///
+/// ```
+/// use pmu_core::{Branches, CallStackFrame, InterruptFrame};
+/// # struct StackRing;
+/// # impl StackRing { fn push_call_chain(&self, _: &dyn InterruptFrame) -> bool { true } }
+/// /// In the closure given to `service_with`: for `pmu_kprofile::trace::StackRing`, the record 0x1820.
+/// fn sample(ring: &StackRing, frame: &dyn InterruptFrame, branches: &Branches<'_>) {
+///     ring.push_call_chain(&CallStackFrame::new(frame, branches));
+/// }
+/// ```
+#[derive(Clone, Copy)]
+pub struct CallStackFrame<'a> {
+    frame: &'a dyn InterruptFrame,
+    branches: &'a Branches<'a>,
+}
+
+impl<'a> CallStackFrame<'a> {
+    /// Creates the context of `frame`, with the call stack in `branches`.
+    pub const fn new(frame: &'a dyn InterruptFrame, branches: &'a Branches<'a>) -> Self {
+        Self { frame, branches }
+    }
+}
+
+impl InterruptFrame for CallStackFrame<'_> {
+    fn pc(&self) -> u64 {
+        self.frame.pc()
+    }
+    fn cs(&self) -> u16 {
+        self.frame.cs()
+    }
+    fn flags(&self) -> u64 {
+        self.frame.flags()
+    }
+    fn processor(&self) -> ProcessorNumber {
+        self.frame.processor()
+    }
+    fn process(&self) -> Option<ProcessId> {
+        self.frame.process()
+    }
+    fn thread(&self) -> u32 {
+        self.frame.thread()
+    }
+    fn timestamp(&self) -> u64 {
+        self.frame.timestamp()
+    }
+    fn pebs_index(&self) -> Option<u64> {
+        self.frame.pebs_index()
+    }
+    fn embedder(&self) -> Option<&dyn Any> {
+        self.frame.embedder()
+    }
+    /// Visits the addresses of the calls, the innermost first.
+    fn call_chain(&self, visit: &mut dyn FnMut(u64) -> ControlFlow<()>) {
+        let _ = self.branches.iter().try_for_each(|branch| visit(branch.from));
+    }
+}
