@@ -23,7 +23,7 @@ const APERF: MsrUpdate = MsrUpdate::read(0xE8);
 /// ```
 /// use pmu_core::{ClockReading, Clocks, MsrBackend, MsrFault, Snapshot, tsc_hertz};
 ///
-/// /// The frequency of the core while `workload` ran, not counting the time in which it was paused.
+/// /// Returns the core's mean frequency while `workload` ran, not counting the time in which the core was halted.
 /// fn hertz(
 ///     this: &Snapshot,
 ///     msr: &impl MsrBackend,
@@ -100,7 +100,7 @@ impl ClockReading {
 ///
 /// ```
 /// use pmu_core::{CpuidDump, Snapshot, tsc_hertz};
-/// // 216/2 times 19.2 MHz.
+/// // 19.2 MHz times 216/2.
 /// let dump = CpuidDump::parse(
 ///     "   0x00000000 0x00: eax=0x00000015 ebx=0x756e6547 ecx=0x6c65746e edx=0x49656e69
 ///         0x00000015 0x00: eax=0x00000002 ebx=0x000000d8 ecx=0x0124f800 edx=0x00000000",

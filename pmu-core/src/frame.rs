@@ -86,7 +86,7 @@ impl fmt::Display for ProcessorNumber {
 /// ```
 /// use pmu_core::{InterruptFrame, ProcessId, ProcessorNumber};
 ///
-/// /// What the processor pushes, and what this kernel knows of the processor.
+/// /// The values that the processor pushes, and the kernel's data of the processor.
 /// struct Frame {
 ///     rip: u64,
 ///     cs: u16,
@@ -166,7 +166,7 @@ pub trait InterruptFrame {
 /// use pmu_core::{InterruptFrame, PlainFrame};
 /// # struct TrapFrame { rip: u64, cs: u64, rflags: u64 }
 /// # fn processor() -> usize { 0 }
-/// /// What the handler makes of the kernel's trap frame.
+/// /// Converts the kernel's trap frame.
 /// fn plain(frame: &TrapFrame) -> PlainFrame {
 ///     PlainFrame { pc: frame.rip, cs: frame.cs as u16, flags: frame.rflags, processor: processor(), process: None }
 /// }

@@ -89,7 +89,7 @@ impl IntervalLimits {
     ///
     /// ```
     /// # use pmu_core::IntervalLimits;
-    /// // An interval of a user's: refused with the limits, to be told.
+    /// // Checks a user's interval. The error names the limits.
     /// let error = IntervalLimits::EVENTS.check(100).unwrap_err();
     /// assert_eq!((error.requested, error.limits.min), (100, 4096));
     /// ```

@@ -9,7 +9,7 @@ use crate::branches::kind::{BranchKind, BranchKinds};
 ///
 /// ```
 /// use pmu_core::{BranchFilter, BranchKind, BranchKinds};
-/// // The calls of user mode.
+/// // Calls in user mode.
 /// let calls = BranchFilter::USER.only(BranchKinds::CALLS);
 /// assert!(calls.user() && !calls.kernel());
 /// assert!(!calls.kinds().contains(BranchKind::Return));

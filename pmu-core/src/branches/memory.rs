@@ -138,7 +138,7 @@ impl BranchMemory {
     /// ```
     /// # use pmu_core::{BranchMemory, BranchSlot};
     /// # static MEMORY: BranchMemory<[BranchSlot; 32]> = BranchMemory::new();
-    /// // SAFETY: the recorder was lost with the task that held it, which is gone.
+    /// // SAFETY: the task that owned the recorder has ended, and the recorder with it.
     /// unsafe { MEMORY.reclaim() };
     /// ```
     ///

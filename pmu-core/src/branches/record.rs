@@ -6,7 +6,7 @@ use crate::branches::kind::BranchKind;
 ///
 /// ```
 /// use pmu_core::{Branch, BranchKind};
-/// /// The part of mispredicted branches among those of which the format tells.
+/// /// Returns the number of mispredicted branches, and the number of branches whose records tell this.
 /// fn mispredicted(branches: impl Iterator<Item = Branch>) -> (u32, u32) {
 ///     branches.filter_map(|branch| branch.mispredicted).fold((0, 0), |(missed, all), is_missed| {
 ///         (missed + u32::from(is_missed), all + 1)

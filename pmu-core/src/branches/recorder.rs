@@ -260,7 +260,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     ///
     /// ```
     /// # use pmu_core::{BranchError, BranchRecorder, MsrBackend};
-    /// /// Tells if the branches of the task at hand have come from the function at these addresses.
+    /// /// Returns whether one of the recorded branches came from the function at these addresses.
     /// fn came_from<M: MsrBackend>(
     ///     recorder: &mut BranchRecorder<'_, M>,
     ///     function: core::ops::Range<u64>,

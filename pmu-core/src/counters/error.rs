@@ -116,8 +116,8 @@ pub enum CounterError {
 ///
 /// ```
 /// use pmu_core::{Claim, CounterSet, MsrErrorKind, MsrFault, MsrOperation, Serviced, ServiceError};
-/// /// Returns the interrupt's claim, and the counters that are to be programmed again: by the task that calls
-/// /// `reprogram`, or starts their events on others.
+/// /// Returns the interrupt's claim, and the faulted counters. A task then calls `reprogram`, or starts the events of
+/// /// these counters on other counters.
 /// fn outcome(serviced: Result<Serviced, ServiceError>) -> (Claim, CounterSet) {
 ///     match serviced {
 ///         Ok(serviced) => (serviced.claim, CounterSet::NONE),

@@ -13,7 +13,7 @@ use crate::msr::update::MsrUpdate;
 ///
 /// ```
 /// use pmu_core::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
-/// /// Whether a counter overflowed.
+/// /// Returns whether a counter has overflowed.
 /// fn has_overflowed(msr: &impl MsrBackend, status: MsrAddress) -> Result<bool, MsrFault> {
 ///     Ok(msr.rdmsr_retrying(status)? != 0)
 /// }

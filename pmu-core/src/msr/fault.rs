@@ -7,7 +7,7 @@ use core::fmt;
 /// ```
 /// use pmu_core::{MsrError, MsrErrorKind};
 ///
-/// /// The answer of a hypervisor that reaches its guest's registers by a call.
+/// /// Error of a hypervisor that accesses its guest's registers by a call.
 /// #[derive(Debug)]
 /// enum CallError {
 ///     NoSuchProcessor,

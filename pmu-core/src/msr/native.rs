@@ -19,7 +19,7 @@ use crate::msr::update::MsrUpdate;
 ///
 /// ```no_run
 /// use pmu_core::NativeMsr;
-/// // SAFETY: this kernel runs at privilege level 0, and a #GP of its own ends it.
+/// // SAFETY: this kernel runs at privilege level 0, and a #GP in its own code ends the kernel.
 /// let msr = unsafe { NativeMsr::new() };
 /// # let _ = msr;
 /// ```
@@ -159,13 +159,13 @@ impl FaultFixup {
 ///         frame.rip = rip;
 ///         return;
 ///     }
-///     // … whatever this kernel does with a real one
+///     // … the exception is the kernel's own
 /// }
 /// ```
 ///
 /// ```no_run
 /// use pmu_core::FixupMsr;
-/// // SAFETY: every processor has the handler above for both exceptions from its start on.
+/// // SAFETY: from its start on, every processor has the handler above for both exceptions.
 /// let msr = unsafe { FixupMsr::new() };
 /// # let _ = msr;
 /// ```
@@ -175,7 +175,7 @@ impl FaultFixup {
 /// ```no_run
 /// # use pmu_core::FixupMsr;
 /// # fn load_idt() {}
-/// // SAFETY: not given until the next line. A fault in between ends the kernel.
+/// // SAFETY: not given until `load_idt` has returned. A fault before that ends the kernel.
 /// let msr = unsafe { FixupMsr::new() };
 /// load_idt();
 /// # let _ = msr;

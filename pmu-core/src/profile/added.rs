@@ -114,7 +114,7 @@ impl AddedSlot {
 /// use pmu_core::{AddedSlot, AddedSource, AddedSources, CounterSet, EventSelect, KProfileSource, ProfileSource};
 ///
 /// static ADDED: AddedSources<[AddedSlot; 8]> = AddedSources::new();
-/// // Every branch instruction of one kind, under a number that is free.
+/// // Taken branches, under a source value that is not in use.
 /// static TAKEN: AddedSource = AddedSource::new(
 ///     ProfileSource::new(0x25, "ProfileTakenBranches", EventSelect::from_bits(0x3_20C4)),
 ///     CounterSet::GENERAL,
@@ -221,7 +221,7 @@ impl AddedSources {
     ///
     /// static ADDED: AddedSources<[AddedSlot; 8]> = AddedSources::new();
     /// let cycles = Event::generic(GenericEvent::Cycles).every(1_000_003);
-    /// let source = ADDED.add_event(&cycles)?; // what a profile object is made with
+    /// let source = ADDED.add_event(&cycles)?; // to create a profile object
     /// assert_eq!(ADDED.add_event(&cycles.every(100_003))?, source);
     /// # Ok::<(), pmu_core::AddSourceError>(())
     /// ```
@@ -264,7 +264,7 @@ impl AddedSources {
     ///
     /// ```
     /// # use pmu_core::{AddedSources, KProfileSource};
-    /// /// Removes the sources of a driver that is unloaded, which it has stopped on all processors.
+    /// /// Removes a driver's sources, which the driver has stopped on all processors.
     /// fn unload(added: &AddedSources, sources: &[KProfileSource]) -> usize {
     ///     sources.iter().filter(|source| added.remove(**source).is_some()).count()
     /// }

@@ -9,7 +9,7 @@ const ANSWERED: u8 = 2;
 ///
 /// ```
 /// use pmu_core::CounterAnswer;
-/// // A field of a `SourceInterface`, which returns it.
+/// // A `SourceInterface` returns a reference to such a value.
 /// static ANSWER: CounterAnswer = CounterAnswer::new();
 /// # let _ = &ANSWER;
 /// ```

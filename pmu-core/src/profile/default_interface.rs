@@ -30,7 +30,7 @@ impl DefaultInterface {
     /// ```
     /// # use pmu_core::{DefaultInterface, NoInterface, ProfileInterface};
     /// let interface = DefaultInterface::instead_of(NoInterface::NoLongMode);
-    /// assert_eq!(interface.sources().len(), 1); // `ProfileTime`; a session's counters tell the reason.
+    /// assert_eq!(interface.sources().len(), 1); // Only `ProfileTime`.
     /// ```
     pub const fn instead_of(reason: NoInterface) -> Self {
         let time = AtomicU32::new(IntervalLimits::TIME.default);

@@ -85,7 +85,7 @@ pub trait ProfileInterface: SourceInterface {
     /// ```
     /// # use pmu_core::{DefaultInterface, InterfaceError, KProfileSource, ProfileInterface};
     /// let interface = DefaultInterface::new();
-    /// // `ProfileTime` in units of 100 ns: each 2 ms.
+    /// // `ProfileTime`, in units of 100 ns: every 2 ms.
     /// let interval = interface.set_interval(KProfileSource::TIME, 20_000)?;
     /// assert_eq!(interval.get(), interface.query(KProfileSource::TIME).interval);
     /// # Ok::<(), pmu_core::InterfaceError>(())
@@ -110,7 +110,7 @@ pub trait ProfileInterface: SourceInterface {
     /// ```
     /// # use pmu_core::{DefaultInterface, InterfaceError, KProfileSource, ProfileInterface};
     /// let interface = DefaultInterface::new();
-    /// // As Windows does with an interval that is too short.
+    /// // Windows, too, replaces an interval that is too short by the shortest one.
     /// let interval = interface.set_interval_clamped(KProfileSource::TIME, 1)?;
     /// assert_eq!(interval.get(), 1_221);
     /// # Ok::<(), pmu_core::InterfaceError>(())
@@ -254,7 +254,7 @@ pub trait ProfileInterface: SourceInterface {
     /// #     CounterMemory, Facility, KProfileSource, MsrBackend, Platform, ProfileInterface, ServiceError,
     /// # };
     /// # fn sample<B>(_: KProfileSource, _branches: &B) {}
-    /// /// The performance interrupt's handler, with what the processor recorded before an overflow.
+    /// /// The performance interrupt's handler, which gets the branches before an overflow.
     /// fn performance_interrupt<B: Facility>(
     ///     interface: &impl ProfileInterface,
     ///     (msr, platform): (&impl MsrBackend, &impl Platform),

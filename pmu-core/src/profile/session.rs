@@ -302,7 +302,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// # use pmu_core::{
     /// #     InterfaceError, KProfileSource, MsrBackend, Platform, ProfileInterface, Session, SourceInterface,
     /// # };
-    /// /// Sets the interval of time, and lets this processor's timer have it at once.
+    /// /// Sets the interval of `ProfileTime`, and applies it to this processor's timer at once.
     /// fn set_time<I: SourceInterface, M: MsrBackend, P: Platform>(
     ///     session: &mut Session<'_, I, M, P>,
     ///     units: u64,
@@ -333,7 +333,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     ///
     /// ```
     /// # use pmu_core::{InterfaceError, KProfileSource, MsrBackend, Platform, Session, SourceInterface};
-    /// /// Returns the events of a running source in a function that is short against its interval.
+    /// /// Returns a running source's events in a function, which takes less than the source's interval.
     /// fn events_in<I: SourceInterface, M: MsrBackend, P: Platform>(
     ///     session: &Session<'_, I, M, P>,
     ///     source: KProfileSource,
@@ -341,7 +341,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// ) -> Result<Option<u64>, InterfaceError> {
     ///     let before = session.read(source)?;
     ///     function();
-    ///     Ok(session.read(source)?.checked_sub(before)) // `None`: it was loaded again in between.
+    ///     Ok(session.read(source)?.checked_sub(before)) // `None`: the counter was reloaded meanwhile.
     /// }
     /// ```
     ///

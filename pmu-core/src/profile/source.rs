@@ -17,7 +17,7 @@ use crate::counters::registers::select::EventSelect;
 /// use pmu_core::KProfileSource;
 /// let cycles = KProfileSource::TOTAL_CYCLES;
 /// assert_eq!((cycles.value(), cycles.general_name()), (0x13, Some("ProfileTotalCycles")));
-/// // 0x18 is no source, and those above are an interface's own.
+/// // 0x18 is no source, and the values above belong to an interface.
 /// assert_eq!(KProfileSource::new(0x18), None);
 /// assert_eq!(KProfileSource::new(0x19).map(KProfileSource::is_general), Some(false));
 /// ```

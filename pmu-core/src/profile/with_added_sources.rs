@@ -24,7 +24,7 @@ use crate::snapshot::Snapshot;
 ///
 /// let machine = WithAddedSources::new(&MACHINE, &ADDED);
 /// let of_processor_0 = WithOpenedEvents::new(&machine, &EVENTS[0]);
-/// // of_processor_0.initialize(…): its session starts what is in ADDED, too.
+/// // The session of `of_processor_0.initialize(…)` can also start the sources in `ADDED`.
 /// # let _ = of_processor_0;
 /// ```
 #[derive(Debug)]

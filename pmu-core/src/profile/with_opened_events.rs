@@ -56,7 +56,7 @@ use crate::snapshot::Snapshot;
 ///     Ok(())
 /// }
 ///
-/// /// The interrupt's handler: of the pair, not of the interface alone, which knows no events.
+/// /// The interrupt handler calls the pair's `service`: the interface alone knows no opened events.
 /// fn interrupt<I: SourceInterface>(
 ///     with_opened_events: &WithOpenedEvents<'static, I>,
 ///     msr: &impl MsrBackend,
@@ -179,7 +179,7 @@ impl<'a, I: SourceInterface> WithOpenedEvents<'a, I> {
     /// # };
     /// # fn source_hit(_: KProfileSource) {}
     /// # fn sample<B>(_tag: u64, _branches: &B) {}
-    /// /// The handler of sources and opened events; the samples of events have branches.
+    /// /// The handler of sources and opened events. Samples of events get branches.
     /// fn performance_interrupt<I: SourceInterface, B: Facility>(
     ///     both: &WithOpenedEvents<I>,
     ///     (msr, platform): (&impl MsrBackend, &impl Platform),

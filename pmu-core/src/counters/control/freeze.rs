@@ -22,7 +22,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};
-    /// /// Freezes the counters in interrupts where the processor can, and tells whether it does.
+    /// /// Freezes the counters in interrupts if the processor can, and returns whether it can.
     /// fn freeze<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
     /// ) -> Result<bool, CounterError> {

@@ -52,7 +52,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
-    /// /// Starts the events again whose counters faulted in an interrupt.
+    /// /// Restarts the events whose counters faulted in an interrupt.
     /// fn restart<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
     ///     events: &[EventId],
@@ -80,7 +80,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventId, EventSource, MsrBackend, Platform};
-    /// /// Returns the events that wait for a turn, of those that are started.
+    /// /// Returns the started events that wait for their turn.
     /// fn waiting<'e, S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &'e CounterSession<'_, S, M, P>,
     ///     events: &'e [EventId],

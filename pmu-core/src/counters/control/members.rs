@@ -20,7 +20,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventOverflow, EventSource, GroupId, MsrBackend, Platform};
-    /// /// Returns the place of an event that overflowed in its group, by which its count is in `read_group`'s.
+    /// /// Returns an overflowed event's index in its group, which is also its count's index in `read_group`.
     /// fn place<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &CounterSession<'_, S, M, P>,
     ///     group: GroupId,

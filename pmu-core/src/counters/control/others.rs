@@ -21,7 +21,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterId, CounterSession, EventSource, MsrBackend, Platform};
-    /// /// Lets a watchdog's counter run, which the watchdog has programmed.
+    /// /// Enables a counter that a watchdog has programmed.
     /// fn enable_watchdog<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
     ///     watchdog: CounterId,
@@ -55,7 +55,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};
-    /// /// Acknowledges the full buffer of a Debug Store that a predecessor left, so that unmasking raises nothing.
+    /// /// Acknowledges an earlier owner's Debug Store overflow, so that unmasking raises no interrupt.
     /// fn forget_predecessor<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
     /// ) -> Result<(), CounterError> {

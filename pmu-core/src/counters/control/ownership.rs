@@ -245,7 +245,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// # use pmu_core::{
     /// #     CounterError, CounterId, CounterSession, EventId, EventSource, MAX_FIXED, MsrBackend, Platform,
     /// # };
-    /// /// Gives fixed counter 1 to a watchdog, with the events that run there moved by their stop and start.
+    /// /// Gives fixed counter 1 to a watchdog. An event that runs on this counter is restarted on another one.
     /// fn give_to_watchdog<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
     ///     events: &[EventId],
@@ -292,7 +292,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};
-    /// /// Unloads a driver. A register that did not answer gets a second chance, since everything else is stopped.
+    /// /// Unloads a driver. If a register does not answer, all else is stopped, and the call is tried once more.
     /// fn unload<S: EventSource, M: MsrBackend, P: Platform>(
     ///     mut counters: CounterSession<'_, S, M, P>,
     /// ) -> Result<(), CounterError> {

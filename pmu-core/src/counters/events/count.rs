@@ -19,10 +19,10 @@ impl EventCount {
     ///
     /// ```
     /// # use pmu_core::EventCount;
-    /// // Started for 300 units of time, of which it had a counter for 100.
+    /// // The event was started for 300 units of time, and was on a counter for 100 of them.
     /// let count = EventCount { value: 5_000, enabled: 300, running: 100 };
     /// assert_eq!(count.scaled(), Some(15_000));
-    /// assert_eq!(EventCount::default().scaled(), None); // It never had a counter.
+    /// assert_eq!(EventCount::default().scaled(), None); // Never on a counter.
     /// ```
     pub fn scaled(&self) -> Option<u64> {
         let scaled = u128::from(self.value) * u128::from(self.enabled);

@@ -18,7 +18,7 @@ use crate::msr::address::MsrAddress;
 /// ```
 /// use pmu_core::{Event, EventSelect, GenericEvent};
 /// let instructions = Event::generic(GenericEvent::Instructions);
-/// // Every 100,000th miss of the last cache in user mode, by the number that a manual gives it.
+/// // Every 100,000th last-level cache miss in user mode, by the event number in a manual.
 /// let misses = Event::raw(EventSelect::from_bits(0x412E)).user_only().every(100_000);
 /// # let _ = (instructions, misses);
 /// ```
@@ -142,7 +142,7 @@ impl Event {
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};
-    /// // Two events of one select tell the host's part from its guests'.
+    /// // Two events with the same select count the host and its guests separately.
     /// let cycles = Event::generic(GenericEvent::Cycles);
     /// let (host, guests) = (cycles.outside_guests(), cycles.in_guests());
     /// assert!(!host.counts_in_guests() && !guests.counts_outside_guests());
@@ -177,7 +177,7 @@ impl Event {
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};
-    /// /// A profiler's event: a sample every million instructions, and how many they were in the end.
+    /// /// A profiler's event: a sample every million instructions, and the total number of instructions.
     /// const PROFILED: Event = Event::generic(GenericEvent::Instructions).every(1_000_000).with_total();
     /// # let _ = PROFILED;
     /// ```
@@ -192,7 +192,7 @@ impl Event {
     /// ```
     /// # use pmu_core::{Event, EventOverflow};
     /// # fn sample(_sampler: usize) {}
-    /// /// Opens sampler `number`'s event such that the handler finds the sampler without a search.
+    /// /// Opens the event of sampler `number`. By the tag, the handler finds the sampler without a search.
     /// fn event_of(number: usize, event: Event) -> Event {
     ///     event.tagged(number as u64)
     /// }
@@ -215,7 +215,7 @@ impl Event {
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};
-    /// /// Makes the events that a profiler counts side by side: more of them than there are counters.
+    /// /// Creates a profiler's events, which are more than there are counters.
     /// fn events() -> [Event; GenericEvent::COUNT] {
     ///     GenericEvent::ALL.map(|name| Event::generic(name).rotating())
     /// }
@@ -240,7 +240,7 @@ impl Event {
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};
-    /// // Counts alone, as far as the session's counters go, when its turn comes.
+    /// // When its turn comes, this event is counted alone on the session's counters.
     /// let event = Event::generic(GenericEvent::CacheMisses).exclusive().rotating();
     /// # let _ = event;
     /// ```
@@ -282,7 +282,7 @@ impl Event {
     ///
     /// ```
     /// # use pmu_core::{Event, EventSelect};
-    /// /// Makes an event of a client's, on a hybrid processor: only architectural selects mean the same on all cores.
+    /// /// Creates a client's event on a hybrid processor. Only architectural selects mean the same on all cores.
     /// fn event(select: u64, is_architectural: bool) -> Event {
     ///     let event = Event::raw(EventSelect::from_bits(select));
     ///     if is_architectural { event.on_any_core_type() } else { event }
@@ -303,7 +303,7 @@ impl Event {
     /// # use pmu_core::{CounterSet, Event, EventSelect};
     /// // The processor's manual confines this event to counters 0 to 3.
     /// let event = Event::raw(EventSelect::from_bits(0x01D1)).on(CounterSet::from_bits(0b1111));
-    /// // Slots have no general event: only fixed counter 3 counts them.
+    /// // Fixed counter 3 counts issue slots, whatever the select.
     /// let slots = Event::raw(EventSelect::from_bits(0)).on(CounterSet::fixed(1 << 3));
     /// # let _ = (event, slots);
     /// ```
@@ -350,7 +350,7 @@ impl Event {
     /// // SAFETY: the registers hold filters of the off-core response, and no address.
     /// let registers = unsafe { [MsrAddress::new(0x1A6), MsrAddress::new(0x1A7)] };
     /// let event = Event::raw(EventSelect::from_bits(0x01B7)).with_extra(registers[0], 0x1_0001);
-    /// // With this, two events of different values are counted at the same time.
+    /// // Two events with different values can then be counted at the same time.
     /// let event = event.or_with_extra(0x01BB, registers[1]);
     /// assert_eq!(event.extra(), Some((registers[0], 0x1_0001))); // the first encoding's
     /// ```

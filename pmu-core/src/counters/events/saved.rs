@@ -24,7 +24,7 @@ use crate::counters::registers::unit::CounterUnit;
 /// fn open(unit: &CounterUnit, event: &Event) -> Result<ThreadEvent, CounterError> {
 ///     Ok(ThreadEvent::SwitchedOut(SavedEvent::new(unit, event)?.to_be_started(true)))
 /// }
-/// /// Makes the event of a thread that the event's thread creates.
+/// /// Creates the event that a new thread inherits.
 /// fn inherit(parent: &SavedEvent, tag: u64) -> ThreadEvent {
 ///     ThreadEvent::SwitchedOut(parent.child(tag))
 /// }
@@ -104,7 +104,7 @@ impl SavedEvent {
     ///
     /// ```
     /// # use pmu_core::ThreadEvent;
-    /// /// Returns the instructions that a thread has executed, whose event is switched out.
+    /// /// Returns the instructions that a thread has executed, if the thread's event is switched out.
     /// fn instructions(event: &ThreadEvent) -> Option<u64> {
     ///     match event {
     ///         ThreadEvent::SwitchedOut(saved) => Some(saved.count().value),

@@ -13,8 +13,8 @@ use crate::counters::names::event_id::EventId;
 ///     SwitchError, ThreadEvent,
 /// };
 ///
-/// /// Opens a group and an event for the running thread. Those of a thread that does not run are opened in the same
-/// /// way on any processor, of the type of core whose event a raw one is, and switched out at once.
+/// /// Opens a group and an event for the running thread. For a thread that does not run, a kernel opens them on any
+/// /// processor in the same way, and switches them out at once. A raw event is counted only on that type of core.
 /// fn open<S: EventSource, M: MsrBackend, P: Platform>(
 ///     counters: &mut CounterSession<'_, S, M, P>,
 ///     this: &CounterUnit, // this processor's, of its own type of core
@@ -51,7 +51,7 @@ use crate::counters::names::event_id::EventId;
 ///     now: u64,
 /// ) -> Result<(), SwitchError> {
 ///     let taken = counters.switch_out(old, now, |_overflow| { /* a sample of the old thread's */ });
-///     // After an error every other event is switched: it is noted, and is no reason to leave out the new thread.
+///     // An error concerns single events. So the new thread's events are given to the processor in any case.
 ///     let given = counters.switch_in(this, new, now);
 ///     taken.and(given)
 /// }

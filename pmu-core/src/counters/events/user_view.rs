@@ -22,7 +22,7 @@ use crate::msr::address::PmcIndex;
 ///     running: 9_000,
 ///     now: 10_000,
 /// };
-/// // 16 events before the counter's wrap, the event had been counted 100 times.
+/// // The event had occurred 100 times when the counter was 16 events before its wrap.
 /// assert_eq!(view.total(0xFFFF_FFFF_FFF0), 100);
 /// assert_eq!(view.total(0x0000_0000_0010), 132);
 /// ```

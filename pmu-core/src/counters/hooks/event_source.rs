@@ -49,7 +49,7 @@ use crate::counters::shared::table::EventTable;
 /// # use pmu_core::{CounterUnit, EventSelect, EventSource, EventTable};
 /// # fn kind_of_this_core() -> usize { 0 }
 /// struct Hybrid([CounterUnit; 2]);
-/// // SAFETY: not given. One kind has counters at addresses at which the other has different registers.
+/// // SAFETY: not given. Where one type of core has a counter, another type may have a different register.
 /// unsafe impl EventSource for Hybrid {
 ///     fn unit(&self) -> &CounterUnit {
 ///         &self.0[kind_of_this_core()]

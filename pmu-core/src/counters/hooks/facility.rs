@@ -130,7 +130,7 @@ impl Interrupted<'_> {
     ///
     /// ```
     /// use pmu_core::{CounterSet, EventId, Interrupted};
-    /// /// The events of the counters whose bits are set in a record.
+    /// /// Returns the events of the counters whose bits are set in a hardware record.
     /// fn events(interrupted: &Interrupted, applicable: u64) -> impl Iterator<Item = EventId> {
     ///     CounterSet::from_bits(applicable).iter().filter_map(|counter| interrupted.event(counter))
     /// }

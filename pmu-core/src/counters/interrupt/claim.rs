@@ -63,7 +63,7 @@ impl Claim {
     ///
     /// ```
     /// # use pmu_core::Claim;
-    /// /// The NMI handler adds up the claims of all who share it; beyond 1, the next unclaimed NMI is a counter's.
+    /// /// Returns the number of further NMIs to expect, from the claims of all drivers that share the NMI.
     /// fn expected_nmis(claims: &[Claim]) -> u32 {
     ///     claims.iter().map(|claim| claim.interrupts()).sum::<u32>().saturating_sub(1)
     /// }

@@ -77,7 +77,7 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
 /// ```
 /// # use pmu_core::{Claim, CounterMemory, EventSource, Facility, MsrBackend, Platform};
 /// # fn sample<B>(_tag: u64, _branches: &B) {}
-/// /// The NMI handler: each sample has what the processor recorded before the overflow.
+/// /// The NMI handler: each sample gets the branches that the processor recorded before the overflow.
 /// fn non_maskable_interrupt<S: EventSource, M: MsrBackend, P: Platform, B: Facility>(
 ///     source: &S,
 ///     (msr, platform): (&M, &P),

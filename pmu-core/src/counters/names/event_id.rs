@@ -47,7 +47,7 @@ impl EventId {
     ///
     /// ```
     /// # use pmu_core::EventId;
-    /// /// Finds a kernel's own data of an opened event, which the event's place in the table indexes.
+    /// /// Finds a kernel's own data of an opened event, by the event's place in the table.
     /// fn data_of<T>(all: &[T], event: EventId) -> Option<&T> {
     ///     all.get(event.place()?)
     /// }

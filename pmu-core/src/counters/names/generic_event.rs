@@ -7,7 +7,7 @@
 ///
 /// ```
 /// use pmu_core::{CounterUnit, GenericEvent};
-/// // Which of them a processor has: `CounterUnit::NONE` stands for what a vendor crate detects.
+/// // Lists a processor's generic events. `CounterUnit::NONE` stands for a unit that a vendor crate detects.
 /// let unit = CounterUnit::NONE;
 /// assert!(GenericEvent::ALL.iter().all(|event| unit.generic(*event).is_none()));
 /// ```

@@ -119,7 +119,7 @@ impl Counter {
     ///
     /// ```
     /// # use pmu_core::{Counter, MsrAccess, MsrBackend, MsrFault};
-    /// /// Returns whether a counter that was armed with `preload` is to be serviced, where no status tells.
+    /// /// Without an overflow status: returns whether a counter that was loaded with `preload` has overflowed.
     /// fn is_overflowed(msr: &impl MsrBackend, counter: &Counter) -> Result<bool, MsrFault> {
     ///     let value = match counter.rdpmc_index() {
     ///         Some(index) => msr.rdpmc_retrying(index)?,

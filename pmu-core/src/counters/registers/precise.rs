@@ -26,8 +26,8 @@ impl PreciseSampling {
     ///
     /// ```
     /// use pmu_core::{CounterSet, PreciseSampling};
-    /// // SAFETY: each bit of IA32_PEBS_ENABLE that is cleared ends what it stands for. Bit 12 of IA32_MISC_ENABLE
-    /// // tells that the processor has no PEBS.
+    /// // SAFETY: clearing a bit of IA32_PEBS_ENABLE only ends precise sampling. The processor has no PEBS if bit 12 of
+    /// // IA32_MISC_ENABLE is set.
     /// let precise = unsafe { PreciseSampling::new(CounterSet::from_bits(0xF), 0x3F1, 0x1A0, 1 << 12) };
     /// # let _ = precise;
     /// ```
@@ -36,7 +36,7 @@ impl PreciseSampling {
     ///
     /// ```
     /// # use pmu_core::{CounterSet, PreciseSampling};
-    /// // SAFETY: not given. Bits of EFER turn off system calls and no-execute pages as they are cleared.
+    /// // SAFETY: not given. Clearing bits of EFER turns off system calls and no-execute pages.
     /// let precise = unsafe { PreciseSampling::new(CounterSet::from_bits(0xF), 0xC000_0080, 0x1A0, 1 << 12) };
     /// # let _ = precise;
     /// ```

@@ -56,7 +56,7 @@ impl EventSelect {
     ///
     /// ```
     /// # use pmu_core::EventSelect;
-    /// // AMD's L3 misses, whose event number has bits 35:32, too.
+    /// // An AMD event whose number uses bits 35:32, too.
     /// let select = EventSelect::from_bits(0x1_0000_0164);
     /// assert_eq!((select.event_number(), select.event_unit_mask()), (0x164, 0x01));
     /// ```

@@ -140,9 +140,9 @@ impl CounterUnit {
     /// # use pmu_core::{CounterBank, CounterUnit};
     /// # static LEGACY: CounterBank =
     /// #     CounterBank { select: 0xC001_0000, value: 0xC001_0004, step: 1, rdpmc: 6, sign_extended: false };
-    /// /// Returns the legacy four of a processor with the core extension.
+    /// /// Returns the four legacy counters of a processor with the core extension.
     /// fn legacy(core: &CounterUnit) -> CounterUnit {
-    ///     // SAFETY: they are the first four of the core extension's, at other addresses (APM vol. 2, §13.2.1).
+    ///     // SAFETY: these are the core extension's first four counters, at other addresses (APM vol. 2, §13.2.1).
     ///     unsafe { core.with_bank(&LEGACY, 0b1111) }
     /// }
     /// # let _ = legacy;
@@ -193,8 +193,8 @@ impl CounterUnit {
     /// # use pmu_core::{CounterUnit, FullWidth};
     /// static FULL_WIDTH: FullWidth = FullWidth { value: 0x4C1, capabilities: 0x345, declared: 1 << 13 };
     /// # let mut unit = CounterUnit::NONE;
-    /// // SAFETY: IA32_A_PMC0 and the next are the counters', where FW_WRITE is set in IA32_PERF_CAPABILITIES (SDM
-    /// // vol. 3B, "Full-Width Writes to Performance Counter Registers").
+    /// // SAFETY: if FW_WRITE is set in IA32_PERF_CAPABILITIES, IA32_A_PMC0 and the registers after it write the
+    /// // counters (SDM vol. 3B, "Full-Width Writes to Performance Counter Registers").
     /// unsafe { unit.set_full_width(&FULL_WIDTH) };
     /// ```
     ///
@@ -291,7 +291,7 @@ impl CounterUnit {
     ///
     /// ```
     /// # use pmu_core::{CounterUnit, GenericEvent};
-    /// /// Returns the generic events that a processor lacks: a tool lists the others.
+    /// /// Returns the generic events that a processor lacks, for a tool that lists events.
     /// fn lacking(unit: &CounterUnit) -> impl Iterator<Item = GenericEvent> + '_ {
     ///     GenericEvent::ALL.into_iter().filter(|event| unit.generic(*event).is_none())
     /// }
@@ -313,7 +313,7 @@ impl CounterUnit {
     ///
     /// ```
     /// # use pmu_core::{CounterUnit, GenericEvent};
-    /// /// Returns the number of a kind of event that can be counted at the same time.
+    /// /// Returns the number of counters that can count a generic event.
     /// fn at_once(unit: &CounterUnit, event: GenericEvent) -> usize {
     ///     unit.generic(event).map_or(0, |select| unit.counters_for(select).len())
     /// }

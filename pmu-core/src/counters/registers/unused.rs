@@ -30,7 +30,7 @@ impl UnusedRegisters {
     ///
     /// ```
     /// use pmu_core::{CounterSet, UnusedRegisters};
-    /// // SAFETY: two after the counter IA32_PMC_GP0_CTR is IA32_PMC_GP0_CFG_B, where 0 has no counter loaded again.
+    /// // SAFETY: IA32_PMC_GP0_CFG_B is IA32_PMC_GP0_CTR + 2. With the value 0, no counter is reloaded.
     /// let reloads = unsafe { UnusedRegisters::new(2, CounterSet::from_bits(0xFF)) };
     /// assert_eq!(reloads.counters().len(), 8);
     /// ```
@@ -39,7 +39,7 @@ impl UnusedRegisters {
     ///
     /// ```
     /// # use pmu_core::{CounterSet, UnusedRegisters};
-    /// // SAFETY: not given. What is 0x1000 after a counter, none of these manuals tells.
+    /// // SAFETY: not given. No manual names the register at a distance of 0x1000 from a counter.
     /// let others = unsafe { UnusedRegisters::new(0x1000, CounterSet::from_bits(0xFF)) };
     /// # let _ = others;
     /// ```
@@ -64,10 +64,10 @@ impl UnusedRegisters {
     ///
     /// ```
     /// # use pmu_core::{CounterSet, CounterUnit, MsrBackend, UnusedRegisters};
-    /// /// Prepares the counters for a session, without those that a predecessor's registers still drive.
+    /// /// Returns the counters that a session may take: those whose unused registers were cleared.
     /// fn prepare(unused: &UnusedRegisters, unit: &CounterUnit, msr: &impl MsrBackend) -> CounterSet {
     ///     let stays = unused.clear(unit, CounterSet::ALL, msr);
-    ///     unit.counters().without(stays) // what `CounterSession::take` may have
+    ///     unit.counters().without(stays) // for `CounterSession::take`
     /// }
     /// ```
     ///

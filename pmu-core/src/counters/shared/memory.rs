@@ -267,7 +267,7 @@ impl CounterMemory {
     /// # use pmu_core::{CounterMemory, CounterSlot};
     /// # static MEMORY: CounterMemory<[CounterSlot; 8]> = CounterMemory::new();
     /// # let memory: &CounterMemory = &MEMORY;
-    /// // SAFETY: the session was lost with the task that held it, which is gone.
+    /// // SAFETY: the task that owned the session has ended, and the session with it.
     /// unsafe { memory.reclaim() };
     /// ```
     ///

@@ -46,7 +46,7 @@ pub enum RemoteCount {
 ///
 /// ```
 /// use pmu_core::{CounterError, CounterMemory, EventCount, EventId, EventTable, RemoteCount, remote_count};
-/// /// Reads an event that samples, within 1,000,000 events; by an interrupt to its processor if that is not enough.
+/// /// Reads a sampling event's count. If that count may lack over 1,000,000 events, the event's processor reads it.
 /// fn read(
 ///     (table, memory): (&EventTable, &CounterMemory),
 ///     event: EventId,

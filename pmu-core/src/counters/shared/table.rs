@@ -100,7 +100,7 @@ impl EventTable {
     /// # use pmu_core::{Event, EventEntry, EventTable, GenericEvent};
     /// static EVENTS: EventTable<[EventEntry; 8]> = EventTable::new();
     /// EVENTS.set_min_period(500);
-    /// // Accepted now, of user mode alone: an interrupt that takes 1,000 instructions does not cause the next one.
+    /// // Accepted now. Only user mode is counted, so an interrupt of 1,000 instructions does not cause the next one.
     /// let event = Event::generic(GenericEvent::Instructions).user_only().every(500);
     /// # let _ = event;
     /// ```
@@ -117,10 +117,10 @@ impl EventTable {
     ///
     /// ```
     /// # use pmu_core::{EventOverflow, EventTable};
-    /// /// Samples about 1,000 times per second: the handler of each overflow, `elapsed` nanoseconds after the last.
+    /// /// Sets the period for about 1,000 samples per second, at an overflow `elapsed` nanoseconds after the last one.
     /// fn adapt(events: &EventTable, overflow: &EventOverflow, elapsed: u64) {
     ///     let per_millisecond = u128::from(overflow.period) * 1_000_000 / u128::from(elapsed.max(1));
-    ///     // A period that is too short is refused, and the present one stays.
+    ///     // If the new period is too short, it is refused, and the present period stays.
     ///     let _ = events.set_period(overflow.event, per_millisecond as u64);
     /// }
     /// ```
@@ -157,7 +157,7 @@ impl EventTable {
     ///
     /// ```
     /// use pmu_core::{EventOverflow, EventTable};
-    /// /// `PERF_EVENT_IOC_REFRESH`: the event reports `left` times more. Returns whether a task is to stop it now.
+    /// /// `PERF_EVENT_IOC_REFRESH`: the event reports `left` more times. Returns whether a task has to stop it now.
     /// fn overflowed(table: &EventTable, overflow: EventOverflow, left: &mut u32) -> bool {
     ///     *left = left.saturating_sub(1);
     ///     *left == 0 && table.stop_reporting(overflow.event).is_ok()
@@ -274,7 +274,7 @@ impl EventTable {
     /// # static MEMORY: CounterMemory<[CounterSlot; 8]> = CounterMemory::new();
     /// # static EVENTS: EventTable<[EventEntry; 8]> = EventTable::new();
     /// # let (memory, events): (&CounterMemory, &EventTable) = (&MEMORY, &EVENTS);
-    /// // SAFETY: the session was lost with the task that held it, which is gone.
+    /// // SAFETY: the task that owned the session has ended, and the session with it.
     /// unsafe {
     ///     memory.reclaim();
     ///     events.reclaim();

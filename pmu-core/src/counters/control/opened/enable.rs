@@ -26,7 +26,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # use pmu_core::{
     /// #     CounterError, CounterSession, EventCount, EventId, EventSource, MsrBackend, Platform,
     /// # };
-    /// /// Counts a part of what the group of an event counts, and returns the event's count.
+    /// /// Disables one event of a group while a function runs, and returns the event's count.
     /// fn without<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
     ///     event: EventId,
@@ -34,7 +34,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///     function: impl FnOnce(),
     /// ) -> Result<EventCount, CounterError> {
     ///     counters.disable_event(event, clock())?;
-    ///     function(); // The other events of the group count it.
+    ///     function(); // Only the other events of the group count here.
     ///     counters.enable_event(event, clock())?;
     ///     counters.read_event(event, clock())
     /// }

@@ -140,7 +140,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
-    /// /// Starts an event where that disturbs no other, and tells whether it runs.
+    /// /// Starts an event if a counter is free, and returns whether the event runs.
     /// fn try_start<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
     ///     event: EventId,
@@ -264,7 +264,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
-    /// /// Returns the events that happen in a function, of an event that keeps running.
+    /// /// Returns the number of times that a running event occurs in a function.
     /// fn events_in<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &CounterSession<'_, S, M, P>,
     ///     event: EventId,

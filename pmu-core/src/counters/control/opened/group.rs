@@ -124,7 +124,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, GroupError, GroupId, MsrBackend, Platform};
-    /// /// Starts a group, and returns the place of the event for which there was no room, if there was none.
+    /// /// Starts a group. If an event of the group finds no counter, returns the event's index.
     /// fn start<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
     ///     group: GroupId,
@@ -162,7 +162,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventSource, GroupError, GroupId, MsrBackend, Platform};
-    /// /// Stops all groups, and returns the first failure once every group was tried.
+    /// /// Stops all groups, even after a failure, and returns the first failure.
     /// fn stop_groups<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
     ///     groups: &[GroupId],
@@ -234,7 +234,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventCount, EventSource, GroupError, GroupId, MsrBackend, Platform};
-    /// /// Returns the share of cache references that missed, in percent: of a group of misses and references.
+    /// /// Returns the percentage of cache references that missed. The group counts misses and references.
     /// fn miss_rate<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &CounterSession<'_, S, M, P>,
     ///     group: GroupId,

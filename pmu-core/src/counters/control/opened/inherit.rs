@@ -15,7 +15,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// ```
     /// use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform, ThreadEvent};
-    /// /// The events of a thread that the running one, whose events are on this processor, creates.
+    /// /// Returns the events that a new thread inherits from the running thread.
     /// fn fork<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &CounterSession<'_, S, M, P>,
     ///     parent: ThreadEvent,

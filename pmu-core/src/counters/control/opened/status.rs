@@ -31,7 +31,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// ```
     /// use pmu_core::{CounterSession, EventId, EventSource, EventStatus, MsrBackend, Platform};
-    /// /// The pinned events that are not counted, for the kernel to tell their owners.
+    /// /// Returns the pinned events that are no longer counted, so that the kernel can notify their owners.
     /// fn lost<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &CounterSession<'_, S, M, P>,
     /// ) -> impl Iterator<Item = EventId> {

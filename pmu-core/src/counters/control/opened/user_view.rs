@@ -22,7 +22,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventId, EventSource, MsrBackend, Platform, UserView};
-    /// /// Returns the view for the page that user mode reads; without one, user mode asks by a system call.
+    /// /// Returns the view for the page that user mode reads; without a view, user mode asks by a system call.
     /// fn view<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &CounterSession<'_, S, M, P>,
     ///     event: EventId,

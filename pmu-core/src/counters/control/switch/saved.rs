@@ -62,7 +62,7 @@ impl<S: ?Sized + AsRef<[SavedCounter]>> SavedCounters<S> {
     /// ```
     /// # use pmu_core::{SavedCounter, SavedCounters};
     /// const NEW: SavedCounters<[SavedCounter; 4]> = SavedCounters::new();
-    /// assert_eq!(NEW.len(), 0); // Restoring it starts nothing.
+    /// assert_eq!(NEW.len(), 0); // Restoring an empty area starts no counter.
     /// ```
     pub fn len(&self) -> usize {
         self.counters.as_ref().iter().filter(|counter| counter.in_use).count()
@@ -84,7 +84,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform, SavedCounters};
-    /// /// The context switch of a kernel whose processes have the counters of a table's rows for themselves.
+    /// /// The context switch of a kernel that counts the events of a table's rows per process.
     /// fn switch<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
     ///     (old, new): (&mut SavedCounters, &SavedCounters),

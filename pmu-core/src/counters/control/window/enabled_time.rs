@@ -22,7 +22,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform, F: FacilityControl>
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, LentCounters, MsrBackend, Platform};
-    /// /// Runs a guest, for whose time events without `exclude_guest` are estimated.
+    /// /// Runs a guest. Counts of events without `exclude_guest` are estimated for the guest's time.
     /// fn run_guest<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
     ///     clock: impl Fn() -> u64,

@@ -77,7 +77,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     ///     clock: impl Fn() -> u64,
     /// ) -> Result<(), CounterError> {
     ///     let mut window = counters.lend(clock(), |_| ())?;
-    ///     enter_guest(window.lent()); // Nothing here returns before the window has ended.
+    ///     enter_guest(window.lent()); // No early return between `lend` and `end`.
     ///     Ok(window.end(clock())?)
     /// }
     /// ```
@@ -122,7 +122,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// #     CounterError, CounterSession, EventSource, FacilityControl, LentCounters, MsrBackend, Platform,
     /// # };
     /// # fn enter_guest(_: &mut LentCounters) {}
-    /// /// The recorder neither records the guest, nor shows it what it recorded of the host.
+    /// /// Runs a guest. The recorder does not record the guest, and the guest cannot read the host's records.
     /// fn run_guest<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
     ///     recorder: &mut impl FacilityControl,
@@ -291,7 +291,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform, F: FacilityControl>
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, LentCounters, MsrBackend, Platform};
-    /// /// Ends a window. Counters that could not be restored are programmed again, as after a suspend.
+    /// /// Runs a guest in a window. Counters that could not be restored at its end are programmed again.
     /// fn end<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
     ///     clock: impl Fn() -> u64,

@@ -89,7 +89,7 @@ impl LentCounters {
     /// ```
     /// # use pmu_core::LentCounters;
     /// # fn write_status_set(_: u64) {}
-    /// /// Sets the status bits of a guest, among them one of its trace (55).
+    /// /// Sets a guest's bits of the overflow status, among them bit 55 of Processor Trace.
     /// fn load_status(lent: &mut LentCounters, guest: u64) {
     ///     lent.set_status(guest & 1 << 55);
     ///     write_status_set(guest);
