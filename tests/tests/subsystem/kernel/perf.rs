@@ -108,7 +108,7 @@ impl Perf {
         let now = self.now();
         match target {
             Target::Processor(cpu) => {
-                let Cpu { session, unit, own, groups, .. } = self.cpus[cpu].as_mut().unwrap();
+                let Cpu { session, unit, own, .. } = self.cpus[cpu].as_mut().unwrap();
                 if let [event] = events[..] {
                     let id = session.open_event(unit, &event)?;
                     own.push((numbers[0], id));
@@ -116,7 +116,6 @@ impl Perf {
                 } else {
                     let group = session.open_group(unit, &events)?;
                     own.extend(numbers.iter().copied().zip(session.group_events(group)));
-                    groups.push(group);
                     session.start_group(group, now)?;
                 }
                 self.to_user_mode(cpu);
@@ -323,28 +322,24 @@ impl Perf {
         self.to_user_mode(cpu);
     }
 
-    /// Closes the groups of a processor, and its events that are in none.
-    fn close_all(&mut self, cpu: usize) {
-        let now = self.now();
-        let Cpu { session, own, groups, .. } = self.cpus[cpu].as_mut().unwrap();
-        for group in groups.drain(..) {
-            session.stop_group(group, now).unwrap();
-            let members: Vec<_> = session.group_events(group).collect();
-            for (number, id) in own.extract_if(.., |(_, id)| members.contains(id)) {
-                self.ended[number] = Some(session.read_event(id, now).unwrap());
-            }
-            session.close_group(group, now).unwrap();
-        }
-        let own: Vec<_> = own.iter().map(|(number, _)| *number).collect();
-        own.into_iter().for_each(|number| self.close(number));
-    }
-
-    /// Closes an event of a processor, which is in no group.
+    /// Closes an event of a processor, and its group.
     pub(crate) fn close(&mut self, number: usize) {
         let (now, (cpu, id)) = (self.now(), self.place(number).unwrap());
         let Cpu { session, own, .. } = self.cpus[cpu].as_mut().unwrap();
-        own.retain(|(of, _)| *of != number);
-        self.ended[number] = Some(session.close_event(id, now).unwrap());
+        match session.event_group(id).unwrap() {
+            None => {
+                own.retain(|(of, _)| *of != number);
+                self.ended[number] = Some(session.close_event(id, now).unwrap());
+            }
+            Some(group) => {
+                session.stop_group(group, now).unwrap();
+                let members: Vec<_> = session.group_events(group).collect();
+                for (number, id) in own.extract_if(.., |(_, id)| members.contains(id)) {
+                    self.ended[number] = Some(session.read_event(id, now).unwrap());
+                }
+                session.close_group(group, now).unwrap();
+            }
+        }
         self.to_user_mode(cpu);
     }
 
@@ -402,7 +397,10 @@ impl Perf {
     /// Takes a processor offline: its events end, its task waits, and its counters are as they were found.
     pub(crate) fn offline(&mut self, cpu: usize) {
         self.switch(cpu, None);
-        self.close_all(cpu);
+        while let Some((number, _)) = self.cpu(cpu).own.first() {
+            let number = *number;
+            self.close(number);
+        }
         let Cpu { per, session, .. } = self.cpu(cpu);
         per.watchdog.unwatch();
         session.shut_down().unwrap();

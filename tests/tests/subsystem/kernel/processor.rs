@@ -5,7 +5,7 @@ use core::cell::{Cell, RefCell};
 use pmu::Watchdog;
 use pmu::core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry,
-    EventId, EventOverflow, EventTable, GroupId, MAX_COUNTERS, OpenedEvents, sample_read, service,
+    EventId, EventOverflow, EventTable, MAX_COUNTERS, OpenedEvents, sample_read, service,
     user_view,
 };
 use pmu::user::UserClock;
@@ -106,7 +106,6 @@ pub(crate) struct Cpu {
     pub(crate) session: Session,
     /// Its own events.
     pub(crate) own: Vec<(usize, EventId)>,
-    pub(crate) groups: Vec<GroupId>,
     /// The task that runs.
     pub(crate) task: Option<usize>,
     pub(crate) watched: EventId,
@@ -155,7 +154,7 @@ impl Cpu {
         let watched = session.open_event(&unit, &event).unwrap();
         per.watchdog.watch(watched);
         session.start_event(watched, per.shared.now()).unwrap();
-        Self { per, mock, unit, session, own: vec![], groups: vec![], task: None, watched }
+        Self { per, mock, unit, session, own: vec![], task: None, watched }
     }
 
     /// Returns to user mode: the pages are those of the events that are here.

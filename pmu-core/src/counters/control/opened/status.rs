@@ -5,6 +5,7 @@ use crate::counters::error::CounterError;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::counter_id::CounterId;
 use crate::counters::names::event_id::EventId;
+use crate::counters::names::group_id::GroupId;
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
@@ -48,6 +49,31 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
     pub fn event_tag(&self, event: EventId) -> Result<u64, CounterError> {
         self.entry(event).map(EventEntry::tag)
+    }
+
+    /// Returns the group of an opened event, or `None` if the event is in no group.
+    ///
+    /// ```
+    /// use pmu_core::{CounterSession, EventSource, GroupError, MsrBackend, Platform};
+    /// /// Closes everything that is open on a processor that goes offline.
+    /// fn close_all<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     now: u64,
+    /// ) -> Result<(), GroupError> {
+    ///     while let Some(event) = { counters.events().next() } {
+    ///         match counters.event_group(event)? {
+    ///             Some(group) => counters.close_group(group, now)?,
+    ///             None => drop(counters.close_event(event, now)?),
+    ///         }
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
+    pub fn event_group(&self, event: EventId) -> Result<Option<GroupId>, CounterError> {
+        self.entry(event).map(EventEntry::group)
     }
 
     /// Returns the state of an opened event.
