@@ -5,7 +5,7 @@
 
 use core::fmt;
 
-use pmu_core::{Interval, Platform, TimerUnavailable};
+use pmu_core::{ExtendedEntryError, Interval, Platform, TimerUnavailable};
 
 /// Access to the local APIC of the processor that executes the call; the kernel implements this trait. The trait's only
 /// operation writes the LVT entry for performance counters.
@@ -43,11 +43,33 @@ pub trait ApicRegisters {
     /// [`X2APIC_MSR`](LocalApic::X2APIC_MSR); in xAPIC mode it is at offset [`XAPIC_OFFSET`](LocalApic::XAPIC_OFFSET)
     /// in the page of registers.
     fn write_performance_entry(&self, entry: u32);
+
+    /// Reads an extended LVT entry of AMD's processors, through which instruction-based sampling interrupts; `None` if
+    /// the local APIC has no entry with this number. In x2APIC mode the entry is MSR
+    /// [`X2APIC_EXTENDED_MSR`](LocalApic::X2APIC_EXTENDED_MSR) + `number`. In xAPIC mode it is at
+    /// [`XAPIC_EXTENDED_OFFSET`](LocalApic::XAPIC_EXTENDED_OFFSET) + 16·`number`.
+    ///
+    /// The default implementation, for a kernel that uses no extended entry, returns `None`.
+    fn read_extended_entry(&self, number: u8) -> Option<u32> {
+        let _ = number;
+        None
+    }
+
+    /// Writes an extended LVT entry that [`read_extended_entry`](Self::read_extended_entry) could read.
+    fn write_extended_entry(&self, number: u8, entry: u32) {
+        let _ = (number, entry);
+    }
 }
 
 impl<A: ApicRegisters + ?Sized> ApicRegisters for &A {
     fn write_performance_entry(&self, entry: u32) {
         (**self).write_performance_entry(entry);
+    }
+    fn read_extended_entry(&self, number: u8) -> Option<u32> {
+        (**self).read_extended_entry(number)
+    }
+    fn write_extended_entry(&self, number: u8, entry: u32) {
+        (**self).write_extended_entry(number, entry);
     }
 }
 
@@ -167,6 +189,10 @@ impl ProfileTimer for NoTimer {
 /// Mask bit of an LVT entry (SDM vol. 3A, "Local Vector Table").
 const MASKED: u32 = 1 << 16;
 
+/// Bits of an extended LVT entry that software sets: vector, delivery mode, and mask (AMD APM vol. 2, "Extended
+/// Interrupts").
+const SETTABLE: u32 = MASKED | 0x7FF;
+
 /// [`Platform`] of a processor with a local APIC, through which a session and the interrupt handler mask and unmask the
 /// performance interrupt.
 ///
@@ -197,6 +223,13 @@ impl<A, T> LocalApic<A, T> {
     /// Offset of the LVT entry for performance counters in the page of xAPIC mode (SDM vol. 3A, "Local APIC Register
     /// Address Map").
     pub const XAPIC_OFFSET: usize = 0x340;
+
+    /// MSR of the first extended LVT entry in x2APIC mode (AMD APM vol. 2, "x2APIC Register Address Space").
+    pub const X2APIC_EXTENDED_MSR: u32 = 0x850;
+
+    /// Offset of the first extended LVT entry in the page of xAPIC mode (AMD APM vol. 2, "Extended Interrupts"). The
+    /// distance between entries is 16 bytes.
+    pub const XAPIC_EXTENDED_OFFSET: usize = 0x500;
 }
 
 impl<A: ApicRegisters, T: ProfileTimer> LocalApic<A, T> {
@@ -218,6 +251,18 @@ impl<A: ApicRegisters, T: ProfileTimer> Platform for LocalApic<A, T> {
 
     fn mask_performance_interrupt(&self) {
         self.registers.write_performance_entry(self.entry | MASKED);
+    }
+
+    /// Writes the entry with this platform's delivery. An entry that delivers the same is shared, and not written.
+    fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), ExtendedEntryError> {
+        let found = self.registers.read_extended_entry(entry);
+        let found = found.ok_or(ExtendedEntryError::NotAvailable)? & SETTABLE;
+        if found & MASKED != 0 {
+            self.registers.write_extended_entry(entry, self.entry);
+        } else if found != self.entry {
+            return Err(ExtendedEntryError::InUse(found));
+        }
+        Ok(())
     }
 
     fn start_profile_timer(&self, interval: Interval) -> Result<(), TimerUnavailable> {
@@ -289,6 +334,35 @@ mod tests {
         assert_eq!(platform.start_profile_timer(interval(10_000)), Err(TimerUnavailable));
         platform.stop_profile_timer();
         assert_eq!(hardware.0.borrow().len(), 5);
+    }
+
+    /// Extended entries: the first delivers NMIs, the second a vector with its delivery status, the third is masked.
+    struct Extended(RefCell<[u32; 3]>);
+
+    impl ApicRegisters for Extended {
+        fn write_performance_entry(&self, _: u32) {}
+        fn read_extended_entry(&self, number: u8) -> Option<u32> {
+            self.0.borrow().get(usize::from(number)).copied()
+        }
+        fn write_extended_entry(&self, number: u8, entry: u32) {
+            self.0.borrow_mut()[usize::from(number)] = entry;
+        }
+    }
+
+    #[test]
+    fn an_extended_entry_is_shared_by_the_same_delivery_only() {
+        let registers = Extended(RefCell::new([0x1400, 0x10E1, 0x1_00E2]));
+        let platform = LocalApic::new(&registers, Delivery::NON_MASKABLE, NoTimer);
+        assert_eq!(platform.unmask_extended_interrupt(0), Ok(()));
+        let in_use = Err(ExtendedEntryError::InUse(0xE1));
+        assert_eq!(platform.unmask_extended_interrupt(1), in_use);
+        assert_eq!(*registers.0.borrow(), [0x1400, 0x10E1, 0x1_00E2]);
+        assert_eq!(platform.unmask_extended_interrupt(2), Ok(()));
+        assert_eq!(*registers.0.borrow(), [0x1400, 0x10E1, 0x400]);
+        let none = Err(ExtendedEntryError::NotAvailable);
+        assert_eq!(platform.unmask_extended_interrupt(3), none);
+        let without = LocalApic::new(Hardware::default(), Delivery::NON_MASKABLE, NoTimer);
+        assert_eq!(without.unmask_extended_interrupt(0), none);
     }
 
     #[test]

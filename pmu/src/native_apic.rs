@@ -98,6 +98,32 @@ impl<M: MsrBackend> NativeApic<M> {
     }
 }
 
+/// Offsets of the version, whose bit 31 declares the extended registers, and of the extended features, whose bits 23:16
+/// are the number of extended LVT entries (AMD APM vol. 2, "Extended Interrupts").
+const VERSION: usize = 0x30;
+const EXTENDED_FEATURES: usize = 0x400;
+
+impl<M: MsrBackend> NativeApic<M> {
+    /// Reads the register at an offset in the page of xAPIC mode; `None` if the read of its MSR fails.
+    fn read(&self, offset: usize) -> Option<u32> {
+        let Some(page) = self.page else {
+            // SAFETY: the register is only read, and no read of a register of the local APIC writes to memory.
+            let register = unsafe { MsrAddress::new(0x800 + (offset >> 4) as u32) };
+            return self.msr.rdmsr_retrying(register).ok().map(|value| value as u32);
+        };
+        // SAFETY: the local APIC's page is mapped there, by the promise of `detect`; its registers are 32 bits wide.
+        Some(unsafe { ((page + offset) as *const u32).read_volatile() })
+    }
+
+    /// Returns the offset of an extended LVT entry, if the local APIC has the entry.
+    fn extended(&self, number: u8) -> Option<usize> {
+        let has_extended = self.read(VERSION)? >> 31 != 0;
+        let entries = if has_extended { self.read(EXTENDED_FEATURES)? >> 16 & 0xFF } else { 0 };
+        let exists = u32::from(number) < entries.min(16);
+        exists.then(|| LocalApic::<Self>::XAPIC_EXTENDED_OFFSET + 16 * usize::from(number))
+    }
+}
+
 impl<M: MsrBackend> ApicRegisters for NativeApic<M> {
     /// Writes the LVT entry. In x2APIC mode a write that faults twice leaves it as it was.
     fn write_performance_entry(&self, entry: u32) {
@@ -110,6 +136,24 @@ impl<M: MsrBackend> ApicRegisters for NativeApic<M> {
         let register = (page + LocalApic::<Self>::XAPIC_OFFSET) as *mut u32;
         // SAFETY: the local APIC's page is mapped there, by the promise of `detect`; its registers are 32 bits wide.
         unsafe { register.write_volatile(entry) };
+    }
+
+    fn read_extended_entry(&self, number: u8) -> Option<u32> {
+        self.read(self.extended(number)?)
+    }
+
+    fn write_extended_entry(&self, number: u8, entry: u32) {
+        let Some(offset) = self.extended(number) else { return };
+        let Some(page) = self.page else {
+            // SAFETY: an LVT entry names an interrupt of this processor; no value of it writes to memory.
+            let register = unsafe {
+                MsrAddress::new(LocalApic::<Self>::X2APIC_EXTENDED_MSR + u32::from(number))
+            };
+            let _ = self.msr.wrmsr_retrying(register, entry.into());
+            return;
+        };
+        // SAFETY: the local APIC's page is mapped there, by the promise of `detect`; its registers are 32 bits wide.
+        unsafe { ((page + offset) as *mut u32).write_volatile(entry) };
     }
 }
 
@@ -135,6 +179,51 @@ mod tests {
         let apic = unsafe { NativeApic::detect(&msr, None) }.unwrap();
         apic.write_performance_entry(0x400);
         msr.finish();
+    }
+
+    /// AMD APM vol. 2, "Extended Interrupts" and "x2APIC Register Address Space": the version is MSR 0x803, the
+    /// extended features are MSR 0x840, and the entries begin with MSR 0x850.
+    #[test]
+    fn in_x2apic_mode_extended_entries_are_msrs_and_only_those_that_exist() {
+        let version = || Access::read(0x803, 0x8105_0010);
+        let features = || Access::read(0x840, 0x4_0007);
+        let script = [
+            Access::read(APIC_BASE, X2APIC),
+            version(),
+            features(),
+            Access::read(0x851, 0x1_0000),
+            version(),
+            features(),
+            Access::write(0x851, 0x400),
+            version(),
+            features(),
+            Access::read(0x803, 0x0105_0010),
+        ];
+        let msr = ScriptedMsr::new(&script);
+        // SAFETY: there is no processor, and no page.
+        let apic = unsafe { NativeApic::detect(&msr, None) }.unwrap();
+        assert_eq!(apic.read_extended_entry(1), Some(0x1_0000));
+        apic.write_extended_entry(1, 0x400);
+        assert_eq!(apic.read_extended_entry(4), None);
+        // No extended registers.
+        assert_eq!(apic.read_extended_entry(0), None);
+        msr.finish();
+    }
+
+    #[test]
+    fn in_xapic_mode_extended_entries_are_in_the_page() {
+        let script = [Access::read(APIC_BASE, XAPIC)];
+        let msr = ScriptedMsr::new(&script);
+        let mut page = Box::new([0_u32; 1024]);
+        (page[0x30 / 4], page[0x400 / 4], page[0x520 / 4]) = (1 << 31, 4 << 16, 0x1_0000);
+        // SAFETY: the memory is the test's.
+        let apic = unsafe { NativeApic::detect(&msr, Some(page.as_mut_ptr().expose_provenance())) };
+        let apic = apic.unwrap();
+        assert_eq!(apic.read_extended_entry(2), Some(0x1_0000));
+        apic.write_extended_entry(2, 0x400);
+        apic.write_extended_entry(4, 0x400);
+        msr.finish();
+        assert_eq!((page[0x520 / 4], page[0x540 / 4]), (0x400, 0));
     }
 
     #[test]
