@@ -6,6 +6,9 @@
 /// If the kernel passes the times of this clock to the operations on events, user mode can compute the present times of
 /// an event from the page.
 ///
+/// The TSC has to tick at a constant rate (CPUID leaf 80000007H, EDX bit 8), and to be the same on all processors on
+/// which the thread runs. Sources: SDM vol. 3B, "Invariant TSC"; APM vol. 3, appendix E.
+///
 /// ```
 /// use pmu::user::UserClock;
 /// // A TSC of 2.5 GHz, which read 5,000,000,000 when the kernel's clock was at 7 seconds.

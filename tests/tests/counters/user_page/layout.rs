@@ -162,3 +162,32 @@ fn the_offsets_are_those_of_the_installed_header() {
     let expected: Vec<_> = fields().map(|row| row.map(str::to_owned)).collect();
     assert_eq!(found, expected);
 }
+
+/// The header's time of a TSC, and its way back, against division without rounding.
+#[test]
+fn a_clock_is_as_exact_as_it_says() {
+    let (tsc, now) = (0x1234_5678_9ABC_u64, 77_000_000_000);
+    for hertz in [250_000_000, 1_000_000_000, 2_399_999_999, 3_999_999_999, 4_000_000_000] {
+        let clock = UserClock::new(hertz, tsc, now).unwrap();
+        assert!(clock.shift < 32, "readers shift a number of 32 bits");
+        for passed in [0, 1, 2, 1_000, 999_999_999, 1 << 40, 1 << 55] {
+            let exact = (u128::from(passed) * 1_000_000_000 / u128::from(hertz)) as u64;
+            let time = clock.time(tsc + passed) - now;
+            assert!(
+                time.abs_diff(exact) <= 2 + (exact >> 29),
+                "{hertz}: {passed}: {time}, {exact}"
+            );
+            // From `linux/perf_event.h`: the TSC of a time.
+            let since = clock.time(tsc + passed).wrapping_sub(clock.zero);
+            let (quotient, rest) = (since / u64::from(clock.mult), since % u64::from(clock.mult));
+            let back = (quotient << clock.shift) + (rest << clock.shift) / u64::from(clock.mult);
+            let tick = hertz / 1_000_000_000 + 2;
+            assert!(back.abs_diff(tsc + passed) <= tick, "{hertz}: {passed}: {back}");
+        }
+    }
+    assert_eq!(UserClock::new(0, tsc, now), None);
+    assert_eq!(UserClock::new(u64::MAX, tsc, now), None);
+    // A slow TSC, and no time before the first tick.
+    let slow = UserClock::new(1, 0, 5).unwrap();
+    assert_eq!([slow.time(0), slow.time(3)], [5, 3_000_000_005]);
+}
