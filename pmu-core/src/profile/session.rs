@@ -403,7 +403,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
 
     /// Lends the counters, for example to a guest, until the returned window ends. This method calls
     /// [`CounterSession::lend`]. The profile timer keeps running. Pending overflows of opened events are not reported;
-    /// to report them, call `lend` of [`counters_mut`](Self::counters_mut).
+    /// to report them, or to suspend a facility, call `lend` or `lend_with` of [`counters_mut`](Self::counters_mut).
     ///
     /// # Errors
     /// The errors of [`CounterSession::lend`].

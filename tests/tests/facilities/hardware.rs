@@ -11,7 +11,7 @@ use pmu_virt::mock::Deviation;
 
 /// Registers that no processor of the tests has.
 const CONTROL: u32 = 0x7000_0000;
-const NEWEST: u32 = 0x7000_0001;
+pub(crate) const NEWEST: u32 = 0x7000_0001;
 const OP_CONTROL: u32 = 0x7000_0010;
 const OP_DATA: u32 = 0x7000_0011;
 const BUFFER: u32 = 0x7000_0020;

@@ -92,7 +92,7 @@ fn a_facilitys_interrupt_is_not_that_of_a_stopped_counter() {
             CounterSession::take(source, unit, CounterSet::ALL, &registers, &registers, memory)
                 .unwrap();
         scene.start(&mut counters);
-        let event = sampled_event(&scene);
+        let event = scene.sampled_event();
         // No handler is set: interrupts are off.
         scene.happen(&mock, SAMPLED, PERIOD);
         counters.stop_event(event, 0).unwrap();
@@ -104,12 +104,6 @@ fn a_facilitys_interrupt_is_not_that_of_a_stopped_counter() {
         }
         assert_eq!(claims, [Claim::OursAndMore, Claim::Ours], "{}", scene.context);
     });
-}
-
-/// Returns the event on the scene's first counter.
-fn sampled_event(scene: &Scene<'_>) -> pmu_core::EventId {
-    let runs = |event: &pmu_core::EventId| scene.memory.counter_of(*event) == scene.counters[0];
-    (0..2).map(pmu_core::EventId::of_place).find(runs).unwrap()
 }
 
 #[test]

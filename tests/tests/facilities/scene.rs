@@ -3,8 +3,8 @@
 use core::cell::{Cell, RefCell};
 
 use pmu_core::{
-    Claim, CounterId, CounterSession, CounterSet, EventOverflow, OpenedEvents, ServiceError,
-    Serviced, service_with,
+    Claim, CounterId, CounterSession, CounterSet, EventId, EventOverflow, OpenedEvents,
+    ServiceError, Serviced, service_with,
 };
 use pmu_tests::deviations::{pairs, single};
 use pmu_tests::opened::*;
@@ -99,6 +99,12 @@ impl<'a> Scene<'a> {
         }
         self.hardware.recording.set(true);
         self.hardware.wanted.set(true);
+    }
+
+    /// Returns the event that is sampled.
+    pub(crate) fn sampled_event(&self) -> EventId {
+        let runs = |event: &EventId| self.memory.counter_of(*event) == self.counters[0];
+        (0..2).map(EventId::of_place).find(runs).unwrap()
     }
 
     /// Returns the facilities, as an interrupt takes them.

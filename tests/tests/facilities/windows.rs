@@ -26,6 +26,7 @@ fn lent(processor: &Processor, freezes: bool, at: Option<u32>, faults: Option<(u
         CounterSession::take(source, unit, CounterSet::ALL, &registers, &registers, memory)
             .unwrap();
     scene.start(&mut counters);
+    let event = scene.sampled_event();
     scene.happen(&mock, SAMPLED, PERIOD - 1);
     let context = format!("{}, {at:?}, {faults:?}", scene.context);
     let mut recorder = LastBranch::new(hardware);
@@ -45,6 +46,8 @@ fn lent(processor: &Processor, freezes: bool, at: Option<u32>, faults: Option<(u
         Err(error) => {
             assert!(hardware.faulted.get(), "{context}: {error:?}");
             assert!(hardware.wanted.get(), "{context}: suspended, and nothing is lent");
+            let runs = memory.counter_of(event).is_some();
+            assert_eq!(runs, matches!(error, CounterError::Access(_)), "{context}: {error:?}");
             false
         }
         Ok(window) => {
@@ -137,6 +140,39 @@ fn an_overflow_that_is_pending_as_a_window_begins_has_its_records() {
         }
         window.end(0).unwrap();
         assert!(scene.hardware.recording.get(), "{context}");
+    });
+}
+
+/// The overflow is reported, and the event goes on: no counter is at fault.
+#[test]
+fn records_that_cannot_be_read_as_a_window_begins_lose_no_event() {
+    each([Deviations::NONE], |processor, freezes| {
+        let scene = Scene::of_samples(processor, freezes);
+        let mock = processor.mock();
+        let registers = Registers(&mock, &scene.hardware, |_: &Mock<'_>| ());
+        let source = OpenedEvents::new(&processor.unit, &scene.table);
+        let (unit, memory) = (&processor.unit, &scene.memory);
+        let mut counters =
+            CounterSession::take(source, unit, CounterSet::ALL, &registers, &registers, memory)
+                .unwrap();
+        scene.start(&mut counters);
+        let event = scene.sampled_event();
+        // No handler is set: interrupts are off.
+        scene.happen(&mock, SAMPLED, PERIOD);
+        scene.hardware.broken.set(Some(NEWEST));
+        let (reported, context) = (Cell::new(0), &scene.context);
+        let mut recorder = LastBranch::new(&scene.hardware);
+        let told = |_, recorder: &&mut LastBranch<'_>| {
+            assert_eq!(recorder.newest, None);
+            reported.set(reported.get() + 1);
+        };
+        let lent = counters.lend_with(0, &mut recorder, told).map(|_| ());
+        assert!(matches!(lent, Err(CounterError::Access(_))), "{context}: {lent:?}");
+        assert_eq!((reported.get(), counters.is_started(event)), (1, true), "{context}");
+        assert!(scene.hardware.recording.get() && scene.hardware.wanted.get(), "{context}");
+        scene.hardware.broken.set(None);
+        counters.lend_with(0, &mut recorder, |_, _| ()).unwrap().end(0).unwrap();
+        assert!(counters.is_started(event), "{context}");
     });
 }
 

@@ -207,9 +207,12 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             let (msr, platform) = (&self.msr, &self.platform);
             let report = |overflow, facility: &&mut F| overflowed(overflow, facility);
             let served = service_with(&self.source, msr, platform, self.memory, facility, report);
-            self.memory.expect_spurious(
-                served.map_err(|error| CounterError::Faulted(error.fault))?.claim.interrupts(),
-            );
+            let served = served.map_err(|error| match error.counters.is_empty() && !error.masked {
+                // An access of the facility.
+                true => CounterError::Access(error.fault),
+                false => CounterError::Faulted(error.fault),
+            });
+            self.memory.expect_spurious(served?.claim.interrupts());
             if let Some(global) = self.unit().global()
                 && self.memory.global_control.load(Relaxed) == 0
             {
