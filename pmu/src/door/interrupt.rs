@@ -1,10 +1,13 @@
 //! The performance interrupt.
 
-use pmu_core::{Claim, EventOverflow, InterruptFrame, Report, ServiceError, WithOpenedEvents};
+use pmu_core::{
+    Claim, CounterMemory, EventOverflow, InterruptFrame, Report, ServiceError, WithOpenedEvents,
+};
 
 use crate::door::duties::Duties;
 use crate::door::kernel::Kernel;
 use crate::door::pmu::Pmu;
+use crate::door::sources::MachineSources;
 use crate::local_apic::Delivery;
 
 /// Result of handling a performance interrupt.
@@ -103,5 +106,46 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             K::end_of_interrupt();
         }
         interrupted
+    }
+
+    /// Returns the event source and the counter memory of a processor. The functions for handlers and for other
+    /// processors take these values: `sample_read`, `user_view` and `remote_count` of `pmu-core`. The source's table of
+    /// opened events has `set_period` and `stop_reporting`.
+    ///
+    /// Returns `None` before the first [`processor_up`](Self::processor_up), and for a processor number of `P` or more.
+    ///
+    /// ```
+    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+    /// # use stand_in::*;
+    /// use pmu::core::{EventSource, PlainFrame, sample_read};
+    /// use pmu::{Interrupted, Kernel, Pmu};
+    ///
+    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+    ///
+    /// /// Samples the counts of an event's group, and silences the event after its last sample.
+    /// fn interrupt(frame: &PlainFrame, now: u64, mut is_last: impl FnMut(u64, u64) -> bool) -> Interrupted {
+    ///     let msr = MyKernel::msr();
+    ///     PMU.interrupt_with(frame, |overflow| {
+    ///         let Some((events, memory)) = PMU.events_of(MyKernel::this_processor()) else { return };
+    ///         let counts = sample_read(&events, &msr, memory, overflow.event, now);
+    ///         for read in counts.into_iter().flatten() {
+    ///             if read.count.is_ok_and(|count| is_last(read.tag, count.value)) {
+    ///                 let _ = events.opened().stop_reporting(overflow.event);
+    ///             }
+    ///         }
+    ///     })
+    /// }
+    /// # let _ = |frame: &PlainFrame| interrupt(frame, 0, |_, _| false);
+    /// ```
+    ///
+    /// # Context
+    /// Any context, on any processor. Each function that takes the values has a context of its own.
+    #[inline]
+    pub fn events_of(
+        &'static self,
+        processor: usize,
+    ) -> Option<(WithOpenedEvents<'static, MachineSources>, &'static CounterMemory)> {
+        let (of, sources) = (self.processors.get(processor)?, self.sources()?);
+        Some((WithOpenedEvents::new(sources, &of.events), &of.counters))
     }
 }

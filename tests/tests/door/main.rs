@@ -2,6 +2,7 @@
 
 mod failing;
 mod glue;
+mod handler;
 mod operations;
 mod threads;
 mod world;

@@ -1,0 +1,83 @@
+//! The door's pieces in a handler, beside the overflow: the counts of a group, a user page, and the end of reports; and a
+//! count that another processor reads.
+
+use core::cell::RefCell;
+
+use pmu::Kernel;
+use pmu::core::{
+    CounterError, Event, EventSource, GenericEvent, PlainFrame, RemoteCount, remote_count,
+    sample_read, user_view,
+};
+use pmu::user::UserPage;
+use pmu_tests::linux_page::LinuxPage;
+use pmu_virt::{Configuration, IntelConfiguration};
+
+use crate::world::{Door, Happens, Machine, PROCESSORS, World};
+
+const PERIOD: u64 = 5_000;
+const FRAME: PlainFrame = PlainFrame { pc: 0, cs: 8, flags: 2, processor: 1, process: None };
+
+#[test]
+fn a_handler_reads_a_group_publishes_its_page_and_ends_its_reports() {
+    let (machine, door): (_, &'static Door) =
+        Machine::new(Configuration::Intel(IntelConfiguration::new(4, 4, 3)));
+    assert!(door.events_of(0).is_none(), "no processor is up");
+    machine.up();
+    assert!(door.events_of(PROCESSORS).is_none());
+    let leader = Event::generic(GenericEvent::Instructions).every(PERIOD).with_total().tagged(1);
+    let member = Event::generic(GenericEvent::Cycles).tagged(2);
+    let (page, samples) = (&*Box::leak(Box::new(UserPage::new())), &*Box::leak(Box::default()));
+    let samples: &RefCell<Vec<[(u64, u64); 2]>> = samples;
+    let id = machine.on(1, || {
+        door.with(|session, unit| {
+            let counters = session.counters_mut();
+            let group = counters.open_group(unit, &[leader, member]).unwrap();
+            counters.start_group(group, 0).unwrap();
+            counters.group_events(group).next().unwrap()
+        })
+    });
+    let id = id.unwrap();
+    machine.mocks[1].on_interrupt(Box::leak(Box::new(move |_: &_| {
+        let (events, memory) = door.events_of(World::this_processor()).unwrap();
+        let msr = World::msr();
+        let interrupted = door.interrupt_with(&FRAME, |overflow| {
+            let read = sample_read(&events, &msr, memory, overflow.event, 0).unwrap();
+            let read = read.map(|read| (read.tag, read.count.unwrap().value));
+            samples.borrow_mut().push(read.collect::<Vec<_>>().try_into().unwrap());
+            if samples.borrow().len() == 2 {
+                events.opened().stop_reporting(overflow.event).unwrap();
+            }
+        });
+        assert_eq!(interrupted.error, None);
+        page.publish(None, || user_view(&events, &msr, memory, id, 0)).unwrap();
+    })));
+    machine.happen(1, Happens::Cycles, 70);
+    machine.happen(1, Happens::Instructions, PERIOD);
+    machine.happen(1, Happens::Cycles, 7);
+    machine.happen(1, Happens::Instructions, 4 * PERIOD);
+    assert_eq!(*samples.borrow(), [[(1, PERIOD), (2, 70)], [(1, 2 * PERIOD), (2, 77)]]);
+    let rdpmc = |index| {
+        let counter = pmu::core::PmcIndex::new(index);
+        machine.on(1, || pmu::core::MsrBackend::read_pmc(&World::msr(), counter)).unwrap()
+    };
+    let read = LinuxPage::of(page).read(rdpmc, || 0).unwrap();
+    assert_eq!(read.value, 5 * PERIOD);
+    // Another processor reads what is in memory, and all of it once the group is off its counters.
+    let remotely = || {
+        let (events, memory) = door.events_of(1).unwrap();
+        machine.on(0, || remote_count(events.opened(), memory, id, 0))
+    };
+    let Ok(RemoteCount::Older { count, .. }) = remotely() else { panic!("it is on a counter") };
+    assert_eq!(count.value, 2 * PERIOD, "as of the last interrupt");
+    let stopped = machine.on(1, || {
+        door.with(|session, _| {
+            let counters = session.counters_mut();
+            let group = counters.event_group(id)?.unwrap();
+            counters.stop_group(group, 0).map_err(|error| error.reason)
+        })
+    });
+    assert_eq!(stopped, Ok(Ok::<(), CounterError>(())));
+    let Ok(RemoteCount::Current(count)) = remotely() else { panic!("it is on no counter") };
+    assert_eq!(count.value, 5 * PERIOD);
+    machine.down();
+}
