@@ -1,7 +1,8 @@
 //! Single events of a group, enabled and disabled: the others go on, and times and counts are those of Linux.
 
 use pmu_core::{
-    CounterError, CounterSet, Event, EventCount, EventId, EventStatus, GroupId, ThreadEvent,
+    CounterError, CounterSet, Event, EventCount, EventId, EventStatus, GroupId, SavedEvent,
+    ThreadEvent,
 };
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviations, Fault};
@@ -189,7 +190,7 @@ fn a_member_stays_disabled_on_its_way_between_processors_and_is_changed_while_it
             };
             thread.iter().map(value).collect()
         };
-        let changed = |event: &mut ThreadEvent, change: &dyn Fn(pmu_core::SavedEvent) -> _| {
+        let changed = |event: &mut ThreadEvent, change: &dyn Fn(SavedEvent) -> _| {
             let ThreadEvent::SwitchedOut(saved) = event else { panic!("{event:?}") };
             *saved = change(*saved);
         };
@@ -271,4 +272,39 @@ fn fault(processor: &Processor, enables: bool, access: u32, fault: Fault) -> boo
     counters.shut_down().unwrap();
     assert_eq!(running(&mock), CounterSet::NONE, "{context}");
     reached
+}
+
+/// The children of a group whose second event is disabled are a group of their own, in which the second is disabled.
+#[test]
+fn a_child_of_a_disabled_event_is_disabled_in_its_group() {
+    for processor in processors(Deviations::NONE) {
+        let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+        let mut counters = processor.take(&mock, &memory, &table);
+        let (group, ids) = open(&mut counters, &processor, &[raw(2), raw(3)]);
+        counters.disable_event(ids[1], 0).unwrap();
+        counters.start_group(group, 0).unwrap();
+        let mut children = [0, 1].map(|place| counters.child_event(ids[place], 7).unwrap());
+        SavedEvent::make_group(&mut children).unwrap();
+        counters.close_group(group, 0).unwrap();
+        let mut thread = children.map(ThreadEvent::SwitchedOut);
+        counters.switch_in(&processor.unit, &mut thread, 10).unwrap();
+        (2..4).for_each(|kind| happen(&mock, kind, 5));
+        let id = |place: usize| match thread[place] {
+            ThreadEvent::Opened(id) => id,
+            _ => panic!("{thread:?}"),
+        };
+        assert_eq!(counters.event_status(id(1)), Ok(EventStatus::Off), "{processor:?}");
+        let counts = [0, 1].map(|place| counters.read_event(id(place), 15).unwrap());
+        assert_eq!(counts, [count_of(5, 5, 5), count_of(0, 0, 0)], "{processor:?}");
+        counters.enable_event(id(1), 15).unwrap();
+        assert!(counters.counter_of(id(1)).is_some(), "{processor:?}");
+        // The first event of a group is never disabled.
+        let mut children = [children[1], children[0]];
+        SavedEvent::make_group(&mut children).unwrap();
+        let mut other = children.map(|child| ThreadEvent::SwitchedOut(child.to_be_started(true)));
+        counters.switch_out(&mut thread, 20, |o| panic!("{o:?}")).unwrap();
+        counters.switch_in(&processor.unit, &mut other, 20).unwrap();
+        assert_eq!(running(&mock).len(), 2, "{processor:?}");
+        counters.shut_down().unwrap();
+    }
 }

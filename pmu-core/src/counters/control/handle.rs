@@ -37,9 +37,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     pub(crate) fn entry(&self, event: EventId) -> Result<&EventEntry, CounterError> {
+        self.open_entry(event).ok_or(CounterError::NoSuchEvent(event))
+    }
+
+    #[inline(never)]
+    fn open_entry(&self, event: EventId) -> Option<&EventEntry> {
         // After a shutdown the entries are another session's.
-        let entry = self.table().entry(event).filter(|_| self.is_open());
-        entry.ok_or(CounterError::NoSuchEvent(event))
+        self.table().entry(event).filter(|_| self.is_open())
     }
 
     pub(crate) fn free_entry(&self) -> Result<(EventId, &EventEntry), CounterError> {

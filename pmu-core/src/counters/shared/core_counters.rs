@@ -109,3 +109,48 @@ impl<'a> CoreThread<'a> {
         if second { 32 } else { 0 }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each side's use of one counter, and whether the second side may claim it: nothing, plain, of a memory event.
+    #[test]
+    fn a_claim_beside_the_other_processors_is_refused_where_one_of_both_is_exclusive() {
+        let [none, plain, exclusive] =
+            [(0, 0), (1, 0), (1, 1)].map(|(counters, exclusive)| InUse { counters, exclusive });
+        for (first, second, allowed) in [
+            (none, none, true),
+            (none, plain, true),
+            (none, exclusive, true),
+            (plain, none, true),
+            (plain, plain, true),
+            (plain, exclusive, false),
+            (exclusive, none, true),
+            (exclusive, plain, false),
+            (exclusive, exclusive, false),
+        ] {
+            for which in [false, true] {
+                let core = CoreCounters::new();
+                let thread = |second| CoreThread::new(&core, second, 0xD0..=0xD3);
+                assert!(thread(which).claim(first));
+                assert_eq!(thread(!which).claim(second), allowed, "{first:?}, {second:?}");
+                let own = if allowed { second } else { none };
+                assert_eq!([thread(which).own(), thread(!which).own()], [first, own]);
+                assert_eq!(thread(which).others(), own);
+                thread(which).keep(none);
+                assert!(thread(!which).claim(second));
+            }
+        }
+        assert_eq!(size_of::<CoreCounters>(), 8);
+    }
+
+    #[test]
+    fn events_are_told_by_their_number_with_any_unit_mask() {
+        let core = CoreCounters::new();
+        let thread = CoreThread::new(&core, false, 0xD0..=0xD3);
+        let corrupts = |select| thread.corrupts(EventSelect::from_bits(select));
+        assert!([0xD0, 0x81D0, 0x20D1, 0x1_04D2, 0x01D3].into_iter().all(corrupts));
+        assert!(![0xCF, 0xD4, 0xC0, 0xD0C0].into_iter().any(corrupts));
+    }
+}
