@@ -41,8 +41,9 @@ impl SavedEvent {
 
     /// Makes a group of these events: they are counted together or not at all. All events of the group have to be
     /// given to [`switch_in`](crate::CounterSession::switch_in) together. The first event decides whether the group
-    /// [rotates](Event::rotating), and whether it is to be started. Events that belong to another group leave that
-    /// group.
+    /// [rotates](Event::rotating), whether it is [exclusive](Event::exclusive), and whether it is to be started. An event
+    /// other than the first stays stopped if it is [disabled](Self::disabled). Events that belong to another group leave
+    /// that group.
     ///
     /// Only [`switch_in`](crate::CounterSession::switch_in) finds out whether the processor's counters can count the
     /// whole group. If they cannot, `switch_in` returns an error.
@@ -76,7 +77,8 @@ impl SavedEvent {
     /// whole period still to be counted. The child is to be started if the event is to be started.
     ///
     /// If the event belongs to a group, the child is in no group. [`make_group`](Self::make_group) makes the children
-    /// of one thread a group of their own.
+    /// of one thread a group of their own. The child of an event that is [disabled](Self::disabled) in its group is
+    /// disabled in that group, too.
     pub fn child(&self, tag: u64) -> Self {
         let flags = Membership::unpack(self.membership).flags;
         Self {
