@@ -185,6 +185,17 @@ impl BranchUnit {
         Ok(found? == ADDRESS)
     }
 
+    /// Proves that the enabling register keeps the bit that starts the recording, where it has other owners. Some
+    /// hypervisors drop the bit. Leaves the recording stopped.
+    pub(crate) fn starts(&self, msr: &impl MsrBackend) -> Result<bool, MsrFault> {
+        if let BranchEnable::Register(_) = self.registers().enable {
+            return Ok(true);
+        }
+        let started = self.start(msr, 0);
+        let found = self.stop(msr)?;
+        started.map(|_| self.is_on(found))
+    }
+
     /// Releases records that an interrupt froze.
     pub(crate) fn release(&self, msr: &impl MsrBackend) -> Result<(), MsrFault> {
         match self.registers().freeze.and_then(|freeze| freeze.status) {

@@ -128,8 +128,9 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     fn end_left_over(&self) -> Result<bool, MsrFault> {
         self.unit.stop(&self.msr)?;
         self.set_freeze(false)?;
+        let starts = self.unit.starts(&self.msr)?;
         self.unit.clear_records(&self.msr)?;
-        self.unit.answers(&self.msr)
+        Ok(self.unit.answers(&self.msr)? && starts)
     }
 
     /// Makes the processor freeze the records when it raises the performance interrupt, until

@@ -2,8 +2,8 @@
 
 use super::support::*;
 use pmu_core::{
-    Branch, BranchError, BranchFilter, BranchKind, BranchKinds, BranchMemory, BranchRecorder,
-    BranchSlot, MsrAddress, MsrBackend,
+    Branch, BranchEnable, BranchError, BranchFilter, BranchKind, BranchKinds, BranchMemory,
+    BranchRecorder, BranchSlot, MsrAddress, MsrBackend,
 };
 use pmu_virt::mock::{Deviation, Fault};
 use pmu_virt::{FedBranch, FedBranchKind, Privilege};
@@ -176,6 +176,12 @@ fn records_that_do_not_answer_are_refused_and_nothing_stays_taken() {
         mock.inject(Fault::Register(last));
         let refused = BranchRecorder::take(&unit, &mock, &records);
         assert!(matches!(refused, Err(BranchError::Access(_))), "{}", processor.name);
+        // A hypervisor that drops the bit that enables them.
+        if let BranchEnable::Bits { bits, .. } = registers.enable {
+            mock.inject(Fault::Ignored(bits.read().register()));
+            let refused = BranchRecorder::take(&unit, &mock, &records).map(|_| ()).unwrap_err();
+            assert_eq!(refused, BranchError::Unresponsive, "{}", processor.name);
+        }
         mock.inject(Fault::None);
         BranchRecorder::take(&unit, &mock, &records).unwrap();
     }
