@@ -157,7 +157,7 @@ impl BranchUnit {
 
     /// Describes a processor's branch records, `depth` of them.
     ///
-    /// Returns `None` if `depth` is 0 or above [`MAX_DEPTH`](Self::MAX_DEPTH).
+    /// Returns `None` if `depth` is 0 or above [`MAX_DEPTH`](Self::MAX_DEPTH), or if a ring's depth is no power of two.
     ///
     /// # Safety
     /// - No value written to the registers `from`, `to` and `info`, and to the registers at distances of `step` for the
@@ -180,7 +180,8 @@ impl BranchUnit {
         format: &'static BranchFormat,
         offers: BranchOffers,
     ) -> Option<Self> {
-        if depth == 0 || depth > Self::MAX_DEPTH {
+        let is_ring = matches!(registers.order, BranchOrder::Ring(_));
+        if depth == 0 || depth > Self::MAX_DEPTH || is_ring && !depth.is_power_of_two() {
             return None;
         }
         Some(Self { registers, format, offers, depth })
