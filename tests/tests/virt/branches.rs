@@ -531,7 +531,8 @@ fn erroneous_records_and_lost_ones_are_those_of_the_platform() {
     }
 }
 
-/// A PMU alone has a bit of version 4 for records that it lacks, and a guest may set it; beside records the bit is theirs.
+/// A PMU alone has a bit of version 4 for records that it lacks, and a guest may set the bit. Beside records, the bit is
+/// the records' own.
 #[test]
 fn the_bit_of_frozen_records_is_the_records_own() {
     let mut pmu = VirtualPmu::new(intel(4), FedEvents::NONE).unwrap();
