@@ -19,14 +19,16 @@
 //! - after it opened, started, stopped or closed the event;
 //! - after it started *another* event, or called [`rotate`](pmu_core::CounterSession::rotate): either call may move the
 //!   event to another counter;
-//! - after [`reprogram`](pmu_core::CounterSession::reprogram): the counter may start again from another value;
+//! - after [`reprogram`](pmu_core::CounterSession::reprogram), [`apply_period`](pmu_core::CounterSession::apply_period)
+//!   and the end of a [window](pmu_core::CounterWindow): the counter may start again from another value;
+//! - after [`add_count`](pmu_core::CounterSession::add_count): the page lacks the child's count;
 //! - after every switch to the thread, on any processor, even if the event did not move: the thread may have been in
 //!   the middle of a read. A switch away from the thread requires no call, because the thread does not read while it
 //!   does not run;
 //! - in the handler, after [`service`](pmu_core::service()) serviced an interrupt of the processor's counters:
 //!   `service` may have reloaded the event's counter;
-//! - at least once per half of the counter's range, which is 2³⁹ events or more. A call at every timer tick is often
-//!   enough.
+//! - at least once per half of the counter's range, which is 2⁴⁷ events of a counter of 48 bits. A call at every timer
+//!   tick is often enough.
 //!
 //! A thread that was switched out in the middle of a read executes RDPMC once more. That RDPMC raises #GP on a
 //! processor of a hybrid machine that lacks the counter, and on a processor on which the kernel hid the page and
