@@ -22,7 +22,7 @@ use std::collections::HashMap;
 use pmu_core::raw_cpuid::CpuIdResult;
 
 pub use pmu_state::StateRegisters;
-pub use processors::{amd_processor, intel_processor, recorded};
+pub use processors::{amd_processor, ibs_processor, intel_processor, recorded};
 pub use register_file::{FakePlatform, Fault, RegisterFile};
 
 /// The answer of CPUID as `raw_cpuid` has it.

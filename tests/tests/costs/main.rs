@@ -3,5 +3,6 @@
 mod branches;
 mod events;
 mod groups;
+mod ibs;
 mod perf;
 mod sources;

@@ -2,27 +2,10 @@
 
 use pmu_amd::ibs::registers::{IbsFetchCtl, IbsOpData, IbsOpData2, IbsOpData3};
 use pmu_amd::ibs::{IbsErratum, IbsFetchRecord, IbsKind, IbsOpRecord, IbsUnit};
-use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::{
-    AccessType, BranchOutcome, DataSource, LineState, PageSize, PreciseSample, Snapshot,
-    Translation,
+    AccessType, BranchOutcome, DataSource, LineState, PageSize, PreciseSample, Translation,
 };
-
-/// Returns an AMD processor with instruction-based sampling.
-pub(crate) fn processor(family: u32, model: u32, capabilities: u32) -> Snapshot {
-    Snapshot::capture(move |leaf: u32, _: u32| {
-        let signature = (family - 0xF) << 20 | (model >> 4) << 16 | 0xF << 8 | (model & 0xF) << 4;
-        let (eax, ebx, ecx, edx) = match leaf {
-            0 => (1, 0x6874_7541, 0x444D_4163, 0x6974_6E65),
-            1 => (signature, 0, 0, 0),
-            0x8000_0000 => (0x8000_001B, 0, 0, 0),
-            0x8000_0001 => (0, 0, 1 << 10, 1 << 29),
-            0x8000_001B => (capabilities, 0, 0, 0),
-            _ => (0, 0, 0, 0),
-        };
-        CpuIdResult { eax, ebx, ecx, edx }
-    })
-}
+use pmu_tests::ibs_processor as processor;
 
 /// Capabilities of Zen 2 and 3, and of Zen 4 (leaf 0x8000001B of recorded processors).
 pub(crate) const ZEN_3: u32 = 0x3FF;

@@ -1,6 +1,7 @@
 //! AMD's instruction-based sampling.
 
 mod decode;
+mod naive;
 mod registers;
 mod samples;
 mod sampling;

@@ -12,7 +12,7 @@ fn address(register: &str) -> u32 {
 }
 
 /// The fields of a register by the data file: name and mask.
-fn fields(register: &str) -> Vec<(String, u64)> {
+pub(crate) fn fields(register: &str) -> Vec<(String, u64)> {
     data!("ibs_registers.csv")
         .iter()
         .filter(|row| row.text("register") == register && !row.text("field").is_empty())

@@ -3,7 +3,9 @@
 use pmu_amd::ibs::{IbsCapabilities, IbsKind, IbsSampling, IbsSamplingError, IbsUnit};
 use pmu_tests::recorded;
 
-use crate::decode::{ZEN_3, ZEN_4, processor};
+use pmu_tests::ibs_processor as processor;
+
+use crate::decode::{ZEN_3, ZEN_4};
 
 /// Capabilities of Zen 5 and of its successor: the latency filter, and bits 13 to 16.
 const ZEN_5: u32 = 0x1BFF;

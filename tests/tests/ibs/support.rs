@@ -13,7 +13,7 @@ use pmu_virt::{
     AmdConfiguration, Configuration, FedFetch, FedOp, IbsConfiguration, VirtualIbs, VirtualPmu,
 };
 
-use crate::decode::processor;
+use pmu_tests::ibs_processor as processor;
 
 pub(crate) type Mock<'h> = MockMsr<'h, 64>;
 

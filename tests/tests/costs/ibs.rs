@@ -1,0 +1,110 @@
+//! Costs of instruction-based sampling in register accesses: exact, and equal to the table in COSTS.md.
+
+use pmu_amd::ibs::{Ibs, IbsKind, IbsMemory, IbsSampler, IbsSampling, IbsUnit};
+use pmu_core::{
+    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, MAX_COUNTERS,
+    OpenedEvents, service_with,
+};
+use pmu_tests::ibs_processor;
+use pmu_tests::opened::{Mock, fed_events, happened, raw};
+use pmu_virt::{
+    AmdConfiguration, Configuration, FedFetch, FedOp, IbsConfiguration, VirtualIbs, VirtualPmu,
+};
+
+/// Numbers of RDMSRs and WRMSRs.
+type Cost = [u32; 2];
+
+fn text([reads, writes]: Cost) -> String {
+    match (reads, writes) {
+        (0, 0) => "–".into(),
+        (0, writes) => format!("{writes}W"),
+        (reads, 0) => format!("{reads}R"),
+        (reads, writes) => format!("{reads}R {writes}W"),
+    }
+}
+
+/// Costs of one unit: of a counter's interrupt without a sample, beyond the counter's own; of an interrupt with a
+/// sample whose every register has a meaning, and with one of which few have; of a start, and of a stop.
+fn measure(family: u32, model: u32, ibs: IbsConfiguration, kind: IbsKind) -> [Cost; 5] {
+    let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
+    let pmu = VirtualPmu::new(configuration, fed_events()).unwrap();
+    let mock = Mock::strict(pmu).with_sampling(VirtualIbs::new(ibs));
+    let _ = mock.with_pmu(|pmu| pmu.write(0xC000_0301, 0));
+    let counter_unit = pmu_amd::counters(&mock.snapshot()).unwrap();
+    let unit = IbsUnit::of(&ibs_processor(family, model, ibs.capabilities), kind).unwrap();
+    let (lent, table) = (IbsMemory::new(), EventTable::<[EventEntry; 2]>::new());
+    let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
+    let source = OpenedEvents::new(&counter_unit, &table as &EventTable);
+    let handler = |mock: &Mock<'_>| {
+        let ibs = Ibs::new(&unit, &lent, |_| ());
+        service_with(&source, mock, mock, &memory, ibs, |_, _| ()).unwrap();
+    };
+    mock.on_interrupt(&handler);
+    let cost = |act: &mut dyn FnMut()| {
+        let before = mock.accesses();
+        act();
+        let after = mock.accesses();
+        [after.reads - before.reads, after.writes - before.writes]
+    };
+    let mut sampler = IbsSampler::take(unit, &mock, &mock, &lent).unwrap();
+    let request = match kind {
+        IbsKind::Fetch => IbsSampling::fetches(160),
+        IbsKind::Op => IbsSampling::cycles(160),
+    };
+    let request = request.with_physical_addresses();
+    let start = cost(&mut || sampler.start(&request).unwrap());
+    let sample = |full: bool| {
+        let bits = |bits: u64| if full { bits } else { 0 };
+        // A taken branch that loads; a load that missed, with both addresses.
+        let (branch, load) = (bits(1 << 37 | 1 << 35), bits(0b11 << 17 | 1 << 7 | 1));
+        let op = FedOp { data: branch, data3: load, ..FedOp::new(0x1000) };
+        // A miss of the TLB, with the physical address.
+        let fetch = FedFetch { control: bits(1 << 55 | 1 << 52), ..FedFetch::new(0x1000) };
+        cost(&mut || {
+            assert!((0..160).any(|_| match kind {
+                IbsKind::Op => mock.execute(&op),
+                IbsKind::Fetch => mock.fetch(&fetch),
+            }));
+        })
+    };
+    let (full, few) = (sample(true), sample(false));
+    // Beside counters.
+    let mut counters =
+        CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &mock, &memory)
+            .unwrap();
+    let event = counters.open_event(&counter_unit, &raw(3).every(100_000)).unwrap();
+    counters.start_event(event, 0).unwrap();
+    let overflow = || cost(&mut || mock.advance(&mut happened(3, 100_000)));
+    let beside = overflow();
+    let stop = cost(&mut || sampler.stop().unwrap());
+    // The interrupt that may be late.
+    mock.interrupt_from_elsewhere();
+    let own = overflow();
+    assert!(mock.breach().is_none(), "{:?}", mock.breach());
+    [[beside[0] - own[0], beside[1] - own[1]], full, few, start, stop]
+}
+
+/// The rows of instruction-based sampling in COSTS.md, and the most that a sample may cost.
+#[test]
+fn the_rows_of_instruction_based_sampling_are_what_is_measured() {
+    use IbsKind::{Fetch, Op};
+    let kept = IbsConfiguration { fetch_count_kept: true, ..IbsConfiguration::ZEN_3 };
+    let rows = [
+        ("ops, family 10h", 0x10, 0x02, IbsConfiguration::FAMILY_10H, Op, [7, 1]),
+        ("ops, Zen to Zen 5", 0x19, 0x61, IbsConfiguration::ZEN_4, Op, [8, 1]),
+        ("ops, second control register", 0x1A, 0x50, IbsConfiguration::ZEN_6, Op, [8, 3]),
+        ("fetches, Zen, Zen 2", 0x17, 0x31, kept, Fetch, [4, 2]),
+        ("fetches, Zen 3 to Zen 5", 0x19, 0x61, IbsConfiguration::ZEN_4, Fetch, [4, 1]),
+        ("fetches, second control register", 0x1A, 0x50, IbsConfiguration::ZEN_6, Fetch, [4, 3]),
+    ];
+    let mut lines = vec![];
+    for (name, family, model, ibs, kind, most) in rows {
+        let costs = measure(family, model, ibs, kind);
+        assert_eq!(costs[0], [1, 0], "{name}");
+        assert!(costs[1][0] <= most[0] && costs[1][1] <= most[1], "{name}: {costs:?}");
+        lines.push(format!("| {name} | {} |", costs.map(text).join(" | ")));
+    }
+    let missing: Vec<_> =
+        lines.iter().filter(|line| !include_str!("../../../COSTS.md").contains(*line)).collect();
+    assert!(missing.is_empty(), "COSTS.md lacks:\n{missing:#?}");
+}
