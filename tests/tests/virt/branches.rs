@@ -466,6 +466,46 @@ fn records_are_declared_in_the_leaves() {
     assert_eq!((leaf(&skylake, 0x1C), leaf(&skylake, 1)[0]), ([0; 4], 0x0005_06E3));
 }
 
+/// The bytes of version 1 of the layout, written by hand from the table in `pmu-virt/src/bytes.rs`.
+#[test]
+fn saved_records_have_the_bytes_of_their_layout() {
+    let mut records = VirtualBranches::new(&amd(), BranchConfiguration::AMD).unwrap();
+    let mut write = |address, value| {
+        let written = records.write(pmu_virt::Writer::Guest, address, value);
+        assert!(matches!(written.answer, Write::Done | Write::Shared { .. }));
+    };
+    write(0x1D9, 1 << 11);
+    write(0xC000_010E, 0x102);
+    write(0xC000_010F, 1 << 6);
+    write(0xC001_0302, 0x1122_3344);
+    write(0xC001_0303, 0x80_0000_5566);
+    records.pmi_raised();
+    let mut bytes = [0; 832];
+    bytes[..12].copy_from_slice(b"vLBR\x01\0\x03\x10\x10\x01\0\0");
+    // DEBUGCTL, status, filter, DBG_EXTN_CFG; FROM and TO of the second record.
+    for (at, byte) in [(17, 0x08), (31, 0x04), (40, 0x02), (41, 0x01), (48, 0x40)] {
+        bytes[at] = byte;
+    }
+    bytes[88..92].copy_from_slice(&[0x44, 0x33, 0x22, 0x11]);
+    bytes[96..101].copy_from_slice(&[0x66, 0x55, 0, 0, 0x80]);
+    assert_eq!(records.to_bytes(), bytes);
+    // A legacy stack's top and architectural flags.
+    let legacy = BranchConfiguration::Legacy { format: 5 };
+    let mut legacy = VirtualBranches::new(&intel(4), legacy).unwrap();
+    let _ = legacy.write(pmu_virt::Writer::Guest, 0x1C9, 31);
+    let bytes = legacy.to_bytes();
+    assert_eq!((&bytes[6..11], bytes[56]), (&[2, 32, 5, 0, 0][..], 31));
+    let timed = BranchConfiguration::ARCHITECTURAL.with_architectural(|branches| {
+        (branches.depths, branches.counters, branches.call_stack) = (0b0110, 0b0011, false);
+        branches.resets_in_deep_sleep = true;
+    });
+    let mut timed = VirtualBranches::new(&intel(5), timed).unwrap();
+    let _ = timed.write(pmu_virt::Writer::Guest, 0x14CF, 16);
+    let _ = timed.write(pmu_virt::Writer::Guest, 0x186, 1 << 35);
+    let bytes = timed.to_bytes();
+    assert_eq!((&bytes[6..11], bytes[32]), (&[1, 16, 0b0110, 0b0011, 0b111_0111][..], 1));
+}
+
 #[test]
 fn bytes_of_another_processor_or_an_impossible_state_are_refused() {
     let mut records = VirtualBranches::new(&intel(5), BranchConfiguration::ARCHITECTURAL).unwrap();
@@ -531,8 +571,8 @@ fn erroneous_records_and_lost_ones_are_those_of_the_platform() {
     }
 }
 
-/// A PMU alone has a bit of version 4 for records that it lacks, and a guest may set the bit. Beside records, the bit is
-/// the records' own.
+/// A PMU alone has a bit of version 4 for records that it lacks, and a guest may set the bit. Beside records, the bit
+/// is the records' own.
 #[test]
 fn the_bit_of_frozen_records_is_the_records_own() {
     let mut pmu = VirtualPmu::new(intel(4), FedEvents::NONE).unwrap();
