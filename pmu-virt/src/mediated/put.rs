@@ -18,16 +18,16 @@ impl HostCounters {
     ///
     /// `global_control` is the value that the processor saved when it left the guest. On AMD `global_control` is
     /// ignored, and the register is read. `put` clears the registers that the load has written, even if the guest was
-    /// changed since the load. If the guest was [reset](VirtualPmu::reset) while it was loaded, its state stays as
-    /// after reset.
+    /// changed since the load. If the guest was [reset](VirtualPmu::reset) while it was loaded, `put` keeps the state
+    /// that the reset made.
     ///
     /// Each overflow of the guest's counters makes an interrupt pending in the guest once. If the processor's interrupt
     /// came before `put`, [`interrupted`](Self::interrupted) has noted the overflow. If not, `put` notes the overflow,
     /// and the interrupt is [still to come](Put::interrupt_is_coming).
     ///
-    /// `put` knows an overflow by its status bit. If the guest itself clears the status bit, `put` does not announce the
-    /// interrupt of that overflow. Such an interrupt may still come after `put`; `interrupted` attributes it to the
-    /// guest, too.
+    /// If the guest itself clears the status bit of an overflow, and the same counter overflows again, `put` takes the
+    /// second overflow for the first one. `interrupt_is_coming` is then clear, but the second interrupt may still come
+    /// after `put`. `interrupted` attributes this interrupt to the guest, too.
     ///
     /// Accesses:
     ///

@@ -25,13 +25,13 @@ const HEADER: u32 = 96;
 /// Layout and meaning are those of `perf_event_mmap_page` in `linux/perf_event.h`, version 0, so libraries that read
 /// Linux' page can read this page. The page is a sequence lock: `lock` is odd while the kernel writes.
 ///
-/// In a page of zeros the event is hidden: the thread then reads the event by a system call.
+/// A page of zeros *hides* the event: it has no data for RDPMC, and the thread reads the event by a system call.
 ///
-/// `pmc_width` is the counter's width or one more, and may change with each [`publish`](Self::publish). So readers read
-/// `pmc_width` within the sequence lock, like `index` and `offset`.
+/// `pmc_width` is the counter's width or one more, and may change with each [`publish`](Self::publish). So a reader
+/// reads `pmc_width` again in each pass of the sequence lock, like `index` and `offset`.
 ///
 /// # Examples
-/// The kernel, whenever the [module](crate::user)'s documentation says so:
+/// The kernel publishes, in each of the cases that the [module](crate::user) lists:
 ///
 /// ```
 /// use pmu::core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
@@ -47,7 +47,7 @@ const HEADER: u32 = 96;
 /// }
 /// ```
 ///
-/// The thread:
+/// The thread reads:
 ///
 /// ```
 /// use pmu::user::UserPage;
@@ -93,8 +93,8 @@ pub struct UserPage {
     rest: [AtomicU64; 376],
 }
 
-/// Words by which a kernel and a thread share a buffer that the thread maps behind the page. Only the kernel uses these
-/// words; this crate does not.
+/// Position and size of a ring buffer that the thread maps behind the page. This crate neither reads nor writes these
+/// words; the kernel sets them itself.
 ///
 /// ```
 /// use core::sync::atomic::Ordering;
@@ -130,7 +130,7 @@ impl Default for UserPage {
 }
 
 impl UserPage {
-    /// Creates a page of zeros, in which the event is hidden.
+    /// Creates a page that hides the event, so that the thread reads the event by a system call.
     pub const fn new() -> Self {
         Self {
             version: AtomicU32::new(0),
@@ -157,14 +157,16 @@ impl UserPage {
         }
     }
 
-    /// Publishes the event as `view` returns it, so that the thread can read the event by RDPMC. If `view` fails, the
-    /// event is hidden.
+    /// Writes the data by which the thread reads the event by RDPMC. The closure `view` makes this data, commonly by
+    /// [`CounterSession::user_view`](pmu_core::CounterSession::user_view). If `view` fails, the page
+    /// [hides](Self::hide) the event.
     ///
-    /// If a clock is given, which must be the clock of the view's times, the thread can also compute the event's
-    /// present times. Without a clock, the thread reads the times of the view.
+    /// With a `clock`, the thread can also compute the event's present times. The `clock` must be the one that `view`
+    /// uses. Without a `clock`, the thread gets the times that `view` returned.
     ///
-    /// The kernel's task and its handlers may publish the same page. If a handler that interrupted `publish` calls
-    /// `publish`, the interrupted call only asks for the view once more.
+    /// Both a task and an interrupt handler may call this for the same page. If the handler interrupted a `publish` of
+    /// the page, the handler's call writes nothing. Instead, the interrupted call calls `view` and writes the page once
+    /// more.
     ///
     /// ```
     /// use pmu::core::{CounterError, PmcIndex, UserView};
@@ -189,11 +191,11 @@ impl UserPage {
     /// ```
     ///
     /// # Context
-    /// Task, interrupt or NMI, on the processor on which the thread then runs. Only one processor at a time publishes a
-    /// page.
+    /// Task, interrupt or NMI, on the processor on which the thread runs next. Two processors never publish a page at
+    /// the same time.
     ///
     /// # Errors
-    /// The error of `view`. A call in a handler that interrupted `publish` returns no error.
+    /// The error of `view`. A handler's call that interrupted a `publish` of the same page returns `Ok`.
     pub fn publish<E>(
         &self,
         clock: Option<&UserClock>,
@@ -217,10 +219,11 @@ impl UserPage {
         }
     }
 
-    /// Hides the event. [`read`](Self::read) then returns `None`, and the thread asks the kernel.
+    /// Removes the data for RDPMC from the page. [`read`](Self::read) then returns `None`, and the thread reads the
+    /// event by a system call.
     ///
     /// # Context
-    /// Task, on the processor on which the thread then runs.
+    /// Task, on the processor on which the thread runs next.
     pub fn hide(&self) {
         let _ = self.publish(None, || Err(()));
     }
@@ -250,8 +253,8 @@ impl UserPage {
 
     /// Reads the present count of the event. `rdpmc` executes RDPMC with its argument in ECX.
     ///
-    /// Returns `None` if the event is hidden, or if the kernel changed the page during each of several attempts. The
-    /// thread then asks the kernel.
+    /// Returns `None` if the page [hides](Self::hide) the event, or if the kernel wrote to the page during each of 64
+    /// attempts. The thread then reads the event by a system call.
     ///
     /// # Context
     /// User mode, on the thread to which the page belongs. A thread on another processor would read a counter of that
@@ -262,8 +265,8 @@ impl UserPage {
         self.read_with_times(rdpmc, || 0).map(|count| count.value)
     }
 
-    /// Reads the present count of the event, and its times. `rdtsc` executes RDTSC. Without a clock on the page, the
-    /// times are those of the last [`publish`](Self::publish).
+    /// Reads the present count of the event, and its times. `rdtsc` executes RDTSC. If the kernel called
+    /// [`publish`](Self::publish) without a clock, the times are those of that call.
     ///
     /// ```
     /// use pmu::user::UserPage;
@@ -274,10 +277,10 @@ impl UserPage {
     /// # assert_eq!(scaled(&UserPage::new(), |_| 0, || 0), None);
     /// ```
     ///
-    /// Returns `None` in the cases of [`read`](Self::read).
+    /// Returns `None` when [`read`](Self::read) does.
     ///
     /// # Context
-    /// The same context as that of [`read`](Self::read).
+    /// As for [`read`](Self::read).
     #[inline]
     pub fn read_with_times(
         &self,

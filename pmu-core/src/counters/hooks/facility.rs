@@ -21,9 +21,9 @@ use crate::msr::fault::MsrFault;
 ///    reported together with a reference to the facility, so that a handler can read what `collect` stored.
 /// 5. [`end`](Self::end), after the counters run again.
 ///
-/// A facility is small, because it is moved into `service_with`: commonly it is a description of the hardware and a
-/// reference to memory that the embedder lends. Data for the handler has to be in this memory, or behind interior
-/// mutability.
+/// A facility is small, because it is moved into `service_with`: commonly it consists of two references, to a
+/// description of the hardware and to memory that the embedder lends. The handler gets only a shared reference to the
+/// facility, so `collect` stores data for the handler in this memory or in cells.
 ///
 /// Records of a fake trace buffer, which raises the counters' interrupt when the buffer is full:
 ///
@@ -52,15 +52,15 @@ use crate::msr::fault::MsrFault;
 ///
 /// # Context
 /// Any context, including interrupt and NMI. No method takes a lock, allocates or panics, and each method ends after a
-/// bounded number of steps. A nested interrupt calls no method; the interrupted call of `service_with` makes another
-/// pass instead.
+/// bounded number of steps. If an interrupt comes during a call of `service_with`, its handler calls no method.
+/// Instead, the interrupted call makes another pass.
 ///
 /// # Errors
-/// A method whose access fails still makes its other accesses, and returns the first access that failed again when
-/// retried. The pass continues, so no overflow is lost, and `service_with` returns the fault.
+/// A method retries an access that fails. If the retry fails too, the method still makes its other accesses, and then
+/// returns the first such fault. The pass continues, so no overflow is lost, and `service_with` returns the fault.
 pub trait Facility {
-    /// Set if the facility is also served while no session has taken the counters, or while the LVT entry is masked,
-    /// because the facility's interrupt does not depend on a counter. The pass then consists of [`begin`](Self::begin),
+    /// Set if the facility interrupts without a counter. Such a facility is served even while no session has taken the
+    /// counters, or while the LVT entry is masked. The pass then consists of [`begin`](Self::begin),
     /// [`collect`](Self::collect) and [`end`](Self::end). While the counters are [lent](crate::CounterSession::lend),
     /// no facility is served.
     const ALONE: bool = false;
@@ -72,15 +72,15 @@ pub trait Facility {
         0
     }
 
-    /// Returns the counters of the session whose overflows the facility itself reports. The pass acknowledges the
-    /// overflows of these counters, but neither reports the overflows nor loads the counters.
+    /// Returns the session's counters whose overflows the facility itself reports. The pass acknowledges the overflows
+    /// of these counters, but neither reports them nor reloads the counters.
     #[inline]
     fn own_counters(&self) -> CounterSet {
         CounterSet::NONE
     }
 
-    /// Begins a pass, before any other register is accessed. If the processor does not freeze the facility's recording,
-    /// this method stops the recording.
+    /// Begins a pass, before any other register is accessed. If the facility still records during the interrupt, this
+    /// method stops the recording.
     ///
     /// # Errors
     /// An access failed.
@@ -89,9 +89,10 @@ pub trait Facility {
         Ok(())
     }
 
-    /// Reads what the facility recorded, before the acknowledgement lets the facility record again. Returns the number
-    /// of the facility's own interrupts, which the [`Claim`](crate::Claim) includes. The number is 0 if the facility
-    /// did not interrupt, or only adds records to the counters' overflows.
+    /// Reads what the facility recorded. The overflows are acknowledged only afterwards, because the acknowledgement
+    /// may let the facility record again. Returns the number of interrupts that the facility itself raised, which the
+    /// [`Claim`](crate::Claim) includes. The number is 0 if the facility did not interrupt, or only adds records to the
+    /// counters' overflows.
     ///
     /// # Errors
     /// An access failed.
@@ -118,8 +119,9 @@ pub struct Interrupted<'a> {
     /// no session has taken the counters, or if the status could not be read.
     pub status: u64,
     /// The session's counters that overflowed, except the facility's [own](Facility::own_counters). On a processor
-    /// without an overflow status, these are all counters that may have overflowed, because the driver reads the
-    /// counters only after [`collect`](Facility::collect).
+    /// without an overflow status, this set contains all of the session's general counters except the facility's own:
+    /// the driver cannot tell which of them overflowed until it reads their values, after
+    /// [`collect`](Facility::collect).
     pub overflowed: CounterSet,
     pub(crate) memory: &'a CounterMemory,
 }
