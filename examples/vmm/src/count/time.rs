@@ -293,6 +293,30 @@ mod tests {
         }
     }
 
+    /// While an overflow is held for the branches before it, at either privilege, its counter stays short of it by one,
+    /// and nothing is lost.
+    #[test]
+    fn an_overflow_that_is_held_for_branches_comes_when_it_is_released() {
+        for (privilege, bit) in [(USER, 1 << 16), (KERNEL, 1 << 17)] {
+            let (mut time, mut happened, mut pmu) = time(1000, 1000);
+            arm(&mut pmu, 0, 0xC0 | bit, 1_000);
+            let span = Duration::from_nanos;
+            let mut pass = |nanoseconds, held, pmu: &mut VirtualPmu| {
+                let waits =
+                    time.pass(span(nanoseconds), privilege, || privilege, held, pmu, &mut happened);
+                (waits, pmu.advance_through(&mut happened).unwrap().pmi)
+            };
+            assert_eq!(pass(500, true, &mut pmu), (false, false), "{privilege:?}");
+            // Steps of the stretch pass as well.
+            assert_eq!(pass(5_000, true, &mut pmu), (true, false));
+            assert_eq!(pass(10, true, &mut pmu), (true, false));
+            assert_eq!(pmu.read(0xC1), pmu_virt::Read::Value((1 << 48) - 1));
+            assert_eq!(pass(0, false, &mut pmu), (false, true));
+            assert_eq!(pmu.read(0xC1), pmu_virt::Read::Value(5_510 - 1_000));
+            assert!(time.owed == [Duration::ZERO; 2]);
+        }
+    }
+
     #[test]
     fn a_counter_of_ring_0_overflows_in_ring_0() {
         let (mut time, mut happened, mut pmu) = time(1000, 1000);
