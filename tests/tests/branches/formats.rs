@@ -2,8 +2,8 @@
 
 use core::iter::zip;
 use pmu_core::{
-    Branch, BranchFilter, BranchKind, BranchKinds, BranchOffers, BranchPath, BranchTransaction,
-    BranchUnit, RawBranch, Snapshot,
+    Branch, BranchFilter, BranchKind, BranchKinds, BranchOffers, BranchPath, BranchRecorder,
+    BranchTransaction, BranchUnit, RawBranch, SavedBranches, Snapshot,
 };
 use pmu_intel::LbrFormat;
 use pmu_tests::{RegisterFile, Row, data, result};
@@ -138,4 +138,83 @@ fn what_nehalem_cannot_select_alone_is_recorded_and_said() {
     assert_eq!(unit.recorded(BranchFilter::USER.call_stack()), None);
     let all = BranchFilter::ALL.only(BranchKinds::ALL);
     assert_eq!(unit.recorded(all), Some(all));
+}
+
+/// Registers of a legacy stack of 16 records.
+fn stack_of_16() -> RegisterFile {
+    let registers =
+        [0x345, 0x1D9, 0x1C8, 0x1C9].into_iter().chain(0x680..0x690).chain(0x6C0..0x6D0);
+    let msr = RegisterFile::new(registers, 0);
+    // Haswell's format.
+    msr.set(0x345, 4);
+    msr
+}
+
+/// Linux' driver of Haswell: an abort is recorded twice, and the newer record lacks the bit.
+#[test]
+fn an_abort_that_haswell_recorded_twice_is_one_branch() {
+    for (model, aborts) in [(0x3C, 1), (0x3D, 2)] {
+        let processor = Snapshot::capture(move |leaf: u32, _: u32| {
+            result(match leaf {
+                0 => [0x0A, 0x756E_6547, 0x6C65_746E, 0x4965_6E69],
+                1 => [0x0003_0603 | (model & 0xF) << 4, 0, 1 << 15, 0],
+                // RTM.
+                7 => [0, 1 << 11, 0, 0],
+                0x0A => [0x0730_0403, 0, 0, 0],
+                _ => [0; 4],
+            })
+        });
+        let (msr, records) = (stack_of_16(), super::support::Records::new());
+        let unit = pmu_intel::branches(&processor, &msr).unwrap();
+        let mut recorder = BranchRecorder::take(&unit, &msr, &records).unwrap();
+        recorder.start(BranchFilter::ALL).unwrap();
+        // The newest last: a branch, the abort with bit 61, the abort without it, a branch.
+        for (place, from) in [(15, 0x1000), (0, 0x2000 | 1 << 61), (1, 0x2000), (2, 0x3000)] {
+            msr.set(0x680 + place, from);
+            msr.set(0x6C0 + place, 0x9000);
+        }
+        msr.set(0x1C9, 0xFF00 | 2);
+        let found: Vec<_> = recorder
+            .read()
+            .unwrap()
+            .iter()
+            .map(|branch| (branch.from, branch.transaction.unwrap().aborted))
+            .collect();
+        let all = [(0x3000, false), (0x2000, false), (0x2000, true), (0x1000, false)];
+        let mut expected = all.to_vec();
+        if aborts == 1 {
+            expected.remove(1);
+        }
+        assert_eq!(found, expected, "model {model:#X}");
+    }
+}
+
+/// Linux commit b0380e13502a: 0x1FFFFFFF8101349E was read from a record and faulted as it was written back.
+#[test]
+fn an_address_of_the_kernel_is_written_back_with_its_sign() {
+    let processor = Snapshot::capture(|leaf: u32, _: u32| {
+        result(match leaf {
+            0 => [0x0A, 0x756E_6547, 0x6C65_746E, 0x4965_6E69],
+            1 => [0x0003_06C3, 0, 1 << 15, 0],
+            0x0A => [0x0730_0403, 0, 0, 0],
+            _ => [0; 4],
+        })
+    });
+    let (msr, records) = (stack_of_16(), super::support::Records::new());
+    let unit = pmu_intel::branches(&processor, &msr).unwrap();
+    let mut recorder = BranchRecorder::take(&unit, &msr, &records).unwrap();
+    recorder.start(BranchFilter::ALL.call_stack()).unwrap();
+    msr.set(0x689, 0x1FFF_FFFF_8101_349E);
+    msr.set(0x6C9, 0x401000);
+    msr.set(0x688, 0x8000_7F00_1234_5678);
+    msr.set(0x6C8, 0x401000);
+    msr.set(0x1C9, 9);
+    let mut saved = SavedBranches::<16>::new();
+    recorder.switch_out(Some(&mut saved)).unwrap();
+    assert_eq!(msr.get(0x689), 0);
+    recorder.switch_in(Some(&saved)).unwrap();
+    assert_eq!(
+        [0x1C9, 0x689, 0x688].map(|register| msr.get(register)),
+        [9, 0x7FFF_FFFF_8101_349E, 0x8000_7F00_1234_5678]
+    );
 }
