@@ -6,7 +6,7 @@ use pmu_core::{
     BranchRecorder, BranchSlot, MsrAddress, MsrBackend,
 };
 use pmu_virt::mock::{Deviation, Fault};
-use pmu_virt::{FedBranch, FedBranchKind, Privilege};
+use pmu_virt::{FedBranch, FedBranchKind, GuestFacility, Privilege};
 
 /// Returns the branches of a task.
 fn read(recorder: &mut BranchRecorder<'_, &Mock<'_>>) -> Vec<Branch> {
@@ -129,6 +129,8 @@ fn what_a_predecessor_left_recording_is_ended_and_its_records_are_not_shown() {
         let _ = old.freeze_on_interrupt();
         old.start(BranchFilter::ALL).unwrap();
         mock.branch(&user(1));
+        // An interrupt froze them, and nothing served it.
+        mock.with_branch_records(|records| records.pmi_raised());
         // Lost with its task; the next kernel has other memory.
         let records = Records::new();
         let mut new = BranchRecorder::take(&unit, &mock, &records).unwrap();
@@ -138,6 +140,9 @@ fn what_a_predecessor_left_recording_is_ended_and_its_records_are_not_shown() {
         assert_eq!(new.restart(), Err(BranchError::NotStarted));
         mock.branch(&user(2));
         assert_eq!(read(&mut new), [], "{}", processor.name);
+        new.start(BranchFilter::USER).unwrap();
+        mock.branch(&user(3));
+        assert_eq!(read(&mut new), [processor.told(&user(3))], "{}: still frozen", processor.name);
         no_breach(&mock, processor.name);
     }
 }

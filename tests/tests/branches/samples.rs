@@ -39,7 +39,9 @@ fn sample(
     recorder.start(BranchFilter::ALL).unwrap();
     counters.start_event(event, 0).unwrap();
     let (samples, claims) = (RefCell::new(vec![]), Cell::new(0));
+    let serving = Cell::new(false);
     let handler = |mock: &Mock<'_>| {
+        serving.set(true);
         // The way to the service.
         mock.branch(&kernel(1));
         mock.branch(&kernel(2));
@@ -51,11 +53,19 @@ fn sample(
                 samples.borrow_mut().push((branches.iter().collect(), branches.is_frozen()));
             });
         let serviced = serviced.unwrap();
+        serving.set(false);
         assert_eq!(serviced.others, 0, "{}", processor.name);
         claims.set(claims.get() + serviced.claim.interrupts());
         assert_ne!(serviced.claim, Claim::NotOurs);
     };
     mock.on_interrupt(&handler);
+    // The handler takes a branch before each of its accesses.
+    let before_access = |mock: &Mock<'_>| {
+        if serving.get() {
+            mock.branch(&kernel(4));
+        }
+    };
+    mock.on_access(&before_access);
     for round in 0..rounds {
         for number in 0..40 {
             mock.branch(&user(100 * round + number));
@@ -74,6 +84,11 @@ fn program(processor: &Processor, round: u64, handlers: usize) -> Vec<Branch> {
     let depth = usize::from(processor.unit().depth());
     let last = (0..40).rev().map(|number| processor.told(&user(100 * round + number)));
     last.take(depth - handlers).collect()
+}
+
+/// Returns the number of the newest branches that are the handler's.
+fn of_the_handler(branches: &[Branch]) -> usize {
+    branches.iter().take_while(|branch| branch.to >> 63 != 0).count()
 }
 
 #[test]
@@ -102,13 +117,11 @@ fn without_freezing_the_newest_branches_are_the_handlers_and_the_sample_says_so(
                 sample(&processor, counters_freeze, false, 3).into_iter().enumerate()
             {
                 assert!(!is_frozen);
-                let [newest, next, ..] = branches[..] else { panic!("{branches:?}") };
-                assert_eq!(
-                    [newest, next].map(|branch| branch.from),
-                    [kernel(2), kernel(1)].map(|fed| fed.from)
-                );
-                let expected = program(&processor, round as u64, 2);
-                assert_eq!(branches[2..], expected, "{}", processor.name);
+                // Of the way to the service, and of the access that stops the recording: one, or a read and a write.
+                let own = of_the_handler(&branches);
+                assert!((3..=4).contains(&own), "{}: {own}", processor.name);
+                let expected = program(&processor, round as u64, own);
+                assert_eq!(branches[own..], expected, "{}", processor.name);
             }
         }
     }
@@ -125,8 +138,14 @@ fn a_processor_that_never_freezes_is_told_from_one_that_does() {
             sample(&processor, false, true, 2).into_iter().enumerate()
         {
             assert!(!is_frozen, "{}", processor.name);
-            let expected = program(&processor, round as u64, 2);
-            assert_eq!(branches[2..], expected, "{}", processor.name);
+            // On versions 2 and 3 it is known only after the records were read.
+            if processor.name.ends_with("version 3") {
+                continue;
+            }
+            let own = of_the_handler(&branches);
+            assert!((3..8).contains(&own), "{}: {own}", processor.name);
+            let expected = program(&processor, round as u64, own);
+            assert_eq!(branches[own..], expected, "{}", processor.name);
         }
     }
 }
