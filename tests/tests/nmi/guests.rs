@@ -206,8 +206,8 @@ enum Operation {
     Restart,
 }
 
-/// Switches virtualization on, or off, or starts the event of guests again. Returns whether the plan, or the fault, went
-/// beyond the operation's end.
+/// Switches virtualization on, or off, or starts the event of guests again. Returns whether the plan, or the fault,
+/// went beyond the operation's end.
 fn switch(processor: &Processor, operation: Operation, plan: (u32, u32), fault: Fault) -> bool {
     let context = format!("{processor:?}, {operation:?}, {plan:?}, {fault:?}");
     let on = operation != Operation::SwitchOff;
