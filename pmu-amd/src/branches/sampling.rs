@@ -23,8 +23,8 @@ const SAMPLING: DebugExtnCtl = STOPPED.with_brs_enable(true);
 /// All of the sampling's bits.
 const BITS: DebugExtnCtl = SAMPLING.with_valid(true).with_next_record(0xF).with_counter(0b111);
 
-/// Returns the event that interrupts once per `period` taken branches. Zen 3's branch sampling records the last 16 of
-/// these branches.
+/// Returns the event that interrupts once per `period` taken branches. Zen 3's branch sampling records the last 16
+/// branches of each period.
 ///
 /// The event runs on counter 0, the only counter for which the processor samples branches. The counter overflows 16
 /// branches before the period's end. The processor then records branches, and holds the interrupt until 16 branches

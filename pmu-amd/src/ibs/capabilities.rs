@@ -63,7 +63,7 @@ impl IbsCapabilities {
         self.has(2)
     }
 
-    /// The number of ops or cycles since the last sample can be written.
+    /// The count of ops or cycles since the last sample, in `IBS_OP_CTL`, is writable.
     pub const fn count_writable(self) -> bool {
         self.has(3)
     }
@@ -103,23 +103,23 @@ impl IbsCapabilities {
         self.has(10)
     }
 
-    /// Only ops and fetches that miss the third-level cache can be sampled, and sources of data have five bits (from
-    /// Zen 4 on).
+    /// Sampling can be restricted to ops and fetches that miss the third-level cache, and the field for a data source
+    /// has five bits (from Zen 4 on).
     pub const fn l3_miss_only(self) -> bool {
         self.has(11)
     }
 
-    /// Only loads of at least a certain latency can be sampled (from Zen 5 on).
+    /// Op sampling can be restricted to loads of at least a given latency (from Zen 5 on).
     pub const fn load_latency_filter(self) -> bool {
         self.has(12)
     }
 
-    /// `IBS_OP_CTL2` and `IBS_FETCH_CTL2` exist, whose disable bits share their registers with no status bit.
+    /// `IBS_OP_CTL2` and `IBS_FETCH_CTL2` exist. Their disable bits stop a unit without a write to its status bits.
     pub const fn control2(self) -> bool {
         self.has(13)
     }
 
-    /// Only fetches of at least a certain latency can be sampled.
+    /// Fetch sampling can be restricted to fetches of at least a given latency.
     pub const fn fetch_latency_filter(self) -> bool {
         self.has(14)
     }
@@ -129,7 +129,7 @@ impl IbsCapabilities {
         self.has(15)
     }
 
-    /// Only streaming stores can be sampled, and a record says whether its data came from another socket.
+    /// Op sampling can be restricted to streaming stores, and a record says whether its data came from another socket.
     pub const fn streaming_stores(self) -> bool {
         self.has(16)
     }

@@ -7,17 +7,19 @@ use pmu_core::Snapshot;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[repr(u8)]
 pub enum IbsErratum {
-    /// To stop op sampling, the period is first set to 0 while the unit is enabled (erratum 420 of family 10h).
+    /// Stopping op sampling needs two writes: the first sets the period to 0 while the unit is still enabled (erratum
+    /// 420 of family 10h).
     PeriodBeforeStop,
-    /// A write of `IBS_FETCH_CTL` that enables the unit does not reset the count of fetches: the register is first
-    /// written without the enable bit (families 16h, 17h and 18h).
+    /// A write of `IBS_FETCH_CTL` that enables the unit does not reset the count of fetches, so the driver first writes
+    /// the register without the enable bit (families 16h, 17h and 18h).
     FetchCountKept,
     /// A fetch sample may have the address 0. The sample is dropped (erratum 1197 of family 19h).
     FetchWithoutAddress,
     /// `IBS_OP_DATA2`, and whether the second-level cache was hit, are invalid for software prefetches and for accesses
     /// that found a miss address buffer (erratum 1293 of family 19h).
     PrefetchWithoutSource,
-    /// The state of the line that another cache delivered is invalid (family 19h, models 00h–0Fh and 20h–5Fh).
+    /// The recorded state of a cache line that another cache delivered is invalid (family 19h, models 00h–0Fh and
+    /// 20h–5Fh).
     LineStateInvalid,
     /// The latency filter works only together with the filter of third-level misses (erratum 1606 of family 1Ah).
     LatencyFilterNeedsL3Miss,

@@ -11,20 +11,19 @@ use crate::ibs::unit::IbsUnit;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct IbsFetchRecord {
-    /// `IBS_FETCH_CTL`, as it was when the sample was found; `None` if the register was overwritten when the unit was
-    /// stopped.
+    /// `IBS_FETCH_CTL`, as it was when the sample was found; `None` if stopping the unit overwrote the register.
     pub control: Option<IbsFetchCtl>,
     /// `IBS_FETCH_LINADDR`.
     pub linear_address: u64,
-    /// `IBS_FETCH_PHYSADDR`, if it is valid and asked for.
+    /// `IBS_FETCH_PHYSADDR`, if it is valid and was [requested](crate::ibs::IbsSampling::with_physical_addresses).
     pub physical_address: Option<u64>,
     /// `IC_IBS_EXTD_CTL`, bits 15:0.
     pub tlb_latency: u16,
 }
 
 impl IbsFetchRecord {
-    /// Returns what the record says, in terms of no vendor. A field is believed only where the record's validity bits
-    /// and the processor's capabilities say that it is valid.
+    /// Converts the record to the form that is common to all vendors. A field is `None` if a validity bit makes the
+    /// field invalid, or if the processor does not record it.
     pub fn sample(&self, unit: &IbsUnit) -> PreciseSample {
         PreciseSample {
             address: self.address(unit),
@@ -33,7 +32,7 @@ impl IbsFetchRecord {
         }
     }
 
-    /// Returns the address of the fetch, if it is valid: erratum 1197.
+    /// Returns the address of the fetch; `None` if [an erratum](IbsErratum::FetchWithoutAddress) made it 0.
     pub fn address(&self, unit: &IbsUnit) -> Option<u64> {
         let lacks = unit.has(IbsErratum::FetchWithoutAddress) && self.linear_address == 0;
         (!lacks).then_some(self.linear_address)

@@ -9,8 +9,8 @@ use crate::ibs::unit::IbsUnit;
 /// One sampling unit in the interrupt that it shares with the counters: a [`Facility`] for
 /// [`service_with`](pmu_core::service_with).
 ///
-/// A processor's two units are a pair of `Ibs`. Each sample is reported to a closure, in the interrupt and before the
-/// unit samples again.
+/// To service both units of a processor, pass a pair of `Ibs`. Each sample is reported to a closure, in the interrupt
+/// and before the unit samples again.
 ///
 /// # Context
 /// Any context, including interrupt and NMI.
@@ -22,8 +22,8 @@ pub struct Ibs<'a, F> {
 }
 
 impl<'a, F: FnMut(&IbsRecord)> Ibs<'a, F> {
-    /// Describes the unit that an [`IbsSampler`](crate::ibs::IbsSampler) took with this memory. Interrupts access no
-    /// register before the sampler starts.
+    /// Describes the unit that an [`IbsSampler`](crate::ibs::IbsSampler) took with this memory. An interrupt accesses
+    /// no register while the unit is stopped and no late interrupt of the unit is expected.
     pub const fn new(unit: &'a IbsUnit, memory: &'a IbsMemory, report: F) -> Self {
         Self { unit, memory, report }
     }

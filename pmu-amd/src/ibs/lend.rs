@@ -5,11 +5,11 @@ use pmu_core::{Facility, FacilityControl, Interrupted, MsrBackend, MsrFault};
 use crate::ibs::record::IbsRecord;
 use crate::ibs::sampler::IbsSampler;
 
-/// A sampling unit beside counters that are lent: made by [`IbsSampler::lent`], for
-/// [`lend_with`](pmu_core::CounterSession::lend_with).
+/// An [`IbsSampler`] whose unit is suspended while counters are lent: the argument of
+/// [`lend_with`](pmu_core::CounterSession::lend_with) that [`IbsSampler::lent`] returns.
 ///
-/// The borrower finds the unit stopped and without a sample. The registers of the last sample keep their values, so a
-/// hypervisor intercepts a guest's accesses to them.
+/// The borrower finds the unit stopped and without a sample. The unit's other registers still hold the data of the last
+/// sample, so a hypervisor intercepts a guest's accesses to these registers.
 #[derive(Debug)]
 pub struct LentIbs<'s, 'a, M, F> {
     pub(crate) sampler: &'s mut IbsSampler<'a, M>,
@@ -17,9 +17,9 @@ pub struct LentIbs<'s, 'a, M, F> {
 }
 
 impl<'a, M: MsrBackend> IbsSampler<'a, M> {
-    /// Returns the unit beside counters that are lent, to a guest for instance: an argument of
-    /// [`lend_with`](pmu_core::CounterSession::lend_with), whose window suspends the unit. `report` is called with each
-    /// sample that is found meanwhile, as by [`Ibs::new`](crate::ibs::Ibs::new).
+    /// Returns the argument with which [`lend_with`](pmu_core::CounterSession::lend_with) suspends the unit until the
+    /// window ends, for instance while a guest runs. If the unit has an unreported sample when it is suspended,
+    /// `report` is called with the sample, as the closure of [`Ibs::new`](crate::ibs::Ibs::new) is.
     ///
     /// ```
     /// use pmu_amd::ibs::IbsSampler;
@@ -41,7 +41,7 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
     }
 }
 
-/// As [`Ibs`](crate::ibs::Ibs) of the same memory.
+/// Acts as an [`Ibs`](crate::ibs::Ibs) with the same memory.
 impl<R: MsrBackend, F: FnMut(&IbsRecord)> Facility for LentIbs<'_, '_, R, F> {
     const ALONE: bool = true;
 
@@ -54,7 +54,7 @@ impl<R: MsrBackend, F: FnMut(&IbsRecord)> Facility for LentIbs<'_, '_, R, F> {
     }
 }
 
-/// The accesses are those of the sampler's own backend.
+/// All accesses use the sampler's own backend.
 impl<R: MsrBackend, F: FnMut(&IbsRecord)> FacilityControl for LentIbs<'_, '_, R, F> {
     fn suspend<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
         let sampler = &mut *self.sampler;

@@ -63,9 +63,12 @@ impl IbsMemory {
         }
     }
 
-    /// Returns the number of samples that were left out since the memory was taken: samples of the other privilege
-    /// level, loads below the latency threshold, ops that the latency filter let through, and samples without an
-    /// address by which the privilege level could be told. The number wraps around after 2³² − 1.
+    /// Returns the number of samples that were read, but not reported, since the memory was taken. The number wraps
+    /// around after 2³² − 1. Such samples are:
+    /// - samples of a privilege level that was not requested, or without a valid address if only one level was
+    ///   requested;
+    /// - ops that passed the processor's latency filter, but are not loads above the requested latency;
+    /// - samples that an erratum makes useless.
     pub fn dropped(&self) -> u32 {
         self.dropped.load(Ordering::Relaxed)
     }

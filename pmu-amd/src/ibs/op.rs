@@ -24,15 +24,15 @@ pub struct IbsOpRecord {
     pub data3: IbsOpData3,
     /// `IBS_DC_LINADDR`.
     pub linear_address: u64,
-    /// `IBS_DC_PHYSADDR`, if it is valid and asked for.
+    /// `IBS_DC_PHYSADDR`, if it is valid and was [requested](crate::ibs::IbsSampling::with_physical_addresses).
     pub physical_address: Option<u64>,
     /// `BP_IBSTGT_RIP`.
     pub target: u64,
 }
 
 impl IbsOpRecord {
-    /// Returns what the record says, in terms of no vendor. A field is believed only where the record's validity bits
-    /// and the processor's capabilities say that it is valid, and no erratum of the processor says otherwise.
+    /// Converts the record to the form that is common to all vendors. A field is `None` if a validity bit or an erratum
+    /// makes the field invalid, or if the processor does not record it.
     pub fn sample(&self, unit: &IbsUnit) -> PreciseSample {
         PreciseSample {
             address: self.address(unit),

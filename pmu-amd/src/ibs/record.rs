@@ -22,7 +22,7 @@ pub enum IbsRecord {
 }
 
 impl IbsRecord {
-    /// Returns what the record says, in terms of no vendor.
+    /// Converts the record to the form that is common to all vendors.
     pub fn sample(&self, unit: &IbsUnit) -> PreciseSample {
         match self {
             Self::Fetch(fetch) => fetch.sample(unit),

@@ -97,11 +97,11 @@ pub struct IbsOpCtl {
     pub max_count_high: u8,
     #[bits(5)]
     __: u8,
-    /// Number of ops or cycles since the last sample. The processor sets the lowest seven bits at random when it
-    /// begins anew.
+    /// Number of ops or cycles since the last sample. The processor sets the lowest seven bits at random when a new
+    /// period begins.
     #[bits(27)]
     pub count: u32,
-    /// Latency threshold: 128 cycles times this field plus 1 (leaf 0x8000001B EAX bit 12).
+    /// Latency threshold in units of 128 cycles, minus 1 (leaf 0x8000001B EAX bit 12).
     #[bits(4)]
     pub latency_threshold: u8,
     /// Enables the latency threshold (leaf 0x8000001B EAX bit 12).

@@ -21,7 +21,7 @@ use crate::ibs::unit::IbsUnit;
 /// extended entry of the local vector table, which `take` [unmasks](Platform::unmask_extended_interrupt).
 ///
 /// The sampler cannot move to another thread. Before dropping the sampler, call [`shut_down`](Self::shut_down) on its
-/// processor. Dropping the sampler accesses no register, so the unit samples on, and the memory stays in use.
+/// processor. Dropping the sampler accesses no register, so the unit continues to sample, and the memory stays in use.
 ///
 /// One op in 400,000, by its exact address:
 ///
@@ -76,8 +76,9 @@ pub struct IbsSampler<'a, M> {
 }
 
 impl<'a, M: MsrBackend> IbsSampler<'a, M> {
-    /// Takes a unit of the processor that executes the call. The call stops the unit if an earlier owner left it
-    /// enabled, and clears the earlier owner's sample, whose interrupt is then claimed.
+    /// Takes a unit of the processor that executes the call. If an earlier owner left the unit enabled or with a
+    /// sample, the call stops the unit and discards the sample. If the interrupt of this sample still comes, [`Ibs`]
+    /// claims the interrupt.
     ///
     /// # Errors
     /// - [`MemoryInUse`](IbsError::MemoryInUse): no register was accessed.
@@ -143,13 +144,13 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
     }
 
     /// Returns the number of the extended entry of the local vector table through which the unit interrupts
-    /// (`IBS_CTL`). Firmware chooses the entry, for both units. Other hardware may interrupt through the same entry.
+    /// (`IBS_CTL`). Firmware chooses one entry for both units. Other hardware may interrupt through the same entry.
     pub const fn lvt_entry(&self) -> u8 {
         self.lvt_entry
     }
 
-    /// Returns whether the unit samples. Returns `false` if an interrupt could not enable the unit again; the next
-    /// interrupt that the facility serves tries once more.
+    /// Returns whether the unit samples. Returns `false` if an interrupt could not enable the unit again. [`Ibs`] tries
+    /// once more at the next interrupt.
     pub fn is_sampling(&self) -> bool {
         let state = self.memory.state();
         self.is_open && state.is_sampling() && !state.is_waiting()
@@ -157,8 +158,8 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
 
     /// Starts the unit. A unit that samples is stopped first.
     ///
-    /// If the unit was stopped while a sample's interrupt was under way, and this interrupt has not come yet, then this
-    /// interrupt starts the unit. So the entry of the local vector table stays unmasked between a stop and a start.
+    /// If the interrupt of the last sample before a stop has not come yet, the call leaves the start of the unit to
+    /// that interrupt. So do not mask the entry of the local vector table between a stop and a start.
     ///
     /// # Errors
     /// - [`Sampling`](IbsError::Sampling): nothing was changed.
@@ -190,12 +191,12 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
         })
     }
 
-    /// Stops the unit. The interrupt of the last sample may still come: then [`Ibs`] reports the sample, and the
-    /// interrupt is claimed. Later interrupts are not the unit's.
+    /// Stops the unit. At most one interrupt of the unit comes after this call. [`Ibs`] claims this interrupt and
+    /// reports its sample.
     ///
     /// # Errors
-    /// [`Faulted`](IbsError::Faulted): the unit is presumed to run. Its next interrupt stops it. The call can be
-    /// repeated. [`ShutDown`](IbsError::ShutDown), [`Lent`](IbsError::Lent).
+    /// [`Faulted`](IbsError::Faulted): the unit is presumed to run until its next interrupt, which stops the unit. The
+    /// call can be repeated. [`ShutDown`](IbsError::ShutDown), [`Lent`](IbsError::Lent).
     pub fn stop(&mut self) -> Result<(), IbsError> {
         self.check()?;
         self.halt().map_err(IbsError::Faulted)
@@ -217,8 +218,8 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
         Ok(())
     }
 
-    /// Stops the unit, and gives the memory back. A late interrupt is still claimed. Later calls return
-    /// [`ShutDown`](IbsError::ShutDown).
+    /// Stops the unit, and gives the memory back. If an interrupt of the unit comes after this call, [`Ibs`] claims the
+    /// interrupt. Later calls return [`ShutDown`](IbsError::ShutDown).
     ///
     /// # Errors
     /// [`Faulted`](IbsError::Faulted): the sampler keeps the memory. The call can be repeated.

@@ -9,7 +9,7 @@ use crate::ibs::unit::{IbsKind, IbsUnit};
 
 /// A request for samples: fetches or ops, their period, and their filters.
 ///
-/// A new request samples user mode and the kernel. [`IbsUnit::check`] says whether a processor can do what is asked.
+/// A new request samples user mode and the kernel. [`IbsUnit::check`] says whether a processor supports the request.
 ///
 /// ```
 /// use pmu_amd::ibs::IbsSampling;
@@ -46,13 +46,13 @@ impl IbsSampling {
         }
     }
 
-    /// Samples one fetch in `period` completed fetches: a multiple of 16, from 16 to 1,048,560.
+    /// Samples one fetch in `period` completed fetches. The period is a multiple of 16, from 16 to 1,048,560.
     pub const fn fetches(period: u32) -> Self {
         Self::new(IbsKind::Fetch, period, false)
     }
 
-    /// Samples one op in `period` dispatched ops: a multiple of 16, from 144 to 1,048,560, or to 134,217,712 where the
-    /// processor has [wide periods](IbsCapabilities::wide_period).
+    /// Samples one op in `period` dispatched ops. The period is a multiple of 16, from 144 to 1,048,560. With [wide
+    /// periods](IbsCapabilities::wide_period), the upper limit is 134,217,712.
     pub const fn ops(period: u32) -> Self {
         Self::new(IbsKind::Op, period, true)
     }
@@ -64,20 +64,20 @@ impl IbsSampling {
 
     /// Samples at privilege levels above 0 (`user`), and at level 0 (`kernel`).
     ///
-    /// Processors that cannot filter by the address sample both. The samples of the other level are then dropped when
-    /// they are collected, and counted.
+    /// A processor without a filter for addresses samples both levels. The driver then drops the samples of the level
+    /// that is not wanted, and [counts](crate::ibs::IbsMemory::dropped) them.
     pub const fn at(self, user: bool, kernel: bool) -> Self {
         Self { user, kernel, ..self }
     }
 
-    /// Samples only fetches, or ops, that missed the third-level cache. The samples are then not evenly spaced: the
+    /// Samples only fetches or ops that missed the third-level cache. Such samples are not evenly spaced, because the
     /// processor begins a new period after each op that it leaves out.
     pub const fn l3_misses_only(self) -> Self {
         Self { l3_miss_only: true, ..self }
     }
 
-    /// Samples only loads, or fetches, that took more than `cycles` cycles: a multiple of 128, from 128 to 2,048 for
-    /// loads and from 128 to 1,920 for fetches.
+    /// Samples only slow fetches, or only slow loads: those that took more than `cycles` cycles. `cycles` is a multiple
+    /// of 128, from 128 to 2,048 for loads and from 128 to 1,920 for fetches.
     pub const fn slower_than(self, cycles: u16) -> Self {
         Self { latency: cycles, ..self }
     }
@@ -87,8 +87,8 @@ impl IbsSampling {
         Self { streaming_stores_only: true, ..self }
     }
 
-    /// Reads physical addresses, too. Without this, samples have no physical address: a physical address tells an
-    /// unprivileged reader about other processes.
+    /// Adds physical addresses to the samples. By default samples have none, because a kernel gives physical addresses
+    /// to privileged readers only.
     pub const fn with_physical_addresses(self) -> Self {
         Self { physical_addresses: true, ..self }
     }
@@ -98,12 +98,12 @@ impl IbsSampling {
         self.physical_addresses
     }
 
-    /// Returns whether samples of privilege levels above 0 are asked for.
+    /// Returns whether samples of privilege levels above 0 are requested.
     pub const fn user(&self) -> bool {
         self.user
     }
 
-    /// Returns whether samples of privilege level 0 are asked for.
+    /// Returns whether samples of privilege level 0 are requested.
     pub const fn kernel(&self) -> bool {
         self.kernel
     }
@@ -195,7 +195,7 @@ const LONGEST_27_BITS: u32 = 0x7FF_FFF0;
 const LATENCY_STEP: u16 = 128;
 
 impl IbsUnit {
-    /// Checks that the unit can do what is asked.
+    /// Checks that the unit supports the request.
     ///
     /// ```
     /// use pmu_amd::ibs::{IbsKind, IbsSampling, IbsSamplingError, IbsUnit};

@@ -102,7 +102,7 @@ impl IbsUnit {
         self.kind
     }
 
-    /// Returns what the processor's instruction-based sampling can do.
+    /// Returns the capabilities of the processor's instruction-based sampling.
     pub const fn capabilities(&self) -> IbsCapabilities {
         self.capabilities
     }

@@ -10,8 +10,8 @@ use crate::frame::{InterruptFrame, ProcessId, ProcessorNumber};
 /// so that code without frame pointers has a chain, too.
 ///
 /// Use it while the recorder records a [call stack](crate::BranchFilter::call_stack). The chain has the addresses of
-/// the call instructions, not the return addresses, which are behind the instructions. It is as long as the processor's
-/// records reach.
+/// the call instructions, not the return addresses, which are behind the instructions. The chain has at most as many
+/// addresses as the processor has records.
 ///
 /// ```
 /// use pmu_core::{Branches, CallStackFrame, InterruptFrame};

@@ -88,7 +88,7 @@ pub enum BranchError {
     FilterUnsupported(BranchFilter),
     /// The recording was never started, so it cannot be resumed.
     NotStarted,
-    /// The records were saved on a processor with another format or another number of records.
+    /// The save area has no room for the processor's records, or has records of another format or number.
     SavedElsewhere,
     /// The recorder was shut down.
     ShutDown,

@@ -328,8 +328,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         self.is_open && self.memory.mode() & (RECORDING | LOST) == RECORDING
     }
 
-    /// Returns the branches collected for a pending overflow that [`lend_with`](crate::CounterSession::lend_with)
-    /// reports.
+    /// Returns the branches that were recorded before a pending overflow. The closure that
+    /// [`lend_with`](crate::CounterSession::lend_with) calls with the overflow calls this method.
     pub fn branches(&self) -> &Branches<'a> {
         &self.branches
     }

@@ -36,9 +36,8 @@ pub struct BranchRegisters {
     pub enable: BranchEnable,
     /// The register that filters the branches, if the filter is not in the enabling register.
     pub filter: Option<MsrAddress>,
-    /// Returns the value of the filter for a selection of branches, and the selection that the processor then records.
-    /// The second selection contains the first. If the enabling register has the filter, the value includes the enable
-    /// bit.
+    /// Returns the value of the filter for a selection of branches, and the branches that the processor then records,
+    /// which include the selected ones. If the enabling register has the filter, the value includes the enable bit.
     pub select: fn(&BranchOffers, BranchFilter) -> (u64, BranchFilter),
     /// The register with the number of records, if there is one. Each write to this register clears all records.
     pub depth: Option<MsrAddress>,
@@ -100,7 +99,7 @@ pub enum BranchOrder {
     Filled {
         /// Lowest of the four bits with the index of the next record to be filled; 0 if all are filled.
         next: u8,
-        /// The bit that is set if there is a record at all.
+        /// The bit that is set if at least one record is filled.
         valid: u64,
     },
 }

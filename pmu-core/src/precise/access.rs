@@ -14,8 +14,8 @@ pub struct DataAccess {
     pub prefetch: bool,
     /// Linear address of the accessed data.
     pub address: Option<u64>,
-    /// Physical address of the accessed data. The physical address tells an unprivileged reader about other processes:
-    /// a kernel hands it out to privileged readers only.
+    /// Physical address of the accessed data. A kernel gives physical addresses to privileged readers only, because
+    /// they reveal the layout of memory.
     pub physical_address: Option<u64>,
     /// Number of bytes that the instruction accesses.
     pub bytes: Option<u8>,
@@ -47,18 +47,20 @@ pub struct DataAccess {
 pub enum DataSource {
     /// The core's first-level data cache.
     L1,
-    /// A miss of the first-level cache that an earlier access had already begun (Intel: line fill buffer; AMD: miss
-    /// address buffer).
+    /// A fill of the first-level cache that an earlier access had begun (Intel: line fill buffer; AMD: miss address
+    /// buffer).
     FillBuffer,
     /// The core's second-level cache.
     L2,
-    /// The third-level cache that the core shares with its neighbors, or a neighbor's first- or second-level cache.
+    /// The core's third-level cache, or the first- or second-level cache of another core that shares this third-level
+    /// cache.
     L3,
-    /// A cache of another group of cores in the same socket.
+    /// A cache in the same socket, of cores that share another third-level cache.
     NearCache,
     /// A cache of another socket.
     FarCache,
-    /// A cache in another group of cores or in another socket; the processor does not report which.
+    /// A cache of cores that share another third-level cache. The processor does not report whether they are in the
+    /// same socket.
     OtherCache,
     /// DRAM.
     Memory,

@@ -9,8 +9,8 @@ pub struct InstructionFetch {
     /// The fetched bytes reached the decoder. A fetch that did not complete was abandoned, for example after a branch
     /// misprediction.
     pub completed: bool,
-    /// Physical address of the fetch. The physical address tells an unprivileged reader about other processes: a kernel
-    /// hands it out to privileged readers only.
+    /// Physical address of the fetch. A kernel gives physical addresses to privileged readers only, because they reveal
+    /// the layout of memory.
     pub physical_address: Option<u64>,
     /// Number of cycles from the start of the fetch to its completion or abandonment.
     pub latency: Option<u16>,

@@ -6,7 +6,7 @@
 pub enum Translation {
     /// The first-level TLB had the translation.
     L1Tlb,
-    /// The second-level TLB had the translation; the first-level TLB had not.
+    /// The second-level TLB had the translation, after a miss in the first-level TLB.
     L2Tlb,
     /// The processor walked the page tables.
     PageWalk,

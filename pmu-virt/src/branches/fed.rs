@@ -22,7 +22,7 @@ pub enum FedBranchKind {
     Far,
 }
 
-/// Speculation of a branch, which AMD's records have.
+/// Speculation of a branch. Only AMD's records contain it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum FedPath {
@@ -34,7 +34,7 @@ pub enum FedPath {
     Wrong,
 }
 
-/// State of transactional memory at a branch, which Intel's records have.
+/// Relation of a branch to a transaction (TSX). Only Intel's records contain it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum FedTransaction {
@@ -72,7 +72,7 @@ pub struct FedBranch {
     pub cycles: Option<u16>,
     /// Speculation of the branch: whether it was speculative, and whether it retired.
     pub path: FedPath,
-    /// State of transactional memory at the branch.
+    /// Relation of the branch to a transaction.
     pub transaction: FedTransaction,
     /// Numbers of events of counters 0–3 since the previous recorded branch. A record has at most 3 for each counter.
     pub counts: [u8; 4],

@@ -7,8 +7,8 @@ use crate::configuration::any_vendor::Configuration;
 
 /// Branch records of one virtual processor, beside its [`VirtualPmu`](crate::VirtualPmu). As a
 /// [`GuestFacility`](crate::GuestFacility), this type answers accesses to the registers of the records. The records
-/// hold the branches that the embedder [feeds](Self::record), and freeze when a counter interrupts if the guest has
-/// enabled the freeze.
+/// hold the branches that the embedder [feeds](Self::record). If the guest has enabled the freeze, the records freeze
+/// when a counter interrupts.
 ///
 /// No method allocates or panics. The value is the whole state: compare and copy it, or save it
 /// [as bytes](Self::to_bytes).

@@ -19,11 +19,11 @@ pub struct IbsConfiguration {
     /// Extended entry of the local vector table, 0–15, through which the sampling interrupts; `None` if firmware
     /// assigned no entry. `IBS_CTL` has the entry, and the guest cannot change it.
     pub lvt_entry: Option<u8>,
-    /// A write of `IBS_FETCH_CTL` that enables enabled fetch sampling does not reset the count of fetches, as on
-    /// families 16h to 18h.
+    /// If fetch sampling is already enabled, a write of `IBS_FETCH_CTL` that enables it again does not reset the count
+    /// of fetches, as on families 16h to 18h.
     pub fetch_count_kept: bool,
-    /// Sampling has to be stopped by a period of 0 before it is disabled (erratum 420 of family 10h). A guest's write
-    /// that disables a unit with a period is reported as illegal.
+    /// A guest has to set the period to 0 before it disables sampling (erratum 420 of family 10h). A write that
+    /// disables sampling with another period is reported as illegal.
     pub period_before_stop: bool,
 }
 

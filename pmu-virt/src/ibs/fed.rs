@@ -1,7 +1,7 @@
 //! Ops and fetches that the embedder feeds.
 
-/// An op that a virtual processor executes, with the record that its sample has: the values of the registers as the
-/// processor leaves them. Values in registers that the processor lacks are dropped.
+/// An op that a virtual processor executes, and the register values that record the op if it is sampled. Values of
+/// registers that the processor lacks are dropped.
 ///
 /// ```
 /// use pmu_virt::FedOp;
@@ -58,7 +58,7 @@ impl FedOp {
     }
 }
 
-/// A fetch of a virtual processor, with the record that its sample has.
+/// A fetch of a virtual processor, and the register values that record the fetch if it is sampled.
 ///
 /// ```
 /// use pmu_virt::FedFetch;

@@ -8,7 +8,8 @@ use crate::ibs::virtual_ibs::VirtualIbs;
 const OP_RANDOM: u64 = 0x7F;
 
 impl VirtualIbs {
-    /// Executes an op: counts it, or its cycles, and records it if the period is over. Returns whether it was sampled.
+    /// Counts an op, or the op's cycles, and records the op if the period ends with it. Returns whether the op was
+    /// sampled.
     pub fn execute(&mut self, op: &FedOp) -> bool {
         let control = self.registers[OP_CTL];
         let runs = control & OP_ENABLE != 0
@@ -43,7 +44,7 @@ impl VirtualIbs {
         true
     }
 
-    /// Fetches: counts the fetch, and records it if the period is over. Returns whether it was sampled.
+    /// Counts a fetch, and records the fetch if the period ends with it. Returns whether the fetch was sampled.
     pub fn fetch(&mut self, fetch: &FedFetch) -> bool {
         let control = self.registers[FETCH_CTL];
         let runs = control & FETCH_ENABLE != 0

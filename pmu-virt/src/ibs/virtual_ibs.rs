@@ -6,9 +6,9 @@ use crate::ibs::registers::{
 };
 use crate::pmu::pmi::{PerformanceEntry, PmiOutcome};
 
-/// Instruction-based sampling of one virtual AMD processor, beside its [`VirtualPmu`](crate::VirtualPmu). The sampling
-/// answers its registers as a [`GuestFacility`](crate::GuestFacility), counts the fetches and ops that the embedder
-/// feeds, and keeps the record of a sampled one.
+/// Instruction-based sampling of one virtual AMD processor, beside its [`VirtualPmu`](crate::VirtualPmu). As a
+/// [`GuestFacility`](crate::GuestFacility), this type answers accesses to the sampling registers. It counts the fetches
+/// and ops that the embedder feeds, and records those that are sampled.
 ///
 /// No method allocates or panics. The value is the whole state: compare and copy it.
 ///
@@ -93,7 +93,7 @@ impl VirtualIbs {
         PmiOutcome::through(entry)
     }
 
-    /// Returns whether the fetches or the ops are sampled.
+    /// Returns whether the guest has enabled fetch sampling or op sampling.
     pub fn is_enabled(&self) -> bool {
         let enabled = |control: usize, enable, second: usize| {
             self.registers[control] & enable != 0 && self.registers[second] & DISABLE == 0

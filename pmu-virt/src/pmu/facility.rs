@@ -151,8 +151,8 @@ impl<A: GuestFacility, B: GuestFacility> GuestFacility for (A, B) {
 }
 
 impl<P: EventPolicy> VirtualPmu<P> {
-    /// Answers the guest's RDMSR on a processor with a facility beside the PMU. Without a facility, use
-    /// [`read`](Self::read).
+    /// Answers the guest's RDMSR on a processor with a [facility](GuestFacility) beside the PMU. Without a facility,
+    /// use [`read`](Self::read).
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualBranches, VirtualPmu};
@@ -177,8 +177,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
         }
     }
 
-    /// Answers the guest's WRMSR on a processor with a facility beside the PMU. If the PMU or the facility refuses its
-    /// bits, neither changes. Without a facility, use [`write`](Self::write).
+    /// Answers the guest's WRMSR on a processor with a [facility](GuestFacility) beside the PMU. If the PMU or the
+    /// facility refuses the value, neither changes. Without a facility, use [`write`](Self::write).
     ///
     /// ```
     /// use pmu_virt::{
@@ -201,8 +201,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
         self.write_both(facility, Writer::Guest, address, value)
     }
 
-    /// Writes a register as the host does, on a processor with a facility beside the PMU. Without a facility, use
-    /// [`host_write`](Self::host_write).
+    /// Writes a register as the host does, on a processor with a [facility](GuestFacility) beside the PMU. Without a
+    /// facility, use [`host_write`](Self::host_write).
     pub fn host_write_beside(
         &mut self,
         facility: &mut impl GuestFacility,

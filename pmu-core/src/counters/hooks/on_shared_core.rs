@@ -14,11 +14,12 @@ use crate::counters::shared::table::EventTable;
 /// other logical processor does not use the counter of the same number.
 ///
 /// An event that finds no counter for this reason waits for its turn if it [rotates](crate::Event::rotating), and
-/// otherwise fails to start. Only [`start_event`](crate::CounterSession::start_event) and the calls that assign
-/// counters like it know the other processor; [`start_event_if_free`](crate::CounterSession::start_event_if_free) fails
-/// with [`NoCounterForEvent`](crate::CounterError::NoCounterForEvent).
+/// otherwise fails to start. With this source, [`start_event`](crate::CounterSession::start_event) starts events.
+/// [`start_event_if_free`](crate::CounterSession::start_event_if_free) always fails with
+/// [`NoCounterForEvent`](crate::CounterError::NoCounterForEvent).
 ///
-/// A guest to which counters are [lent](crate::CounterSession::lend) programs them as it likes.
+/// Guests are not included: a guest to which counters are [lent](crate::CounterSession::lend) can count such an event
+/// at any time.
 ///
 /// ```
 /// use pmu_core::{CoreCounters, CounterUnit, EventEntry, EventTable, OnSharedCore, OpenedEvents};
@@ -37,9 +38,9 @@ pub struct OnSharedCore<'a, S> {
 }
 
 impl<'a, S: EventSource> OnSharedCore<'a, S> {
-    /// Wraps the source of one of a core's logical processors: the `second`, or the first. `events` are the numbers of
-    /// the events that corrupt the other processor's counters. Both logical processors have the same `core` and
-    /// `events`.
+    /// Wraps the source of one of a core's two logical processors. `second` is set for one of them, and clear for the
+    /// other. `events` are the numbers of the events that corrupt the other processor's counters. Both logical
+    /// processors have the same `core` and `events`.
     pub const fn new(
         source: S,
         core: &'a CoreCounters,

@@ -19,8 +19,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - If the event is another event of a group, only this event stops, and the group's other events continue without
     ///   a gap. Until [`enable_event`](Self::enable_event) is called, the group starts without the event.
     ///
-    /// The `enabled` and `running` times of a disabled event do not advance. Events of a group other than the first can
-    /// be disabled even before the group starts.
+    /// The `enabled` and `running` times of a disabled event do not advance. An event of a group, except the group's
+    /// first event, can be disabled even before the group starts.
     ///
     /// ```
     /// # use pmu_core::{

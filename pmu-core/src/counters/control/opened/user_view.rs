@@ -10,14 +10,15 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Returns the view by which user mode reads an opened event. If the event is on a counter, this costs one RDPMC.
+    /// Returns the data by which user mode computes the count of an opened event from RDPMC. If the event is on a
+    /// counter, this costs one RDPMC.
     ///
-    /// The view of an event on a counter is valid until one of the following happens:
+    /// For an event on a counter, the data is valid until one of the following happens:
     /// - An operation starts, stops, moves or closes the event. [`start_event`](Self::start_event) of *another* event
     ///   and [`rotate`](Self::rotate) may move this event, too.
     /// - A performance interrupt of the processor is serviced. The service may reload the counter of an event with a
     ///   period. On a processor without an overflow status, the service may reload the counter of any event. The
-    ///   handler then makes a new view by [`user_view`](crate::user_view()).
+    ///   handler then gets new data by [`user_view`](crate::user_view()).
     /// - The counter has counted half of its range: 2³⁹ events for a counter of 40 bits.
     ///
     /// ```

@@ -36,8 +36,8 @@ impl LentCounters {
         Self { counters, global_control, programmed: false, status: 0, not_send: PhantomData }
     }
 
-    /// Adds counters that have no owner. For example, if a session's source has no room for opened events, the session
-    /// does not take the fixed counters.
+    /// Adds counters that have no owner. For example, a session whose source has no room for opened events does not
+    /// take the fixed counters, so they can be added.
     ///
     /// ```
     /// # use pmu_core::{CounterSet, LentCounters};
