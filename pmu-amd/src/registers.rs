@@ -124,6 +124,12 @@ impl PerfCtl {
 
 /// `LastBranchStackSelect`: the filter of the last-branch stack. Each bit excludes a kind of branches (APM vol. 2,
 /// "Last Branch Stack Registers").
+///
+/// ```
+/// use pmu_amd::registers::LastBranchStackSelect;
+/// // Only branches that end in user mode.
+/// assert_eq!(LastBranchStackSelect::new().with_cpl_eq_0(true).into_bits(), 1);
+/// ```
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct LastBranchStackSelect {
@@ -151,6 +157,15 @@ pub struct LastBranchStackSelect {
 
 /// `DebugExtnCtl`. Bit 6 exists from Zen 4 on (APM vol. 2, "Debug-Extension-Control MSR"). The other bits exist on Zen
 /// 3 (PPR of family 19h, models 00h to 0Fh).
+///
+/// ```
+/// use pmu_amd::registers::DebugExtnCtl;
+/// assert_eq!(DebugExtnCtl::new().with_lbrse(true).into_bits(), 0x40);
+/// // Zen 3: five branches were sampled.
+/// let sampling = DebugExtnCtl::from_bits(0x5_003C);
+/// assert!(sampling.brs_enable() && sampling.valid());
+/// assert_eq!((sampling.next_record(), sampling.always_set()), (5, 3));
+/// ```
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct DebugExtnCtl {
@@ -180,6 +195,12 @@ pub struct DebugExtnCtl {
 }
 
 /// The register with the branch address of a record (APM vol. 2, "Last Branch Stack Registers").
+///
+/// ```
+/// use pmu_amd::registers::LastBranchFrom;
+/// let from = LastBranchFrom::from_bits(0x8000_7F00_1234_5678);
+/// assert_eq!((from.address(), from.mispredicted()), (0x7F00_1234_5678, true));
+/// ```
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct LastBranchFrom {
@@ -193,6 +214,13 @@ pub struct LastBranchFrom {
 }
 
 /// The register with the target address of a record (APM vol. 2, "Last Branch Stack Registers").
+///
+/// ```
+/// use pmu_amd::registers::LastBranchTo;
+/// let to = LastBranchTo::from_bits(0xC000_0000_0040_1000);
+/// assert!(to.valid() && to.speculative() && !to.reserved());
+/// assert_eq!(to.address(), 0x40_1000);
+/// ```
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct LastBranchTo {

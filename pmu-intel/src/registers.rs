@@ -231,6 +231,13 @@ pub struct DebugCtl {
 
 /// `MSR_LBR_SELECT`: each bit except `en_callstack` excludes a kind of branches (SDM vol. 3B, "Filtering of Last Branch
 /// Records").
+///
+/// ```
+/// use pmu_intel::registers::LbrSelect;
+/// // The calls of user mode: level 0 and every other kind are suppressed.
+/// let others = LbrSelect::new().with_cpl_eq_0(true).with_jcc(true).with_near_ret(true).with_near_ind_jmp(true);
+/// assert_eq!(others.with_near_rel_jmp(true).with_far_branch(true).into_bits(), 0x1E5);
+/// ```
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct LbrSelect {
@@ -259,6 +266,12 @@ pub struct LbrSelect {
 }
 
 /// `IA32_LBR_CTL`: the enable bit and the filter of the architectural branch records (SDM vol. 4, table 2-2).
+///
+/// ```
+/// use pmu_intel::registers::LbrCtl;
+/// // Conditional branches of user mode.
+/// assert_eq!(LbrCtl::new().with_lbr_en(true).with_usr(true).with_jcc(true).into_bits(), 0x1_0005);
+/// ```
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct LbrCtl {
@@ -292,6 +305,13 @@ pub struct LbrCtl {
 
 /// `IA32_LBR_x_INFO`: further information on a record. The legacy `MSR_LBR_INFO_x` has only the cycles and bits 63:61
 /// (SDM vol. 4, table 2-2).
+///
+/// ```
+/// use pmu_intel::registers::LbrInfo;
+/// let info = LbrInfo::from_bits(0x9400_0000_0000_0009);
+/// assert!(info.mispredicted() && info.cycle_count_valid());
+/// assert_eq!((info.branch_type(), info.cycle_count()), (4, 9));
+/// ```
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct LbrInfo {
