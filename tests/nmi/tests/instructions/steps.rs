@@ -35,7 +35,7 @@ enum Operation {
     /// Stopped, and another started on its counter.
     Replace,
     ShutDown,
-    RegisterBits,
+    Freeze,
     StartProfile,
     StopProfile,
     /// Reprogrammed after a suspend that cleared some registers.
@@ -56,7 +56,7 @@ const OPERATIONS: [Operation; 15] = [
     Operation::Switch,
     Operation::Replace,
     Operation::ShutDown,
-    Operation::RegisterBits,
+    Operation::Freeze,
     Operation::StartProfile,
     Operation::StopProfile,
     Operation::Reprogram,
