@@ -7,6 +7,7 @@ pub mod control_area;
 pub mod cpuid_claim;
 pub mod cpuid_dump;
 pub mod hwcheck_report;
+pub mod ibs_records;
 pub mod input;
 pub mod kprofile_layout;
 pub mod kprofile_walk;
@@ -51,12 +52,13 @@ use vmm::{boot, error, guest, guest_pmu, instruction};
 pub type Target = fn(&[u8]);
 
 /// The targets by name.
-pub const TARGETS: [(&str, Target); 26] = [
+pub const TARGETS: [(&str, Target); 27] = [
     ("branch_records", branch_records::run),
     ("control_area", control_area::run),
     ("cpuid_claim", cpuid_claim::run),
     ("cpuid_dump", cpuid_dump::run),
     ("hwcheck_report", hwcheck_report::run),
+    ("ibs_records", ibs_records::run),
     ("kprofile_layout", kprofile_layout::run),
     ("kprofile_walk", kprofile_walk::run),
     ("perf_event", perf_event::run),
