@@ -29,7 +29,7 @@ const fn known(id: &'static str, tried: Tried, claim: &'static str) -> Known {
 }
 
 /// Every claim, in the order in which they are tried.
-pub const CLAIMS: [Known; 54] = {
+pub const CLAIMS: [Known; 61] = {
     use Tried::{BareMetal, Linux, Reading, Stick};
     [
         known("model.absent", Reading, "registers that CPUID does not declare fault"),
@@ -188,6 +188,37 @@ pub const CLAIMS: [Known; 54] = {
             "branches.debug-exception",
             BareMetal,
             "a debug exception ends the recording of AMD's last-branch stack",
+        ),
+        known(
+            "ibs.registers",
+            BareMetal,
+            "the registers that leaf 0x8000001B declares are there, and no other",
+        ),
+        known(
+            "ibs.entry",
+            BareMetal,
+            "IBS_CTL names an extended entry, which is where the manual says in both modes of the local APIC",
+        ),
+        known(
+            "ibs.period",
+            BareMetal,
+            "a loop of N ops has N samples per period, within the period's random bits",
+        ),
+        known(
+            "ibs.address",
+            BareMetal,
+            "each sample of a hand-counted loop is at an address of one of its instructions",
+        ),
+        known("ibs.latency", BareMetal, "the latencies of a load that misses are above zero"),
+        known(
+            "ibs.stop",
+            BareMetal,
+            "a sample that comes with a stop keeps its registers, and its interrupt comes once",
+        ),
+        known(
+            "ibs.errata",
+            BareMetal,
+            "the errata are those of the families and models that the driver knows",
         ),
         known(
             "platform.deviations",
