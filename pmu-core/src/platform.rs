@@ -45,9 +45,9 @@ pub trait Platform {
     fn mask_performance_interrupt(&self);
 
     /// Lets an extended entry of AMD's local vector table deliver interrupts with the performance interrupt's vector or
-    /// delivery mode. The entry at offset 0x500 + 16·`entry` of the local APIC belongs to all hardware to which
-    /// firmware assigned this number, such as instruction-based sampling. So the entry is not masked again (AMD APM
-    /// vol. 2, "Extended Interrupts"). Called in task context.
+    /// delivery mode. The entry is at offset 0x500 + 16·`entry` of the local APIC. Firmware may have assigned it to
+    /// several facilities, such as instruction-based sampling, so the entry is never masked again (AMD APM vol. 2,
+    /// "Extended Interrupts"). Called in task context.
     ///
     /// The default implementation, which is for a platform without extended entries, returns an error.
     ///

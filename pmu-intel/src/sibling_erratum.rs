@@ -6,7 +6,7 @@ use core::ops::RangeInclusive;
 use pmu_core::{EventSelect, Snapshot};
 
 /// The erratum of Sandy Bridge to Haswell by which, with hyper-threading, a retired memory event can be lost, or can
-/// increment the general counter of the same number of the core's other logical processor.
+/// increment the general counter with the same number on the core's other logical processor.
 ///
 /// The kernel chooses one of these:
 /// - [`OnSharedCore`](pmu_core::OnSharedCore) as the source of its sessions: the sessions of both logical processors
@@ -14,8 +14,8 @@ use pmu_core::{EventSelect, Snapshot};
 /// - [`check`](Self::check) before an event is opened: such events are refused.
 /// - Neither: counts of both logical processors can be wrong.
 ///
-/// Where hyper-threading is off, the erratum has no effect. CPUID does not tell that, so the kernel asks only if a core
-/// has two logical processors that run.
+/// Where hyper-threading is off, the erratum has no effect. CPUID does not tell whether it is off, so call
+/// [`detect`](Self::detect) only if both logical processors of a core run.
 ///
 /// Source: the specification updates of the second generation (BJ122), third generation (BV98) and fourth generation
 /// (HSD29) of Intel Core, "Performance Monitor Counters May Produce Incorrect Results"; Linux'
@@ -68,8 +68,7 @@ impl SiblingErratum {
         self.id
     }
 
-    /// Checks that the event of a select leaves the other logical processor's counters alone, for a kernel that refuses
-    /// the other events.
+    /// Checks that the event of a select does not corrupt the counters of the core's other logical processor.
     ///
     /// ```
     /// use pmu_core::{CpuidDump, EventSelect, Snapshot};

@@ -5,11 +5,10 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use pmu_core::{PlainFrame, ProcessId};
 
-/// Frame of the interrupt that a processor is handling: for a kernel whose handlers get no frame. Each processor has
-/// one.
+/// Storage for the frame of the interrupt that one processor is handling, in a kernel whose handlers get no frame.
 ///
 /// The trap entry stores the frame and then calls the handler. The handler of the performance interrupt reads the
-/// frame. NMIs may come in between.
+/// frame. NMIs may come at any time.
 ///
 /// ```
 /// use pmu::CurrentFrame;
@@ -50,7 +49,7 @@ pub struct CurrentFrame {
 }
 
 impl CurrentFrame {
-    /// Creates the place of a processor that handles no interrupt: its frame is zeros.
+    /// Creates the storage of a processor that handles no interrupt. The frame is all zeros.
     pub const fn new() -> Self {
         Self {
             pc: AtomicU64::new(0),

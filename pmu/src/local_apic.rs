@@ -7,11 +7,12 @@ use core::fmt;
 
 use pmu_core::{ExtendedEntryError, Interval, Platform, TimerUnavailable};
 
-/// Access to the local APIC of the processor that executes the call; the kernel implements this trait. The trait's only
-/// operation writes the LVT entry for performance counters.
+/// Access to the local APIC of the processor that executes the call; the kernel implements this trait. The only
+/// required method writes the LVT entry for performance counters.
 ///
 /// # For embedders
-/// - The method is called in task, interrupt and NMI context. It takes no lock that the interrupted code may hold.
+/// - `write_performance_entry` is called in task, interrupt and NMI context. It takes no lock that the interrupted code
+///   may hold. The other methods are called in task context.
 ///
 /// In xAPIC mode the registers are memory; in x2APIC mode they are model-specific registers. The local APIC belongs to
 /// the kernel, so the kernel has the code that writes the local APIC:

@@ -9,7 +9,7 @@ use crate::door::kernel::Kernel;
 use crate::local_apic::{ApicRegisters, LocalApic, ProfileTimer};
 use crate::per_processor::Processors;
 
-/// The registers of the local APIC, the profile timer and the processor number of a [`Kernel`].
+/// Implements [`ApicRegisters`], [`ProfileTimer`] and [`Processors`] by the functions of a [`Kernel`].
 ///
 /// ```
 /// use pmu::Processors;

@@ -21,7 +21,7 @@ pub struct Interrupted {
     pub overflows: u32,
     /// The processor is stuck: the [watchdog](Pmu::watch) found that the timer tick does not come.
     pub is_stuck: bool,
-    /// The [watchdog](Pmu::watch) lost its counter. A task watches the processor again by [`Pmu::watch`].
+    /// The [watchdog](Pmu::watch) lost its counter. A task starts the watchdog again by [`Pmu::watch`].
     pub is_blind: bool,
     /// The register access that failed. If a counter's register failed, the source or event of the counter no longer
     /// runs.
@@ -139,7 +139,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     ///
     /// # Context
-    /// Any context, on any processor. Each function that takes the values has a context of its own.
+    /// Any context, on any processor. The functions that take the values state their own contexts.
     #[inline]
     pub fn events_of(
         &'static self,

@@ -16,9 +16,9 @@ use crate::per_processor::PerProcessor;
 /// The performance-monitoring units of a machine with at most `P` processors, in one static of the kernel `K`.
 ///
 /// A `Pmu` contains what every kernel would otherwise compose by hand: the [`Machine`], the memory of each processor's
-/// counters and events, the sessions, the mailbox and the lists of profiles. Each processor has room for `E` opened
-/// events. At most `N` profiles may be started at a time, and at most `N` different events may ever be used as sources
-/// of profiles.
+/// counters and events, the sessions, the mailbox for requests between processors, and the lists of profiles. Each
+/// processor has room for `E` opened events. At most `N` profiles may be started at a time, and at most `N` different
+/// events may ever be used as sources of profiles.
 ///
 /// | operation | |
 /// |---|---|

@@ -11,13 +11,13 @@ use crate::door::of_processor::{Here, PmuSession};
 use crate::door::pmu::Pmu;
 use crate::per_processor::Busy;
 
-/// The processors of a [`Pmu`], as the mailbox of profile objects reaches them.
+/// Sends the requests of profile objects to the processors of a [`Pmu`].
 #[derive(Debug)]
 pub struct Reach<K: Kernel, const P: usize, const E: usize, const N: usize>(
     &'static Pmu<K, P, E, N>,
 );
 
-/// The profile hardware of a [`Pmu`].
+/// The counters and timers of all processors of a [`Pmu`], for profile objects.
 pub type PmuHardware<K, const P: usize, const E: usize, const N: usize> =
     Remote<'static, Reach<K, P, E, N>, P>;
 

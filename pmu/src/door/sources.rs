@@ -6,8 +6,8 @@ use pmu_core::{AddedSources, CounterAnswer, CounterUnit, Snapshot, SourceInterfa
 
 use crate::machine::Machine;
 
-/// The sources of a [`Machine`], and those that are added to them. The counters' description is at hand, without the
-/// question which variant of the machine has it.
+/// The sources of a [`Machine`], together with added sources. The value also has a reference to the description of the
+/// counters, so an interrupt need not look for the machine's variant.
 #[derive(Debug)]
 pub struct MachineSources {
     machine: &'static Machine,

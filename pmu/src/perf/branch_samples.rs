@@ -38,7 +38,7 @@ pub struct BranchSamples {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum BranchSampleError {
-    /// These bits have no meaning.
+    /// These bits are not defined.
     UnknownBits(u64),
     /// No kind of branches is selected.
     NoKind,
@@ -65,7 +65,7 @@ impl BranchSamples {
     pub const USER: u64 = 1 << 0;
     /// `PERF_SAMPLE_BRANCH_KERNEL`: branches to the kernel.
     pub const KERNEL: u64 = 1 << 1;
-    /// `PERF_SAMPLE_BRANCH_HV`: branches to a hypervisor. Processors do not tell these apart.
+    /// `PERF_SAMPLE_BRANCH_HV`: branches to a hypervisor. On x86, no record tells such a branch.
     pub const HV: u64 = 1 << 2;
     /// `PERF_SAMPLE_BRANCH_ANY`: every kind.
     pub const ANY: u64 = 1 << 3;
@@ -95,11 +95,11 @@ impl BranchSamples {
     pub const NO_CYCLES: u64 = 1 << 15;
     /// `PERF_SAMPLE_BRANCH_TYPE_SAVE`: entries with the kind of the branch.
     pub const TYPE_SAVE: u64 = 1 << 16;
-    /// `PERF_SAMPLE_BRANCH_HW_INDEX`: samples with the index of the newest record, which the kernel gives as -1.
+    /// `PERF_SAMPLE_BRANCH_HW_INDEX`: samples with the index of the newest record. The kernel writes -1, for unknown.
     pub const HW_INDEX: u64 = 1 << 17;
-    /// `PERF_SAMPLE_BRANCH_PRIV_SAVE`: entries with the privilege level, which is unknown on these processors.
+    /// `PERF_SAMPLE_BRANCH_PRIV_SAVE`: entries with the privilege level, which no record on x86 contains.
     pub const PRIV_SAVE: u64 = 1 << 18;
-    /// `PERF_SAMPLE_BRANCH_COUNTERS`: samples with the events between branches.
+    /// `PERF_SAMPLE_BRANCH_COUNTERS`: samples with the number of events between branches.
     pub const COUNTERS: u64 = 1 << 19;
 
     /// The bits that select kinds of branches, with the kinds.
@@ -115,8 +115,8 @@ impl BranchSamples {
         (Self::CALL_STACK, BranchKinds::CALLS_AND_RETURNS),
     ];
 
-    /// Interprets a `branch_sample_type`, `wanted`. Without a bit of a privilege level, the levels are those that the
-    /// event's `attributes` do not exclude.
+    /// Interprets `wanted`, a value of `branch_sample_type`. If `wanted` selects no privilege level, the levels are
+    /// those that the event's `attributes` do not exclude.
     ///
     /// # Errors
     /// The cases in which Linux answers `EINVAL`.
@@ -151,9 +151,9 @@ impl BranchSamples {
         self.filter
     }
 
-    /// Returns the entry of a recorded branch; `None` if the processor recorded the branch without being asked for it,
-    /// because it cannot select such branches. A kernel's branch is known by its target's address, and a kind where the
-    /// record tells it.
+    /// Returns the entry of a recorded branch; `None` if the samples do not carry the branch. Such branches are
+    /// recorded if the processor's filter cannot exclude them. The target's address tells user mode from the kernel. A
+    /// branch whose record lacks the kind is not excluded by its kind.
     pub fn entry(&self, branch: &Branch) -> Option<BranchEntry> {
         let wants = |bit| self.wanted & bit != 0;
         let transaction = branch.transaction.unwrap_or_default();
@@ -232,9 +232,9 @@ impl BranchEntry {
 }
 
 impl PerfEventAttr {
-    /// Takes the branch records out of the attributes, if its samples carry them
-    /// ([`SAMPLE_BRANCH_STACK`](Self::SAMPLE_BRANCH_STACK)). [`event`](Self::event), which refuses what needs more than
-    /// a counter, then accepts them.
+    /// Returns which branches the event's samples carry, and removes [`SAMPLE_BRANCH_STACK`](Self::SAMPLE_BRANCH_STACK)
+    /// from the attributes. Returns `Ok(None)` if the samples carry no branches. [`event`](Self::event) refuses
+    /// attributes with this bit, because branch records are not counters.
     ///
     /// # Errors
     /// `branch_sample_type` is invalid; the attributes are unchanged.

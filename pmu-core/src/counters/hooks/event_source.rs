@@ -84,8 +84,8 @@ pub unsafe trait EventSource {
     /// Returns the table of the events that are opened on this processor.
     fn opened(&self) -> &EventTable;
 
-    /// Returns this logical processor of its core, if events of one logical processor corrupt the counters of the
-    /// other: see [`OnSharedCore`](crate::OnSharedCore).
+    /// Returns the memory that both logical processors of a core share, for [`OnSharedCore`](crate::OnSharedCore). Any
+    /// other source returns `None`.
     #[inline]
     fn core_thread(&self) -> Option<CoreThread<'_>> {
         None

@@ -32,7 +32,8 @@ use crate::msr::fault::MsrFault;
 /// ```
 ///
 /// # Context
-/// Task, on the processor of the counters. An interrupt may come at any time, and calls the facility's methods.
+/// Task, on the processor of the counters. An interrupt may come at any time, and its handler then calls the methods of
+/// [`Facility`].
 pub trait FacilityControl: Facility {
     /// Stops the facility, saves what has to be restored, and clears all data of this owner that the borrower could
     /// read. Does nothing if the facility is already suspended.

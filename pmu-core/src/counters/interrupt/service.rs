@@ -43,9 +43,9 @@ use crate::platform::Platform;
 /// [`reprogram`](crate::CounterSession::reprogram).
 ///
 /// # Errors
-/// Returns the first access that failed again when retried, and the faulted counters, which may no longer count or
-/// interrupt. The counters of the other events in the same groups are faulted, too. The events of faulted counters do
-/// not run. The remaining accesses are still attempted. The caller treats the interrupt as
+/// A failed access is retried. The error has the first access whose retry failed, too, and the faulted counters, which
+/// may no longer count or interrupt. The counters of the other events in the same groups are faulted, too. The events
+/// of faulted counters do not run. The remaining accesses are still attempted. The caller treats the interrupt as
 /// [`OursAndMore`](crate::Claim::OursAndMore).
 ///
 /// If the overflow status can be neither read nor cleared, the LVT entry is left [masked](ServiceError::masked). Until
@@ -66,13 +66,13 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
 /// records. `overflowed` also receives a reference to the facility, which has already collected what the hardware
 /// recorded.
 ///
-/// The facility is moved into the call: a description of the hardware, with references to memory that the embedder
-/// lends. `()` stands for no facility: the call then does the same as [`service`]. For two facilities, pass a pair.
+/// The facility is moved into the call, because commonly it consists of references only. `()` stands for no facility:
+/// the call then does the same as [`service`]. For two facilities, pass a pair.
 ///
 /// The returned [`claim`](Serviced::claim) includes the facility's own interrupts. The facility's bits of the overflow
 /// status are acknowledged together with the counters' bits, and are not in [`others`](Serviced::others). A facility
-/// that is served [alone](Facility::ALONE) is also served if no session has taken the memory, or if the LVT entry is
-/// masked.
+/// that interrupts [without a counter](Facility::ALONE) is served even if no session has taken the memory, or if the
+/// LVT entry is masked.
 ///
 /// ```
 /// # use pmu_core::{Claim, CounterMemory, EventSource, Facility, MsrBackend, Platform};

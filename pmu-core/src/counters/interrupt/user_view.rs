@@ -9,12 +9,12 @@ use crate::counters::shared::entry::EventState;
 use crate::counters::shared::memory::CounterMemory;
 use crate::msr::backend::MsrBackend;
 
-/// Returns the view by which user mode reads an opened event. The call needs no session. If the event is on a counter,
-/// the call costs one RDPMC. `source`, `msr` and `memory` are the arguments of [`service`](crate::service()). `now` is
-/// a time of the clock that the session's operations use.
+/// Returns the data by which user mode computes the count of an opened event from RDPMC. The call needs no session. If
+/// the event is on a counter, the call costs one RDPMC. `source`, `msr` and `memory` are the arguments of
+/// [`service`](crate::service()). `now` is a time of the clock that the session's operations use.
 ///
 /// A handler calls this after `service`, which may have reloaded the event's counter. A task calls
-/// [`CounterSession::user_view`](crate::CounterSession::user_view), which says how long a view is valid.
+/// [`CounterSession::user_view`](crate::CounterSession::user_view), which says how long the data is valid.
 ///
 /// ```
 /// use pmu_core::{CounterMemory, EventId, EventSource, MsrBackend, Platform, UserView, service, user_view};
@@ -31,7 +31,7 @@ use crate::msr::backend::MsrBackend;
 ///
 /// # Context
 /// Interrupt or NMI, after `service`. The call is wait-free. If the interrupt interrupted `service`, or a task's
-/// operation on this event, the view may be wrong. The interrupted handler or task then makes a new view.
+/// operation on this event, the data may be wrong. The interrupted handler or task then calls `user_view` again.
 ///
 /// # Errors
 /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
@@ -40,7 +40,7 @@ use crate::msr::backend::MsrBackend;
 ///   the event off its counter.
 /// - [`Access`](CounterError::Access): the counter or the overflow status could not be read.
 /// - [`NotAvailable`](CounterError::NotAvailable), only within the closure given to `service`: the event has no period,
-///   and `service` has not yet handled a wrap of its counter. After `service` the view can be made.
+///   and `service` has not yet handled a wrap of its counter. After `service`, the call succeeds.
 pub fn user_view<S: EventSource, M: MsrBackend>(
     source: &S,
     msr: &M,
