@@ -38,6 +38,8 @@ const VOLUME_4: &str = "SDM vol. 4, IA-32 Architectural MSRs";
 /// `CFG_B` and `CFG_C` belong to auto counter reload and architectural PEBS.
 #[rustfmt::skip]
 const ROWS: &[Row] = &[
+    Row::not_offered(0x040, 8, "MSR_LASTBRANCH_x_FROM_IP of Core 2 and Atom"),
+    Row::not_offered(0x060, 8, "MSR_LASTBRANCH_x_TO_IP of Core 2 and Atom"),
     Row::new(GeneralCounter, 0x0C1, "IA32_PMCx", VERSIONS).each(8, 1).hidden_as_zero(2)
         .write(SignExtended).host_write(Stored).drops(ALL),
     Row::new(EventSelect, 0x186, "IA32_PERFEVTSELx", VERSIONS).each(8, 1).hidden_as_zero(2),

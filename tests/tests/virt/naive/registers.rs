@@ -148,7 +148,9 @@ impl Naive {
             // Off-core response, LBRs, PERF_METRICS, PEBS, the DS area, and version 6's registers.
             (
                 Vendor::Intel,
-                0x1A6..0x1A8
+                0x40..0x48
+                | 0x60..0x68
+                | 0x1A6..0x1A8
                 | 0x1C8..0x1CA
                 | 0x329
                 | 0x3F1..0x3F8
