@@ -19,9 +19,9 @@ use check::handler;
 use demos::command_line::CommandLine;
 use demos::failure::Failure;
 use demos::{branches, costs, events, sources, watchdog, workload};
-use embedding::memory::{MACHINE, TIME_ONLY};
+use embedding::memory::{MACHINE, PMU, TIME_ONLY};
 use embedding::msr::UNDEFINED_OPCODES;
-use embedding::sessions::{self, Sessions};
+use embedding::sessions::Sessions;
 use embedding::{interrupt, msr};
 use machine::boot::{self, Door};
 use machine::clock::Reference;
@@ -90,7 +90,7 @@ fn register_handlers(check: bool) {
         timer: interrupt::timer_interrupt,
         call: || {
             smp::serve();
-            sessions::drain();
+            PMU.serve_call();
         },
         exception: |frame| {
             msr::resume(frame) || frame.vector as u8 == UNDEFINED && ring3::leave(frame)

@@ -173,7 +173,8 @@ pub trait ProfileInterface: SourceInterface {
     }
 
     /// Takes those counters in `only` that the processor has, and returns a session. `only` may include fixed counters.
-    /// Counters outside `only` stay with their owners.
+    /// Counters outside `only` stay with their owners. If `only` is empty, the session takes no counter, and
+    /// profiles by time.
     ///
     /// ```
     /// # use pmu_core::{

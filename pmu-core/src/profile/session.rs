@@ -65,7 +65,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
             return Err(error.into());
         }
         let platform = SessionPlatform { platform, usable, running: false };
-        let counters = if has_counters && (usable || declared.is_empty()) {
+        let wanted = has_counters && !only.is_empty();
+        let counters = if wanted && (usable || declared.is_empty()) {
             let taken = CounterSession::take(interface, &own, only, msr, platform, memory);
             if let (Some(answer), Ok(_) | Err(CounterError::Unresponsive)) =
                 (interface.answer(), &taken)
@@ -165,6 +166,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
                 // Time is no counter's.
                 let here = match *row {
                     0 => self.interface().is_declared(0),
+                    _ if self.counters.own().is_empty() => false,
                     row => self.counters.row_select(row).is_some(),
                 };
                 here && self.timer().usable

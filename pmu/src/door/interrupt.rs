@@ -1,7 +1,8 @@
 //! The performance interrupt.
 
 use pmu_core::{
-    Claim, CounterMemory, EventOverflow, InterruptFrame, Report, ServiceError, WithOpenedEvents,
+    Claim, CounterMemory, EventOverflow, Facility, InterruptFrame, Report, ServiceError,
+    WithOpenedEvents,
 };
 
 use crate::door::duties::Duties;
@@ -69,6 +70,39 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         frame: &F,
         mut overflowed: impl FnMut(EventOverflow),
     ) -> Interrupted {
+        self.interrupt_beside(frame, (), move |overflow, ()| overflowed(overflow))
+    }
+
+    /// Handles the performance interrupt as [`interrupt_with`](Self::interrupt_with) does, together with a
+    /// [`Facility`] beside the counters, such as [branch records](crate::Machine::branches_of). `overflowed` also receives the
+    /// facility, which has collected what the hardware recorded.
+    ///
+    /// ```
+    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+    /// # use stand_in::*;
+    /// use pmu::core::{BranchMemory, BranchUnit, Branches, PlainFrame};
+    /// use pmu::{Interrupted, Pmu};
+    ///
+    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+    ///
+    /// /// `unit` and `memory` are those of this processor's branch records.
+    /// fn interrupt(frame: &PlainFrame, unit: &BranchUnit, memory: &BranchMemory) -> Interrupted {
+    ///     PMU.interrupt_beside(frame, Branches::new(unit, memory), |overflow, branches| {
+    ///         println!("{:?} after {} branches", overflow.event, branches.iter().count());
+    ///     })
+    /// }
+    /// # let _ = interrupt;
+    /// ```
+    ///
+    /// # Context
+    /// The interrupt's handler, NMI included, on the processor that `frame` names.
+    #[inline]
+    pub fn interrupt_beside<F: InterruptFrame, B: Facility>(
+        &'static self,
+        frame: &F,
+        facility: B,
+        mut overflowed: impl FnMut(EventOverflow, &B),
+    ) -> Interrupted {
         let mut interrupted = Interrupted {
             claim: Claim::NotOurs,
             overflows: 0,
@@ -81,16 +115,17 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         {
             let events = WithOpenedEvents::new(sources, &of.events);
             let is_stuck = &mut interrupted.is_stuck;
-            let report = |report| match report {
+            let report = |report, facility: &B| match report {
                 Report::Source(overflow) => {
                     self.profiles.interrupt(frame, overflow.source);
                 }
                 Report::Event(overflow) if of.watchdog.watched() == Some(overflow.event) => {
                     *is_stuck |= of.watchdog.is_stuck(overflow.event);
                 }
-                Report::Event(overflow) => overflowed(overflow),
+                Report::Event(overflow) => overflowed(overflow, facility),
             };
-            match events.service(&K::msr(), &Duties::<K>::platform(), &of.counters, report) {
+            let (msr, apic) = (K::msr(), Duties::<K>::platform());
+            match events.service_with(&msr, &apic, &of.counters, facility, report) {
                 Ok(serviced) => {
                     interrupted.claim = serviced.claim;
                     interrupted.overflows = serviced.overflows;

@@ -95,6 +95,25 @@ fn a_machine_without_counters_says_so_with_the_reason() {
     }
 }
 
+/// As a kernel wants it whose counters did not answer.
+#[test]
+fn a_session_that_takes_no_counter_touches_none_and_profiles_by_time() {
+    for processor in processors(Deviations::NONE) {
+        let (machine, memory) = (Machine::detect(&processor.snapshot), Memory::new());
+        let mock = processor.mock();
+        mock.clear();
+        let taken =
+            machine.initialize_only(&processor.snapshot, CounterSet::NONE, &mock, &mock, &memory);
+        let mut session = taken.unwrap();
+        assert!(session.query(KProfileSource::TIME).is_supported());
+        assert!(!session.query(SOURCE).is_supported());
+        assert_eq!(session.start(SOURCE), Err(InterfaceError::UnsupportedSource(SOURCE)));
+        session.start(KProfileSource::TIME).unwrap();
+        session.shut_down().unwrap();
+        assert_eq!(mock.accesses().total(), 0, "{processor:?}");
+    }
+}
+
 /// Counters that CPUID declares, and an emulator does not have: as long as no processor's answered.
 #[test]
 fn sources_of_counters_that_did_not_answer_are_not_supported_any_more() {

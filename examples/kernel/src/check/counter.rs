@@ -40,8 +40,7 @@ pub fn full_width(bench: &Bench) -> Outcome {
 pub fn take(bench: &Bench) -> Outcome {
     handler::leave();
     let declared = bench.unit.counters();
-    let taken =
-        with_events(bench.machine, |counters, _| Ok::<_, Failure>(counters.counters().usable));
+    let taken = with_events(|counters, _| Ok::<_, Failure>(counters.counters().usable));
     match taken {
         Ok(usable) => Outcome::of(usable == declared)
             .with("declared", declared.len() as u64)
@@ -53,7 +52,7 @@ pub fn take(bench: &Bench) -> Outcome {
 /// Counters whose registers were cleared count again after the counter layer programmed them again.
 pub fn reprogram(bench: &Bench) -> Outcome {
     handler::leave();
-    let counted = with_events(bench.machine, |counters, unit| {
+    let counted = with_events(|counters, unit| {
         let event = Event::raw(EventSelect::from_bits(0xC0)).on(CounterSet::GENERAL);
         let event = counters.open_event(unit, &event)?;
         counters.start_event(event, clock::now())?;

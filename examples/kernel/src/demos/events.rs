@@ -33,7 +33,7 @@ pub fn run(
         line!("event none");
         return Ok(());
     }
-    let right = with_events(machine, |counters, unit| {
+    let right = with_events(|counters, unit| {
         let right = raw_and_fixed(counters, unit)?;
         if let Some(name) = &words.event {
             named::count(counters, unit, snapshot, name.as_str())?;
@@ -44,7 +44,7 @@ pub fn run(
     if words.exact && !right {
         return Err(Failure::Wrong("an event's count, or a branch, is not the known one"));
     }
-    watchdog::run(machine)
+    watchdog::run()
 }
 
 /// Counts a raw event on a general counter and, if there is one, on the fixed counter of the same event, over one loop.

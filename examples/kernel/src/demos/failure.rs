@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use pmu::PmuError;
 use pmu::core::{BranchError, CounterError, InterfaceError, MsrFault, SwitchError};
 use pmu::intel::debug_store::ControlAreaError;
 use pmu_kprofile::trace::TraceError;
@@ -13,6 +14,8 @@ use crate::machine::serial::End;
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Failure {
+    /// The door refused.
+    Door(PmuError),
     /// The interface refused.
     Interface(InterfaceError),
     /// The counters refused.
@@ -45,6 +48,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Door(error) => error.fmt(f),
             Self::Interface(error) => error.fmt(f),
             Self::Counters(error) => error.fmt(f),
             Self::Branches(error) => error.fmt(f),
@@ -69,6 +73,7 @@ macro_rules! from {
     };
 }
 from! {
+    PmuError => Door;
     InterfaceError => Interface;
     CounterError => Counters;
     BranchError => Branches;

@@ -7,7 +7,7 @@ use pmu_kprofile::{ProfileCallback, ProfileObject, Rules};
 
 use crate::demos::failure::Failure;
 use crate::demos::profile::Plan;
-use crate::embedding::memory::PROFILES;
+use crate::embedding::memory::PMU;
 use crate::embedding::sessions::Sessions;
 use crate::line;
 use crate::machine::{clock, smp};
@@ -54,13 +54,13 @@ pub fn run(plan: Plan, sessions: &Sessions) -> Result<(), Failure> {
     let outcome = plan.run(sessions, |sessions| {
         let started = clock::now();
         // SAFETY: object and counts are on this stack until `stop`, which follows.
-        unsafe { PROFILES.start_borrowed(&second, &mut sessions.hardware())? };
+        unsafe { PMU.profiles().start_borrowed(&second, &mut sessions.hardware())? };
         clock::wait(INTERVAL_MS);
         let begin = clock::now();
         while !counts.are_complete() && clock::now() - begin < clock::milliseconds(PATIENCE_MS) {
             core::hint::spin_loop();
         }
-        PROFILES.stop(&second, &mut sessions.hardware())?;
+        PMU.profiles().stop(&second, &mut sessions.hardware())?;
         restarts += 1;
         // A processor that executes one step at a time spends all of this time in the second profile's interrupts: it
         // gets as much for what the first is to sample.

@@ -9,7 +9,7 @@ use pmu_kprofile::{Affinity, BasicProfile, ProfileObject, Rules};
 use crate::demos::failure::Failure;
 use crate::demos::rate::{PERIOD_MS, Rate, patience_ms};
 use crate::demos::workload;
-use crate::embedding::memory::PROFILES;
+use crate::embedding::memory::PMU;
 use crate::embedding::sessions::Sessions;
 use crate::line;
 use crate::machine::clock;
@@ -121,16 +121,16 @@ impl Plan {
         )?;
         // More than a source that is not rare needs: a hypervisor that is busy lets processors wait.
         let patience = clock::milliseconds(3 * patience_ms(self.samples));
-        let (before, begin) = (PROFILES.statistics(), clock::now());
+        let (before, begin) = (PMU.profiles().statistics(), clock::now());
         // SAFETY: the object is on this stack until `stop`, which follows on every way out.
-        unsafe { PROFILES.start_borrowed(&object, &mut sessions.hardware())? };
+        unsafe { PMU.profiles().start_borrowed(&object, &mut sessions.hardware())? };
         let mut outcome = Ok(());
         while outcome.is_ok() && sampled() < self.samples && clock::now() - begin < patience {
             outcome = meanwhile(sessions);
         }
-        PROFILES.stop(&object, &mut sessions.hardware())?;
+        PMU.profiles().stop(&object, &mut sessions.hardware())?;
         outcome?;
-        let missed = PROFILES.statistics().missed - before.missed;
+        let missed = PMU.profiles().statistics().missed - before.missed;
         self.report(missed)
     }
 

@@ -16,7 +16,7 @@ use pmu_kprofile::{PointerWidth, Rules};
 use crate::demos::failure::Failure;
 use crate::demos::profile::Plan;
 use crate::demos::workload;
-use crate::embedding::memory::{DEBUG_STORE, PROFILES};
+use crate::embedding::memory::{DEBUG_STORE, PMU};
 use crate::embedding::msr::control_msr;
 use crate::embedding::sessions::Sessions;
 use crate::line;
@@ -69,7 +69,7 @@ pub fn run(
     }
     let index = &DEBUG_STORE.create(&support)?.pebs_ds_save_area.pebs_index;
 
-    let mut trace = TraceControl::new(&PROFILES, &OBJECTS);
+    let mut trace = TraceControl::new(&PMU.profiles(), &OBJECTS);
     let interval = sessions.machine().set_interval_clamped(plan.source, plan.interval)?;
     let (name, mask) = if plan.source == KProfileSource::TIME {
         ("SampledProfile", GroupMask::EMPTY.with(PERF_PROFILE))
@@ -80,9 +80,9 @@ pub fn run(
     trace.set_pebs_hooks(&[CONTEXT_SWITCH_HOOK])?;
     trace.set_group_mask(mask.with(PERF_CONTEXT_SWITCH), &mut sessions.hardware())?;
     let wanted = if file { plan.samples.min(SAMPLES as u64) } else { RECORDS };
-    let (before, begin) = (PROFILES.statistics().hit, clock::now());
+    let (before, begin) = (PMU.profiles().statistics().hit, clock::now());
     let patience = clock::milliseconds(PATIENCE_MS + wanted * 100);
-    while PROFILES.statistics().hit - before < wanted && clock::now() - begin < patience {
+    while PMU.profiles().statistics().hit - before < wanted && clock::now() - begin < patience {
         for number in THREADS {
             switch_to(number);
             index.fetch_add(RECORD_SIZE, Ordering::Relaxed);

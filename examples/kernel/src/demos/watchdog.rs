@@ -3,8 +3,8 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use pmu::Watchdog;
 use pmu::core::{CounterUnit, Event, EventId, EventTable, GenericEvent};
-use pmu::{Machine, Watchdog};
 use x86_64::instructions::interrupts;
 
 use crate::demos::failure::Failure;
@@ -41,12 +41,12 @@ pub fn interrupt(number: usize, event: EventId) {
 ///
 /// # Errors
 /// Those of the counters; a watchdog that does not fire, or does though it was touched.
-pub fn run(machine: &'static Machine) -> Result<(), Failure> {
+pub fn run() -> Result<(), Failure> {
     let number = smp::processors() - 1;
     let alive = smp::run_on(number, || {
         // Nothing but an NMI comes through.
         interrupts::without_interrupts(|| {
-            with_events(machine, |counters, unit| watch(counters, unit, number))
+            with_events(|counters, unit| watch(counters, unit, number))
         })
     })?;
     line!("watchdog processor {} alive {}", number, alive);

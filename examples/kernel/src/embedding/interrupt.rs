@@ -2,13 +2,11 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use pmu::core::{Branch, Branches, EventId, Report};
+use pmu::core::{Branch, Branches, EventId, EventOverflow};
 use spin::Once;
 
 use crate::embedding::frame::Interrupted;
-use crate::embedding::memory::{BRANCH_UNITS, BRANCHES, COUNTERS, EVENTS, MACHINE, PROFILES};
-use crate::embedding::msr::interrupt_msr;
-use crate::embedding::platform::apic;
+use crate::embedding::memory::{BRANCH_UNITS, BRANCHES, PMU};
 use crate::machine::interrupts::TrapFrame;
 use crate::machine::processor;
 
@@ -37,38 +35,30 @@ pub fn on_event(function: fn(usize, EventId)) {
 /// Handles the performance interrupt, as NMI or by its vector: finds the counters that overflowed, and reports what was
 /// executing.
 pub fn performance_interrupt(frame: &TrapFrame) {
-    let Some(machine) = MACHINE.get() else { return };
-    let number = processor::number();
-    let (msr, counters) = (interrupt_msr(), &COUNTERS[number]);
-    let machine = machine.with_events(&EVENTS[number]);
-    let reported = |report| match report {
-        Report::Source(overflow) => {
-            PROFILES.interrupt(&Interrupted(frame), overflow.source);
-        }
-        Report::Event(overflow) => {
-            if let Some(function) = ON_EVENT.get() {
-                function(number, overflow.event);
-            }
+    let (number, interrupted) = (processor::number(), Interrupted(frame));
+    let reported = |overflow: EventOverflow| {
+        if let Some(function) = ON_EVENT.get() {
+            function(number, overflow.event);
         }
     };
-    let serviced = match BRANCH_UNITS[number].get() {
-        None => machine.service(&msr, &apic(), counters, reported),
+    let interrupted = match BRANCH_UNITS[number].get() {
+        None => PMU.interrupt_with(&interrupted, reported),
         Some(unit) => {
             let branches = Branches::new(unit, &BRANCHES[number]);
-            machine.service_with(&msr, &apic(), counters, branches, |report, branches| {
-                if let (Report::Event(_), Some(function)) = (&report, ON_BRANCHES.get()) {
+            PMU.interrupt_beside(&interrupted, branches, |overflow, branches| {
+                if let Some(function) = ON_BRANCHES.get() {
                     function(frame.rip, &mut branches.iter());
                 }
-                reported(report);
+                reported(overflow);
             })
         }
     };
-    if serviced.is_ok_and(|serviced| serviced.overflows == 0) {
+    if interrupted.overflows == 0 && interrupted.error.is_none() {
         SPURIOUS.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// Handles the profile timer's interrupt.
 pub fn timer_interrupt(frame: &TrapFrame) {
-    PROFILES.timer_interrupt(&Interrupted(frame));
+    PMU.profiles().timer_interrupt(&Interrupted(frame));
 }

@@ -1,31 +1,21 @@
 //! Static memory: it lives as long as the kernel, and interrupts find everything here.
 
-use pmu::Machine;
-use pmu::core::{
-    BranchMemory, BranchSlot, BranchUnit, CounterMemory, CounterSlot, DefaultInterface, EventEntry,
-    EventTable, MAX_COUNTERS, NoInterface,
-};
+use pmu::core::{BranchMemory, BranchSlot, BranchUnit, DefaultInterface, NoInterface};
 use pmu::intel::debug_store::{ControlAreaMemory, ProcessorProfileControl};
-use pmu_kprofile::Profiles;
+use pmu::{Machine, Pmu};
 use spin::Once;
 
+use crate::embedding::platform::Kernel;
 use crate::machine::processor::MAX_PROCESSORS;
 
-/// The machine, decided once, from the boot processor.
+/// The counters of all processors, with at most 8 events each, and at most 8 started profiles.
+pub static PMU: Pmu<Kernel, MAX_PROCESSORS, 8, 8> = Pmu::new();
+
+/// The machine, as it is described before any of its counters is touched.
 pub static MACHINE: Once<Machine> = Once::new();
 /// The machine in place of one whose counters do not answer, though CPUID declares them: it profiles by time.
 pub static TIME_ONLY: Machine =
     Machine::TimeOnly(DefaultInterface::new(), NoInterface::NoPerformanceMonitoring);
-
-/// The started profiles: at most 8.
-pub static PROFILES: Profiles<8, MAX_PROCESSORS> = Profiles::new();
-
-/// Each processor's counters.
-pub static COUNTERS: [CounterMemory<[CounterSlot; MAX_COUNTERS]>; MAX_PROCESSORS] =
-    [const { CounterMemory::new() }; MAX_PROCESSORS];
-/// Each processor's events beside the profile sources.
-pub static EVENTS: [EventTable<[EventEntry; 8]>; MAX_PROCESSORS] =
-    [const { EventTable::new() }; MAX_PROCESSORS];
 
 /// The most branch records that a processor has.
 pub const MAX_RECORDS: usize = 32;

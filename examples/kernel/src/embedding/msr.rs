@@ -1,11 +1,10 @@
 //! Register access. What is asked of a register for the first time, in task context, may turn out not to exist:
 //! `FixupMsr` makes its #GP an error, with [`resume`] in the handler of exceptions. The interrupt path touches only
-//! registers that are verified, and a #GP there would let the next NMI in too early: it uses the instructions as they
-//! are.
+//! registers that are verified, and executes the same instructions.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use pmu::core::{FaultFixup, FixupMsr, NativeMsr};
+use pmu::core::{FaultFixup, FixupMsr};
 
 use crate::machine::interrupts::{GENERAL_PROTECTION, TrapFrame, UNDEFINED};
 
@@ -13,17 +12,10 @@ use crate::machine::interrupts::{GENERAL_PROTECTION, TrapFrame, UNDEFINED};
 /// none, so this kernel could do without its handler of #UD.
 pub static UNDEFINED_OPCODES: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the backend of the control path.
+/// Returns the registers of the processor that executes the call.
 pub fn control_msr() -> FixupMsr {
     // SAFETY: this kernel's handler of #GP and #UD asks `FaultFixup` first, on every processor.
     unsafe { FixupMsr::new() }
-}
-
-/// Returns the backend of the interrupt path.
-pub fn interrupt_msr() -> NativeMsr {
-    // SAFETY: all of this kernel runs at privilege level 0, and its #GP handler resumes no access but
-    // `FixupMsr`'s.
-    unsafe { NativeMsr::new() }
 }
 
 /// Lets an access of `FixupMsr` that faulted return its error. `false`: the exception is another's.

@@ -1,34 +1,32 @@
 //! Events beside the profile sources, opened on the counters of the processor that executes the call.
 
-use pmu::Machine;
 use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
 use pmu::core::{
-    CounterSession, CounterSet, CounterUnit, FixupMsr, InterfaceError, SessionPlatform, Snapshot,
-    SourceInterface, WithOpenedEvents,
+    CounterSession, CounterSet, CounterUnit, FixupMsr, SessionPlatform, Snapshot, WithOpenedEvents,
 };
+use pmu::{KernelApic, MachineSources, PmuError};
 
-use crate::embedding::memory::{COUNTERS, EVENTS};
-use crate::embedding::msr::control_msr;
-use crate::embedding::platform::{Apic, apic};
-use crate::machine::processor;
+use crate::embedding::memory::PMU;
+use crate::embedding::platform::{Kernel, set_counters};
 
 /// The counters of a processor, with its events.
-pub type Events =
-    CounterSession<'static, WithOpenedEvents<'static, Machine>, FixupMsr, SessionPlatform<Apic>>;
+pub type Events = CounterSession<
+    'static,
+    WithOpenedEvents<'static, MachineSources>,
+    FixupMsr,
+    SessionPlatform<KernelApic<Kernel>>,
+>;
 
 /// Takes this processor's counters, fixed ones included, and gives them back.
 ///
 /// # Errors
 /// Those of the counters, and of `function`.
-pub fn with_events<R, E: From<InterfaceError>>(
-    machine: &'static Machine,
+pub fn with_events<R, E: From<PmuError>>(
     function: impl FnOnce(&mut Events, &CounterUnit) -> Result<R, E>,
 ) -> Result<R, E> {
-    let (number, this) = (processor::number(), Snapshot::capture(CpuIdReaderNative));
-    let events = machine.with_events(&EVENTS[number]);
-    let mut session =
-        events.initialize(&this, CounterSet::ALL, control_msr(), apic(), &COUNTERS[number])?;
-    let result = function(session.counters_mut(), &machine.unit_of(&this));
-    session.shut_down()?;
-    result
+    set_counters(CounterSet::ALL);
+    PMU.processor_up(&Snapshot::capture(CpuIdReaderNative))?;
+    let result = PMU.with(|session, unit| function(session.counters_mut(), unit));
+    PMU.processor_down()?;
+    result?
 }

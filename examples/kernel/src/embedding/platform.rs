@@ -1,13 +1,16 @@
-//! The one promise of `PerProcessor`, and the platform: the local APIC's LVT entry of the performance interrupt, and
-//! its timer as the profile timer.
+//! The kernel's duties: its registers, the number of a processor, the local APIC's LVT entry of the performance
+//! interrupt, and its timer as the profile timer.
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicU64};
 
-use pmu::core::{Interval, TimerUnavailable};
-use pmu::{ApicRegisters, Delivery, LocalApic, ProfileTimer};
+use pmu::core::{CounterSet, FixupMsr, Interval, Snapshot, TimerUnavailable};
+use pmu::{Delivery, Machine};
 
+use crate::embedding::msr::control_msr;
+use crate::machine::smp::CALL_MS;
 use crate::machine::vectors::PERFORMANCE;
-use crate::machine::{apic, clock, processor};
+use crate::machine::{apic, clock, processor, smp};
 
 /// This kernel, as the crates ask for it.
 #[derive(Clone, Copy, Debug)]
@@ -15,25 +18,61 @@ pub struct Kernel;
 
 // SAFETY: (1) GS points at the processor's own number, in every context; (2) no task moves to another processor, and
 // there is one on each.
-unsafe impl ::pmu::Processors for Kernel {
+unsafe impl pmu::Kernel for Kernel {
+    type Msr = FixupMsr;
+
+    fn msr() -> FixupMsr {
+        control_msr()
+    }
+
     fn this_processor() -> usize {
         processor::number()
     }
-}
 
-/// The registers of the local APIC of the processor that executes the call.
-#[derive(Clone, Copy, Debug)]
-pub struct Registers;
+    fn pinned<R>(act: impl FnOnce() -> R) -> R {
+        act()
+    }
 
-impl ApicRegisters for Registers {
-    fn write_performance_entry(&self, entry: u32) {
+    fn write_performance_entry(entry: u32) {
         apic::write_performance_entry(entry);
     }
-}
 
-/// The local APIC's timer as the profile timer.
-impl ProfileTimer for Registers {
-    fn start(&self, interval: Interval) -> Result<(), TimerUnavailable> {
+    /// Does nothing: `interrupts` tells the local APIC after each handler.
+    fn end_of_interrupt() {}
+
+    fn interrupt(processor: usize) {
+        smp::call(processor);
+    }
+
+    fn delivery() -> Delivery {
+        if IS_BY_VECTOR.load(Relaxed) { BY_VECTOR } else { Delivery::NON_MASKABLE }
+    }
+
+    fn keep_waiting(turns: u64) -> bool {
+        if turns <= 1 {
+            BEGIN.store(clock::now(), Relaxed);
+        }
+        // A call may have been slept over: see `smp::run_on`.
+        if turns.is_multiple_of(1 << 20) {
+            (1..smp::processors()).for_each(smp::call);
+        }
+        clock::now() - BEGIN.load(Relaxed) <= clock::milliseconds(CALL_MS)
+    }
+
+    fn now() -> u64 {
+        clock::now()
+    }
+
+    /// Detects Windows' own tables, whose sources this kernel judges itself.
+    fn detect(first: &Snapshot) -> Machine {
+        Machine::detect(first)
+    }
+
+    fn counters() -> CounterSet {
+        CounterSet::from_bits(COUNTERS.load(Relaxed))
+    }
+
+    fn start_timer(interval: Interval) -> Result<(), TimerUnavailable> {
         let hertz = clock::speeds().apic.ok_or(TimerUnavailable)?;
         // The interval is in units of 100 ns.
         let ticks = u32::try_from(hertz * u64::from(interval.get()) / 10_000_000);
@@ -42,13 +81,13 @@ impl ProfileTimer for Registers {
         Ok(())
     }
 
-    fn stop(&self) {
+    fn stop_timer() {
         apic::stop_timer();
     }
 }
 
-/// The platform of sessions and of the interrupt's handler.
-pub type Apic = LocalApic<Registers, Registers>;
+/// The time at which the present wait began.
+static BEGIN: AtomicU64 = AtomicU64::new(0);
 
 /// Delivery of the performance interrupt by its vector.
 pub const BY_VECTOR: Delivery = match Delivery::vector(PERFORMANCE) {
@@ -57,15 +96,14 @@ pub const BY_VECTOR: Delivery = match Delivery::vector(PERFORMANCE) {
 };
 
 static IS_BY_VECTOR: AtomicBool = AtomicBool::new(false);
+static COUNTERS: AtomicU64 = AtomicU64::new(CounterSet::GENERAL.bits());
 
-/// Sets the delivery for the sessions that are initialized from now on. There are none at present.
+/// Sets the delivery for the processors that come up from now on. None is up at present.
 pub fn set_delivery(delivery: Delivery) {
-    IS_BY_VECTOR.store(delivery == BY_VECTOR, Ordering::Relaxed);
+    IS_BY_VECTOR.store(delivery == BY_VECTOR, Relaxed);
 }
 
-/// Returns the platform with the present delivery.
-pub fn apic() -> Apic {
-    let is_by_vector = IS_BY_VECTOR.load(Ordering::Relaxed);
-    let delivery = if is_by_vector { BY_VECTOR } else { Delivery::NON_MASKABLE };
-    LocalApic::new(Registers, delivery, Registers)
+/// Sets the counters that processors take as they come up from now on.
+pub fn set_counters(counters: CounterSet) {
+    COUNTERS.store(counters.bits(), Relaxed);
 }

@@ -10,7 +10,7 @@ use x86_64::structures::idt::InterruptDescriptorTable;
 
 use crate::line;
 use crate::machine::apic;
-use crate::machine::processor::{self, DOUBLE_FAULT_STACK, NMI_STACK};
+use crate::machine::processor::{DOUBLE_FAULT_STACK, NMI_STACK};
 use crate::machine::serial::{End, exit};
 use crate::machine::vectors::{CALL, PERFORMANCE, SPURIOUS, TIMER};
 
@@ -127,19 +127,19 @@ pub extern "C" fn return_to_interrupted() {
 extern "C" fn handle(frame: &mut TrapFrame) {
     let Some(handlers) = HANDLERS.get() else { unexpected(frame) };
     match frame.vector as u8 {
-        NMI => processor::handling(|| (handlers.performance)(frame)),
-        PERFORMANCE => processor::handling(|| {
+        NMI => (handlers.performance)(frame),
+        PERFORMANCE => {
             (handlers.performance)(frame);
             apic::end_of_interrupt();
-        }),
-        TIMER => processor::handling(|| {
+        }
+        TIMER => {
             (handlers.timer)(frame);
             apic::end_of_interrupt();
-        }),
-        CALL => processor::handling(|| {
+        }
+        CALL => {
             (handlers.call)();
             apic::end_of_interrupt();
-        }),
+        }
         SPURIOUS => {}
         _ => {
             if !(handlers.exception)(frame) {

@@ -2,7 +2,6 @@
 
 use core::arch::asm;
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicU32, Ordering};
 
 use spin::Once;
 use x86_64::VirtAddr;
@@ -98,22 +97,6 @@ pub fn initialize(number: usize) {
         GS::set_reg(SegmentSelector::NULL);
         GsBase::write(VirtAddr::from_ptr(&NUMBERS[number]));
     }
-}
-
-/// Number of interrupts that each processor is handling, one within the other.
-static HANDLING: [AtomicU32; MAX_PROCESSORS] = [const { AtomicU32::new(0) }; MAX_PROCESSORS];
-
-/// Handles an interrupt of this processor.
-pub fn handling(handle: impl FnOnce()) {
-    let handling = &HANDLING[number()];
-    handling.fetch_add(1, Ordering::Relaxed);
-    handle();
-    handling.fetch_sub(1, Ordering::Relaxed);
-}
-
-/// Returns whether this processor is handling an interrupt.
-pub fn in_interrupt() -> bool {
-    HANDLING[number()].load(Ordering::Relaxed) != 0
 }
 
 /// Returns the number of the processor that executes the call, below [`MAX_PROCESSORS`].
