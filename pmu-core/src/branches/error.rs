@@ -65,6 +65,15 @@ impl core::error::Error for NoBranches {
 }
 
 /// Failure of an operation of a [`BranchRecorder`](crate::BranchRecorder).
+///
+/// ```
+/// use pmu_core::BranchError;
+/// /// Without branch records, samples go on without branches.
+/// fn is_fatal(error: &BranchError) -> bool {
+///     !matches!(error, BranchError::NoRecords(_) | BranchError::Unresponsive)
+/// }
+/// # assert!(is_fatal(&BranchError::MemoryInUse));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

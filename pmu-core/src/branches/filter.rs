@@ -35,6 +35,12 @@ impl BranchFilter {
     pub const ALL: Self = Self { kernel: true, ..Self::USER };
 
     /// Returns the filter with only these kinds of branches.
+    ///
+    /// ```
+    /// use pmu_core::{BranchFilter, BranchKind};
+    /// let returns = BranchFilter::KERNEL.only(BranchKind::Return.only());
+    /// assert!(returns.kernel() && returns.has(BranchKind::Return) && !returns.has(BranchKind::Conditional));
+    /// ```
     pub const fn only(self, kinds: BranchKinds) -> Self {
         Self { kinds, call_stack: false, ..self }
     }
@@ -52,6 +58,11 @@ impl BranchFilter {
     }
 
     /// Returns the filter for these privilege levels: levels above 0 if `user` is set, and level 0 if `kernel` is set.
+    ///
+    /// ```
+    /// use pmu_core::BranchFilter;
+    /// assert_eq!(BranchFilter::ALL.at(true, false), BranchFilter::USER);
+    /// ```
     pub const fn at(self, user: bool, kernel: bool) -> Self {
         Self { user, kernel, ..self }
     }
@@ -83,6 +94,12 @@ impl BranchFilter {
 
     /// Returns whether this filter selects every branch that `other` selects. The result is `false` if only one of the
     /// two filters records a call stack.
+    ///
+    /// ```
+    /// use pmu_core::{BranchFilter, BranchKinds};
+    /// assert!(BranchFilter::ALL.contains(BranchFilter::USER.only(BranchKinds::CALLS)));
+    /// assert!(!BranchFilter::ALL.contains(BranchFilter::USER.call_stack()));
+    /// ```
     pub const fn contains(self, other: Self) -> bool {
         (self.user || !other.user)
             && (self.kernel || !other.kernel)

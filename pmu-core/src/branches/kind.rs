@@ -6,6 +6,11 @@ use core::ops::{BitAnd, BitOr, Not};
 /// Kind of a branch, in filters and in records of branches.
 ///
 /// Sources: SDM vol. 3B, "Last Branch Records", table of the branch types; APM vol. 2, "Last Branch Stack Registers".
+///
+/// ```
+/// use pmu_core::{BranchKind, BranchKinds};
+/// assert_eq!(BranchKinds::CALLS, BranchKind::DirectCall.only() | BranchKind::IndirectCall.only());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum BranchKind {
@@ -79,6 +84,11 @@ impl BranchKinds {
     }
 
     /// Returns whether the set contains every kind of `other`.
+    ///
+    /// ```
+    /// use pmu_core::BranchKinds;
+    /// assert!(BranchKinds::CALLS_AND_RETURNS.contains_all(BranchKinds::CALLS));
+    /// ```
     pub const fn contains_all(self, other: Self) -> bool {
         other.0 & !self.0 == 0
     }
@@ -89,6 +99,11 @@ impl BranchKinds {
     }
 
     /// Returns the kinds of the set, in the order of their declaration.
+    ///
+    /// ```
+    /// use pmu_core::{BranchKind, BranchKinds};
+    /// assert!(BranchKinds::CALLS.iter().eq([BranchKind::DirectCall, BranchKind::IndirectCall]));
+    /// ```
     pub fn iter(self) -> impl Iterator<Item = BranchKind> {
         BranchKind::ALL.into_iter().filter(move |kind| self.contains(*kind))
     }

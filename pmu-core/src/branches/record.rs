@@ -42,6 +42,15 @@ pub struct Branch {
 
 /// Relation of a recorded branch to the path that the program took. (APM vol. 2, "Last Branch Stack Registers": the
 /// valid and speculative bits of a record.)
+///
+/// ```
+/// use pmu_core::{Branch, BranchPath};
+/// /// The branches that the program took.
+/// fn taken(branches: impl Iterator<Item = Branch>) -> impl Iterator<Item = Branch> {
+///     branches.filter(|branch| branch.path != Some(BranchPath::Wrong))
+/// }
+/// # assert_eq!(taken([Branch::default()].into_iter()).count(), 1);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum BranchPath {
@@ -54,6 +63,14 @@ pub enum BranchPath {
 }
 
 /// Relation of a recorded branch to a transaction. (SDM vol. 3B, "LBR Stack and TSX".)
+///
+/// ```
+/// use pmu_core::Branch;
+/// fn is_abort(branch: &Branch) -> bool {
+///     branch.transaction.is_some_and(|transaction| transaction.aborted)
+/// }
+/// # assert!(!is_abort(&Branch::default()));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct BranchTransaction {
@@ -65,6 +82,15 @@ pub struct BranchTransaction {
 
 /// A recorded branch as the processor's registers hold it. [`BranchUnit::decode`](crate::BranchUnit::decode) turns
 /// these values into a [`Branch`].
+///
+/// ```
+/// use pmu_core::{Branch, BranchUnit, RawBranch};
+/// /// Decodes in a task what an interrupt kept of [`Branches::raw`](pmu_core::Branches::raw).
+/// fn decode(unit: &BranchUnit, kept: &[RawBranch]) -> impl Iterator<Item = Branch> {
+///     kept.iter().filter_map(|record| unit.decode(*record))
+/// }
+/// # let _ = decode;
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct RawBranch {

@@ -105,6 +105,16 @@ pub enum BranchOrder {
 }
 
 /// Capabilities of a processor's branch records.
+///
+/// ```
+/// # use pmu_core::{BranchFilter, BranchUnit};
+/// /// A call stack where the processor has one; else the branches of user mode.
+/// fn filter(unit: &BranchUnit) -> BranchFilter {
+///     let user = BranchFilter::USER;
+///     if unit.offers().call_stack { user.call_stack() } else { user }
+/// }
+/// # let _ = filter;
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct BranchOffers {
@@ -209,6 +219,16 @@ impl BranchUnit {
     /// Returns whether the recording delays the counter's interrupt until all records are filled. Stop such a recording
     /// before the processor goes idle, and before the counter is stopped or frozen: otherwise a delayed interrupt never
     /// comes.
+    ///
+    /// ```
+    /// # use pmu_core::{BranchError, BranchRecorder, BranchUnit, MsrBackend};
+    /// fn before_idle<M: MsrBackend>(
+    ///     unit: &BranchUnit,
+    ///     recorder: &mut BranchRecorder<'_, M>,
+    /// ) -> Result<(), BranchError> {
+    ///     if unit.holds_interrupt() { recorder.stop() } else { Ok(()) }
+    /// }
+    /// ```
     pub const fn holds_interrupt(&self) -> bool {
         matches!(self.registers.order, BranchOrder::Filled { .. })
     }

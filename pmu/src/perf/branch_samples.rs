@@ -208,6 +208,15 @@ const fn type_of(kind: BranchKind) -> u64 {
 }
 
 /// `perf_branch_entry`: a branch of a sample.
+///
+/// ```
+/// use pmu::perf::{BranchEntry, BranchSamples, PerfAttributes};
+/// use pmu::core::Branch;
+/// let samples = BranchSamples::of(BranchSamples::ANY | BranchSamples::USER, &PerfAttributes::default())?;
+/// let branch = Branch { from: 0x1000, to: 0x2000, mispredicted: Some(true), ..Branch::default() };
+/// assert_eq!(samples.entry(&branch), Some(BranchEntry { from: 0x1000, to: 0x2000, flags: 1 }));
+/// # Ok::<(), pmu::perf::BranchSampleError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct BranchEntry {
