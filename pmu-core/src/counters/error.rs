@@ -313,7 +313,7 @@ pub(crate) fn no_such(group: GroupId) -> GroupError {
 pub struct SwitchError {
     /// Mask of the events that failed: bit *n* stands for the event at index *n* of the given slice, and bit 63 for all
     /// events from index 63 on. No bit is set if groups could not be stopped or resumed together, or if the failed
-    /// event is not in the slice: a waiting event that could not be given a free counter.
+    /// event is not in the slice, but is a waiting event of this processor that could not be given a free counter.
     pub events: u64,
     /// Reason of the first failure.
     pub reason: CounterError,

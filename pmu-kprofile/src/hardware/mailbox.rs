@@ -28,8 +28,8 @@ impl<const P: usize> Mailbox<P> {
         }
     }
 
-    /// Performs the requests that other processors made to the processor that executes the call: first the stops that
-    /// an earlier requester did not wait for, then the request that waits in the mailbox now.
+    /// Performs the requests that other processors made to the processor that executes the call: first the stops for
+    /// which the requesters no longer wait, then the request in the mailbox.
     ///
     /// A call of this function that interrupts another call on the same processor returns at once; the interrupted call
     /// then looks for requests once more. If [`serve`](RemoteProcessors::serve) unwinds, the processor that made the
@@ -43,9 +43,10 @@ impl<const P: usize> Mailbox<P> {
     ///
     /// - A caller that starts or stops a source on another processor waits until the woken task of that processor has
     ///   run, but only as long as [`keep_waiting`](RemoteProcessors::keep_waiting) returns `true`. Meanwhile, a
-    ///   function that waits for its turn to start or stop a profile goes on waiting, and a function that does not wait
-    ///   returns [`Busy`](crate::ProfileError::Busy). Give the woken task a higher priority than the tasks that start
-    ///   and stop profiles. The woken task must take no lock that these tasks hold.
+    ///   function that waits for its turn to start or stop a profile keeps waiting, and a function that does not wait,
+    ///   such as [`try_start`](crate::Profiles::try_start), returns [`Busy`](crate::ProfileError::Busy). Give the woken
+    ///   task a higher priority than the tasks that start and stop profiles. The woken task must take no lock that
+    ///   these tasks hold.
     /// - A woken task of the lowest priority answers only when its processor has nothing else to do. In this case,
     ///   start and stop profiles with [`try_start`](crate::Profiles::try_start) and
     ///   [`try_stop`](crate::Profiles::try_stop), let `keep_waiting` return `false` soon, and sleep between tries: a

@@ -63,7 +63,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.beside.borrow_mut().0.as_mut().map(act)
     }
 
-    /// Lets the processor sleep deeply, and wakes it. On a platform with
+    /// Puts the processor into a deep sleep, and wakes the processor. On a platform with
     /// [`BranchesLostInDeepSleep`](Deviation::BranchesLostInDeepSleep), the branch records are lost.
     pub fn sleep(&self) {
         if self.deviations.contains(Deviation::BranchesLostInDeepSleep) {

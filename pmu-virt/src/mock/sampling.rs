@@ -35,8 +35,9 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self
     }
 
-    /// Lets the processor execute an op, which its sampling counts and may sample. A sample interrupts. A test's
-    /// handler, or its [`on_access`](Self::on_access), may call this. Returns whether the op was sampled.
+    /// Executes an op on the processor. The sampling counts the op; if the op is sampled, the sampling interrupts.
+    /// Returns whether the op was sampled. The interrupt handler of a test, or its function for
+    /// [`on_access`](Self::on_access), may call this.
     ///
     /// On a platform with [`LateIbs`](Deviation::LateIbs), the interrupt comes only after the driver has disabled
     /// the sampling.
@@ -45,7 +46,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.sampled(sampled == Some(true))
     }
 
-    /// Lets the processor fetch, as [`execute`](Self::execute) lets it execute.
+    /// Executes a fetch on the processor, in the same way as [`execute`](Self::execute) an op.
     pub fn fetch(&self, fetch: &FedFetch) -> bool {
         let sampled = self.with_sampling_unit(|sampling| sampling.fetch(fetch));
         self.sampled(sampled == Some(true))

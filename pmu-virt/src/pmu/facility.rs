@@ -60,9 +60,10 @@ pub trait GuestFacility {
     /// Returns the PMU's CPUID leaf `leaf`, with the bits added that declare the facility.
     fn cpuid(&self, leaf: CpuidLeaf) -> CpuidLeaf;
 
-    /// Returns the facility's registers that are not in [`Configuration::registers`](crate::Configuration::registers),
-    /// or are absent there. To save a virtual processor, save the PMU's registers, and then each of these registers
-    /// whose [`is_state`](RegisterInfo::is_state) is set. Restore the registers in the same order.
+    /// Returns the facility's registers that [`Configuration::registers`](crate::Configuration::registers) does not
+    /// return, or returns as registers that do not [exist](RegisterInfo::exists). To save a virtual processor, save the
+    /// PMU's registers, and then each of these registers whose [`is_state`](RegisterInfo::is_state) is set. Restore the
+    /// registers in the same order.
     fn registers(&self) -> impl Iterator<Item = RegisterInfo>;
 
     /// Notes that an overflow raised an interrupt, which freezes the facility if the guest has enabled the freeze.

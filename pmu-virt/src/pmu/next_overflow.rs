@@ -6,7 +6,7 @@ use crate::policy::event_policy::EventPolicy;
 
 impl<P: EventPolicy> VirtualPmu<P> {
     /// Returns, for each event, the number of occurrences after which the next interrupt is due. The embedder can use
-    /// the numbers to set a timer. They are computed again only after a change of the PMU.
+    /// the numbers to set a timer. The numbers are computed again only after a change of the PMU.
     ///
     /// ```
     /// use pmu_virt::{Configuration, EventKey, FedEvents, IntelConfiguration, Privilege, VirtualPmu};

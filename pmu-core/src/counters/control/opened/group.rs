@@ -111,7 +111,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Starts the events of a group together, by one write if there is a global control register. The events' totals
-    /// continue from their last values, and interrupted periods continue.
+    /// continue from their last values. If an event was stopped within a period, that period continues.
     ///
     /// If too few counters are free, the call tries to free more by moving other events to other counters. If there
     /// still are too few, a group that rotates waits for its turn, and any other group takes the counters of events

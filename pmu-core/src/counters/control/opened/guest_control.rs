@@ -13,7 +13,7 @@ use crate::counters::shared::slot::SlotState;
 pub struct GuestControl {
     /// Value that VM entry loads.
     pub guest: u64,
-    /// Value that VM exit loads. The register has this value already.
+    /// Value that VM exit loads. Before VM entry the register already has this value.
     pub host: u64,
 }
 
