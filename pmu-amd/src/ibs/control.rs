@@ -28,7 +28,7 @@ impl IbsUnit {
 
     /// Enables the unit for its next sample. `found` is the control register's value before.
     ///
-    /// On a fault the unit is left stopped, as far as its registers answer.
+    /// On a fault the unit is left as it was, or stopped.
     pub(crate) fn enable<M: MsrBackend>(
         &self,
         msr: &M,

@@ -182,13 +182,10 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
         self.enable().map_err(IbsError::Access)
     }
 
-    /// Enables the unit with the published values.
+    /// Enables the unit with the published values. On a fault the unit stays stopped: the last write enables it.
     pub(crate) fn enable(&self) -> Result<(), MsrFault> {
-        self.unit.enable(&self.msr, self.memory.values(), 0).inspect_err(|_| {
-            self.memory.withdraw();
-            // The fault that is returned is the first one.
-            let _ = self.unit.disable(&self.msr);
-        })
+        let enabled = self.unit.enable(&self.msr, self.memory.values(), 0);
+        enabled.inspect_err(|_| self.memory.withdraw())
     }
 
     /// Stops the unit. At most one interrupt of the unit comes after this call. [`Ibs`] claims this interrupt and

@@ -5,7 +5,7 @@ use core::cell::Cell;
 use pmu_amd::ibs::{IbsError, IbsKind, IbsRecord, IbsSampler};
 use pmu_core::{CounterSession, CounterSet};
 use pmu_virt::mock::{Deviation, Deviations, Fault, PmiFault};
-use pmu_virt::{GuestFacility, Read};
+use pmu_virt::{GuestFacility, Read, Writer};
 
 use crate::support::*;
 
@@ -260,8 +260,9 @@ fn a_sample_that_cannot_be_read_is_counted_as_lost() {
 #[test]
 fn a_window_of_lent_counters_suspends_the_unit_and_brings_it_back() {
     for (processor, kind) in units() {
-        for late in [false, true] {
-            let what = format!("{}, {kind:?}, {late}", processor.name);
+        // At once; before an access of the suspension; or after it: the kernel has interrupts off.
+        for late in [PmiFault::None].into_iter().chain((0..40).map(PmiFault::Late)) {
+            let what = format!("{}, {kind:?}, {late:?}", processor.name);
             let mock = processor.mock();
             let kernel = Kernel::new(processor.unit(kind), &mock);
             let handler = |mock: &Mock<'_>| kernel.handle(mock);
@@ -277,10 +278,7 @@ fn a_window_of_lent_counters_suspends_the_unit_and_brings_it_back() {
             .unwrap();
             let mut sampler = IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
             sampler.start(&processor.request(kind)).unwrap();
-            if late {
-                // The interrupt is not delivered before the guest runs: the kernel has interrupts off.
-                mock.inject_pmi(PmiFault::Late(1_000));
-            }
+            mock.inject_pmi(late);
             assert!(kernel.run(&mock, PERIOD));
             mock.inject_pmi(PmiFault::None);
             let report = |record: &IbsRecord| {
@@ -297,6 +295,70 @@ fn a_window_of_lent_counters_suspends_the_unit_and_brings_it_back() {
             sampler.shut_down().unwrap();
             assert_eq!(kernel.unclaimed.get(), 0, "{what}");
             counters.shut_down().unwrap();
+        }
+    }
+}
+
+/// A borrower that leaves the unit enabled, and with a sample, beside a sampler that does not sample.
+#[test]
+fn what_a_borrower_leaves_is_ended() {
+    for (processor, kind) in units() {
+        let mock = processor.mock();
+        let kernel = Kernel::new(processor.unit(kind), &mock);
+        let mut counters = CounterSession::take(
+            kernel.source(),
+            &kernel.counters,
+            CounterSet::ALL,
+            &mock,
+            &mock,
+            &kernel.counter_memory,
+        )
+        .unwrap();
+        let mut sampler = IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
+        let window = counters.lend_with(0, sampler.lent(|_| ()), |_, _| ()).unwrap();
+        let _ = mock.with_sampling_unit(|unit| {
+            for (control, value) in [(0xC001_1030, 1 << 48 | 1), (0xC001_1033, 1 << 17 | 9)] {
+                let _ = unit.write(Writer::Guest, control, value);
+            }
+            for second in [0xC001_103E, 0xC001_103F] {
+                let _ = unit.write(Writer::Guest, second, 0);
+            }
+        });
+        assert!((0..160).any(|number| step(&mock, kind, number)));
+        window.end(0).unwrap();
+        assert!(!is_valid(&mock, kind), "{}, {kind:?}", processor.name);
+        assert!(!(0..160).any(|number| step(&mock, kind, number)), "{}", processor.name);
+        assert!(sampler.start(&processor.request(kind)).is_ok() && kernel.run(&mock, PERIOD));
+    }
+}
+
+/// A unit that an interrupt could not enable again is enabled by the next one, and its sample is reported once.
+#[test]
+fn a_unit_that_could_not_be_enabled_again_is_enabled_by_the_next_interrupt() {
+    let processor = named("Zen 6");
+    for (kind, second) in [(IbsKind::Op, 0xC001_103E), (IbsKind::Fetch, 0xC001_103F)] {
+        for stops in [false, true] {
+            let what = format!("{kind:?}, {stops}");
+            let mock = processor.mock();
+            let kernel = Kernel::new(processor.unit(kind), &mock);
+            let handler = |mock: &Mock<'_>| kernel.handle(mock);
+            mock.on_interrupt(&handler);
+            let mut sampler = IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
+            sampler.start(&processor.request(kind)).unwrap();
+            mock.inject(Fault::Register(second));
+            assert!(kernel.run(&mock, PERIOD));
+            assert_eq!((kernel.faulted.get(), sampler.is_sampling()), (1, false), "{what}");
+            mock.inject(Fault::None);
+            if stops {
+                sampler.stop().unwrap();
+                assert!(!is_valid(&mock, kind), "{what}");
+            }
+            mock.interrupt_from_elsewhere();
+            assert_eq!((kernel.claimed.get(), kernel.unclaimed.get()), (0, 1), "{what}");
+            kernel.all_reported(&what);
+            assert_eq!(sampler.is_sampling(), !stops, "{what}");
+            assert_eq!(kernel.run(&mock, 2 * PERIOD), !stops, "{what}");
+            kernel.all_reported(&what);
         }
     }
 }
