@@ -70,6 +70,39 @@ fn an_op_within_the_service_of_an_op_is_not_lost() {
     }
 }
 
+/// The session services overflows itself as it programs its counters again, and knows no facility.
+#[test]
+fn an_op_and_an_overflow_within_a_tasks_own_service_are_not_lost() {
+    each(platforms(), |processor, freezes| {
+        (1..).find(|at| {
+            let scene = Scene::of_samples(processor, freezes);
+            let handler = |mock: &Mock<'_>| scene.interrupt(mock);
+            let mock = processor.mock();
+            mock.on_interrupt(&handler);
+            let sample = |mock: &Mock<'_>| {
+                if scene.hardware.accesses.get() + 1 == *at {
+                    scene.happen(mock, SAMPLED, PERIOD);
+                    scene.hardware.sample_op(mock);
+                }
+            };
+            let registers = Registers(&mock, &scene.hardware, sample);
+            let source = OpenedEvents::new(&processor.unit, &scene.table);
+            let (unit, memory) = (&processor.unit, &scene.memory);
+            let mut counters =
+                CounterSession::take(source, unit, CounterSet::ALL, &registers, &registers, memory)
+                    .unwrap();
+            scene.start(&mut counters);
+            scene.hardware.accesses.set(0);
+            counters.reprogram(|_| scene.told.borrow_mut().push(None)).unwrap();
+            let ops: Vec<_> = (1..=scene.hardware.ops.get()).collect();
+            assert_eq!(*scene.hardware.op_samples.borrow(), ops, "{}: {at}", scene.context);
+            let told = scene.told.borrow().len() as u64;
+            assert_eq!(told, scene.overflows[0].get(), "{}: {at}", scene.context);
+            scene.hardware.accesses.get() < *at
+        });
+    });
+}
+
 /// The LVT entry of the counters is masked; the op's interrupt has another one.
 #[test]
 fn an_op_is_served_while_the_counters_interrupt_is_masked() {

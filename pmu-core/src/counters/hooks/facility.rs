@@ -60,8 +60,9 @@ use crate::msr::fault::MsrFault;
 /// returns the first such fault. The pass continues, so no overflow is lost, and `service_with` returns the fault.
 pub trait Facility {
     /// Set if the facility interrupts without a counter. Such a facility is served even while no session has taken the
-    /// counters, or while the LVT entry is masked. The pass then consists of [`begin`](Self::begin),
-    /// [`collect`](Self::collect) and [`end`](Self::end). While the counters are [lent](crate::CounterSession::lend),
+    /// counters, while the LVT entry is masked, or while a session's operation services the counters without the
+    /// facility, as [`reprogram`](crate::CounterSession::reprogram) does. The pass then consists of
+    /// [`begin`](Self::begin), [`collect`](Self::collect) and [`end`](Self::end). While the counters are [lent](crate::CounterSession::lend),
     /// no facility is served.
     const ALONE: bool = false;
 

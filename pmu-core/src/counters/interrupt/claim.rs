@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use crate::counters::shared::memory::{
-    AGAIN, CounterMemory, IDLE, INITIALIZING, LENT_INTERRUPTED, MUTED, SERVING,
+    AGAIN, CounterMemory, IDLE, INITIALIZING, LENT_INTERRUPTED, MUTED, SERVING, WITH_FACILITY,
 };
 
 /// Result of servicing one interrupt.
@@ -97,24 +97,39 @@ impl CounterMemory {
     }
 
     /// Serves an interrupt by `pass`, and repeats it for interrupts that came meanwhile. Returns `false` if another
-    /// service is under way, or if the LVT entry is masked, unless `alone`: then `pass` serves no counter.
+    /// service is under way, or if the LVT entry is masked. `facility` is [`WITH_FACILITY`] or 0.
     #[inline]
-    pub(crate) fn serve(&self, alone: bool, mut pass: impl FnMut()) -> bool {
-        let before = self.service.load(Ordering::Relaxed);
-        if before != IDLE && !(alone && before == MUTED) {
-            return false;
+    pub(crate) fn serve(&self, facility: u8, pass: impl FnMut()) -> bool {
+        let idle = self.is_idle();
+        if idle {
+            self.repeat(SERVING | facility, IDLE, pass);
         }
+        idle
+    }
+
+    /// Serves a facility that needs no counter by `pass`, although the LVT entry is masked, or a service is under way
+    /// that does not know the facility. That service makes another pass. Returns whether there is one; `None` if the
+    /// service under way serves the facility.
+    pub(crate) fn serve_alone(&self, pass: impl FnMut()) -> Option<bool> {
+        let before = self.service.load(Ordering::Relaxed);
+        if before & WITH_FACILITY != 0 {
+            return None;
+        }
+        let is_nested = before & SERVING != 0;
+        self.repeat(SERVING | WITH_FACILITY, if is_nested { AGAIN } else { before }, pass);
+        Some(is_nested)
+    }
+
+    /// Repeats `pass` until no interrupt comes meanwhile.
+    #[inline]
+    fn repeat(&self, serving: u8, after: u8, mut pass: impl FnMut()) {
         loop {
-            self.service.store(SERVING, Ordering::Relaxed);
+            self.service.store(serving, Ordering::Relaxed);
             pass();
-            let ended = self.service.compare_exchange(
-                SERVING,
-                before,
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            );
+            let ended =
+                self.service.compare_exchange(serving, after, Ordering::Relaxed, Ordering::Relaxed);
             if ended.is_ok() || ended == Err(MUTED) {
-                return true;
+                return;
             }
         }
     }
@@ -125,7 +140,7 @@ impl CounterMemory {
     #[inline(never)]
     pub(crate) fn unserved(&self, refused: bool) -> (Claim, bool) {
         if refused && !self.is_muted() {
-            self.service.store(AGAIN, Ordering::Relaxed);
+            self.service.fetch_or(AGAIN, Ordering::Relaxed);
             return (Claim::Ours, false);
         }
         let lent = !refused && self.is_lent();
@@ -147,11 +162,11 @@ mod tests {
         let memory: &CounterMemory = &memory;
         let mut passes = 0;
         for passes_at_its_end in [3, 4] {
-            let served = memory.serve(false, || {
+            let served = memory.serve(0, || {
                 passes += 1;
                 if passes < 3 {
                     for _ in 0..2 {
-                        assert!(!memory.serve(false, || panic!("served while another is")));
+                        assert!(!memory.serve(0, || panic!("served while another is")));
                         let nested = memory.unserved(true);
                         assert_eq!(nested, (Claim::Ours, false));
                     }

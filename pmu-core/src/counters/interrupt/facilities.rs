@@ -43,26 +43,31 @@ where
     }
 }
 
-/// Serves a facility where no counter can be served: no session has taken the counters, or the LVT entry is masked. The
-/// facility's interrupt comes nevertheless.
+/// Serves a facility where no counter can be served: no session has taken the counters, the LVT entry is masked, or a
+/// task services the counters without the facility. The facility's interrupt comes nevertheless.
 pub(crate) fn serve_alone<M: MsrBackend, B: Facility>(
     msr: &M,
     memory: &CounterMemory,
     mut facility: B,
 ) -> Result<Serviced, ServiceError> {
     let (mut accounted, mut outcome) = (0, Ok(()));
-    let served = memory.serve(true, || {
+    let served = memory.serve_alone(|| {
         let begun = facility.begin(msr);
         let interrupted = Interrupted { status: 0, overflowed: CounterSet::NONE, memory };
         let collected = facility.collect(msr, interrupted).map(|more| accounted += more);
         let ended = facility.end(msr);
         outcome = outcome.and(begun).and(collected).and(ended);
     });
-    if !served {
+    let Some(is_nested) = served else {
         let (claim, lent) = memory.unserved(true);
         return Ok(Serviced { overflows: 0, claim, others: 0, lent });
-    }
+    };
     let (counters, masked) = (CounterSet::NONE, memory.is_muted());
     outcome.map_err(|fault| ServiceError { fault, counters, masked })?;
-    Ok(Serviced { overflows: 0, claim: memory.claim(accounted), others: 0, lent: false })
+    Ok(Serviced {
+        overflows: 0,
+        claim: memory.claim(accounted.max(is_nested.into())),
+        others: 0,
+        lent: false,
+    })
 }

@@ -8,7 +8,7 @@ use crate::counters::interrupt::facilities::serve_alone;
 use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::interrupt::pass::Pass;
 use crate::counters::names::counter_id::CounterSet;
-use crate::counters::shared::memory::CounterMemory;
+use crate::counters::shared::memory::{CounterMemory, WITH_FACILITY};
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
@@ -108,7 +108,7 @@ pub fn service_with<S: EventSource, M: MsrBackend, P: Platform, B: Facility>(
     let unit = source.unit();
     // This source's unit does not describe counters that another source's session has taken.
     let own = memory.verified(unit.counters());
-    if B::ALONE && (own.is_empty() || memory.is_muted()) && !memory.is_lent() {
+    if B::ALONE && (own.is_empty() || !memory.is_idle()) && !memory.is_lent() {
         return serve_alone(msr, memory, facility);
     }
     if own.is_empty() {
@@ -129,7 +129,7 @@ pub fn service_with<S: EventSource, M: MsrBackend, P: Platform, B: Facility>(
         fault: None,
         fallen: CounterSet::NONE,
     };
-    let served = memory.serve(false, || {
+    let served = memory.serve(if B::ALONE { WITH_FACILITY } else { 0 }, || {
         pass.begin_facility();
         match unit.global() {
             None => pass.by_value(),

@@ -62,16 +62,19 @@ const LENT: u8 = 3;
 /// Lent, and an interrupt came while the counters were lent.
 pub(crate) const LENT_INTERRUPTED: u8 = 4;
 
-/// Values of `service`.
+/// Values of `service`: no service is under way.
 pub(crate) const IDLE: u8 = 0;
 
 pub(crate) const SERVING: u8 = 1;
 
-/// Serving an interrupt, and another interrupt came during the service.
-pub(crate) const AGAIN: u8 = 2;
+/// Serving, and another interrupt came meanwhile.
+pub(crate) const AGAIN: u8 = SERVING | 2;
 
-/// The LVT entry is masked until the counters are published again. Until then the interrupt path accesses no register.
-pub(crate) const MUTED: u8 = 3;
+/// Added while the service under way serves a facility that needs no counter.
+pub(crate) const WITH_FACILITY: u8 = 4;
+
+/// The LVT entry is masked, until the counters are published anew: interrupts touch no register.
+pub(crate) const MUTED: u8 = 8;
 
 impl<const N: usize> CounterMemory<[CounterSlot; N]> {
     /// Creates memory with room for `N` counters, which no session has taken yet. If `N` is 0,
@@ -189,6 +192,11 @@ impl CounterMemory {
     /// Returns whether the LVT entry is masked because the overflow status could be neither read nor cleared.
     pub(crate) fn is_muted(&self) -> bool {
         self.service.load(Ordering::Relaxed) == MUTED
+    }
+
+    /// Returns whether no service is under way, and the LVT entry is not masked.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.service.load(Ordering::Relaxed) == IDLE
     }
 
     pub(crate) fn slots(&self) -> &[CounterSlot] {

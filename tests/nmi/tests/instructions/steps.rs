@@ -3,8 +3,8 @@
 use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 use pmu_core::{
-    CounterMemory, CounterSlot, KProfileSource, Overflow, ProcessorNumber, ProfileInterface,
-    SavedCounter, SavedCounters,
+    CounterMemory, CounterSlot, Facility, Interrupted, KProfileSource, MsrBackend, MsrFault,
+    Overflow, ProcessorNumber, ProfileInterface, SavedCounter, SavedCounters,
 };
 use pmu_kprofile::trace::{Hook, TraceCallback, TraceRing};
 use pmu_kprofile::{BasicProfile, PointerWidth, ProfileObject, Profiles, Rules, ThisProcessor};
@@ -65,9 +65,29 @@ const OPERATIONS: [Operation; 15] = [
     Operation::Drain,
 ];
 
-/// Executes an operation, interrupted or not, and checks every result.
-fn interrupt<I: ProfileInterface>(machine: &Machine<I>, operation: Operation) {
-    let context = format!("{operation:?}, {:?}", machine.kind);
+/// A sampler with a status of its own, whose interrupt does not depend on a counter.
+#[derive(Default)]
+struct Sampler {
+    waiting: AtomicU32,
+    sampled: AtomicU32,
+    collected: AtomicU32,
+}
+
+impl Facility for &Sampler {
+    const ALONE: bool = true;
+
+    fn collect<M: MsrBackend>(&mut self, _: &M, _: Interrupted<'_>) -> Result<u32, MsrFault> {
+        let found = self.waiting.swap(0, SeqCst);
+        self.collected.fetch_add(found, SeqCst);
+        Ok(found)
+    }
+}
+
+/// Executes an operation, interrupted or not, and checks every result. If `samples`, an interrupt without an overflow
+/// is that of a sampler.
+fn interrupt<I: ProfileInterface>(machine: &Machine<I>, operation: Operation, samples: bool) {
+    let context = format!("{operation:?}, {:?}, samples: {samples}", machine.kind);
+    let sampler = Sampler::default();
     let chip = machine.chip();
     let (interface, sources) = (&machine.interface, machine.sources);
     let told = |overflow: Overflow| {
@@ -86,10 +106,15 @@ fn interrupt<I: ProfileInterface>(machine: &Machine<I>, operation: Operation) {
         dispatched.fetch_add(1, SeqCst);
     };
     let serve = || {
-        let serviced = interface.service(&chip, &chip, &memory, |overflow| {
+        let report = |overflow: Overflow| {
             told(overflow);
             dispatch(overflow.source);
-        });
+        };
+        let serviced = match samples {
+            false => interface.service(&chip, &chip, &memory, report),
+            true => interface
+                .service_with(&chip, &chip, &memory, &sampler, |overflow, _| report(overflow)),
+        };
         if serviced.is_err() {
             std::process::abort();
         }
@@ -103,7 +128,12 @@ fn interrupt<I: ProfileInterface>(machine: &Machine<I>, operation: Operation) {
         Moment::Happens(Event::Overflow { .. }) => {
             (0..SOURCES).for_each(|source| _ = chip.happen(source, INTERVAL));
         }
-        Moment::Happens(Event::Spurious) => chip.raise(),
+        Moment::Happens(Event::Spurious) => {
+            if samples && sampler.waiting.swap(1, SeqCst) == 0 {
+                sampler.sampled.fetch_add(1, SeqCst);
+            }
+            chip.raise();
+        }
         Moment::Happens(Event::None) => {}
         Moment::Delivered => deliver(),
     };
@@ -200,6 +230,8 @@ fn interrupt<I: ProfileInterface>(machine: &Machine<I>, operation: Operation) {
         }
     }
     assert_eq!(chip.wrong(), 0, "{context}: invented, or with wrong events");
+    let [sampled, collected] = [&sampler.sampled, &sampler.collected].map(|n| n.load(SeqCst));
+    assert_eq!(collected, sampled, "{context}: a sample is lost");
     assert_eq!(chip.counted(), sources.map(|source| session.is_running(source)), "{context}");
     if operation == Operation::Save {
         session.restore(&area).unwrap();
@@ -250,22 +282,40 @@ fn interrupt<I: ProfileInterface>(machine: &Machine<I>, operation: Operation) {
 }
 
 /// Interrupts every operation at each of its instructions.
-fn every_instruction<I: ProfileInterface>(machine: &Machine<I>) {
+fn every_instruction<I: ProfileInterface>(machine: &Machine<I>, samples: bool) {
     let operations = OPERATIONS
         .into_iter()
-        .filter(|operation| *operation != Operation::Freeze || machine.freezes);
+        .filter(|operation| *operation != Operation::Freeze || machine.freezes)
+        .filter(|operation| !samples || OF_SAMPLER.contains(operation));
     steps::every_instruction(machine, operations, ROUNDS, 3, |operation| {
-        interrupt(machine, operation)
+        interrupt(machine, operation, samples)
     });
 }
 
 #[test]
 fn an_interrupt_at_any_instruction_does_no_harm() {
-    every_instruction(&intel(1, false));
-    every_instruction(&intel(2, false));
-    every_instruction(&intel(3, true));
-    every_instruction(&intel(4, true));
-    every_instruction(&amd(Kind::Legacy));
-    every_instruction(&amd(Kind::Core(false)));
-    every_instruction(&amd(Kind::Core(true)));
+    every_instruction(&intel(1, false), false);
+    every_instruction(&intel(2, false), false);
+    every_instruction(&intel(3, true), false);
+    every_instruction(&intel(4, true), false);
+    every_instruction(&amd(Kind::Legacy), false);
+    every_instruction(&amd(Kind::Core(false)), false);
+    every_instruction(&amd(Kind::Core(true)), false);
+}
+
+/// Operations at whose every instruction a sampler interrupts.
+const OF_SAMPLER: [Operation; 5] = [
+    Operation::Start,
+    Operation::Switch,
+    Operation::ShutDown,
+    Operation::Reprogram,
+    Operation::Serve,
+];
+
+#[test]
+fn a_samplers_interrupt_at_any_instruction_is_served() {
+    every_instruction(&intel(2, false), true);
+    every_instruction(&intel(4, true), true);
+    every_instruction(&amd(Kind::Legacy), true);
+    every_instruction(&amd(Kind::Core(true)), true);
 }
