@@ -52,7 +52,7 @@ pub trait Platform {
     /// The default implementation, which is for a platform without extended entries, returns an error.
     ///
     /// # Errors
-    /// The entry does not exist, or another user's interrupt comes through the entry: nothing was changed.
+    /// The entry does not exist, or already delivers another user's interrupt. Nothing was changed.
     fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), ExtendedEntryError> {
         let _ = entry;
         Err(ExtendedEntryError::NotAvailable)
@@ -107,7 +107,7 @@ impl core::error::Error for TimerUnavailable {}
 pub enum ExtendedEntryError {
     /// The platform, or its local APIC, has no entry with this number.
     NotAvailable,
-    /// The entry delivers another user's interrupt. The value is the entry's.
+    /// The entry already delivers another user's interrupt. The number is the value of the entry.
     InUse(u32),
 }
 

@@ -23,7 +23,7 @@ use crate::ibs::unit::IbsUnit;
 /// The sampler cannot move to another thread. Before dropping the sampler, call [`shut_down`](Self::shut_down) on its
 /// processor. Dropping the sampler accesses no register, so the unit continues to sample, and the memory stays in use.
 ///
-/// One op in 400,000, by its exact address:
+/// This example samples one op in 400,000, and reports the op's exact address:
 ///
 /// ```
 /// use pmu_amd::ibs::{Ibs, IbsError, IbsMemory, IbsRecord, IbsSampler, IbsSampling, IbsUnit};

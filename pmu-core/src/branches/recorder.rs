@@ -24,7 +24,7 @@ use crate::msr::fault::MsrFault;
 /// processor. Dropping the recorder accesses no register, so the processor keeps recording, and the memory stays in
 /// use.
 ///
-/// The branches before a chosen moment, without a counter:
+/// This example reads the branches before a chosen moment, without a counter:
 ///
 /// ```
 /// use pmu_core::{BranchError, BranchFilter, BranchMemory, BranchRecorder, BranchSlot, BranchUnit, MsrBackend};
@@ -137,9 +137,9 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// [`service_with`](crate::service_with) has read them. The records then contain no branches of the interrupt
     /// handler.
     ///
-    /// Call this before [`start`](Self::start), and only if this processor's interrupts are serviced with
-    /// [`Branches`]: **every** performance interrupt freezes the records, and only `Branches` releases them. Without
-    /// freezing, `Branches` stops the recording as the service begins.
+    /// Call this before [`start`](Self::start), and only if this processor's interrupts are serviced with [`Branches`]:
+    /// **every** performance interrupt freezes the records, and only `Branches` releases them. Without this call,
+    /// `Branches` stops the recording as the service begins.
     ///
     /// A [call stack](BranchFilter::call_stack) is never frozen, even after this call, because an interrupt near a call
     /// or a return would corrupt the call stack.
@@ -328,8 +328,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         self.is_open && self.memory.mode() & (RECORDING | LOST) == RECORDING
     }
 
-    /// Returns the branches that were recorded before a pending overflow. The closure that
-    /// [`lend_with`](crate::CounterSession::lend_with) calls with the overflow calls this method.
+    /// Returns the branches that were recorded before a pending overflow, for use in the closure given to
+    /// [`lend_with`](crate::CounterSession::lend_with).
     pub fn branches(&self) -> &Branches<'a> {
         &self.branches
     }

@@ -17,8 +17,7 @@ use crate::msr::update::MsrUpdate;
 ///   backend that cannot catch a #GP says so in its documentation.
 /// - `read_pmc` executes RDPMC with `index` in ECX, unchanged.
 /// - `update` executes RDMSR, then WRMSR of the value that [`MsrUpdate::apply`] returns, as in the example below. It
-///   cannot call `read` and `write`: they take an [`MsrAddress`], which never stands for a register like
-///   `IA32_DEBUGCTL`.
+///   cannot call `read` and `write`, because safe code has no [`MsrAddress`] of a register like `IA32_DEBUGCTL`.
 ///
 /// # Examples
 /// A kernel that executes the instructions itself, and does not catch #GP:

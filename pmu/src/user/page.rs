@@ -25,7 +25,7 @@ const HEADER: u32 = 96;
 /// Layout and meaning are those of `perf_event_mmap_page` in `linux/perf_event.h`, version 0, so libraries that read
 /// Linux' page can read this page. The page is a sequence lock: `lock` is odd while the kernel writes.
 ///
-/// A page of zeros *hides* the event: it has no data for RDPMC, and the thread reads the event by a system call.
+/// A page of zeros *hides* the event: the page has no data for RDPMC, so the thread reads the event by a system call.
 ///
 /// `pmc_width` is the counter's width or one more, and may change with each [`publish`](Self::publish). So a reader
 /// reads `pmc_width` again in each pass of the sequence lock, like `index` and `offset`.
@@ -191,8 +191,8 @@ impl UserPage {
     /// ```
     ///
     /// # Context
-    /// Task, interrupt or NMI, on the processor on which the thread runs next. Two processors never publish a page at
-    /// the same time.
+    /// Task, interrupt or NMI, on the processor on which the thread runs next. The kernel ensures that two processors
+    /// do not publish the same page at the same time.
     ///
     /// # Errors
     /// The error of `view`. A handler's call that interrupted a `publish` of the same page returns `Ok`.
@@ -257,7 +257,7 @@ impl UserPage {
     /// attempts. The thread then reads the event by a system call.
     ///
     /// # Context
-    /// User mode, on the thread to which the page belongs. A thread on another processor would read a counter of that
+    /// User mode, on the thread to which the page belongs. On another processor, RDPMC would read a counter of that
     /// other processor.
     #[inline]
     pub fn read(&self, rdpmc: impl FnMut(u32) -> u64) -> Option<u64> {
@@ -266,7 +266,7 @@ impl UserPage {
     }
 
     /// Reads the present count of the event, and its times. `rdtsc` executes RDTSC. If the kernel called
-    /// [`publish`](Self::publish) without a clock, the times are those of that call.
+    /// [`publish`](Self::publish) without a clock, the times are those that `publish` wrote.
     ///
     /// ```
     /// use pmu::user::UserPage;

@@ -52,8 +52,8 @@ use crate::msr::fault::MsrFault;
 ///
 /// # Context
 /// Any context, including interrupt and NMI. No method takes a lock, allocates or panics, and each method ends after a
-/// bounded number of steps. If an interrupt comes during a call of `service_with`, its handler calls no method.
-/// Instead, the interrupted call makes another pass.
+/// bounded number of steps. If an interrupt handler calls `service_with` during another call of `service_with`, the
+/// nested call calls no method. Instead, the outer call makes another pass.
 ///
 /// # Errors
 /// A method retries an access that fails. If the retry fails too, the method still makes its other accesses, and then

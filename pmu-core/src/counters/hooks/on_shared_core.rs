@@ -14,7 +14,7 @@ use crate::counters::shared::table::EventTable;
 /// other logical processor does not use the counter of the same number.
 ///
 /// An event that finds no counter for this reason waits for its turn if it [rotates](crate::Event::rotating), and
-/// otherwise fails to start. With this source, [`start_event`](crate::CounterSession::start_event) starts events.
+/// otherwise fails to start. With this source, start events by [`start_event`](crate::CounterSession::start_event).
 /// [`start_event_if_free`](crate::CounterSession::start_event_if_free) always fails with
 /// [`NoCounterForEvent`](crate::CounterError::NoCounterForEvent).
 ///
