@@ -73,9 +73,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         self.interrupt_beside(frame, (), move |overflow, ()| overflowed(overflow))
     }
 
-    /// Handles the performance interrupt as [`interrupt_with`](Self::interrupt_with) does, together with a
-    /// [`Facility`] beside the counters, such as [branch records](crate::Machine::branches_of). `overflowed` also receives the
-    /// facility, which has collected what the hardware recorded.
+    /// Handles the performance interrupt as [`interrupt_with`](Self::interrupt_with) does, together with a [`Facility`]
+    /// beside the counters, such as [branch records](crate::Machine::branches_of). `overflowed` also receives the
+    /// facility, which has already read what the hardware recorded.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }

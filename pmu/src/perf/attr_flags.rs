@@ -3,7 +3,9 @@
 use core::ops::BitOr;
 
 /// Flags of `perf_event_attr`, except `precise_ip` and the `exclude_…` flags that are fields of
-/// [`PerfAttributes`](crate::perf::PerfAttributes). The kernel acts on these flags; this crate does not.
+/// [`PerfAttributes`](crate::perf::PerfAttributes). The kernel acts on these flags, except [`PINNED`](Self::PINNED),
+/// [`EXCLUSIVE`](Self::EXCLUSIVE) and [`FREQ`](Self::FREQ), which
+/// [`PerfEventAttr::event`](crate::perf::PerfEventAttr::event) takes into account.
 ///
 /// Source: `include/uapi/linux/perf_event.h`, `struct perf_event_attr`. Each flag has the bit that it has in the 64-bit
 /// word at offset 40 of the structure.

@@ -54,7 +54,7 @@ pub struct PerfEventAttr {
     pub bp_type: u32,
     /// `config2`: a second extension of `config`; for a breakpoint `bp_len`, the length.
     pub config2: u64,
-    /// `branch_sample_type`: which branches are recorded.
+    /// `branch_sample_type`: the branches that each sample carries.
     pub branch_sample_type: u64,
     /// `sample_regs_user`: the user-mode registers that each sample carries.
     pub sample_regs_user: u64,

@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-/// Hardware or software, other than counters, that an event of perf can ask for and that these crates do not support.
+/// Hardware or software, other than counters, that an event of perf can ask for, and that an [`Event`](pmu_core::Event)
+/// does not include.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
