@@ -59,11 +59,14 @@ use crate::msr::fault::MsrFault;
 /// A method retries an access that fails. If the retry fails too, the method still makes its other accesses, and then
 /// returns the first such fault. The pass continues, so no overflow is lost, and `service_with` returns the fault.
 pub trait Facility {
-    /// Set if the facility interrupts without a counter. Such a facility is served even while no session has taken the
-    /// counters, while the LVT entry is masked, or while a session's operation services the counters without the
-    /// facility, as [`reprogram`](crate::CounterSession::reprogram) does. The pass then consists of
-    /// [`begin`](Self::begin), [`collect`](Self::collect) and [`end`](Self::end). While the counters are [lent](crate::CounterSession::lend),
-    /// no facility is served.
+    /// Set if the facility interrupts without a counter. The facility is then also served alone, without the counters:
+    /// - while no session has taken the counters;
+    /// - while the LVT entry is masked;
+    /// - in an interrupt of an operation of a session, such as [`reprogram`](crate::CounterSession::reprogram), that
+    ///   services the counters itself.
+    ///
+    /// Such a pass consists of [`begin`](Self::begin), [`collect`](Self::collect) and [`end`](Self::end). While the
+    /// counters are [lent](crate::CounterSession::lend), no facility is served.
     const ALONE: bool = false;
 
     /// Returns the bits of the global overflow status that belong to the facility. These bits are acknowledged together
@@ -117,7 +120,7 @@ pub trait Facility {
 #[derive(Clone, Copy, Debug)]
 pub struct Interrupted<'a> {
     /// The global overflow status, including other owners' bits. The value is 0 if the processor has no such status, if
-    /// no session has taken the counters, or if the status could not be read.
+    /// the status could not be read, or if the facility is served [alone](Facility::ALONE).
     pub status: u64,
     /// The session's counters that overflowed, except the facility's [own](Facility::own_counters). On a processor
     /// without an overflow status, this set contains all of the session's general counters except the facility's own:

@@ -71,8 +71,8 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
 ///
 /// The returned [`claim`](Serviced::claim) includes the facility's own interrupts. The facility's bits of the overflow
 /// status are acknowledged together with the counters' bits, and are not in [`others`](Serviced::others). A facility
-/// that interrupts [without a counter](Facility::ALONE) is served even if no session has taken the memory, or if the
-/// LVT entry is masked.
+/// that interrupts [without a counter](Facility::ALONE) is served even if the counters cannot be serviced, for instance
+/// because no session has taken them.
 ///
 /// ```
 /// # use pmu_core::{Claim, CounterMemory, EventSource, Facility, MsrBackend, Platform};
