@@ -23,7 +23,8 @@ use crate::msr::fault::MsrFault;
 /// Any: task, interrupt, NMI, panic handler.
 ///
 /// # Errors
-/// Returns the first access that failed again when retried. The remaining accesses are still attempted.
+/// A failed access is retried. The error is the first access whose retry failed, too. The remaining accesses are still
+/// attempted.
 ///
 /// ```
 /// # use pmu_core::{CounterUnit, MsrBackend};
