@@ -132,7 +132,7 @@ pub enum CounterError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ServiceError {
-    /// The first access that failed again when retried.
+    /// The first access that failed, and whose retry failed, too.
     pub fault: MsrFault,
     /// Counters that faulted. If an event of a faulted counter is in a group, the counters of the group's other events
     /// are faulted, too. The events of faulted counters no longer run.

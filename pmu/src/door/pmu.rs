@@ -31,7 +31,7 @@ use crate::per_processor::PerProcessor;
 /// | [`profile`](Self::profile), [`sample`](Self::sample) | where and when an event happens, on every processor |
 /// | [`watch`](Self::watch), [`touch`](Self::touch) | the watchdog of a processor |
 /// | [`with`](Self::with), [`machine`](Self::machine), [`profiles`](Self::profiles), [`hardware`](Self::hardware) | the
-/// parts, for everything else |
+/// parts, for operations that `Pmu` itself does not have |
 ///
 /// ```
 /// use pmu::core::{Event, GenericEvent, Snapshot};
