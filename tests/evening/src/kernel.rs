@@ -1,4 +1,4 @@
-//! What the README's kernel has before: registers, per-CPU data, preemption, and a console.
+//! Modules that the README's kernel had before: registers, per-CPU data, preemption, and a console.
 
 use core::arch::asm;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -1,5 +1,5 @@
-//! The door's pieces in a handler, beside the overflow: the counts of a group, a user page, and the end of reports; and a
-//! count that another processor reads.
+//! The door's pieces in a handler, beside the overflow: the counts of a group, a user page, and the end of reports; and
+//! a count that another processor reads.
 
 use core::cell::RefCell;
 
