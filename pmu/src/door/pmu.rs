@@ -22,16 +22,12 @@ use crate::per_processor::PerProcessor;
 ///
 /// | operation | |
 /// |---|---|
-/// | [`processor_up`](Self::processor_up), [`processor_down`](Self::processor_down),
-/// [`processor_resumed`](Self::processor_resumed) | on the processor that comes up, goes down, or lost its registers in
-/// a suspend |
-/// | [`interrupt`](Self::interrupt), [`serve_call`](Self::serve_call) | in the handlers of the performance interrupt,
-/// and of [`Kernel::interrupt`] |
+/// | [`processor_up`](Self::processor_up), [`processor_down`](Self::processor_down), [`processor_resumed`](Self::processor_resumed) | on the processor that comes up, goes down, or lost its registers in a suspend |
+/// | [`interrupt`](Self::interrupt), [`serve_call`](Self::serve_call) | in the handlers of the performance interrupt, and of [`Kernel::interrupt`] |
 /// | [`count`](Self::count) | events of a function |
 /// | [`profile`](Self::profile), [`sample`](Self::sample) | where and when an event happens, on every processor |
 /// | [`watch`](Self::watch), [`touch`](Self::touch) | the watchdog of a processor |
-/// | [`with`](Self::with), [`machine`](Self::machine), [`profiles`](Self::profiles), [`hardware`](Self::hardware) | the
-/// parts, for operations that `Pmu` itself does not have |
+/// | [`with`](Self::with), [`machine`](Self::machine), [`profiles`](Self::profiles), [`hardware`](Self::hardware) | the parts, for operations that `Pmu` itself does not have |
 ///
 /// ```
 /// use pmu::core::{Event, GenericEvent, Snapshot};
