@@ -6,7 +6,7 @@
 extern crate std;
 
 mod current_frame;
-mod door;
+mod kernel;
 mod local_apic;
 mod machine;
 mod native_apic;
@@ -16,15 +16,15 @@ pub mod user;
 mod watchdog;
 
 pub use current_frame::CurrentFrame;
-pub use door::duties::{Duties, KernelApic};
-pub use door::error::PmuError;
-pub use door::interrupt::Interrupted;
-pub use door::kernel::Kernel;
-pub use door::of_processor::PmuSession;
-pub use door::pmu::Pmu;
-pub use door::profile::Profiled;
-pub use door::reach::{PmuHardware, Reach};
-pub use door::sources::MachineSources;
+pub use kernel::duties::{Duties, KernelApic};
+pub use kernel::error::PmuError;
+pub use kernel::interrupt::Interrupted;
+pub use kernel::of_processor::PmuSession;
+pub use kernel::pmu::Pmu;
+pub use kernel::profile::Profiled;
+pub use kernel::reach::{PmuHardware, Reach};
+pub use kernel::required::Kernel;
+pub use kernel::sources::MachineSources;
 pub use local_apic::{ApicRegisters, Delivery, InvalidVector, LocalApic, NoTimer, ProfileTimer};
 pub use machine::Machine;
 pub use native_apic::{NativeApic, NoApic};

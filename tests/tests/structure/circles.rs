@@ -196,19 +196,19 @@ const FLOORS: &[Floors] = &[
         of: "pmu",
         floors: &[
             "lib",
-            "door, native_apic",
+            "kernel, native_apic",
             "current_frame, local_apic, machine, per_processor, perf, user, watchdog",
         ],
     },
     Floors {
-        of: "pmu: door",
+        of: "pmu: kernel",
         floors: &[
             "count, interrupt, processors, profile, watch",
             "reach",
             "pmu",
             "of_processor",
             "duties, sources",
-            "kernel, error",
+            "required, error",
         ],
     },
     Floors {

@@ -2,9 +2,9 @@
 
 use pmu_core::CounterError;
 
-use crate::door::error::PmuError;
-use crate::door::kernel::Kernel;
-use crate::door::pmu::Pmu;
+use crate::kernel::error::PmuError;
+use crate::kernel::pmu::Pmu;
+use crate::kernel::required::Kernel;
 use crate::watchdog::Watchdog;
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {

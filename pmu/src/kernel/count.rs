@@ -2,9 +2,9 @@
 
 use pmu_core::{Event, EventCount};
 
-use crate::door::error::PmuError;
-use crate::door::kernel::Kernel;
-use crate::door::pmu::Pmu;
+use crate::kernel::error::PmuError;
+use crate::kernel::pmu::Pmu;
+use crate::kernel::required::Kernel;
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Counts events of this processor while `work` runs. The events are a group, which is counted as a whole, so that

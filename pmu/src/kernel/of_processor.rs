@@ -7,9 +7,9 @@ use pmu_core::{
     WithOpenedEvents,
 };
 
-use crate::door::duties::KernelApic;
-use crate::door::kernel::Kernel;
-use crate::door::sources::MachineSources;
+use crate::kernel::duties::KernelApic;
+use crate::kernel::required::Kernel;
+use crate::kernel::sources::MachineSources;
 use crate::per_processor::OnProcessor;
 use crate::watchdog::Watchdog;
 

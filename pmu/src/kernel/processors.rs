@@ -4,12 +4,12 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use pmu_core::{CounterSet, Snapshot, SourceInterface, WithOpenedEvents};
 
-use crate::door::duties::Duties;
-use crate::door::error::PmuError;
-use crate::door::kernel::Kernel;
-use crate::door::of_processor::Here;
-use crate::door::pmu::Pmu;
-use crate::door::reach::number;
+use crate::kernel::duties::Duties;
+use crate::kernel::error::PmuError;
+use crate::kernel::of_processor::Here;
+use crate::kernel::pmu::Pmu;
+use crate::kernel::reach::number;
+use crate::kernel::required::Kernel;
 use crate::per_processor::Busy;
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {

@@ -6,10 +6,10 @@ use core::sync::atomic::AtomicBool;
 use pmu_core::{AddedSlot, AddedSources, Snapshot, WriteOnce};
 use pmu_kprofile::{Mailbox, Profiles};
 
-use crate::door::duties::Duties;
-use crate::door::kernel::Kernel;
-use crate::door::of_processor::{Here, OfProcessor};
-use crate::door::sources::MachineSources;
+use crate::kernel::duties::Duties;
+use crate::kernel::of_processor::{Here, OfProcessor};
+use crate::kernel::required::Kernel;
+use crate::kernel::sources::MachineSources;
 use crate::machine::Machine;
 use crate::per_processor::PerProcessor;
 

@@ -5,10 +5,10 @@ use pmu_core::{
     WithOpenedEvents,
 };
 
-use crate::door::duties::Duties;
-use crate::door::kernel::Kernel;
-use crate::door::pmu::Pmu;
-use crate::door::sources::MachineSources;
+use crate::kernel::duties::Duties;
+use crate::kernel::pmu::Pmu;
+use crate::kernel::required::Kernel;
+use crate::kernel::sources::MachineSources;
 use crate::local_apic::Delivery;
 
 /// Result of handling a performance interrupt.

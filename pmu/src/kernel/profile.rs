@@ -7,9 +7,9 @@ use core::sync::atomic::Ordering::{Acquire, Release};
 use pmu_core::{Event, KProfileSource};
 use pmu_kprofile::{Affinity, BasicProfile, ProfileCallback, ProfileError, ProfileObject};
 
-use crate::door::error::PmuError;
-use crate::door::kernel::Kernel;
-use crate::door::pmu::Pmu;
+use crate::kernel::error::PmuError;
+use crate::kernel::pmu::Pmu;
+use crate::kernel::required::Kernel;
 
 /// The source of a profile's interrupts: a source of the machine, or any event that interrupts.
 ///

@@ -5,7 +5,7 @@ use core::marker::PhantomData;
 
 use pmu_core::{Interval, TimerUnavailable};
 
-use crate::door::kernel::Kernel;
+use crate::kernel::required::Kernel;
 use crate::local_apic::{ApicRegisters, LocalApic, ProfileTimer};
 use crate::per_processor::Processors;
 

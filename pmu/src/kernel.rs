@@ -1,6 +1,6 @@
 //! [`Pmu`](crate::Pmu): the parts that every kernel would otherwise compose by hand, as one type in a static.
 //!
-//! - `kernel`: the kernel's duties, as one trait; `duties`: the platform and the processor number, made of these
+//! - `required`: the kernel's duties, as one trait; `duties`: the platform and the processor number, made of these
 //! - `error`: the error of all operations
 //! - `sources`: the machine's sources; `of_processor`: the memory of one processor
 //! - `pmu`: the type, and the machine that it found; `reach`: the session of a processor, here and from elsewhere
@@ -12,11 +12,11 @@ mod count;
 pub(crate) mod duties;
 pub(crate) mod error;
 pub(crate) mod interrupt;
-pub(crate) mod kernel;
 pub(crate) mod of_processor;
 pub(crate) mod pmu;
 mod processors;
 pub(crate) mod profile;
 pub(crate) mod reach;
+pub(crate) mod required;
 pub(crate) mod sources;
 mod watch;

@@ -5,10 +5,10 @@ use core::sync::atomic::Ordering::Relaxed;
 use pmu_core::{CounterUnit, InterfaceError, KProfileSource, ProcessorNumber, ProfileInterface};
 use pmu_kprofile::{Affinity, ProfileError, Profiles, Remote, RemoteProcessors, SourceRequest};
 
-use crate::door::error::PmuError;
-use crate::door::kernel::Kernel;
-use crate::door::of_processor::{Here, PmuSession};
-use crate::door::pmu::Pmu;
+use crate::kernel::error::PmuError;
+use crate::kernel::of_processor::{Here, PmuSession};
+use crate::kernel::pmu::Pmu;
+use crate::kernel::required::Kernel;
 use crate::per_processor::Busy;
 
 /// Sends the requests of profile objects to the processors of a [`Pmu`].
