@@ -22,7 +22,8 @@ const PERIOD: u64 = 10_007;
 /// Time to wait for a sample that is late enough in the loop.
 const PATIENCE_MS: u64 = 2_000;
 
-/// The first sample in the loop after as many of the loop's branches as there are records: the interrupted address, and the branches before it, the newest first.
+/// The first sample in the loop after as many of the loop's branches as there are records: the interrupted address,
+/// and the branches before it, the newest first.
 static SAMPLED: AtomicU64 = AtomicU64::new(0);
 static FOUND: [[AtomicU64; 2]; MAX_RECORDS] =
     [const { [const { AtomicU64::new(0) }; 2] }; MAX_RECORDS];
