@@ -36,7 +36,7 @@ impl<K> fmt::Debug for Duties<K> {
     }
 }
 
-// SAFETY: (1) the number is right in every context, by the promise of `Kernel`; (2) the door calls `PerProcessor::with`
+// SAFETY: (1) the number is right in every context, by the promise of `Kernel`; (2) `Pmu` calls `PerProcessor::with`
 // in `Kernel::pinned`, or in a handler, where no task moves or comes in between, by the same promise.
 unsafe impl<K: Kernel> Processors for Duties<K> {
     fn this_processor() -> usize {
