@@ -63,7 +63,7 @@ impl CurrentFrame {
     /// one, is the current frame again.
     ///
     /// # Context
-    /// Interrupt or NMI, on the place's processor. The handler stays on its processor.
+    /// Interrupt or NMI, on the processor of this storage. The handler stays on its processor.
     #[inline]
     pub fn enter<R>(&self, frame: &PlainFrame, handler: impl FnOnce() -> R) -> R {
         let before = self.get();
@@ -76,7 +76,7 @@ impl CurrentFrame {
     /// Returns the current frame.
     ///
     /// # Context
-    /// Interrupt or NMI, on the place's processor.
+    /// Interrupt or NMI, on the processor of this storage.
     #[inline]
     pub fn get(&self) -> PlainFrame {
         let place = self.place.load(Relaxed);

@@ -14,8 +14,8 @@ use pmu_intel::Emon;
 ///
 /// One type stands for all vendors. So a kernel can keep the machine in one static, and its interrupt handler needs no
 /// generics. `Machine` also implements [`ProfileInterface`](pmu_core::ProfileInterface) and
-/// [`SourceInterface`](pmu_core::SourceInterface). For example, `unit` describes the boot processor's counters, and
-/// `unit_of` the counters of the processor that a snapshot describes.
+/// [`SourceInterface`](pmu_core::SourceInterface). Their methods include `unit`, which returns the description of the
+/// boot processor's counters, and `unit_of`, which returns that of the processor of a snapshot.
 ///
 /// ```
 /// use pmu::Machine;
@@ -181,9 +181,9 @@ impl Machine {
     /// Returns an event source with only the opened events of one processor, whose table is `events`. The events run on
     /// those counters that both this processor and the boot processor have.
     ///
-    /// The core types of a hybrid machine differ in their counters. To use all counters of one of its processors, call
-    /// [`OpenedEvents::new`] with the unit that [`unit_of`](SourceInterface::unit_of) returns for that processor. The
-    /// session and [`service`](pmu_core::service) in the interrupt handler both get this `OpenedEvents`.
+    /// On a hybrid machine, a processor may have more counters than the boot processor. To use all counters of one
+    /// processor, call [`OpenedEvents::new`] with the unit that [`unit_of`](SourceInterface::unit_of) returns for that
+    /// processor. The session and [`service`](pmu_core::service) in the interrupt handler both get this `OpenedEvents`.
     ///
     /// ```
     /// use pmu::Machine;

@@ -5,8 +5,8 @@ use pmu_core::{Facility, FacilityControl, Interrupted, MsrBackend, MsrFault};
 use crate::ibs::record::IbsRecord;
 use crate::ibs::sampler::IbsSampler;
 
-/// An [`IbsSampler`] whose unit is suspended while counters are lent: the argument of
-/// [`lend_with`](pmu_core::CounterSession::lend_with) that [`IbsSampler::lent`] returns.
+/// Argument of [`lend_with`](pmu_core::CounterSession::lend_with) by which the unit of an [`IbsSampler`] is suspended
+/// while counters are lent. [`IbsSampler::lent`] creates the argument.
 ///
 /// The borrower finds the unit stopped and without a sample. The unit's other registers still hold the data of the last
 /// sample, so a hypervisor intercepts a guest's accesses to these registers.

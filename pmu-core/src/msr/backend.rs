@@ -16,8 +16,9 @@ use crate::msr::update::MsrUpdate;
 ///   [`MsrErrorKind::GeneralProtection`](crate::MsrErrorKind::GeneralProtection), and the #GP has no other effect. A
 ///   backend that cannot catch a #GP says so in its documentation.
 /// - `read_pmc` executes RDPMC with `index` in ECX, unchanged.
-/// - `update` executes RDMSR, then WRMSR of the value that [`MsrUpdate::apply`] returns, as in the example below. It
-///   cannot call `read` and `write`, because safe code has no [`MsrAddress`] of a register like `IA32_DEBUGCTL`.
+/// - `update` executes RDMSR, then WRMSR of the value that [`MsrUpdate::apply`] returns, as in the example below.
+///   `update` cannot call `read` and `write`: these need an [`MsrAddress`], which must not exist for a register like
+///   `IA32_DEBUGCTL`.
 ///
 /// # Examples
 /// A kernel that executes the instructions itself, and does not catch #GP:

@@ -77,9 +77,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Errors
     /// - [`Source`](PmuError::Source): the event has no period, or its period is outside the limits of an interval.
     /// - [`Create`](PmuError::Create): the machine lacks the event, or the buffer is too small.
-    /// - [`Profile`](PmuError::Profile): if `work` was not run, no processor is up, or the profile could not start on a
-    ///   processor. If `work` was run, the counts are in `buffer`, and a source may still run on the processor that the
-    ///   error names.
+    /// - [`Profile`](PmuError::Profile), and `work` was not run: no processor is up, or the profile could not start on
+    ///   a processor.
+    /// - [`Profile`](PmuError::Profile), and `work` was run: the profile could not stop. The counts are in `buffer`,
+    ///   and a source may still run on the processor that the error names.
     pub fn profile<'b>(
         &'static self,
         by: impl Into<Profiled>,

@@ -24,7 +24,7 @@ pub type PmuHardware<K, const P: usize, const E: usize, const N: usize> =
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Returns the profile hardware of all processors that are up, for objects that the kernel creates itself.
     ///
-    /// The task that starts or stops an object with the hardware is [pinned](Kernel::pinned) during the call.
+    /// A task that starts or stops such an object is [pinned](Kernel::pinned) during the call.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }

@@ -14,7 +14,7 @@ use crate::machine::Machine;
 /// - `interrupt` is called in task context, and in the handler of the interrupt that it sends.
 /// - The other functions are called in task context.
 ///
-/// A kernel in x2APIC mode, whose interrupts leave preemption off until they return:
+/// Example of a kernel in x2APIC mode, which keeps preemption off in interrupt handlers:
 ///
 /// ```
 /// use pmu::Kernel;

@@ -7,7 +7,7 @@ use pmu_core::{AddedSources, CounterAnswer, CounterUnit, Snapshot, SourceInterfa
 use crate::machine::Machine;
 
 /// The sources of a [`Machine`], together with added sources. The value also has a reference to the description of the
-/// counters, so an interrupt need not look for the machine's variant.
+/// counters, so the interrupt handler does not match on the machine's variant.
 #[derive(Debug)]
 pub struct MachineSources {
     machine: &'static Machine,

@@ -65,7 +65,7 @@ impl BranchSamples {
     pub const USER: u64 = 1 << 0;
     /// `PERF_SAMPLE_BRANCH_KERNEL`: branches to the kernel.
     pub const KERNEL: u64 = 1 << 1;
-    /// `PERF_SAMPLE_BRANCH_HV`: branches to a hypervisor. On x86, no record tells such a branch.
+    /// `PERF_SAMPLE_BRANCH_HV`: branches to a hypervisor. On x86, no branch record marks such a branch.
     pub const HV: u64 = 1 << 2;
     /// `PERF_SAMPLE_BRANCH_ANY`: every kind.
     pub const ANY: u64 = 1 << 3;
@@ -152,8 +152,8 @@ impl BranchSamples {
     }
 
     /// Returns the entry of a recorded branch; `None` if the samples do not carry the branch. Such branches are
-    /// recorded if the processor's filter cannot exclude them. The target's address tells user mode from the kernel. A
-    /// branch whose record lacks the kind is not excluded by its kind.
+    /// recorded if the processor's filter cannot exclude them. The address of the branch's target decides whether the
+    /// branch leads to user mode or to the kernel. A branch whose record lacks the kind passes any selection by kind.
     pub fn entry(&self, branch: &Branch) -> Option<BranchEntry> {
         let wants = |bit| self.wanted & bit != 0;
         let transaction = branch.transaction.unwrap_or_default();

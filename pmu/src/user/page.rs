@@ -277,7 +277,7 @@ impl UserPage {
     /// # assert_eq!(scaled(&UserPage::new(), |_| 0, || 0), None);
     /// ```
     ///
-    /// Returns `None` when [`read`](Self::read) does.
+    /// Returns `None` in the same cases as [`read`](Self::read).
     ///
     /// # Context
     /// As for [`read`](Self::read).

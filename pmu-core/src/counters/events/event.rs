@@ -10,7 +10,7 @@ use crate::msr::address::MsrAddress;
 /// An event to be counted, with its privilege levels, its period, and the counters that may count it.
 ///
 /// A new event is counted at every privilege level, on any counter, without interrupts. The event's total is exact,
-/// except that events caused by the interrupt handler itself may be missing in two cases:
+/// except that occurrences in the interrupt handler itself may be missing in two cases:
 /// - On Intel, the driver stops the counters while it services an interrupt.
 /// - Without an overflow status (AMD before PerfMonV2, Intel's version 1), the driver stops a wrapped counter while it
 ///   re-arms the counter, once per 2^47 events on AMD, and once per 2^31 events on Intel.
@@ -130,15 +130,17 @@ impl Event {
     /// Restricts counting to the time in which a guest runs. The event counts nothing until
     /// [`set_virtualization`](crate::CounterSession::set_virtualization) declares that virtualization is on.
     ///
-    /// AMD's processors confine the event by its select. On Intel, from version 2 on, the hypervisor confines the event
-    /// by the values of [`guest_control`](crate::guest_control).
+    /// On AMD, a bit of the event's select does this. On Intel, the hypervisor must have VM entry and VM exit load the
+    /// values that [`guest_control`](crate::guest_control) returns; without these values the event counts nothing.
+    /// Intel's version 1 cannot count such an event.
     pub const fn in_guests(mut self) -> Self {
         self.guest = GuestMode::GuestOnly;
         self
     }
 
-    /// Restricts counting to the time in which no guest runs. On Intel, from version 2 on, the hypervisor confines the
-    /// event by the values of [`guest_control`](crate::guest_control).
+    /// Restricts counting to the time in which no guest runs. On AMD, a bit of the event's select does this. On Intel,
+    /// the hypervisor must have VM entry and VM exit load the values that [`guest_control`](crate::guest_control)
+    /// returns; without these values the event is also counted in guests. Intel's version 1 cannot count such an event.
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};
@@ -208,10 +210,10 @@ impl Event {
     /// Lets the event rotate: if there are too few counters, the event takes turns with other events at each
     /// [`rotate`](crate::CounterSession::rotate).
     ///
-    /// If no counter is free, an event that does not rotate takes the counter of a rotating event. The event keeps that
-    /// counter until the event is stopped, or until its thread is switched out. All rotating events, of the processor
-    /// and of its threads, share the remaining counters: each rotating event is on a counter for an equal part of the
-    /// time for which it is started.
+    /// If no counter is free, an event that does not rotate takes the counter of a rotating event, and keeps this
+    /// counter until it is stopped, or until its thread is switched out. All rotating events, of the processor and of
+    /// its threads, share the remaining counters: each rotating event is on a counter for an equal part of the time for
+    /// which it is started.
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};
@@ -297,7 +299,8 @@ impl Event {
     /// Confines the event to these counters. Use this if the processor's manual says that no other counter counts the
     /// event.
     ///
-    /// If `counters` is a single fixed counter, that counter counts its own event, whatever the event's select.
+    /// If `counters` is a single fixed counter, the event number and unit mask of the event have no effect, because a
+    /// fixed counter always counts its own event.
     ///
     /// ```
     /// # use pmu_core::{CounterSet, Event, EventSelect};

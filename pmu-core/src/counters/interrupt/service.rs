@@ -43,10 +43,10 @@ use crate::platform::Platform;
 /// [`reprogram`](crate::CounterSession::reprogram).
 ///
 /// # Errors
-/// A failed access is retried. The error has the first access whose retry failed, too, and the faulted counters, which
-/// may no longer count or interrupt. The counters of the other events in the same groups are faulted, too. The events
-/// of faulted counters do not run. The remaining accesses are still attempted. The caller treats the interrupt as
-/// [`OursAndMore`](crate::Claim::OursAndMore).
+/// A failed access is retried once. The error names the first access whose retry failed, and the set of faulted
+/// counters, which may no longer count or interrupt. If one counter of a group faults, all counters of the group are in
+/// this set. The events of faulted counters do not run. The remaining accesses are still attempted. The caller treats
+/// the interrupt as [`OursAndMore`](crate::Claim::OursAndMore).
 ///
 /// If the overflow status can be neither read nor cleared, the LVT entry is left [masked](ServiceError::masked). Until
 /// [`reprogram`](crate::CounterSession::reprogram), later calls access no register.
@@ -66,8 +66,8 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
 /// records. `overflowed` also receives a reference to the facility, which has already collected what the hardware
 /// recorded.
 ///
-/// The facility is moved into the call, because commonly it consists of references only. `()` stands for no facility:
-/// the call then does the same as [`service`]. For two facilities, pass a pair.
+/// The call takes the facility by value, because a facility commonly consists of references only. `()` stands for no
+/// facility: the call then does the same as [`service`]. For two facilities, pass a pair.
 ///
 /// The returned [`claim`](Serviced::claim) includes the facility's own interrupts. The facility's bits of the overflow
 /// status are acknowledged together with the counters' bits, and are not in [`others`](Serviced::others). A facility

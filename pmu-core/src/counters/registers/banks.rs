@@ -12,7 +12,7 @@ pub struct CounterBank {
     pub value: u32,
     /// Distance between the registers of adjacent counters.
     pub step: u32,
-    /// Number of counters that RDPMC can read, with the counter's number in ECX.
+    /// Number of counters that RDPMC can read. RDPMC takes the counter's number in ECX.
     pub rdpmc: u8,
     /// Set if a write to a value register takes only the low 32 bits of the value, and sign-extends them.
     pub sign_extended: bool,

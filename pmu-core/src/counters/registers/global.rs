@@ -22,9 +22,9 @@ pub struct GlobalRegisters {
     /// If set, the driver stops the counters while it services their interrupt. This costs two more writes per
     /// interrupt. Events that the interrupt handler itself causes are then not counted.
     pub stop_while_serviced: bool,
-    /// If set, a hypervisor can run guests with their own value of the control register, as Intel's VMX can. The
-    /// [values of guest and host](crate::guest_control) then confine events that count only in guests, or only outside
-    /// guests.
+    /// If set, VM entry and VM exit can load the control register, as with Intel's VMX. The hypervisor then has to load
+    /// the values that [`guest_control`](crate::guest_control) returns, so that events count only in guests, or only
+    /// outside guests.
     pub loaded_for_guests: bool,
     /// Bit of the overflow status that the processor sets when it freezes the counters. Acknowledging this bit lets the
     /// counters run again. If this field is 0, a processor that freezes its counters clears the control register

@@ -23,8 +23,8 @@ impl EventSelect {
 
 /// Description of a processor's counters and their registers, made by a vendor crate.
 ///
-/// The registers that all processors of a vendor have are in statics; the rest comes from the CPUID of one processor. A
-/// counter's [`CounterId`] is the number of its bit in the global registers.
+/// The description refers to statics for the registers that all processors of a vendor have. Everything else comes from
+/// the CPUID of one processor. A counter's [`CounterId`] is the number of the counter's bit in the global registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct CounterUnit {
@@ -93,7 +93,7 @@ impl CounterUnit {
     /// on are ignored.
     ///
     /// `width` is the width of each counter in bits (32–64). `event_bits` is the mask of the select bits that an event
-    /// may set. Other bits fault, or have another meaning.
+    /// may set. A write of any other bit faults, or has an effect that is not the event's.
     ///
     /// # Safety
     /// - For each of these counters, `bank` gives the addresses of an event select and of a counter's value. No value
@@ -134,7 +134,8 @@ impl CounterUnit {
     /// `counters`.
     ///
     /// # Safety
-    /// - For each remaining general counter, `bank` gives other addresses of the same event select and value.
+    /// - For each remaining general counter, the addresses in `bank` name the same two registers as the addresses in
+    ///   this unit: the counter's event select and its value.
     ///
     /// ```
     /// # use pmu_core::{CounterBank, CounterUnit};
@@ -187,7 +188,8 @@ impl CounterUnit {
     /// Gives the general counters full-width addresses, which exist if a bit of a capability register is set.
     ///
     /// # Safety
-    /// - If the bit `declared` is set in `capabilities`, writes to these addresses write the same counters.
+    /// - If the processor declares the full-width addresses, each of them is an address of the value register of the
+    ///   general counter with the same number.
     ///
     /// ```
     /// # use pmu_core::{CounterUnit, FullWidth};

@@ -10,8 +10,8 @@ use crate::msr::backend::MsrBackend;
 /// driver of these crates uses. If firmware or the kernel before a kexec left values in such registers, the processor
 /// reloads counters, or writes records to memory, without the driver's knowledge.
 ///
-/// [`CounterSession::take`](crate::CounterSession::take) does not clear these registers, so a kernel that needs no
-/// clearing does not pay for it.
+/// [`CounterSession::take`](crate::CounterSession::take) does not clear these registers: a kernel that needs them
+/// cleared calls [`clear`](Self::clear).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct UnusedRegisters {
@@ -52,8 +52,8 @@ impl UnusedRegisters {
         self.counters
     }
 
-    /// Clears these registers for each counter that is both in `counters` and in `unit`, by one write per counter.
-    /// Returns the counters for which the write failed twice; no session may take such counters.
+    /// Writes 0 to the unused register of each counter that is both in `counters` and in `unit`. Returns the counters
+    /// for which the write failed twice; no session may take such counters.
     ///
     /// Call this on the processor that `unit` describes:
     /// - before the counters are taken;

@@ -156,9 +156,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - The errors of [`start_event`](Self::start_event). After [`NoFreeCounter`](CounterError::NoFreeCounter) the
     ///   event stays stopped.
-    /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): only `start_event` starts the event, because it has an
-    ///   [extra register](Event::with_extra), is [exclusive](Event::exclusive), or counts only [in
-    ///   guests](Event::in_guests) on Intel, or because the source is [`OnSharedCore`](crate::OnSharedCore).
+    /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): only `start_event` can start the event. This applies
+    ///   to an event that has an [extra register](Event::with_extra), is [exclusive](Event::exclusive), or counts only
+    ///   [in guests](Event::in_guests) on Intel, and to every event of an [`OnSharedCore`](crate::OnSharedCore) source.
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter): no counter is free, an exclusive event runs, or (on Intel) an
     ///   event runs that counts only in guests. In the last case, `start_event` can start the event.
     pub fn start_event_if_free(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {

@@ -117,10 +117,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// still are too few, a group that rotates waits for its turn, and any other group takes the counters of events
     /// that rotate.
     ///
-    /// Each event of the group, and each running event that keeps a counter, needs a counter and its
-    /// [extra register](Event::with_extra). The call finds an assignment of counters and extra registers if one exists.
-    /// The search visits each counter once per event, and tries each order in which the extra registers can get their
-    /// values at most once. The call accesses no register before the search has ended.
+    /// Each event of the group, and each running event that keeps a counter, needs a counter and its [extra
+    /// register](Event::with_extra). The call finds an assignment of counters and extra registers if one exists. The
+    /// search visits each counter once per event, and never tries the same order of setting the extra registers twice.
+    /// The call accesses no register before the search has ended.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, GroupError, GroupId, MsrBackend, Platform};

@@ -166,10 +166,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// Returns the events that failed, and the reason of the first failure. All other events were given to the
     /// processor.
-    /// - An event for which the table has no room stays switched out.
-    /// - An event that finds no counter is opened, but not started, unless it [rotates](crate::Event::rotating). After
-    ///   the next [`switch_out`](Self::switch_out) the event is treated as started, so that the next `switch_in` starts
-    ///   it again.
+    ///
+    /// An event fails for one of these reasons:
+    /// - [`InsufficientMemory`](CounterError::InsufficientMemory): the table of opened events is full. The event stays
+    ///   switched out.
+    /// - [`NoFreeCounter`](CounterError::NoFreeCounter), [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse): the
+    ///   event does not [rotate](crate::Event::rotating), and finds no counter or extra register. The event is opened,
+    ///   but does not run. After the next [`switch_out`](Self::switch_out), the next `switch_in` tries again to start
+    ///   the event.
     /// - [`OtherProcessor`](CounterError::OtherProcessor): the generic events or select bits of `processor` differ from
     ///   those of the session's core type. Nothing was changed.
     pub fn switch_in(
