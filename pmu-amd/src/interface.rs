@@ -16,8 +16,8 @@ use crate::sources::{SOURCES, TABLE};
 
 /// The Amd64 interface: Windows' profile sources on the core counters of an AMD machine.
 ///
-/// The interface has the sources of [`SOURCES`](crate::SOURCES), which run on the first of these groups of counters
-/// that the processor has:
+/// The interface has the sources of [`SOURCES`](crate::SOURCES). The sources run on the first of the following groups
+/// of counters that the processor has:
 ///
 /// - the counters of PerfMonV2, with its global registers;
 /// - the counters of the core extension;

@@ -155,8 +155,8 @@ pub struct LastBranchStackSelect {
     __: u64,
 }
 
-/// `DebugExtnCtl`. Bit 6 exists from Zen 4 on (APM vol. 2, "Debug-Extension-Control MSR"). The other bits exist on Zen
-/// 3 (PPR of family 19h, models 00h to 0Fh).
+/// `DebugExtnCtl`. Bit 6 exists from Zen 4 on (APM vol. 2, "Debug-Extension-Control MSR"). The other bits exist only on
+/// Zen 3 (PPR of family 19h, models 00h to 0Fh).
 ///
 /// ```
 /// use pmu_amd::registers::DebugExtnCtl;
@@ -178,7 +178,7 @@ pub struct DebugExtnCtl {
     pub always_set: u8,
     /// Set if a branch was sampled (Zen 3).
     pub valid: bool,
-    /// Records branches in the last-branch stack (Zen 4 on).
+    /// Records branches in the last-branch stack (from Zen 4 on).
     pub lbrse: bool,
     #[bits(9)]
     __: u16,
@@ -233,6 +233,6 @@ pub struct LastBranchTo {
     pub reserved: bool,
     /// The branch was executed speculatively.
     pub speculative: bool,
-    /// The branch was on the right path.
+    /// The branch was on the correct path of execution.
     pub valid: bool,
 }

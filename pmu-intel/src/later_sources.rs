@@ -40,8 +40,8 @@ const fn fixed(value: u32, name: &'static str, event: u64, counter: u8) -> Added
 /// Adds those of the sources 0x20 to 0x24 that both the given Windows version and the machine have.
 ///
 /// `boot` describes the machine's boot processor. The sources are:
-/// - 0x20, `LbrInserts`, if the event of this core type is known. On a hybrid machine the source is not added, because
-///   the core types have different events.
+/// - 0x20, `LbrInserts`, if this crate knows the event for the processor's model. On a hybrid machine the source is not
+///   added, because the core types have different events.
 /// - 0x21 to 0x23, `InstructionsRetiredFixed`, `UnhaltedCoreCyclesFixed` and `UnhaltedReferenceCyclesFixed`, each on a
 ///   fixed counter.
 /// - 0x24, `TimerFixed`: the time in which the core is not halted, measured by fixed counter 2, in units of 100 ns.

@@ -315,19 +315,19 @@ pub struct LbrCtl {
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct LbrInfo {
-    /// Core cycles since the previous record. The greatest value stands for that number or more.
+    /// Core cycles since the previous record. 0xFFFF stands for 0xFFFF or more.
     pub cycle_count: u16,
     __: u16,
     /// Events of general counter 0 since the previous record; 3 stands for 3 or more.
     #[bits(2)]
     pub pmc0_count: u8,
-    /// Events of general counter 1, as for counter 0.
+    /// Events of general counter 1 since the previous record; 3 stands for 3 or more.
     #[bits(2)]
     pub pmc1_count: u8,
-    /// Events of general counter 2, as for counter 0.
+    /// Events of general counter 2 since the previous record; 3 stands for 3 or more.
     #[bits(2)]
     pub pmc2_count: u8,
-    /// Events of general counter 3, as for counter 0.
+    /// Events of general counter 3 since the previous record; 3 stands for 3 or more.
     #[bits(2)]
     pub pmc3_count: u8,
     __: u16,

@@ -5,21 +5,21 @@ use core::ops::RangeInclusive;
 
 use pmu_core::{EventSelect, Snapshot};
 
-/// The erratum of Sandy Bridge to Haswell by which, with hyper-threading, a retired memory event can be lost, or can
+/// An erratum of Sandy Bridge, Ivy Bridge and Haswell: with hyper-threading, a retired memory event can be lost, or can
 /// increment the general counter with the same number on the core's other logical processor.
 ///
-/// The kernel chooses one of these:
-/// - [`OnSharedCore`](pmu_core::OnSharedCore) as the source of its sessions: the sessions of both logical processors
-///   schedule such events exclusively.
-/// - [`check`](Self::check) before an event is opened: such events are refused.
-/// - Neither: counts of both logical processors can be wrong.
+/// The kernel takes one of these measures:
+/// - The kernel gives its sessions an [`OnSharedCore`](pmu_core::OnSharedCore) as their source. The two logical
+///   processors then do not count such events at the same time.
+/// - The kernel calls [`check`](Self::check) before it opens an event, and does not open such an event.
+/// - The kernel does neither. The counts of both logical processors can then be wrong.
 ///
 /// Where hyper-threading is off, the erratum has no effect. CPUID does not tell whether it is off, so call
 /// [`detect`](Self::detect) only if both logical processors of a core run.
 ///
 /// Source: the specification updates of the second generation (BJ122), third generation (BV98) and fourth generation
 /// (HSD29) of Intel Core, "Performance Monitor Counters May Produce Incorrect Results"; Linux'
-/// `arch/x86/events/intel/core.c` (that whole events are exclusive, and which models are affected).
+/// `arch/x86/events/intel/core.c` (for the affected models, and for the exclusive scheduling of whole events).
 ///
 /// ```
 /// use pmu_core::{CoreCounters, CounterUnit, EventTable, OnSharedCore, OpenedEvents, Snapshot};

@@ -32,9 +32,9 @@ const _: () = assert!(IA32_PMC_FX0_CFG_C - IA32_PMC_FX0_CTR == CFG_C);
 /// # let _ = report;
 /// ```
 ///
-/// Sources: SDM vol. 4, table 2-2, and vol. 2A, CPUID, "Input EAX = 23H". As in Linux, the counters that can be
-/// reloaded are taken to have CFG_B, and the counters that can be recorded are taken to have CFG_C. No test on a
-/// processor has confirmed this.
+/// Sources: SDM vol. 4, table 2-2, and vol. 2A, CPUID, "Input EAX = 23H". As Linux does, this function assumes that the
+/// counters that can be reloaded have CFG_B, and that the counters that can be recorded have CFG_C. No test on a
+/// processor has confirmed this assumption.
 pub fn unused_registers(processor: &Snapshot) -> [UnusedRegisters; 2] {
     let version = ArchitecturalPerfmon::from_snapshot(processor).version();
     let has_leaf = processor.vendor() == INTEL && processor.leaf(7, 1).eax >> 8 & 1 != 0;
@@ -55,8 +55,8 @@ pub fn unused_registers(processor: &Snapshot) -> [UnusedRegisters; 2] {
     ]
 }
 
-/// Disables auto counter reload and architectural PEBS on these counters, in case firmware or the previous kernel
-/// enabled them. Returns the counters on which a write failed.
+/// Disables auto counter reload and architectural PEBS on the given counters, in case firmware or the previous kernel
+/// enabled these features. Returns the counters on which a write failed.
 ///
 /// Take no counter that this function returns: the counter's overflows may still reload the counter or write records,
 /// without the driver's knowledge.

@@ -8,7 +8,8 @@ use crate::counters::AMD;
 /// Detects the branch records of an AMD processor: the last-branch stack, version 2 (from Zen 4 on), or Zen 3's branch
 /// sampling.
 ///
-/// CPUID declares both, and the call reads no register. The single record of earlier processors is not supported.
+/// The call reads only the CPUID leaves in `processor`. The single branch record of earlier processors is not
+/// supported.
 ///
 /// Zen 3's branch sampling records branches only for the event of
 /// [`branch_sampling_event`](crate::branch_sampling_event), and [holds the interrupt](BranchUnit::holds_interrupt)

@@ -2,8 +2,8 @@
 
 use pmu_core::Snapshot;
 
-/// The capabilities of a processor's instruction-based sampling: leaf 0x8000001B, EAX (APM vol. 3, appendix E; the bits
-/// from 12 on by the PPR of family 1Ah and later).
+/// The capabilities of a processor's instruction-based sampling: leaf 0x8000001B, EAX. Sources: APM vol. 3, appendix E,
+/// for bits 11:0; PPR of family 1Ah and later for the higher bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct IbsCapabilities(u32);

@@ -15,13 +15,14 @@ pub enum IbsErratum {
     FetchCountKept,
     /// A fetch sample may have the address 0. The sample is dropped (erratum 1197 of family 19h).
     FetchWithoutAddress,
-    /// `IBS_OP_DATA2`, and whether the second-level cache was hit, are invalid for software prefetches and for accesses
-    /// that found a miss address buffer (erratum 1293 of family 19h).
+    /// For software prefetches, and for accesses that found a miss address buffer, `IBS_OP_DATA2` and the bit for a
+    /// miss of the second-level cache are invalid (erratum 1293 of family 19h).
     PrefetchWithoutSource,
-    /// The recorded state of a cache line that another cache delivered is invalid (family 19h, models 00h–0Fh and
+    /// If another cache delivered a line, the recorded state of the line is invalid (family 19h, models 00h–0Fh and
     /// 20h–5Fh).
     LineStateInvalid,
-    /// The latency filter works only together with the filter of third-level misses (erratum 1606 of family 1Ah).
+    /// The latency filter works only together with the filter for misses of the third-level cache (erratum 1606 of
+    /// family 1Ah).
     LatencyFilterNeedsL3Miss,
 }
 

@@ -65,8 +65,8 @@ impl IbsMemory {
 
     /// Returns the number of samples that were read, but not reported, since the memory was taken. The number wraps
     /// around after 2³² − 1. Such samples are:
-    /// - samples of a privilege level that was not requested, or without a valid address if only one level was
-    ///   requested;
+    /// - samples of a privilege level that was not requested;
+    /// - samples without a valid address, if only one privilege level was requested;
     /// - ops that passed the processor's latency filter, but are not loads above the requested latency;
     /// - samples that an erratum makes useless.
     pub fn dropped(&self) -> u32 {

@@ -16,7 +16,7 @@ pub const IBS_OP_CTL: u32 = 0xC001_1033;
 pub const IBS_OP_RIP: u32 = 0xC001_1034;
 /// `IBS_OP_DATA`: latencies and branch outcome of the sampled op.
 pub const IBS_OP_DATA: u32 = 0xC001_1035;
-/// `IBS_OP_DATA2`: source of the data of a sampled load that missed.
+/// `IBS_OP_DATA2`: source of the data of a sampled load that missed the data cache.
 pub const IBS_OP_DATA2: u32 = 0xC001_1036;
 /// `IBS_OP_DATA3`: the sampled op's access to memory.
 pub const IBS_OP_DATA3: u32 = 0xC001_1037;
@@ -136,7 +136,7 @@ pub struct IbsOpData {
     __: u32,
 }
 
-/// `IBS_OP_DATA2`: source of the data of a sampled load that missed.
+/// `IBS_OP_DATA2`: source of the data of a sampled load that missed the data cache.
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct IbsOpData2 {

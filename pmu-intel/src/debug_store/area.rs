@@ -43,8 +43,8 @@ pub type PebsDsSaveArea<const RESETS: usize = 4> = DsSaveArea<AtomicU64, RESETS>
 /// 32-bit DS save area, which a processor without DTES64 uses. With four counter resets the area has 0x30 bytes.
 pub type PebsDsSaveArea32<const RESETS: usize = 4> = DsSaveArea<AtomicU32, RESETS>;
 
-/// `PROCESSOR_PROFILE_CONTROL_AREA`: the memory of one processor's own profiling, in which Windows defines only the DS
-/// save area. With four counter resets the structure has 0x60 bytes.
+/// `PROCESSOR_PROFILE_CONTROL_AREA`: memory for the profiling of one processor. The only member that Windows defines is
+/// the DS save area. With four counter resets the structure has 0x60 bytes.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct ProcessorProfileControlArea<const RESETS: usize = 4> {
@@ -63,7 +63,7 @@ pub struct ProcessorProfileControlArea32<const RESETS: usize = 4> {
 macro_rules! zeroed {
     ($word:ident) => {
         impl<const RESETS: usize> DsSaveArea<$word, RESETS> {
-            /// Creates an area in which every word is 0, so it names no buffer.
+            /// Creates an area in which every word is 0: the area names no buffer.
             pub const fn new() -> Self {
                 Self {
                     bts_buffer_base: $word::new(0),

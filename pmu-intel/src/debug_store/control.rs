@@ -42,10 +42,10 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         Self::as_of(Rules::LATEST, memory)
     }
 
-    /// Creates the control of a processor that has no area yet, by the rules of a given Windows.
+    /// Creates the control of a processor that has no area yet, by the rules of a given Windows version.
     ///
-    /// Before version 6.2 there is no control area. On a 32-bit Windows, creation also requires DTES64, because the
-    /// area has 64-bit words.
+    /// Before version 6.2 there is no control area. On 32-bit Windows, creation also requires DTES64, because the area
+    /// has 64-bit words.
     pub const fn as_of(rules: Rules, memory: Option<&'m ControlAreaMemory<RESETS>>) -> Self {
         Self { memory, created: AtomicBool::new(false), rules }
     }
@@ -115,7 +115,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         }
     }
 
-    /// Creates the area with every word 0, so it names no buffer.
+    /// Creates the area with every word 0: the area names no buffer.
     ///
     /// ```
     /// # use pmu_core::MsrBackend;
@@ -172,7 +172,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         Ok(memory.area())
     }
 
-    /// Destroys the area, after the caller has removed its address from the processor.
+    /// Destroys the area. Before the call, the caller removes the area's address from the processor.
     ///
     /// ```
     /// # use pmu_core::MsrBackend;

@@ -15,7 +15,7 @@ pub enum ControlAreaError {
         /// The request's size in bytes.
         length: usize,
     },
-    /// This Windows has no control area: Windows has control areas from version 6.2 on.
+    /// This Windows version has no control area: Windows has control areas from version 6.2 on.
     NotInVersion(Rules),
     /// The embedder provided no memory for this processor's area.
     InsufficientResources,

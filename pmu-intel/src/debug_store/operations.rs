@@ -22,7 +22,8 @@ use crate::registers::{DebugCtl, IA32_DEBUGCTL, IA32_DS_AREA, IA32_PEBS_ENABLE};
 /// }
 /// ```
 ///
-/// Wrong: the area is on the stack, and the processor still writes to it after the function has returned.
+/// Wrong example, in which the area is on the stack: the processor still writes to the area after the function has
+/// returned.
 ///
 /// ```
 /// # use pmu_core::MsrBackend;
@@ -52,10 +53,10 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
     msr.write(unsafe { MsrAddress::new(IA32_DS_AREA) }, linear_address)
 }
 
-/// Gives `bits` of `IA32_PEBS_ENABLE` the values that they have in `value`, on the processor that executes the call.
-/// The register's other bits belong to other owners, and stay as they are.
+/// Replaces the bits of `IA32_PEBS_ENABLE` that are set in the mask `bits` by the same bits of `value`, on the
+/// processor that executes the call. The register's other bits stay as they are, because they belong to other owners.
 ///
-/// An overflow of a counter whose bit is set then writes a PEBS record through the DS save area.
+/// While the bit of a counter is set, an overflow of the counter writes a PEBS record through the DS save area.
 ///
 /// # Errors
 /// The access failed; it fails, for example, if the bit of a counter without PEBS is set.
@@ -73,8 +74,8 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 /// }
 /// ```
 ///
-/// Wrong: the area is removed before PEBS is disabled, so the processor may write a record through an area that no
-/// longer exists.
+/// Wrong example, in which the area is removed before PEBS is disabled: the processor may still write a record through
+/// the area.
 ///
 /// ```
 /// # use pmu_core::MsrBackend;
@@ -88,7 +89,7 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 /// ```
 ///
 /// # Safety
-/// - `msr` keeps the promises of [`write_ds_area`] about `msr`, and keeps no [`MsrUpdate`](pmu_core::MsrUpdate).
+/// - `msr` does what [`write_ds_area`] requires of its `msr`, and does not keep the [`MsrUpdate`](pmu_core::MsrUpdate).
 ///
 /// If `value` has a bit of `bits` set, the following holds until the bit is cleared on this processor:
 ///
@@ -111,9 +112,9 @@ pub unsafe fn update_pebs_enable<M: MsrBackend>(
     msr.update(own.set_to(value)).map(|_| ())
 }
 
-/// Gives `bits` of `IA32_DEBUGCTL` the values that they have in `value`, on the processor that executes the call. The
-/// register's other bits belong to other owners, and stay as they are: the freeze bits to sessions and recorders, and
-/// the bit of branch records to a [`BranchRecorder`](pmu_core::BranchRecorder).
+/// Replaces the bits of `IA32_DEBUGCTL` that are set in the mask `bits` by the same bits of `value`, on the processor
+/// that executes the call. The register's other bits stay as they are. For example, the freeze bits belong to sessions
+/// and recorders, and the bit that records branches belongs to a [`BranchRecorder`](pmu_core::BranchRecorder).
 ///
 /// # Errors
 /// The access failed; it fails, for example, if a bit is set that is reserved or that the processor lacks.
@@ -129,7 +130,7 @@ pub unsafe fn update_pebs_enable<M: MsrBackend>(
 /// }
 /// ```
 ///
-/// Wrong: the processor stores branches although there is no buffer for them.
+/// Wrong example, in which the processor stores branches although there is no buffer for the branches:
 ///
 /// ```
 /// # use pmu_core::MsrBackend;
@@ -142,12 +143,12 @@ pub unsafe fn update_pebs_enable<M: MsrBackend>(
 /// ```
 ///
 /// # Safety
-/// - `msr` keeps the promises of [`write_ds_area`] about `msr`, and keeps no [`MsrUpdate`](pmu_core::MsrUpdate).
+/// - `msr` does what [`write_ds_area`] requires of its `msr`, and does not keep the [`MsrUpdate`](pmu_core::MsrUpdate).
 /// - If the register has both `tr` and `bts` set afterward, `IA32_DS_AREA` holds the address of a save area with a BTS
 ///   buffer, written by [`write_ds_area`]. The promises of [`write_ds_area`] hold until `tr` or `bts` is cleared on
 ///   this processor.
-/// - The kernel's debugger and its handler of debug exceptions work with the values of `lbr` and `btf`, if `bits` has
-///   them.
+/// - If `bits` has `lbr` or `btf` set, the kernel's debugger and its handler of debug exceptions work with the new
+///   value.
 /// - Do not call this from code that may have interrupted an operation of a session on this processor. The session
 ///   changes another bit of the register by a read and a write, and the write would undo a change that this call made
 ///   in between.

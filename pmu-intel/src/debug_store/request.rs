@@ -17,7 +17,7 @@ use crate::debug_store::error::ControlAreaError;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ProfileControlRequest {
-    /// `ProcessorProfileControlArea`, out: address of the area; 0 if there is no area.
+    /// `ProcessorProfileControlArea`, an output: address of the area; 0 if there is no area.
     pub area: u64,
     /// `Allocate`, an input: `true` creates the area, and `false` destroys the area.
     pub allocate: bool,

@@ -7,7 +7,7 @@ use core::fmt;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum LayoutError {
-    /// There are fewer bytes than the structure has in the layout.
+    /// There are fewer bytes than the structure of the layout has.
     TooShort {
         /// Number of bytes that the structure has.
         needed: usize,
@@ -17,10 +17,9 @@ pub enum LayoutError {
     /// This number is not the type of a profile object, or no object has this type in the Windows versions that use the
     /// layout.
     ObjectType(u16),
-    /// The structure's size member is not the size of the layout. The value is that of the member.
+    /// The size that is stored in the structure differs from the size of the layout. The value is the stored size.
     SizeMember(u16),
-    /// The number is not that of a profile source, or does not fit the structure's member `Source`, a signed 16-bit
-    /// number.
+    /// The value is not the number of a profile source, or does not fit the structure's 16-bit member `Source`.
     Source(u32),
     /// The segment is above 0xFFFF, or is not 0 in a 64-bit layout. The value is the segment.
     Segment(u32),
@@ -29,13 +28,13 @@ pub enum LayoutError {
     /// The affinity contains a processor for which the layout has no bit, or the structure has more processor groups
     /// than the layout.
     Affinity,
-    /// This address does not fit the pointers of the layout.
+    /// This address needs more bits than a pointer of the layout has.
     Address(u64),
-    /// The offsets given to [`Layout::from_offsets`](super::layout::Layout::from_offsets) are outside the structure, or
-    /// the structure is too large.
+    /// [`Layout::from_offsets`](super::layout::Layout::from_offsets) refused the offsets: a member would be outside the
+    /// structure, the structure is too large, or the structure has too many processor groups.
     Offsets,
-    /// The layout lacks a member that the object needs: `Source`, for a source other than `ProfileTime`, or `Affinity`,
-    /// for an affinity that is not empty.
+    /// The layout has no member `Source`, but the source is not `ProfileTime`; or the layout has no member `Affinity`,
+    /// but the affinity is not empty.
     NoSourceOrAffinity,
 }
 

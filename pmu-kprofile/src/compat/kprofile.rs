@@ -11,9 +11,9 @@ use crate::compat::layout::{Layout, Offsets};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ListEntry {
-    /// Address of the next list entry, which is not the address of the structure that contains the entry.
+    /// Address of the next list entry, not of the structure that contains that entry.
     pub flink: u64,
-    /// Address of the previous list entry, which is not the address of the structure that contains the entry.
+    /// Address of the previous list entry, not of the structure that contains that entry.
     pub blink: u64,
 }
 
@@ -47,7 +47,8 @@ pub enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct KProfile {
-    /// Type of the object; [`role`](Self::role) must be of the same kind, basic or callback.
+    /// Type of the object. For [`ObjectType::Callback`], [`role`](Self::role) must be [`Role::Callback`]; for the other
+    /// types, [`Role::Basic`].
     pub object_type: ObjectType,
     /// List entry of the object.
     pub link: ListEntry,
@@ -66,7 +67,7 @@ pub struct KProfile {
 impl KProfile {
     /// Decodes a `KPROFILE` from bytes of a given layout.
     ///
-    /// Members that have no meaning for this kind of object, basic or callback, are ignored.
+    /// For a callback object, the members `BucketShift`, `Buffer` and `Segment` are ignored.
     ///
     /// # Errors
     /// See [`LayoutError`].
@@ -144,7 +145,7 @@ impl KProfile {
 
     /// Encodes a `KPROFILE` into the beginning of `bytes` in a given layout, and returns its size.
     ///
-    /// Every byte of the structure is written. Members that have no meaning for this kind of object, basic or callback,
+    /// Every byte of the structure is written. For a callback object, the members `BucketShift`, `Buffer` and `Segment`
     /// are written as zeros.
     ///
     /// # Errors

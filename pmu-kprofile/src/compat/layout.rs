@@ -23,27 +23,27 @@ pub struct Offsets {
     pub width: PointerWidth,
     /// Size of the structure in bytes.
     pub size: u16,
-    /// `ProfileListEntry`, two pointers.
+    /// Offset of `ProfileListEntry`: two pointers.
     pub link: u16,
-    /// `Process`, a pointer.
+    /// Offset of `Process`: a pointer.
     pub process: u16,
-    /// `RangeBase` of a basic object, `Callback` of a callback object: a pointer.
+    /// Offset of `RangeBase` in a basic object, and of `Callback` in a callback object: a pointer.
     pub range_base: u16,
-    /// `RangeLimit` of a basic object, `Context` of a callback object: a pointer.
+    /// Offset of `RangeLimit` in a basic object, and of `Context` in a callback object: a pointer.
     pub range_limit: u16,
-    /// `BucketShift`, 32 bits.
+    /// Offset of `BucketShift`: 32 bits.
     pub bucket_shift: u16,
-    /// `Buffer`, a pointer.
+    /// Offset of `Buffer`: a pointer.
     pub buffer: u16,
-    /// `Segment`, 32 bits.
+    /// Offset of `Segment`: 32 bits.
     pub segment: u16,
-    /// `Affinity`: a pointer-wide mask, or from Windows 6.1 on a `KAFFINITY_EX`.
+    /// Offset of `Affinity`: a `KAFFINITY_EX` from Windows 6.1 on, and a mask as wide as a pointer before.
     pub affinity: Option<u16>,
     /// Number of processor groups that the `KAFFINITY_EX` has room for; 0 if the affinity is a mask.
     pub groups: u8,
-    /// `Source`, a signed 16-bit number.
+    /// Offset of `Source`: a signed 16-bit number.
     pub source: Option<u16>,
-    /// `Started`, 8 bits.
+    /// Offset of `Started`: 8 bits.
     pub started: u16,
     /// `true` if an object of this layout can be a callback object.
     pub callbacks: bool,
@@ -172,10 +172,10 @@ impl Layout {
     /// Creates a layout from offsets that a tool read from a symbol file.
     ///
     /// # Errors
-    /// [`LayoutError::Offsets`]:
-    /// - a member is outside the size of the structure;
+    /// [`LayoutError::Offsets`], if one of these conditions holds:
+    /// - a member ends after the [`size`](Offsets::size) of the structure;
     /// - the size is above [`MAX_SIZE`](Self::MAX_SIZE);
-    /// - `groups` is above the number of groups in an [`Affinity`], which is [`MAX_GROUPS`].
+    /// - [`groups`](Offsets::groups) is above [`MAX_GROUPS`].
     ///
     /// # Examples
     /// ```

@@ -2,7 +2,8 @@
 
 use pmu_core::WindowsVersion;
 
-/// The type of a profile object, the first member of a `KPROFILE`: a number of Windows' `KOBJECTS` enumeration.
+/// The type of a profile object: a number of Windows' `KOBJECTS` enumeration. The type is the first member of a
+/// `KPROFILE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum ObjectType {

@@ -31,11 +31,12 @@ impl<const P: usize> Mailbox<P> {
     /// Performs the requests that other processors made to the processor that executes the call: first the stops for
     /// which the requesters no longer wait, then the request in the mailbox.
     ///
-    /// A call of this function that interrupts another call on the same processor returns at once; the interrupted call
-    /// then looks for requests once more. If [`serve`](RemoteProcessors::serve) unwinds, the processor that made the
-    /// request gets the error [`NoAnswer`](InterfaceError::NoAnswer), the mailbox can still be used for this processor,
-    /// and the next call of `drain` stops the source that the request names. If a call of `drain` ends without
-    /// returning or unwinding, see [`reclaim`](Self::reclaim).
+    /// A call of `drain` that interrupts another call on the same processor returns at once; the interrupted call then
+    /// looks for requests once more.
+    ///
+    /// If [`serve`](RemoteProcessors::serve) unwinds, the processor that made the request gets the error
+    /// [`NoAnswer`](InterfaceError::NoAnswer). The next call of `drain` stops the source that the request names. If a
+    /// call of `drain` ends without returning or unwinding, see [`reclaim`](Self::reclaim).
     ///
     /// # In a task
     /// If the handler of the inter-processor interrupt cannot use the session, the handler can wake a task that is
@@ -116,8 +117,8 @@ impl<const P: usize> Mailbox<P> {
     /// unsafe { MAILBOX.reclaim(ProcessorNumber::from_index(3)) };
     /// ```
     ///
-    /// Wrong: a processor whose task is preempted within `drain`. When the task is resumed, it writes its answer while
-    /// another call on that processor writes another answer.
+    /// Wrong use: a task is preempted within `drain`, and the kernel calls `reclaim` for the task's processor. When the
+    /// task is resumed, the task and another call of `drain` may write answers at the same time.
     pub unsafe fn reclaim(&self, processor: ProcessorNumber) {
         if let Some(slot) = self.slots.get(processor.index()) {
             // SAFETY: the caller's promise.

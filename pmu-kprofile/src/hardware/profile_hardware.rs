@@ -18,7 +18,7 @@ use crate::affinity::Affinity;
 /// Every method is called in task context, while this crate holds no lock that an interrupt needs.
 ///
 /// # Examples
-/// A kernel that runs a function on another processor and waits for it:
+/// A kernel that runs a function on another processor, and waits until the function has returned:
 ///
 /// ```
 /// use pmu_core::{InterfaceError, KProfileSource, ProcessorNumber};
@@ -82,9 +82,9 @@ pub trait ProfileHardware {
     /// Starts a source on an active processor on which the source does not run.
     ///
     /// # Errors
-    /// The reason that the source does not run. If this crate made the call to start a profile, it then undoes the
-    /// start of that profile. If this crate made the call to update the processors, it still starts the other sources,
-    /// and the sources on other processors.
+    /// The reason that the source does not run. If the source was to be started for a new profile, this crate then
+    /// undoes the start of the profile. If the processors are being updated, this crate goes on with the other sources
+    /// and processors.
     fn start(
         &mut self,
         processor: ProcessorNumber,

@@ -42,7 +42,7 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> ProfileHardware
         self.number
     }
 
-    /// Returns `false`: the creator of this value lent a [`Session`], which is used in task context.
+    /// Returns `false`: this value is used in task context only.
     fn in_interrupt(&self) -> bool {
         false
     }

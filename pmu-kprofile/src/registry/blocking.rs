@@ -61,7 +61,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// }
     /// ```
     ///
-    /// Wrong: the object is on this function's stack, and is still started after the function has returned.
+    /// Wrong example, in which the function returns without stopping the object: the object is dropped while it is
+    /// still started.
     ///
     /// ```
     /// # use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Profiles};
@@ -131,7 +132,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Stops every started profile of a process, for instance when the process is about to end.
     ///
     /// # Context
-    /// Task. Waits for what [`stop`](Self::stop) waits for.
+    /// Task. Waits as long as [`stop`](Self::stop) waits.
     ///
     /// # Errors
     /// - [`Hardware`](ProfileError::Hardware): stopping a source failed. The error is the first failure; every profile
@@ -221,7 +222,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// ```
     ///
     /// # Context
-    /// Task. Waits for what [`stop`](Self::stop) waits for.
+    /// Task. Waits as long as [`stop`](Self::stop) waits.
     ///
     /// # Errors
     /// See [`ProfileError`].

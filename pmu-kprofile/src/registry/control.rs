@@ -93,7 +93,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// }
     /// ```
     ///
-    /// Wrong: if the workload or the stop fails, the object stays started while its memory is used for something else.
+    /// Wrong example, in which an error of `workload` or of `try_stop` ends the function: the object is dropped while
+    /// it is still started.
     ///
     /// ```
     /// # use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Profiles};

@@ -42,9 +42,9 @@ pub enum ProfileError {
     ProcessorBeyondLists(ProcessorNumber),
     /// Starting or stopping a source failed on a processor.
     ///
-    /// If starting an object fails, the start is undone; if that fails too, the error is the failure of the undoing. A
-    /// stop or an update of processors goes on with the remaining sources and processors, and returns its first
-    /// failure.
+    /// If starting an object fails, the start is undone; if undoing the start fails too, the error tells the failure of
+    /// the undoing. A stop or an update of processors goes on with the remaining sources and processors, and returns
+    /// its first failure.
     Hardware {
         /// The processor on which the operation failed.
         processor: ProcessorNumber,

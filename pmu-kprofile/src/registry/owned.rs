@@ -39,7 +39,7 @@ use crate::registry::profiles::Profiles;
 /// unsafe impl Handle for TableRef {}
 /// ```
 ///
-/// Wrong: a handle that contains the object, whose address changes when the handle is moved.
+/// Wrong example, in which the handle contains the object: when the handle is moved, the object's address changes.
 ///
 /// ```
 /// # use core::ops::Deref;
@@ -71,8 +71,8 @@ pub struct Started<'p, O: Handle, const N: usize, const P: usize> {
     object: ManuallyDrop<O>,
 }
 
-/// A stopped object, together with its handle, which is returned once no processor can be reading the object any more.
-/// See [`Started::try_stop`].
+/// A stopped object together with its handle. [`try_finish`](Self::try_finish) returns the handle once no processor can
+/// be reading the object any more. See [`Started::try_stop`].
 #[must_use = "dropped, the handle leaks"]
 pub struct StoppingOwned<'p, O: Handle, const N: usize, const P: usize> {
     stopping: Stopping<'p, N, P>,
@@ -309,7 +309,7 @@ impl<'p, O: Handle, const N: usize, const P: usize> Started<'p, O, N, P> {
     /// Stops the object and returns the handle.
     ///
     /// # Context
-    /// Task. Waits for what [`Profiles::stop`] waits for.
+    /// Task. Waits as long as [`Profiles::stop`] waits.
     ///
     /// # Errors
     /// [`WrongContext`](ProfileError::WrongContext), together with `self`: the object is still started. In all other

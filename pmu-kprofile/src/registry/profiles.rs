@@ -94,8 +94,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     const_fn! {
         /// Creates empty lists that follow [`Rules::LATEST`].
         ///
-        /// These are the rules of the latest Windows version whose behavior is known for certain. They have none of the
-        /// defects of earlier versions.
+        /// `Rules::LATEST` are the rules of the latest Windows version whose behavior is known for certain. The defects
+        /// of earlier versions are absent.
         pub const fn new() -> Self {
             Self::with_rules(Rules::LATEST)
         }

@@ -102,8 +102,8 @@ impl TracedPmc {
         }
     }
 
-    /// Selects the sources that are counted, and allocates counters for these sources on each active processor:
-    /// information class 0x0F.
+    /// Selects the sources that are counted, and allocates counters for these sources on each active processor. This
+    /// serves the request with the information class 0x0F, `EventTraceProfileCounterListInformation`.
     ///
     /// The function makes the checks that Windows makes, in the same order. `array` is `ProfileSource`: the 32-bit
     /// numbers that follow the trace handle in the request.
@@ -117,9 +117,9 @@ impl TracedPmc {
     /// # Errors
     /// After an error, no counters stay allocated and the selection is unchanged.
     /// - `STATUS_NOT_IMPLEMENTED`: the Windows version is before 6.2.
-    /// - `STATUS_INVALID_PARAMETER`: the length of `array` is not a multiple of 4; `array` is empty; `array` has more
-    ///   sources than the [limit](pmu_core::WindowsVersion::traced_counters_limit) of the Windows version, or more than
-    ///   eight; or the logger's buffers are paged memory.
+    /// - `STATUS_INVALID_PARAMETER`: `array` is empty; the length of `array` is not a multiple of 4; `array` has more
+    ///   than eight sources, or more than the [limit](pmu_core::WindowsVersion::traced_counters_limit) of the Windows
+    ///   version; or the logger's buffers are paged memory.
     /// - `STATUS_WMI_INSTANCE_NOT_FOUND`, `STATUS_ACCESS_DENIED`, `STATUS_NO_MEMORY`: see [`LoggerFacts`].
     /// - `STATUS_WMI_ALREADY_ENABLED`: the logger's sources were selected before, and [`stop`](Self::stop) was not
     ///   called since then.
@@ -169,8 +169,8 @@ impl TracedPmc {
         self.allocated.iter().for_each(|mask| mask.store(0, Ordering::Relaxed));
     }
 
-    /// Selects the events whose records have the values of the selected [counters](Self::set_counters): information
-    /// class 0x0E.
+    /// Selects the events whose records have the values of the selected [counters](Self::set_counters). This serves the
+    /// request with the information class 0x0E, `EventTraceProfileEventListInformation`.
     ///
     /// `array` is `HookId`: the 32-bit numbers that follow the trace handle in the request. **Inferred**: Windows makes
     /// the same checks as for the selection of counters.
@@ -242,8 +242,8 @@ impl TracedPmc {
         self.hooks.items().map(|hook| hook as u16)
     }
 
-    /// Returns the counter values that belong into the trace record of a kernel event, such as a context switch. `hook`
-    /// is the record's hook id.
+    /// Returns the counter values for the trace record of a kernel event, such as a context switch. `hook` is the
+    /// record's hook id.
     ///
     /// `read` returns the value of a source's counter on the processor that executes the call. `read` returns `None` if
     /// no counter is allocated there; the value in the record is then 0. The result is empty if the event is not

@@ -28,12 +28,11 @@ pub(in crate::trace) const STACK_WORDS: usize = FIXED_WORDS + MAX_ADDRESSES;
 /// Hook id of a record of a call chain: `PERFINFO_LOG_TYPE_STACKWALK`.
 pub const STACK_WALK_HOOK: u16 = 0x1820;
 
-/// The call chain of an event that has a record of its own. That event has the thread [`thread`](Self::thread) and the
-/// time stamp [`event_timestamp`](Self::event_timestamp).
+/// The call chain of an event. The event itself is in another record, and is identified by its thread and time stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct StackWalk<'b> {
-    /// Time stamp of the event whose call chain this is, in the unit of the trace's clock.
+    /// Time stamp of the event to which the call chain belongs, in the unit of the trace's clock.
     pub event_timestamp: u64,
     /// Low 32 bits of the id of the event's process; 0 if the event has no process.
     pub process: u32,
