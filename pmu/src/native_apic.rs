@@ -41,7 +41,7 @@ pub struct NativeApic<M> {
 pub enum NoApic {
     /// The local APIC is disabled, according to `IA32_APIC_BASE`.
     Disabled,
-    /// The local APIC is in xAPIC mode, and `page` was `None`.
+    /// The local APIC is in xAPIC mode, and the caller gave no address of its registers.
     NotMapped,
     /// The read of `IA32_APIC_BASE` failed.
     Access(MsrFault),

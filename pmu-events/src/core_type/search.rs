@@ -35,7 +35,7 @@ impl CoreType {
         Ok(Matching { events: self.events(), pattern })
     }
 
-    /// Finds the only event whose name matches a pattern. If no event matches, or more than one event, the result is an
+    /// Finds the only event whose name matches a pattern. If no event or more than one event matches, the result is an
     /// error.
     ///
     /// ```

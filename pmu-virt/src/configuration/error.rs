@@ -32,7 +32,7 @@ pub enum ConfigurationError {
         /// Version of architectural performance monitoring.
         version: u8,
     },
-    /// The configuration is of version 1, which has no fixed counters, but has fixed counters.
+    /// A configuration of version 1 has fixed counters, which exist only from version 2 on.
     FixedInVersion1,
     /// The bitmap of fixed counters has gaps in a version below 5, whose CPUID cannot declare gaps.
     FixedGaps {

@@ -103,8 +103,8 @@ impl EventKey {
     ///
     /// General counters can count the events of three fixed counters, too: retired instructions (fixed counter 0; event
     /// 0xC0, unit mask 0), core cycles (fixed counter 1; 0x3C, 0) and top-down slots (fixed counter 3; 0xA4, 1). The
-    /// keys of these events are those of [`general`](Self::general), and a count that is fed for them counts on both
-    /// kinds of counters. SDM vol. 3B, "Fixed-function Performance Counters".
+    /// keys of these events are those of [`general`](Self::general), and a count that is fed with such a key advances
+    /// both kinds of counters. SDM vol. 3B, "Fixed-function Performance Counters".
     ///
     /// ```
     /// use pmu_virt::EventKey;

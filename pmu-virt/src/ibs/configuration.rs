@@ -17,7 +17,7 @@ pub struct IbsConfiguration {
     /// Leaf 0x8000001B, EAX. Bit 0 declares that the leaf is valid, bit 1 fetch sampling, and bit 2 op sampling.
     pub capabilities: u32,
     /// Extended entry of the local vector table, 0–15, through which the sampling interrupts; `None` if firmware
-    /// assigned no entry. `IBS_CTL` has the entry, and the guest cannot change it.
+    /// assigned no entry. The guest reads the entry's number from `IBS_CTL`, and cannot change the number.
     pub lvt_entry: Option<u8>,
     /// If fetch sampling is already enabled, a write of `IBS_FETCH_CTL` that enables it again does not reset the count
     /// of fetches, as on families 16h to 18h.

@@ -63,8 +63,8 @@ impl VirtualIbs {
         self.pending = pending;
     }
 
-    /// Delivers a pending interrupt through the extended entry of the local vector table that `entry` accesses: the one
-    /// that [`IbsConfiguration::lvt_entry`] names. Without such an entry the interrupt is lost.
+    /// Delivers a pending interrupt through an extended entry of the local vector table. `entry` accesses the extended
+    /// entry with the number [`IbsConfiguration::lvt_entry`]. If this number is `None`, the interrupt is lost.
     ///
     /// An embedder whose interrupt controller has no extended entries delivers an NMI instead, if
     /// [`interrupt_pending`](Self::interrupt_pending).

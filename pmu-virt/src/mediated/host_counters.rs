@@ -195,9 +195,9 @@ impl HostCounters {
         }
     }
 
-    /// Stops all counters of this processor by the global control. A host without a session calls this once on each
-    /// processor, because reset leaves the general counters enabled. The result describes the counters of the processor
-    /// that executes the call.
+    /// Stops all counters of the processor that executes the call, by clearing the global control register, and returns
+    /// these counters as lent. A host without a session calls this once on each processor, because reset leaves the
+    /// general counters enabled.
     ///
     /// # Errors
     /// The access to the global control failed.
@@ -214,7 +214,7 @@ impl HostCounters {
     ///
     /// let (mut lent, interrupts) = (host.stop(&processor)?, GuestInterrupts::new());
     /// let loaded = host.load(&mut lent, &mut guest, &interrupts, &processor)?;
-    /// // Enter the guest with `loaded.global_control()`. It writes its counter itself.
+    /// // Enter the guest with `loaded.global_control()`. The guest then writes its own counter.
     /// # // SAFETY: a counter.
     /// # processor.write(unsafe { MsrAddress::new(0x4C1) }, 2_000).unwrap();
     /// let saved = loaded.global_control();

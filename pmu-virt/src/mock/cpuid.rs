@@ -11,8 +11,8 @@ use crate::pmu::facility::GuestFacility;
 impl<'h, const T: usize> MockMsr<'h, T> {
     /// Captures CPUID of this processor, as a driver does. The processor's only features are 64-bit mode, the PMU, and
     /// the features that the platform's deviations add. Family and model are those of Sapphire Rapids (Intel) or Zen 4
-    /// (AMD), whatever version and counters the PMU has. If the processor has legacy
-    /// [branch records](Self::with_branches), family and model are those of a core whose records have this format.
+    /// (AMD), whatever version and counters the PMU has. If the processor has legacy [branch
+    /// records](Self::with_branches), family and model are those of a core with the same format of records.
     ///
     /// ```
     /// use pmu_virt::mock::MockMsr;

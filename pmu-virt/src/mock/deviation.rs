@@ -78,11 +78,12 @@ deviations! {
     /// The interrupt comes only after the mock has counted a whole feed, perhaps several periods late, as if interrupts
     /// were off and the LVT entry held a vector.
     ServicesLate
-    /// Unmasking the LVT entry while a bit of the global status is set raises an interrupt: Intel from version 3 on.
+    /// Unmasking the LVT entry while a bit of the global status is set raises an interrupt, as on Intel from version 3
+    /// on.
     RaisesOnUnmask
-    /// An acknowledgement has no effect while the global control enables no counter: Zhaoxin's ZX-C (as in Linux). The
-    /// mock's CPUID does not declare a Zhaoxin processor, so a test of this deviation selects the driver of Zhaoxin's
-    /// counters itself.
+    /// An acknowledgement has no effect while the global control enables no counter, as Linux reports of Zhaoxin's
+    /// ZX-C. The mock's CPUID does not declare a Zhaoxin processor, so a test of this deviation selects the driver of
+    /// Zhaoxin's counters itself.
     AcknowledgesWhileEnabled
     /// The branch records never freeze, as with some hypervisors: the bit that enables the freeze can be set, but the
     /// status bit stays 0. So the branches of the interrupt handler are recorded, too.

@@ -47,7 +47,7 @@ impl Accesses {
     }
 }
 
-/// An access that the driver made and the manual does not allow.
+/// An access of the driver that the manual does not allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Breach {

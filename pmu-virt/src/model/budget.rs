@@ -28,10 +28,10 @@ impl OverflowBudget {
     /// - `None`: the event causes no interrupt. Either no running counter with an enabled interrupt counts the event,
     ///   or such a counter is 64 bits wide and holds 0, so the number would be 2⁶⁴.
     /// - 0: the event does not belong to the [`FedEvents`] of the PMU, so [`Feed::add`](crate::Feed::add) refuses the
-    ///   event. An event of the PMU never has the limit 0.
+    ///   event. For an event of the PMU, the result is never 0.
     ///
-    /// A counter may count both privileges. While the sum of the event's counts at both privileges stays below the
-    /// smaller of the two limits, no interrupt is due.
+    /// If the event happens at both privileges, add its counts at both: while this sum is below the smaller of the two
+    /// results, no interrupt is due.
     #[inline]
     pub fn of(&self, event: FedEvent, privilege: Privilege) -> Option<u64> {
         if event.of() != self.of {

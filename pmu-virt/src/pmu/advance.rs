@@ -14,9 +14,10 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// A [`state`](Self::state) does not contain the remainder. If the embedder drops the remainder, the events in the
     /// remainder are never counted.
     ///
-    /// The events of a feed are assumed to be spread evenly over the same span of time. So at the overflow, the same
-    /// share of every event's count has happened: exactly for the event that overflowed, rounded down for the others. A
-    /// counter that does not interrupt may wrap several times before that overflow.
+    /// The events of a feed are assumed to be spread evenly over the same span of time. So at the overflow, the PMU has
+    /// counted the same fraction of every event's count. The counted part is exact for the event whose counter
+    /// overflowed, and rounded down for the other events. A counter that does not interrupt may wrap several times
+    /// before that overflow.
     ///
     /// The time of a call is bounded by the number of counters. A loop `while !feed.is_empty()` ends: if a call leaves
     /// a remainder, a counter overflowed, and the same counter cannot overflow again before 2³² events.

@@ -16,8 +16,8 @@ pub enum Writer {
     Host,
 }
 
-/// Hardware of a virtual processor beside its PMU, such as [`VirtualBranches`](crate::VirtualBranches): registers of
-/// its own, its bits of registers that it shares with the PMU, and its bits of CPUID.
+/// Hardware of a virtual processor beside its PMU, such as [`VirtualBranches`](crate::VirtualBranches). A facility has
+/// registers of its own, bits in registers that the facility shares with the PMU, and bits in CPUID.
 ///
 /// `Option<F>` is a facility that a guest may lack: `None` hides the facility. Accesses and CPUID are then answered as
 /// on a processor without the facility.
@@ -60,10 +60,10 @@ pub trait GuestFacility {
     /// Returns the PMU's CPUID leaf `leaf`, with the bits added that declare the facility.
     fn cpuid(&self, leaf: CpuidLeaf) -> CpuidLeaf;
 
-    /// Returns the facility's registers that [`Configuration::registers`](crate::Configuration::registers) does not
-    /// return, or returns as registers that do not [exist](RegisterInfo::exists). To save a virtual processor, save the
-    /// PMU's registers, and then each of these registers whose [`is_state`](RegisterInfo::is_state) is set. Restore the
-    /// registers in the same order.
+    /// Returns those of the facility's registers that the PMU's list,
+    /// [`Configuration::registers`](crate::Configuration::registers), lacks or marks as [absent](RegisterInfo::exists).
+    /// To save a virtual processor, save the PMU's registers, and then each of these registers whose
+    /// [`is_state`](RegisterInfo::is_state) is set. Restore the registers in the same order.
     fn registers(&self) -> impl Iterator<Item = RegisterInfo>;
 
     /// Notes that an overflow raised an interrupt, which freezes the facility if the guest has enabled the freeze.

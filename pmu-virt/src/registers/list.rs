@@ -36,9 +36,10 @@ pub struct RegisterInfo {
     pub legal: u64,
     /// Bits that belong to the PMU. If the embedder shares the register, the other bits belong to the embedder.
     pub owned: u64,
-    /// The register holds state that no earlier register of
-    /// [`Configuration::registers`](crate::Configuration::registers) holds. To save a virtual processor, save these
-    /// registers; to restore it, [write](crate::VirtualPmu::host_write) them in the order of that list.
+    /// The register holds state that no earlier register in the list
+    /// [`Configuration::registers`](crate::Configuration::registers) holds. To save a virtual processor, save the
+    /// registers with this flag. To restore the processor, [write](crate::VirtualPmu::host_write) these registers in
+    /// the order of the list.
     pub is_state: bool,
 }
 

@@ -138,8 +138,8 @@ pub unsafe trait Kernel: Sized + 'static {
     }
 
     /// Detects the machine from the first processor that comes up. The default implementation calls
-    /// [`Machine::detect_zen`], whose sources count what their names say. [`Machine::detect`] has Windows' own tables
-    /// instead.
+    /// [`Machine::detect_zen`], whose sources count what their names say. A kernel that needs Windows' own tables calls
+    /// [`Machine::detect`] instead.
     fn detect(first: &Snapshot) -> Machine {
         Machine::detect_zen(first)
     }

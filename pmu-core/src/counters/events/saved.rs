@@ -139,8 +139,8 @@ impl SavedEvent {
         self
     }
 
-    /// Returns the event, [disabled](crate::CounterSession::disable_event): its group is then counted without this
-    /// event. The first event of a group cannot be disabled: see [`to_be_started`](Self::to_be_started).
+    /// [Disables](crate::CounterSession::disable_event) the event, and returns it: the event's group is then counted
+    /// without this event. The first event of a group cannot be disabled: see [`to_be_started`](Self::to_be_started).
     #[must_use]
     pub const fn disabled(mut self) -> Self {
         let membership = Membership::unpack(self.membership);
@@ -149,8 +149,8 @@ impl SavedEvent {
         self
     }
 
-    /// Returns the event, [enabled](crate::CounterSession::enable_event): the event is then counted with its group
-    /// again. `first` is the first event of the group.
+    /// [Enables](crate::CounterSession::enable_event) the event, and returns it: the event is then counted with its
+    /// group again. `first` is the first event of the group.
     #[must_use]
     pub const fn enabled(mut self, first: &Self) -> Self {
         let membership = Membership::unpack(self.membership);

@@ -77,8 +77,8 @@ impl SavedEvent {
     /// whole period still to be counted. The child is to be started if the event is to be started.
     ///
     /// If the event belongs to a group, the child is in no group. [`make_group`](Self::make_group) makes the children
-    /// of one thread a group of their own. The child of an event that is [disabled](Self::disabled) in its group is
-    /// disabled in that group, too.
+    /// of one thread a group of their own. If the event is [disabled](Self::disabled) in its group, the child is
+    /// disabled in the children's group, too.
     pub fn child(&self, tag: u64) -> Self {
         let flags = Membership::unpack(self.membership).flags;
         Self {

@@ -18,8 +18,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// If an overflow is pending, the call itself reports the overflow to `overflowed`. If the overflow's interrupt
     /// still comes, [`service`](crate::service) claims the interrupt, and does not report the overflow again.
     ///
-    /// If an event that waits for a counter has at most one occurrence left in its old period, the old period ends
-    /// first: its overflow is reported once the event has a counter, and then the new period begins.
+    /// If the event waits for a counter, and its old period has at most one occurrence left, the old period ends first.
+    /// The overflow is then reported once the event has a counter, and the new period begins.
     ///
     /// On a processor with a global control register, the event's group is stopped during the call.
     ///

@@ -21,9 +21,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// If an overflow is pending, the call itself reports the overflow to `overflowed`. If the overflow's interrupt
     /// still comes, [`service`](crate::service) claims the interrupt, and does not report the overflow again.
     ///
-    /// If `events` has any event of a [group](Self::open_group), all events of the group leave their counters. The
-    /// group's other events are stopped, and stay on this processor until the taken events return, or until
-    /// [`close_group`](Self::close_group).
+    /// If `events` has any event of a [group](Self::open_group), all events of the group leave their counters. Events
+    /// of the group that are not in `events` are stopped, and stay on this processor until the taken events return, or
+    /// until [`close_group`](Self::close_group).
     ///
     /// This costs one write and one RDPMC per event that is on a counter. A pending overflow adds one write. If any of
     /// the events is in a group, the call adds two writes in total, so that each group stops as a whole.
