@@ -14,8 +14,8 @@ use pmu_intel::Emon;
 ///
 /// One type stands for all vendors. So a kernel can keep the machine in one static, and its interrupt handler needs no
 /// generics. `Machine` also implements [`ProfileInterface`](pmu_core::ProfileInterface) and
-/// [`SourceInterface`](pmu_core::SourceInterface). Their methods include `unit`, which returns the description of the
-/// boot processor's counters, and `unit_of`, which returns that of the processor of a snapshot.
+/// [`SourceInterface`](pmu_core::SourceInterface). Their methods include `unit`, which describes the counters of the
+/// boot processor, and `unit_of`, which describes the counters of a given processor.
 ///
 /// ```
 /// use pmu::Machine;
@@ -254,7 +254,7 @@ impl Machine {
     /// Detects the branch records of the processor that `processor` describes and that executes the call, on a machine
     /// of any vendor. [`BranchUnit::offers`] tells what the records hold and how they can be filtered.
     ///
-    /// The kernel keeps the result for each processor, because the interrupt handler uses it: on a hybrid machine the
+    /// The interrupt handler uses the result, so the kernel keeps one result per processor. On a hybrid machine, the
     /// core types may differ in their records.
     ///
     /// ```

@@ -72,8 +72,8 @@ impl<M: MsrBackend> NativeApic<M> {
     /// - The read of `IA32_APIC_BASE` failed.
     ///
     /// # Safety
-    /// - If `page` is an address, the 4 KiB of the local APIC's registers are mapped at that address, uncached and
-    ///   writable, in every context in which the returned value is used, for as long as the value is used.
+    /// - If `page` is an address, the local APIC's 4 KiB of registers are mapped there, uncached and writable. The
+    ///   mapping lasts as long as the returned value is used, and is valid in every context in which the value is used.
     /// - On each processor on which the returned value is used, the local APIC stays in the detected mode for as long
     ///   as the value is used.
     ///

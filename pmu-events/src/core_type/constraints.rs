@@ -8,7 +8,7 @@ use crate::format::record::Precise;
 
 impl CoreType {
     /// Returns the counters that can count an encoding. For a raw event, pass the result to
-    /// [`Event::on`](pmu_core::Event::on).
+    /// [`Event::on`](pmu_core::Event::on). The result follows these rules:
     ///
     /// - If the core type's table has no event with this event number, the result is `None`.
     /// - If the event number is 0, the encoding is that of a fixed counter, and the result has only this counter.

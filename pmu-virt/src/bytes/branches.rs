@@ -41,7 +41,7 @@ impl VirtualBranches {
     /// Untrusted bytes are safe to decode.
     ///
     /// # Errors
-    /// After an error, nothing is changed.
+    /// After each of these errors, nothing is changed:
     ///
     /// - [`Length`](BytesError::Length), [`Version`](BytesError::Version): the bytes are not branch records, or a later
     ///   release wrote the bytes.

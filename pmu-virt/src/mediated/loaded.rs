@@ -11,8 +11,8 @@ use crate::registers::counters::Counters;
 /// state. The value borrows the lent counters, so the window in which the counters are lent cannot end while the value
 /// exists.
 ///
-/// If the value is dropped without a put, the guest keeps the state that it had before the load, and the end of the
-/// window disarms the counters.
+/// If the value is dropped without a call of `put`, the guest keeps the state that it had before the load, and the end
+/// of the window disarms the counters.
 #[derive(Debug)]
 #[must_use = "the guest's state is on the counters until it is put back"]
 pub struct Loaded<'w> {

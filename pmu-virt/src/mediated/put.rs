@@ -25,8 +25,8 @@ impl HostCounters {
     /// came before `put`, [`interrupted`](Self::interrupted) has noted the overflow. If not, `put` notes the overflow,
     /// and the interrupt is [still to come](Put::interrupt_is_coming).
     ///
-    /// If the guest itself clears the status bit of an overflow, and the same counter overflows again, `put` takes the
-    /// second overflow for the first one. `interrupt_is_coming` is then clear, but the second interrupt may still come
+    /// If the guest itself clears the status bit of an overflow, and the same counter overflows again, `put` mistakes
+    /// the second overflow for the first. `interrupt_is_coming` is then clear, but the second interrupt may still come
     /// after `put`. `interrupted` attributes this interrupt to the guest, too.
     ///
     /// Accesses:

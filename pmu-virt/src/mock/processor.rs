@@ -33,7 +33,7 @@ type Handler<'h, const T: usize> = &'h dyn Fn(&MockMsr<'h, T>);
 /// The methods of the mock take a shared reference, and only one thread can use the mock.
 ///
 /// The mock does not enter guests. A test of [`HostCounters`](crate::HostCounters) plays an entry and an exit itself:
-/// on Intel the test writes register 0x38F, on AMD it feeds events whose [key](crate::EventKey::of_select) has
+/// on Intel the test writes register 0x38F, on AMD the test feeds events whose [key](crate::EventKey::of_select) has
 /// GuestOnly.
 ///
 /// The mock's processor has a single core type. A test of a hybrid machine has a mock for each core type, and sets the

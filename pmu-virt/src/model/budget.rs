@@ -23,15 +23,15 @@ impl OverflowBudget {
     }
 
     /// Returns the number of times that the event may happen at this privilege before an interrupt is due, if the event
-    /// does not happen at the other privilege.
+    /// does not happen at the other privilege. Two results are special:
     ///
     /// - `None`: the event causes no interrupt. Either no running counter with an enabled interrupt counts the event,
     ///   or such a counter is 64 bits wide and holds 0, so the number would be 2⁶⁴.
     /// - 0: the event does not belong to the [`FedEvents`] of the PMU, so [`Feed::add`](crate::Feed::add) refuses the
     ///   event. For an event of the PMU, the result is never 0.
     ///
-    /// If the event happens at both privileges, add its counts at both: while this sum is below the smaller of the two
-    /// results, no interrupt is due.
+    /// If the event happens at both privileges, no interrupt is due while the sum of the event's two counts is below
+    /// the smaller of the two results.
     #[inline]
     pub fn of(&self, event: FedEvent, privilege: Privilege) -> Option<u64> {
         if event.of() != self.of {

@@ -19,8 +19,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// overflowed, and rounded down for the other events. A counter that does not interrupt may wrap several times
     /// before that overflow.
     ///
-    /// The time of a call is bounded by the number of counters. A loop `while !feed.is_empty()` ends: if a call leaves
-    /// a remainder, a counter overflowed, and the same counter cannot overflow again before 2³² events.
+    /// The time of a call is bounded by the number of counters. A loop `while !feed.is_empty()` always ends: a call
+    /// leaves a remainder only if a counter overflowed, and this counter cannot overflow again before 2³² more events.
     ///
     /// ```
     /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege};

@@ -15,8 +15,8 @@ pub struct FilterEntry {
     pub unit_mask: u8,
     /// Bits of the unit mask that are compared.
     pub mask: u8,
-    /// The entry is an exception: it removes its unit masks from what the other entries of the same event match,
-    /// whatever the order of the entries.
+    /// The entry is an exception: the filter does not match this entry's unit masks, even if other entries of the same
+    /// event match them. The order of the entries does not matter.
     pub exclude: bool,
 }
 

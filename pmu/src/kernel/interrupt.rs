@@ -31,8 +31,8 @@ pub struct Interrupted {
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Handles the performance interrupt of the processor that executes the call: finds the counters that overflowed,
-    /// reports the interrupted address to the started profiles, re-arms the counters, and ends the interrupt at the
-    /// local APIC if the interrupt came by a vector.
+    /// reports the interrupted address to the started profiles, and re-arms the counters. If the interrupt came by a
+    /// vector, the call also ends the interrupt at the local APIC.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }

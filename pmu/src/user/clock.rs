@@ -1,7 +1,7 @@
 //! Time from the TSC, computed by user mode in the same way as by the kernel.
 
 /// Clock of a kernel that counts nanoseconds from the TSC, in the form of `perf_event_mmap_page`: the kernel's time is
-/// `zero`, plus the TSC times `mult`, shifted right by `shift`.
+/// `zero` + ((TSC · `mult`) >> `shift`).
 ///
 /// If the kernel passes the times of this clock to the operations on events, user mode can compute the present times of
 /// an event from the page.

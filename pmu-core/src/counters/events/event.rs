@@ -12,8 +12,8 @@ use crate::msr::address::MsrAddress;
 /// A new event is counted at every privilege level, on any counter, without interrupts. The event's total is exact,
 /// except that occurrences in the interrupt handler itself may be missing in two cases:
 /// - On Intel, the driver stops the counters while it services an interrupt.
-/// - Without an overflow status (AMD before PerfMonV2, Intel's version 1), the driver stops a wrapped counter while it
-///   re-arms the counter, once per 2^47 events on AMD, and once per 2^31 events on Intel.
+/// - Without an overflow status (AMD before PerfMonV2, Intel's version 1), the driver stops a counter to re-arm the
+///   counter after a wrap: once per 2^47 events on AMD, and once per 2^31 events on Intel.
 ///
 /// ```
 /// use pmu_core::{Event, EventSelect, GenericEvent};
@@ -211,7 +211,7 @@ impl Event {
     /// [`rotate`](crate::CounterSession::rotate).
     ///
     /// If no counter is free, an event that does not rotate takes the counter of a rotating event, and keeps this
-    /// counter until it is stopped, or until its thread is switched out. All rotating events, of the processor and of
+    /// counter until the event is stopped or its thread is switched out. All rotating events, of the processor and of
     /// its threads, share the remaining counters: each rotating event is on a counter for an equal part of the time for
     /// which it is started.
     ///

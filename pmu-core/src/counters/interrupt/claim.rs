@@ -28,8 +28,8 @@ pub struct Serviced {
 ///
 /// An NMI that no driver claims is unknown, and may mean failing hardware. An NMI of a performance counter may find no
 /// overflow, because the service of the NMI before it already handled the counter. So a shared handler adds up the
-/// [numbers](Self::interrupts) of its drivers' claims. If the sum exceeds 1, the handler takes the next unclaimed NMI
-/// on this processor within 100 ms as one from a counter, and does not report it as unknown.
+/// [numbers](Self::interrupts) of its drivers' claims. If the sum exceeds 1, the next unclaimed NMI on this processor
+/// within 100 ms is attributed to a counter, and is not reported as unknown.
 ///
 /// ```
 /// use pmu_core::Claim;

@@ -134,8 +134,8 @@ impl CounterUnit {
     /// `counters`.
     ///
     /// # Safety
-    /// - For each remaining general counter, the addresses in `bank` name the same two registers as the addresses in
-    ///   this unit: the counter's event select and its value.
+    /// - For each remaining general counter, `bank` has a second address of the counter's event select, and a second
+    ///   address of its value register.
     ///
     /// ```
     /// # use pmu_core::{CounterBank, CounterUnit};
@@ -188,8 +188,8 @@ impl CounterUnit {
     /// Gives the general counters full-width addresses, which exist if a bit of a capability register is set.
     ///
     /// # Safety
-    /// - If the processor declares the full-width addresses, each of them is an address of the value register of the
-    ///   general counter with the same number.
+    /// - If the processor declares the full-width addresses, a write to full-width address *n* writes the value
+    ///   register of general counter *n*.
     ///
     /// ```
     /// # use pmu_core::{CounterUnit, FullWidth};
@@ -305,7 +305,7 @@ impl CounterUnit {
         (available && bits != 0).then(|| EventSelect::from_bits(bits | EventSelect::MODES))
     }
 
-    /// Returns the counters that can count `select`.
+    /// Returns the counters that can count `select`, by these rules:
     ///
     /// - A general counter counts any event, with two exceptions. If there are fixed counters, event number 0 belongs
     ///   to them. On Intel, bit 33 (IN_TXCP) needs counter 2.

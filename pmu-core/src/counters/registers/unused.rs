@@ -6,9 +6,9 @@ use crate::msr::access::MsrAccess;
 use crate::msr::address::MsrAddress;
 use crate::msr::backend::MsrBackend;
 
-/// Registers that some processors have for each counter, in addition to its control and value registers, and that no
-/// driver of these crates uses. If firmware or the kernel before a kexec left values in such registers, the processor
-/// reloads counters, or writes records to memory, without the driver's knowledge.
+/// Additional registers of some processors, one for each counter, which no driver of these crates uses. If firmware, or
+/// the kernel before a kexec, left values in these registers, the processor may reload counters or write records to
+/// memory without the driver's knowledge.
 ///
 /// [`CounterSession::take`](crate::CounterSession::take) does not clear these registers: a kernel that needs them
 /// cleared calls [`clear`](Self::clear).

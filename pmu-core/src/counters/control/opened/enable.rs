@@ -12,7 +12,7 @@ use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Disables an opened event, as `PERF_EVENT_IOC_DISABLE` does. A pending overflow of the event is not reported. If
-    /// the event is disabled already, the call changes nothing.
+    /// the event is disabled already, the call changes nothing. Otherwise the effect depends on the event's group:
     ///
     /// - If the event is in no group, the event [stops](Self::stop_event).
     /// - If the event is the first of a group, the whole group [stops](Self::stop_group).
@@ -65,7 +65,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Enables an opened event, as `PERF_EVENT_IOC_ENABLE` does. If the event is enabled already, the call changes
-    /// nothing.
+    /// nothing. Otherwise the effect depends on the event's group:
     ///
     /// - If the event is in no group, the event [starts](Self::start_event).
     /// - If the event is the first of a group, the group [starts](Self::start_group) without its

@@ -46,7 +46,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// Returns the events that failed, and the reason of the first failure. All other events were taken.
+    /// Returns the events that failed, and the reason of the first failure. All other events were taken. An event fails
+    /// for one of these reasons:
     ///
     /// - [`Faulted`](CounterError::Faulted): accesses to a register of the event's counter failed.
     /// - [`CounterLost`](CounterError::CounterLost): accesses to a register of the event's counter failed earlier.
@@ -138,10 +139,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// An event that this processor cannot count is opened and started, but neither the event nor its group is counted.
     /// The `enabled` time of such an event advances without its `running` time, so that its count can be
-    /// [scaled](crate::EventCount::scaled). This processor cannot count an event that
-    /// - belongs to another [type of core](CounterUnit::core_type);
-    /// - is a generic event that this processor lacks, or has a select bit that this processor lacks;
-    /// - is confined to counters that this processor lacks.
+    /// [scaled](crate::EventCount::scaled). This processor cannot count an event of one of these kinds:
+    /// - The event belongs to another [type of core](CounterUnit::core_type).
+    /// - The event is a generic event that this processor lacks, or has a select bit that this processor lacks.
+    /// - The event is confined to counters that this processor lacks.
     ///
     /// `switch_in` costs two register writes per event, and two more per group. An interrupt may come before the
     /// events' identities are in `events`. The interrupt's handler then identifies the event by its
