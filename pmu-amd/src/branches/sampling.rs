@@ -38,8 +38,8 @@ const BITS: DebugExtnCtl = SAMPLING.with_valid(true).with_next_record(0xF).with_
 /// # let _ = event;
 /// ```
 ///
-/// Sources: PPR of family 19h, models 00h to 0Fh; for the order in which the counter and the sampling are started,
-/// Linux' driver of branch sampling.
+/// Sources: PPR of family 19h, models 00h to 0Fh; for the order of the register accesses, Linux' driver of branch
+/// sampling.
 pub fn branch_sampling_event(period: u64) -> Option<Event> {
     let period = period.checked_sub(DEPTH.into()).filter(|period| *period != 0)?;
     let counter = CounterId::general(0)?;

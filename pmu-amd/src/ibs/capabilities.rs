@@ -53,83 +53,85 @@ impl IbsCapabilities {
         self.0
     }
 
-    /// Fetches can be sampled.
+    /// Returns whether fetches can be sampled.
     pub const fn fetch(self) -> bool {
         self.has(1)
     }
 
-    /// Ops can be sampled.
+    /// Returns whether ops can be sampled.
     pub const fn op(self) -> bool {
         self.has(2)
     }
 
-    /// The count of ops or cycles since the last sample, in `IBS_OP_CTL`, is writable.
+    /// Returns whether the count of ops or cycles since the last sample, in `IBS_OP_CTL`, is writable.
     pub const fn count_writable(self) -> bool {
         self.has(3)
     }
 
-    /// The period of op sampling can count dispatched ops. Without this, the period counts cycles.
+    /// Returns whether the period of op sampling can count dispatched ops. Otherwise the period counts cycles.
     pub const fn counts_ops(self) -> bool {
         self.has(4)
     }
 
-    /// A branch's target is recorded.
+    /// Returns whether a branch's target is recorded.
     pub const fn branch_target(self) -> bool {
         self.has(5)
     }
 
-    /// The period of op sampling has 27 bits. Without this, the period has 20 bits.
+    /// Returns whether the period of op sampling has 27 bits. Otherwise the period has 20 bits.
     pub const fn wide_period(self) -> bool {
         self.has(6)
     }
 
-    /// An op's record says whether the recorded address of its instruction is valid.
+    /// Returns whether an op's record has a bit that tells if the address of the op's instruction is valid.
     pub const fn rip_invalid(self) -> bool {
         self.has(7)
     }
 
-    /// A branch's record says whether the branch was fused with the instruction before it.
+    /// Returns whether a branch's record has a bit that tells if the branch was fused with the instruction before it.
     pub const fn fused(self) -> bool {
         self.has(8)
     }
 
-    /// The latency of a refill of the instruction TLB is recorded.
+    /// Returns whether the latency of a refill of the instruction TLB is recorded.
     pub const fn fetch_tlb_latency(self) -> bool {
         self.has(9)
     }
 
-    /// `IBS_OP_DATA4` exists.
+    /// Returns whether `IBS_OP_DATA4` exists.
     pub const fn op_data4(self) -> bool {
         self.has(10)
     }
 
-    /// Sampling can be restricted to ops and fetches that miss the third-level cache, and the field for a data source
-    /// has five bits (from Zen 4 on).
+    /// Returns whether sampling can be restricted to ops and fetches that miss the third-level cache (from Zen 4 on).
+    /// If so, the field for a data source has five bits.
     pub const fn l3_miss_only(self) -> bool {
         self.has(11)
     }
 
-    /// Op sampling can be restricted to loads of at least a given latency (from Zen 5 on).
+    /// Returns whether op sampling can be restricted to loads of at least a given latency (from Zen 5 on).
     pub const fn load_latency_filter(self) -> bool {
         self.has(12)
     }
 
-    /// `IBS_OP_CTL2` and `IBS_FETCH_CTL2` exist. Their disable bits stop a unit without a write to its status bits.
+    /// Returns whether `IBS_OP_CTL2` and `IBS_FETCH_CTL2` exist. The disable bits of these registers stop a unit
+    /// without a write to the unit's status bits.
     pub const fn control2(self) -> bool {
         self.has(13)
     }
 
-    /// Fetch sampling can be restricted to fetches of at least a given latency.
+    /// Returns whether fetch sampling can be restricted to fetches of at least a given latency.
     pub const fn fetch_latency_filter(self) -> bool {
         self.has(14)
     }
 
-    /// Samples of user mode or of the kernel can be excluded, by bit 63 of the address.
+    /// Returns whether samples of user mode or of the kernel can be excluded, by bit 63 of the address.
     pub const fn half_filter(self) -> bool {
         self.has(15)
     }
 
-    /// Op sampling can be restricted to streaming stores, and a record says whether its data came from another socket.
+    /// Returns whether op sampling can be restricted to streaming stores. If so, an op's record also tells whether the
+    /// data came from another socket.
     pub const fn streaming_stores(self) -> bool {
         self.has(16)
     }

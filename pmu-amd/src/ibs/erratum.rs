@@ -69,7 +69,7 @@ impl IbsErrata {
         ROWS.iter().filter(has).fold(Self::NONE, |errata, row| errata.with(row.3))
     }
 
-    /// Returns these errata and one more.
+    /// Returns a copy of the errata with one erratum added.
     pub const fn with(self, erratum: IbsErratum) -> Self {
         Self(self.0 | 1 << erratum as u8)
     }

@@ -234,9 +234,9 @@ pub struct IbsCtl {
 pub struct IbsOpCtl2 {
     /// Disables op sampling, whatever `IBS_OP_CTL` enables.
     pub disable: bool,
-    /// Ops at addresses whose bit 63 is 0, those of user mode, are not sampled.
+    /// Excludes ops at addresses of user mode (bit 63 is 0).
     pub exclude_low_half: bool,
-    /// Ops at addresses whose bit 63 is 1, those of the kernel, are not sampled.
+    /// Excludes ops at addresses of the kernel (bit 63 is 1).
     pub exclude_high_half: bool,
     /// Only streaming stores are sampled (leaf 0x8000001B EAX bit 16).
     pub streaming_stores_only: bool,
@@ -255,9 +255,9 @@ pub struct IbsFetchCtl2 {
     /// bit 14).
     #[bits(4)]
     pub latency_filter: u8,
-    /// Fetches at addresses whose bit 63 is 1, those of the kernel, are not sampled.
+    /// Excludes fetches at addresses of the kernel (bit 63 is 1).
     pub exclude_high_half: bool,
-    /// Fetches at addresses whose bit 63 is 0, those of user mode, are not sampled.
+    /// Excludes fetches at addresses of user mode (bit 63 is 0).
     pub exclude_low_half: bool,
     #[bits(57)]
     __: u64,

@@ -62,7 +62,7 @@ impl IbsSampling {
         Self::new(IbsKind::Op, period, false)
     }
 
-    /// Samples at privilege levels above 0 (`user`), and at level 0 (`kernel`).
+    /// Samples at privilege levels above 0 if `user` is set, and at level 0 if `kernel` is set.
     ///
     /// A processor without a filter for addresses samples both levels. The driver then drops the samples of the level
     /// that is not wanted, and [counts](crate::ibs::IbsMemory::dropped) them.

@@ -97,7 +97,7 @@ impl IbsUnit {
         })
     }
 
-    /// Returns what the unit samples.
+    /// Returns the kind of the unit's samples.
     pub const fn kind(&self) -> IbsKind {
         self.kind
     }

@@ -54,7 +54,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         matches!(self.rules.width, PointerWidth::Bits64)
     }
 
-    /// Serves a request of `SystemProcessorProfileControlArea` as Windows does.
+    /// Serves a request with the information class `SystemProcessorProfileControlArea`, as Windows does.
     ///
     /// The checks are in the same order as in Windows: version, mode and length come first. Creation then checks that
     /// there is memory, that the processor has a usable Debug Store, and that the processor has no area yet.

@@ -14,8 +14,8 @@ pub enum LayoutError {
         /// Number of bytes that were given.
         given: usize,
     },
-    /// This number is not the type of a profile object, or no object has this type in the Windows versions that use the
-    /// layout.
+    /// This number is not the type of a profile object, no object has this type in the Windows versions that use the
+    /// layout, or [`role`](super::kprofile::KProfile::role) is that of another type.
     ObjectType(u16),
     /// The size that is stored in the structure differs from the size of the layout. The value is the stored size.
     SizeMember(u16),

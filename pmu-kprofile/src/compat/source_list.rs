@@ -134,7 +134,7 @@ fn word(bytes: &[u8], offset: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.try_into().ok()?))
 }
 
-/// A source in the source list: `PROFILE_SOURCE_INFO`.
+/// A source in the source list, as in Windows' structure `PROFILE_SOURCE_INFO`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SourceListEntry<'b> {

@@ -20,7 +20,8 @@ pub struct DispatchOutcome {
 }
 
 impl<const N: usize, const P: usize> Profiles<N, P> {
-    /// Dispatches a profile interrupt to the started objects of its source: `KeProfileInterruptWithSource`.
+    /// Dispatches a profile interrupt to the started objects of its source, as Windows' `KeProfileInterruptWithSource`
+    /// does.
     ///
     /// First come the objects that profile the interrupted process, then the objects that profile all execution. Within
     /// each of these two groups, callback objects are called first, in the order in which they were started; basic
@@ -67,7 +68,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         accumulator.finish(guard)
     }
 
-    /// Dispatches an interrupt of the profile timer: `KeProfileInterrupt`.
+    /// Dispatches an interrupt of the profile timer, as Windows' `KeProfileInterrupt` does.
     ///
     /// # Context
     /// Interrupt or NMI, on the processor that the frame names.

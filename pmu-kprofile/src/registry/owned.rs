@@ -218,7 +218,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         self.started_if(outcome, object).map_err(|(error, object)| (error, Some(object)))
     }
 
-    /// Stops the object that a caller's handle names: `NtStopProfile`.
+    /// Stops the object that a caller's handle names, for the service `NtStopProfile`.
     ///
     /// # Context
     /// Task. Never waits.

@@ -36,8 +36,8 @@ pub trait CounterSets {
     /// Returns the active processors.
     fn active_processors(&self) -> Affinity;
 
-    /// Returns the number of counters that a processor has: `HalQueryProfileNumberOfCounters`. From version 1903 on, at
-    /// most this many sources can be selected for a logger.
+    /// Returns the number of counters that a processor has, as Windows' `HalQueryProfileNumberOfCounters` does. From
+    /// version 1903 on, at most this many sources can be selected for a logger.
     fn counters(&self) -> usize;
 
     /// Allocates counters for the sources on a processor, and starts them.

@@ -2,7 +2,7 @@
 
 use heapless::Vec;
 
-/// Maximum number of counters' values in a record: the header counts them in three bits.
+/// Maximum number of counter values in a record. The header stores their number in three bits.
 pub const MAX_PMC_VALUES: usize = 7;
 
 /// Data that a record of any event may have: the PEBS index, and the values of counters.

@@ -1,25 +1,26 @@
 //! Group masks: the kernel events that a logger records. The flags have the names of Windows' `ntwmi.h`.
 
-/// `PERF_PROFILE`, a flag of a group mask: sampled profiles.
+/// `PERF_PROFILE`: flag of a group mask that selects sampled profiles.
 pub const PERF_PROFILE: u32 = 0x2000_0002;
 
-/// `PERF_PMC_PROFILE`, a flag of a group mask: PMC interrupts.
+/// `PERF_PMC_PROFILE`: flag of a group mask that selects PMC interrupts.
 pub const PERF_PMC_PROFILE: u32 = 0x2000_0400;
 
-/// `PERF_PROFILING`, two flags of a group mask: sampled profiles and PMC interrupts.
+/// `PERF_PROFILING`: two flags of a group mask that select sampled profiles and PMC interrupts.
 pub const PERF_PROFILING: u32 = PERF_PROFILE | PERF_PMC_PROFILE;
 
-/// `PERF_CONTEXT_SWITCH`, a flag of a group mask: switches from one thread to another.
+/// `PERF_CONTEXT_SWITCH`: flag of a group mask that selects switches from one thread to another.
 pub const PERF_CONTEXT_SWITCH: u32 = 0x2000_0004;
 
-/// `PERF_COMPACT_CSWITCH`, a flag of a group mask: context switches, in records whose form is not documented.
+/// `PERF_COMPACT_CSWITCH`: flag of a group mask that selects context switches. The form of these records is not
+/// documented.
 pub const PERF_COMPACT_CSWITCH: u32 = 0x2000_0100;
 
-/// `PERF_HV_PROFILE`, a flag of a group mask: sampled profiles of the hypervisor.
+/// `PERF_HV_PROFILE`: flag of a group mask that selects sampled profiles of the hypervisor.
 pub const PERF_HV_PROFILE: u32 = 0x8080_0000;
 
-/// `EVENT_TRACE_FLAG_PROFILE`, a flag of `EVENT_TRACE_PROPERTIES.EnableFlags`: sampled profiles. The flag has the same
-/// meaning as [`PERF_PROFILE`] in a group mask.
+/// `EVENT_TRACE_FLAG_PROFILE`: flag of `EVENT_TRACE_PROPERTIES.EnableFlags` that selects sampled profiles, as
+/// [`PERF_PROFILE`] does in a group mask.
 pub const EVENT_TRACE_FLAG_PROFILE: u32 = 0x0100_0000;
 
 /// `PERF_MASK_INDEX`: the bits of a flag that hold the index of the flag's word in a group mask.
@@ -28,7 +29,8 @@ pub const PERF_MASK_INDEX: u32 = 0xE000_0000;
 /// `PERF_NUM_MASKS`: number of 32-bit words in a group mask.
 pub const PERF_NUM_MASKS: usize = 8;
 
-/// A set of kernel events that a logger records: `PERFINFO_GROUPMASK`, eight 32-bit words of flags.
+/// A set of kernel events that a logger records, as eight 32-bit words of flags: Windows' structure
+/// `PERFINFO_GROUPMASK`.
 ///
 /// The top three bits of a flag are the index of a word; the other bits of the flag are the bits to set in that word.
 ///

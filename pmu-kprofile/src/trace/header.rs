@@ -13,7 +13,7 @@ pub(super) const MARKER_64: u16 = 0xC011;
 /// Version in the header of the records that this crate writes.
 pub const RECORD_VERSION: u16 = 2;
 
-/// Flag in a record's header: a PEBS index follows the header.
+/// Flag in a record's header that is set if a PEBS index follows the header.
 pub const PEBS_INDEX_FLAG: u16 = 0x8000;
 
 /// Bits of a record's header with the number of PMC values that follow the header.

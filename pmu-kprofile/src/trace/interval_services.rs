@@ -90,7 +90,7 @@ impl IntervalServices {
         self
     }
 
-    /// Returns the interval of a source, in the unit of the source: `NtQueryIntervalProfile`.
+    /// Returns the interval of a source, in the unit of the source, for the service `NtQueryIntervalProfile`.
     ///
     /// The result is 0 for a source that is not supported. For `ProfileAlignmentFixup`, the result is the interval that
     /// was set last, initially 0. As in Windows, the service succeeds even if the caller's memory faults when the
@@ -115,8 +115,8 @@ impl IntervalServices {
         })
     }
 
-    /// Sets the interval of a source, clamped to the source's limits, and returns the clamped interval:
-    /// `NtSetIntervalProfile`.
+    /// Sets the interval of a source, clamped to the source's limits, and returns the clamped interval. This is the
+    /// service `NtSetIntervalProfile`.
     ///
     /// `Ok(None)` means that the service succeeds without an effect on the hardware. This is the result if the source
     /// is not supported, or if the source is `ProfileAlignmentFixup`, whose interval is only stored.

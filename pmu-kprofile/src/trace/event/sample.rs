@@ -17,13 +17,13 @@ pub const PMC_INTERRUPT_HOOK: u16 = 0x0F2F;
 /// record's payload is not known.
 pub const SAMPLED_PROFILE_NMI_HOOK: u16 = 0x0F47;
 
-/// Bit of a sampled profile's flags: a DPC was executing.
+/// Bit of a sampled profile's flags that is set if a DPC was executing.
 pub const EXECUTING_DPC: u8 = 0x01;
 
-/// Bit of a sampled profile's flags: an interrupt routine was executing.
+/// Bit of a sampled profile's flags that is set if an interrupt routine was executing.
 pub const EXECUTING_ISR: u8 = 0x02;
 
-/// Bits of a sampled profile's flags: the thread's priority.
+/// Bits of a sampled profile's flags that hold the thread's priority.
 pub const PRIORITY: u8 = 0xF8;
 
 /// The two kinds of profile interrupts that have records, each with a hook id of its own.
