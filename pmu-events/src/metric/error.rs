@@ -9,9 +9,9 @@ use crate::metric::kinds::Metric;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum MetricError {
-    /// The core type lacks an event that this metric needs.
+    /// The core type lacks an event that the metric needs. The value is the metric.
     NotHere(Metric),
-    /// No count was given for the event with this name, which the metric needs.
+    /// No count was given for an event that the metric needs. The value is the event's name.
     NotCounted(&'static str),
     /// The denominator of the ratio is 0: the events that are counted for the denominator did not happen.
     NothingToShare,

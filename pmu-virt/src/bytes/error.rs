@@ -12,7 +12,7 @@ use crate::pmu::state_error::StateError;
 pub enum BytesError {
     /// The bytes are too few or too many. The value is the number of bytes.
     Length(usize),
-    /// The bytes have this version of the layout, which this release does not know.
+    /// The bytes have a version of the layout that this release does not know. The value is the version.
     Version(u16),
     /// The first impossible byte is at index `at` or later.
     Malformed {
@@ -21,9 +21,9 @@ pub enum BytesError {
     },
     /// The configuration contradicts itself.
     Configuration(ConfigurationError),
-    /// No guest could have reached this state.
+    /// The bytes hold a state that no guest could have reached.
     State(StateError),
-    /// The bytes lack the value of the register with this address.
+    /// The bytes lack the value of a register, which the error gives by its address.
     Missing(u32),
 }
 

@@ -39,14 +39,14 @@ pub enum ConfigurationError {
         /// Bitmap of the fixed counters.
         fixed: u8,
     },
-    /// The counters have this width in bits, which is outside 32–64.
+    /// The counters' width is outside 32–64 bits. The value is the width.
     Width(u8),
     /// AnyThread is set in a version below 3.
     AnyThread {
         /// Version of architectural performance monitoring.
         version: u8,
     },
-    /// The configuration of PerfMonV2 has this number of counters, which is outside 4–8.
+    /// A configuration of PerfMonV2 has fewer than 4 or more than 8 counters. The value is their number.
     AmdCounters(u8),
 }
 

@@ -12,7 +12,7 @@ use crate::events::slot::EVENTS;
 pub enum FedEventsError {
     /// There are too many keys: a set has at most 16. The value is the number of keys.
     TooMany(usize),
-    /// Two of the keys are equal to this key.
+    /// Two of the keys are equal. The value is this key.
     Twice(EventKey),
 }
 

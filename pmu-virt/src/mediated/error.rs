@@ -27,7 +27,7 @@ pub enum MediationError {
     /// The guest's PMU does not have exactly the counters of the host: see
     /// [`HostCounters::guest`](crate::HostCounters::guest).
     NotTheHosts,
-    /// The host did not lend these counters, which the guest has.
+    /// The host did not lend some of the guest's counters. The value is the set of these counters.
     NotLent(CounterSet),
     /// The [`Loaded`](crate::Loaded) value belongs to another guest, or this guest was restored after it was loaded.
     NotTheLoaded,

@@ -50,7 +50,7 @@ impl PmuState {
         Ok(VirtualPmu::new(configuration, FedEvents::NONE)?.state())
     }
 
-    /// Returns the configuration of the PMU whose state this is.
+    /// Returns the configuration of the PMU to which the state belongs.
     pub const fn configuration(&self) -> Configuration {
         self.configuration
     }

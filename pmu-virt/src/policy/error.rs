@@ -17,9 +17,9 @@ pub enum FilterError {
         /// Greatest number of different events that the filter has room for.
         most: usize,
     },
-    /// The event with this number has more than 12 bits.
+    /// An event number has more than 12 bits. The value is the event number.
     WideEvent(u16),
-    /// These bits are outside the fields of a masked entry.
+    /// A bit is set outside the fields of a masked entry. The value is all such bits.
     UnknownBits(u64),
 }
 

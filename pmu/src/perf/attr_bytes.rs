@@ -214,18 +214,18 @@ pub enum AttrError {
         /// Number of bytes that are needed.
         needed: usize,
     },
-    /// The attributes have these flags, which are reserved.
+    /// The attributes have reserved flags. The value is these flags.
     Flags(u64),
     /// A reserved field is not 0.
     Reserved {
         /// Offset of the field in bytes.
         at: usize,
     },
-    /// These bits of `sample_type` are reserved.
+    /// `sample_type` has reserved bits. The value is these bits.
     SampleType(u64),
-    /// These bits of `read_format` are reserved.
+    /// `read_format` has reserved bits. The value is these bits.
     ReadFormat(u64),
-    /// The period has bit 63 set.
+    /// The period has bit 63 set. The value is the period.
     Period(u64),
 }
 

@@ -38,7 +38,7 @@ pub struct BranchSamples {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum BranchSampleError {
-    /// These bits are not defined.
+    /// `branch_sample_type` has undefined bits. The value is these bits.
     UnknownBits(u64),
     /// No kind of branches is selected.
     NoKind,

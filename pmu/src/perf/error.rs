@@ -9,21 +9,22 @@ use crate::perf::facility::Facility;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum PerfError {
-    /// The attributes have this type, which is neither [`PERF_TYPE_HARDWARE`](crate::perf::PERF_TYPE_HARDWARE) nor
-    /// [`PERF_TYPE_RAW`](crate::perf::PERF_TYPE_RAW).
+    /// The attributes' type is neither [`PERF_TYPE_HARDWARE`](crate::perf::PERF_TYPE_HARDWARE) nor
+    /// [`PERF_TYPE_RAW`](crate::perf::PERF_TYPE_RAW). The value is the type.
     Type(u32),
     /// The hardware event with this number is not in [`HARDWARE_EVENTS`](crate::perf::HARDWARE_EVENTS).
     Hardware(u64),
-    /// These bits of a raw configuration belong to no term. Bits 16, 17, 20 and 22 are set by perf itself.
+    /// A raw configuration has bits that belong to no term. The value is these bits. Bits 16, 17, 20 and 22 are set by
+    /// perf itself.
     Bits(u64),
     /// The event with this configuration has no extra register, or its extra register is not the register that was
     /// given.
     NoExtraRegister(u64),
     /// The attributes exclude everything: user and kernel, or host and guest.
     ExcludesAll,
-    /// The attributes ask for this facility in addition to a counter.
+    /// The attributes ask for a facility in addition to a counter. The value is the facility.
     Facility(Facility),
-    /// The field with this number, `config3` or `config4`, is not 0. The field has no meaning for a counter.
+    /// `config3` or `config4` is not 0, although the field has no meaning for a counter. The value is 3 or 4.
     Extension(u8),
     /// A term, modifier or name of the text asks for a facility in addition to a counter.
     Needs {

@@ -296,8 +296,8 @@ impl Event {
         self
     }
 
-    /// Confines the event to these counters. Use this if the processor's manual says that no other counter counts the
-    /// event.
+    /// Confines the event to the given `counters`. Use this if the processor's manual says that no other counter counts
+    /// the event.
     ///
     /// If `counters` is a single fixed counter, the event number and unit mask of the event have no effect, because a
     /// fixed counter always counts its own event.

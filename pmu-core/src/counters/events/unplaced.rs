@@ -39,7 +39,7 @@ impl SavedEvent {
         Ok(Self::resolved(event, unit, select, counters))
     }
 
-    /// Makes a group of these events: they are counted together or not at all. All events of the group have to be
+    /// Makes a group of `events`, which are then counted together or not at all. All events of the group have to be
     /// given to [`switch_in`](crate::CounterSession::switch_in) together. The first event decides whether the group
     /// [rotates](Event::rotating), whether it is [exclusive](Event::exclusive), and whether it is to be started. A
     /// further event stays stopped if it is [disabled](Self::disabled). Events that belong to another group leave that
