@@ -155,8 +155,8 @@ pub struct LastBranchStackSelect {
     __: u64,
 }
 
-/// `DebugExtnCtl`. Bit 6 exists from Zen 4 on (APM vol. 2, "Debug-Extension-Control MSR"). The other bits exist only on
-/// Zen 3 (PPR of family 19h, models 00h to 0Fh).
+/// `DebugExtnCtl`: bit 6 enables the last-branch stack, from Zen 4 on (APM vol. 2, "Debug-Extension-Control MSR"). The
+/// other bits control branch sampling, on Zen 3 only (PPR of family 19h, models 00h to 0Fh).
 ///
 /// ```
 /// use pmu_amd::registers::DebugExtnCtl;

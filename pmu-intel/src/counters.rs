@@ -27,15 +27,15 @@ pub(crate) const MAX_COUNTERS: u8 = 10;
 pub(crate) const INTEL: [u8; 12] = *b"GenuineIntel";
 const ZHAOXIN: [[u8; 12]; 2] = [*b"CentaurHauls", *b"  Shanghai  "];
 
-/// Detects the counters of an Intel or Zhaoxin processor. Zhaoxin's processors have counters like those of version 2 on
-/// Intel's processors.
+/// Detects the counters of an Intel or Zhaoxin processor. Zhaoxin's processors have counters like those of
+/// architectural perfmon version 2 on Intel's processors.
 ///
 /// The counters take any event of the processor's manual. On Zhaoxin's processors, Intel's event numbers select other
 /// events. So on Zhaoxin's processors the counters have no [`GenericEvent`](pmu_core::GenericEvent)s, and the
 /// [`SOURCES`](crate::SOURCES) are for Intel's processors only.
 ///
-/// The driver uses neither auto counter reload nor architectural PEBS of version 6. Firmware or the previous kernel may
-/// have enabled these features; [`clear_stale`](crate::clear_stale) disables them.
+/// The driver uses neither auto counter reload nor architectural PEBS, two features of architectural perfmon version 6.
+/// Firmware or the previous kernel may have enabled these features; [`clear_stale`](crate::clear_stale) disables them.
 ///
 /// ```
 /// # use pmu_core::{CpuidDump, Snapshot};

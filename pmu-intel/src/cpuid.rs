@@ -117,8 +117,9 @@ impl ArchitecturalPerfmon {
 
     /// Returns the fixed counters, one bit per counter.
     ///
-    /// Processors before version 2 have no fixed counters. In versions 2 to 4, EDX 4:0 is the number of fixed counters,
-    /// which begin with counter 0. From version 5 on, the bitmap in ECX adds further fixed counters.
+    /// Before version 2 of architectural performance monitoring, there are no fixed counters. In versions 2 to 4, EDX
+    /// 4:0 is the number of fixed counters, which begin with counter 0. From version 5 on, the bitmap in ECX adds
+    /// further fixed counters.
     pub const fn fixed_counters(&self) -> u32 {
         let contiguous = ((1u64 << self.edx.fixed_counters()) - 1) as u32;
         match self.version() {
@@ -128,7 +129,7 @@ impl ArchitecturalPerfmon {
         }
     }
 
-    /// Returns the width of the fixed counters in bits (EDX 12:5); 0 before version 2.
+    /// Returns the width of the fixed counters in bits (EDX 12:5); 0 if [`version`](Self::version) is below 2.
     pub const fn fixed_width(&self) -> u8 {
         if self.version() < 2 { 0 } else { self.edx.fixed_width() }
     }

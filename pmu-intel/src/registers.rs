@@ -56,7 +56,7 @@ pub const IA32_LBR_0_FROM_IP: u32 = 0x1500;
 /// `IA32_LBR_0_TO_IP`: the target address of the newest architectural record (SDM vol. 4, table 2-2).
 pub const IA32_LBR_0_TO_IP: u32 = 0x1600;
 
-/// `IA32_FIXED_CTR0`: the first fixed counter, from version 2 (SDM vol. 3B, §20.2.2).
+/// `IA32_FIXED_CTR0` (architectural perfmon version 2 and later): the first fixed counter (SDM vol. 3B, §20.2.2).
 pub const IA32_FIXED_CTR0: u32 = 0x309;
 
 /// `IA32_PERF_CAPABILITIES`, which declares full-width writes. The register exists if CPUID leaf 1, ECX bit 15 is set
@@ -71,56 +71,62 @@ pub const FULL_WIDTH_WRITES: u64 = 1 << 13;
 /// Addresses").
 pub const LBR_FORMAT: u64 = 0x3F;
 
-/// `IA32_FIXED_CTR_CTRL`, from version 2: the control of all fixed counters (SDM vol. 3B, §20.2.2).
+/// `IA32_FIXED_CTR_CTRL` (architectural perfmon version 2 and later): the control of all fixed counters (SDM vol. 3B,
+/// §20.2.2).
 pub const IA32_FIXED_CTR_CTRL: u32 = 0x38D;
 
-/// `IA32_PERF_GLOBAL_STATUS`, from version 2: the overflows of all counters (SDM vol. 3B, §20.2.2).
+/// `IA32_PERF_GLOBAL_STATUS` (architectural perfmon version 2 and later): the overflows of all counters (SDM vol. 3B,
+/// §20.2.2).
 pub const IA32_PERF_GLOBAL_STATUS: u32 = 0x38E;
 
-/// `IA32_PERF_GLOBAL_STATUS.CTR_FRZ`, from version 4: the counters are frozen (SDM vol. 3B,
+/// `IA32_PERF_GLOBAL_STATUS.CTR_FRZ` (architectural perfmon version 4 and later): the counters are frozen (SDM vol. 3B,
 /// §20.2.4.1).
 pub const STATUS_CTR_FRZ: u64 = 1 << 59;
 
-/// `IA32_PERF_GLOBAL_STATUS.LBR_FRZ`, from version 4: the branch records are frozen (SDM vol. 3B, §20.2.4.1).
+/// `IA32_PERF_GLOBAL_STATUS.LBR_FRZ` (architectural perfmon version 4 and later): the branch records are frozen (SDM
+/// vol. 3B, §20.2.4.1).
 pub const STATUS_LBR_FRZ: u64 = 1 << 58;
 
-/// `IA32_PERF_GLOBAL_CTRL`, from version 2: the enable bits of all counters (SDM vol. 3B, §20.2.2).
+/// `IA32_PERF_GLOBAL_CTRL` (architectural perfmon version 2 and later): the enable bits of all counters (SDM vol. 3B,
+/// §20.2.2).
 pub const IA32_PERF_GLOBAL_CTRL: u32 = 0x38F;
 
-/// `IA32_PERF_GLOBAL_OVF_CTRL`, from version 2: writing 1 to a bit clears the same bit of `IA32_PERF_GLOBAL_STATUS`.
-/// From version 4 on the register's name is `IA32_PERF_GLOBAL_STATUS_RESET` (SDM vol. 3B, §20.2.2 and §20.2.4).
+/// `IA32_PERF_GLOBAL_OVF_CTRL` (architectural perfmon version 2 and later): writing 1 to a bit clears the same bit of
+/// `IA32_PERF_GLOBAL_STATUS`. From version 4 on the register's name is `IA32_PERF_GLOBAL_STATUS_RESET` (SDM vol. 3B,
+/// §20.2.2 and §20.2.4).
 pub const IA32_PERF_GLOBAL_OVF_CTRL: u32 = 0x390;
 
 /// `IA32_A_PMC0`: the first general counter, at the address where a write takes all bits (SDM vol. 3B, "Full-Width
 /// Writes to Performance Counter Registers").
 pub const IA32_A_PMC0: u32 = 0x4C1;
 
-/// `IA32_PMC_GP0_CTR`, from version 6: the first general counter. The next general counter is at this address plus 4
-/// (SDM vol. 4, table 2-2).
+/// `IA32_PMC_GP0_CTR` (architectural perfmon version 6 and later): the first general counter. The next general counter
+/// is at this address plus 4 (SDM vol. 4, table 2-2).
 pub const IA32_PMC_GP0_CTR: u32 = 0x1900;
 
-/// `IA32_PMC_GP0_CFG_A`, from version 6: the first event select. The next event select is at this address plus 4 (SDM
-/// vol. 4, table 2-2).
+/// `IA32_PMC_GP0_CFG_A` (architectural perfmon version 6 and later): the first event select. The next event select is
+/// at this address plus 4 (SDM vol. 4, table 2-2).
 pub const IA32_PMC_GP0_CFG_A: u32 = 0x1901;
 
-/// `IA32_PMC_GP0_CFG_B`, from version 6: the counters whose overflows reload the first general counter. The register of
-/// the next counter is at this address plus 4 (SDM vol. 4, table 2-2).
+/// `IA32_PMC_GP0_CFG_B` (architectural perfmon version 6 and later): the counters whose overflows reload the first
+/// general counter. The register of the next counter is at this address plus 4 (SDM vol. 4, table 2-2).
 pub const IA32_PMC_GP0_CFG_B: u32 = 0x1902;
 
-/// `IA32_PMC_GP0_CFG_C`, from version 6: the first general counter's reload value, and the contents of its
-/// architectural PEBS records. The register of the next counter is at this address plus 4 (SDM vol. 4, table 2-2).
+/// `IA32_PMC_GP0_CFG_C` (architectural perfmon version 6 and later): the first general counter's reload value, and the
+/// contents of its architectural PEBS records. The register of the next counter is at this address plus 4 (SDM vol. 4,
+/// table 2-2).
 pub const IA32_PMC_GP0_CFG_C: u32 = 0x1903;
 
-/// `IA32_PMC_FX0_CTR`, from version 6: the first fixed counter. The next fixed counter is at this address plus 4 (SDM
-/// vol. 4, table 2-2).
+/// `IA32_PMC_FX0_CTR` (architectural perfmon version 6 and later): the first fixed counter. The next fixed counter is
+/// at this address plus 4 (SDM vol. 4, table 2-2).
 pub const IA32_PMC_FX0_CTR: u32 = 0x1980;
 
-/// `IA32_PMC_FX0_CFG_B`, from version 6: for the first fixed counter, the same as [`IA32_PMC_GP0_CFG_B`] for the first
-/// general counter (SDM vol. 4, table 2-2).
+/// `IA32_PMC_FX0_CFG_B` (architectural perfmon version 6 and later): for the first fixed counter, the same as
+/// [`IA32_PMC_GP0_CFG_B`] for the first general counter (SDM vol. 4, table 2-2).
 pub const IA32_PMC_FX0_CFG_B: u32 = 0x1982;
 
-/// `IA32_PMC_FX0_CFG_C`, from version 6: for the first fixed counter, the same as [`IA32_PMC_GP0_CFG_C`] for the first
-/// general counter (SDM vol. 4, table 2-2).
+/// `IA32_PMC_FX0_CFG_C` (architectural perfmon version 6 and later): for the first fixed counter, the same as
+/// [`IA32_PMC_GP0_CFG_C`] for the first general counter (SDM vol. 4, table 2-2).
 pub const IA32_PMC_FX0_CFG_C: u32 = 0x1983;
 
 /// `IA32_PEBS_ENABLE`: the counters whose overflows write PEBS records (SDM vol. 3B, §20.6.2.4).
@@ -154,7 +160,8 @@ pub struct PerfEvtSel {
     pub pin_control: bool,
     /// Interrupts through the local APIC when the counter overflows.
     pub interrupt: bool,
-    /// Counts for all threads of the core. The bit exists from version 3 on, and is deprecated from version 5 on.
+    /// Counts for all threads of the core. The bit exists from architectural perfmon version 3 on, and is deprecated
+    /// from version 5 on.
     pub any_thread: bool,
     /// Enables the counter.
     pub enable: bool,

@@ -16,9 +16,9 @@ const CFG_C: u32 = IA32_PMC_GP0_CFG_C - IA32_PMC_GP0_CTR;
 const _: () = assert!(IA32_PMC_FX0_CFG_B - IA32_PMC_FX0_CTR == CFG_B);
 const _: () = assert!(IA32_PMC_FX0_CFG_C - IA32_PMC_FX0_CTR == CFG_C);
 
-/// Returns the registers of version 6 that the driver does not use, with the counters that have such registers. The
-/// first element has the registers of auto counter reload, the second element those of architectural PEBS. Leaf 0x23
-/// declares these registers.
+/// Returns the registers of architectural perfmon version 6 that the driver does not use, with the counters that have
+/// such registers. The first element has the registers of auto counter reload, the second element those of
+/// architectural PEBS. Leaf 0x23 declares these registers.
 ///
 /// A counter that can be reloaded has CFG_B (sub-leaf 2). A counter that PEBS can record has CFG_C (sub-leaf 5, if
 /// sub-leaf 4 exists too). A processor without leaf 0x23 has neither register.
@@ -62,7 +62,8 @@ pub fn unused_registers(processor: &Snapshot) -> [UnusedRegisters; 2] {
 /// without the driver's knowledge.
 ///
 /// `processor` describes the processor that executes the call. Each [register that exists](unused_registers) is written
-/// once. On a processor before version 6, nothing is written. `IA32_PEBS_BASE` and `IA32_PEBS_INDEX` are not written.
+/// once. Before version 6 of architectural perfmon, nothing is written. `IA32_PEBS_BASE` and `IA32_PEBS_INDEX` are not
+/// written.
 ///
 /// Call this function before the counters are taken. Call it again before another kernel is started, in addition to
 /// [`stop_all`](pmu_core::stop_all).

@@ -5,8 +5,8 @@ use pmu_core::{BranchUnit, NoBranches, Snapshot};
 use crate::branches::{sampling, stack};
 use crate::counters::AMD;
 
-/// Detects the branch records of an AMD processor: the last-branch stack, version 2 (from Zen 4 on), or Zen 3's branch
-/// sampling.
+/// Detects the branch records of an AMD processor: version 2 of the last-branch stack (from Zen 4 on), or branch
+/// sampling (Zen 3).
 ///
 /// The call reads only the CPUID leaves in `processor`. The single branch record of earlier processors is not
 /// supported.

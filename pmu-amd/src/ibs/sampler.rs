@@ -165,7 +165,7 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
     /// - [`Sampling`](IbsError::Sampling): nothing was changed.
     /// - [`Access`](IbsError::Access): an access failed, and the unit does not sample.
     /// - [`Faulted`](IbsError::Faulted): the unit sampled, and could not be stopped, as for [`stop`](Self::stop).
-    /// - [`ShutDown`](IbsError::ShutDown), [`Lent`](IbsError::Lent).
+    /// - [`ShutDown`](IbsError::ShutDown), [`Lent`](IbsError::Lent): nothing was changed.
     pub fn start(&mut self, sampling: &IbsSampling) -> Result<(), IbsError> {
         self.check()?;
         let values = self.unit.control_values(sampling)?;
@@ -192,8 +192,9 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
     /// reports its sample.
     ///
     /// # Errors
-    /// [`Faulted`](IbsError::Faulted): the unit is presumed to run until its next interrupt, which stops the unit. The
-    /// call can be repeated. [`ShutDown`](IbsError::ShutDown), [`Lent`](IbsError::Lent).
+    /// - [`Faulted`](IbsError::Faulted): the unit is presumed to run until its next interrupt, which stops the unit.
+    ///   The call can be repeated.
+    /// - [`ShutDown`](IbsError::ShutDown), [`Lent`](IbsError::Lent): nothing was changed.
     pub fn stop(&mut self) -> Result<(), IbsError> {
         self.check()?;
         self.halt().map_err(IbsError::Faulted)
@@ -219,8 +220,8 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
     /// interrupt. Later calls return [`ShutDown`](IbsError::ShutDown).
     ///
     /// # Errors
-    /// [`Faulted`](IbsError::Faulted): the sampler keeps the memory. The call can be repeated.
-    /// [`ShutDown`](IbsError::ShutDown), [`Lent`](IbsError::Lent).
+    /// - [`Faulted`](IbsError::Faulted): the sampler keeps the memory. The call can be repeated.
+    /// - [`ShutDown`](IbsError::ShutDown), [`Lent`](IbsError::Lent): nothing was changed.
     pub fn shut_down(&mut self) -> Result<(), IbsError> {
         self.stop()?;
         self.is_open = false;

@@ -60,7 +60,7 @@ pub struct IbsUnit {
 }
 
 impl IbsUnit {
-    /// Returns the unit of a processor that samples fetches, or ops; `None` if the processor has no such unit.
+    /// Returns a processor's unit of the given kind; `None` if the processor has no such unit.
     ///
     /// ```
     /// use pmu_amd::ibs::{IbsKind, IbsUnit};

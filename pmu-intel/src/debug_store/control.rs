@@ -44,7 +44,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
 
     /// Creates the control of a processor that has no area yet, by the rules of a given Windows version.
     ///
-    /// Before version 6.2 there is no control area. On 32-bit Windows, creation also requires DTES64, because the area
+    /// Before Windows 6.2 there is no control area. On 32-bit Windows, creation also requires DTES64, because the area
     /// has 64-bit words.
     pub const fn as_of(rules: Rules, memory: Option<&'m ControlAreaMemory<RESETS>>) -> Self {
         Self { memory, created: AtomicBool::new(false), rules }
@@ -149,10 +149,9 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
     /// ```
     ///
     /// # Errors
-    /// [`NotInVersion`](ControlAreaError::NotInVersion),
+    /// Checked in this order: [`NotInVersion`](ControlAreaError::NotInVersion),
     /// [`InsufficientResources`](ControlAreaError::InsufficientResources),
-    /// [`NotSupported`](ControlAreaError::NotSupported),
-    /// [`AlreadyExists`](ControlAreaError::AlreadyExists).
+    /// [`NotSupported`](ControlAreaError::NotSupported), [`AlreadyExists`](ControlAreaError::AlreadyExists).
     pub fn create(
         &self,
         support: &DebugStoreSupport,

@@ -109,9 +109,9 @@ impl Bucket {
     /// Returns the smallest bucket size with which a range fits a buffer, as the kernel chooses it in the segment mode
     /// of 32-bit Windows.
     ///
-    /// Before version 1703, the formula rounds down in an intermediate step. The result may then be a bucket size with
-    /// which the range has more buckets than the buffer has counters, or `None` although a large enough bucket size
-    /// exists. For a bucket size that is too small, [`fits`](Self::fits) may nevertheless return `true`.
+    /// Before Windows version 1703, the formula rounds down in an intermediate step. The result may then be a bucket
+    /// size with which the range has more buckets than the buffer has counters, or `None` although a large enough
+    /// bucket size exists. For a bucket size that is too small, [`fits`](Self::fits) may nevertheless return `true`.
     pub const fn for_buffer(rules: Rules, size: u64, buffer_bytes: u32) -> Option<Self> {
         let counters = buffer_bytes as u64 / COUNTER_BYTES;
         if counters == 0 {

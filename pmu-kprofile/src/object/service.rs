@@ -66,7 +66,7 @@ pub enum RequestedAffinity<'a> {
     Mask {
         /// Argument `Affinity` of the service, zero-extended to 64 bits.
         mask: u64,
-        /// Processor group in which the caller runs; 0 before version 6.1.
+        /// Processor group in which the caller runs; 0 before Windows 6.1.
         group: u16,
     },
     /// `NtCreateProfileEx`: an array with a set of processors for each group. An empty array selects all active
@@ -101,7 +101,7 @@ pub struct ValidRequest {
     pub bucket: Bucket,
     /// CS value of the virtual-8086 code to profile, in segment mode; otherwise 0.
     pub segment: u16,
-    /// Profile source; `ProfileTime` before version 3.51.
+    /// Profile source; `ProfileTime` before Windows 3.51.
     pub source: KProfileSource,
     /// Profiled processors.
     pub affinity: Affinity,

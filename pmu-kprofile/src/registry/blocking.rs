@@ -132,7 +132,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Stops every started profile of a process, for instance when the process is about to end.
     ///
     /// # Context
-    /// Task. Waits as long as [`stop`](Self::stop) waits.
+    /// Task. Waits as [`stop`](Self::stop) does.
     ///
     /// # Errors
     /// - [`Hardware`](ProfileError::Hardware): stopping a source failed. The error is the first failure; every profile
@@ -222,7 +222,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// ```
     ///
     /// # Context
-    /// Task. Waits as long as [`stop`](Self::stop) waits.
+    /// Task. Waits as [`stop`](Self::stop) does.
     ///
     /// # Errors
     /// See [`ProfileError`].

@@ -309,7 +309,7 @@ impl<'p, O: Handle, const N: usize, const P: usize> Started<'p, O, N, P> {
     /// Stops the object and returns the handle.
     ///
     /// # Context
-    /// Task. Waits as long as [`Profiles::stop`] waits.
+    /// Task. Waits as [`Profiles::stop`] does.
     ///
     /// # Errors
     /// [`WrongContext`](ProfileError::WrongContext), together with `self`: the object is still started. In all other

@@ -37,10 +37,10 @@ pub trait CounterSets {
     fn active_processors(&self) -> Affinity;
 
     /// Returns the number of counters that a processor has, as Windows' `HalQueryProfileNumberOfCounters` does. From
-    /// version 1903 on, at most this many sources can be selected for a logger.
+    /// Windows version 1903 on, at most this many sources can be selected for a logger.
     fn counters(&self) -> usize;
 
-    /// Allocates counters for the sources on a processor, and starts them.
+    /// Allocates counters for the sources on a processor, and starts the counters.
     ///
     /// # Errors
     /// The status that the service is to return, for instance `STATUS_NOT_SUPPORTED`. After an error, nothing is

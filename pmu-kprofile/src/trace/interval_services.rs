@@ -170,7 +170,7 @@ impl IntervalServices {
     ///
     /// `sources` are the sources whose samples will be traced. A reader of the trace weighs the samples by the recorded
     /// intervals. For each supported source, the function calls `record` with a [`SourceInterval`] of hook id 0x0F49,
-    /// whose old and new intervals are equal. Before version 6.0 the function does nothing.
+    /// whose old and new intervals are equal. Before Windows 6.0 the function does nothing.
     ///
     /// # Context
     /// Task. Call this function before `TraceControl::set_group_mask` turns the tracing of samples on.
