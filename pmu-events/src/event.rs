@@ -174,8 +174,8 @@ impl PmuEvent {
     /// `config1` is the value that the event needs in the [extra MSR](Self::extra), or 0. `config` is the event's
     /// [`select`](Self::select), with two exceptions: if only fixed counter 0 counts the event, `config` has event
     /// number 0xC0 and unit mask 0; if only fixed counter 1 counts the event, `config` has event number 0x3C and unit
-    /// mask 0. For such an event, perf takes the encoding that the same event has on a general counter. Source: the
-    /// constraints in Linux' `arch/x86/events/intel/core.c`.
+    /// mask 0. perf counts the two events under these numbers, which are the encodings of the same events on a general
+    /// counter. Source: the constraints in Linux' `arch/x86/events/intel/core.c`.
     pub fn perf_config(&self) -> (u64, u64) {
         let qualifiers = self.record.select & !0xFFFF;
         let config = match (self.is_fixed_only(), self.record.select & 0xFFFF) {

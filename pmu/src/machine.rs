@@ -46,8 +46,8 @@ pub enum Machine {
     Intel(Emon),
     /// AMD's core counters, with Windows' sources.
     Amd(Amd64),
-    /// AMD's core counters on a Zen processor, with sources that count what their names say.
-    /// [`detect_zen`](Machine::detect_zen) returns this variant; the other methods do not.
+    /// AMD's core counters on a Zen processor, with sources that count what their names say. Only
+    /// [`detect_zen`](Machine::detect_zen) returns this variant.
     Zen(Zen),
     /// Counters that can count any event, and `ProfileTime` as the only source. The [`NoInterface`] is the reason why
     /// Windows' other sources are missing. Examples are the counters of Hygon's processors, which are like AMD's

@@ -37,8 +37,8 @@ impl MsrUpdate {
     /// # Safety
     /// - The change does not break memory safety, whatever the register holds, at any time and any number of times.
     /// - The change is a read and a write. If an interrupt between the read and the write changes other bits of the
-    ///   register, the write restores the old values of those other bits. This restoring does not break memory safety,
-    ///   either.
+    ///   register, the write restores the old values of those other bits. Restoring these old values does not break
+    ///   memory safety, either.
     #[inline]
     pub const unsafe fn new(register: u32, clear: u64, set: u64) -> Self {
         Self { register, clear, set }

@@ -24,9 +24,9 @@ pub(crate) const MAX_RECORDS: usize = 32;
 pub enum BranchConfiguration {
     /// Intel's architectural last-branch records. SDM vol. 3B, "Last Branch Records".
     Architectural(ArchitecturalBranches),
-    /// Intel's last-branch records before leaf 0x1C, with the format of `IA32_PERF_CAPABILITIES[5:0]`: 16 records in
-    /// formats 3 (Nehalem to Ivy Bridge) and 4 (Haswell, Broadwell); 32 records in formats 5 (Skylake), 6 (Goldmont)
-    /// and 7 (Goldmont Plus). SDM vol. 3B, "LBR Format".
+    /// Last-branch records of an Intel processor without CPUID leaf 0x1C, in the format that
+    /// `IA32_PERF_CAPABILITIES[5:0]` gives: 16 records in formats 3 (Nehalem to Ivy Bridge) and 4 (Haswell, Broadwell);
+    /// 32 records in formats 5 (Skylake), 6 (Goldmont) and 7 (Goldmont Plus). SDM vol. 3B, "LBR Format".
     Legacy {
         /// Format of the records, 3–7.
         format: u8,

@@ -107,9 +107,9 @@ impl Configuration {
     /// Leaves 0, 7 and 0x80000000 return the highest leaf or sub-leaf in EAX. If the PMU needs a higher leaf or
     /// sub-leaf, EAX is raised to that number.
     ///
-    /// TSX is hidden unless [`transactional`](IntelConfiguration::transactional) is set, and SVM unless
-    /// [`guest_host`](crate::AmdConfiguration::guest_host) is set, because the guest's event selects then lack the
-    /// feature's bits.
+    /// If [`transactional`](IntelConfiguration::transactional) is clear, TSX is hidden. If
+    /// [`guest_host`](crate::AmdConfiguration::guest_host) is clear, SVM is hidden. The guest's event selects lack the
+    /// bits of a hidden feature.
     ///
     /// ```
     /// use pmu_virt::{Configuration, Vendor};

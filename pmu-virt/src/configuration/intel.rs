@@ -40,9 +40,9 @@ pub struct IntelConfiguration {
     /// The first eight architectural events: bit *n* is set if CPUID declares event *n* (leaf 0x0A, EBX). A guest may
     /// program any event, declared or not.
     pub events: u8,
-    /// Event selects have the AnyThread bit (version 3 on); CPUID leaf 0x0A, EDX bit 15, which declares AnyThread
-    /// deprecated, is clear. The bit is part of the [event's key](crate::EventKey). On a real counter, AnyThread also
-    /// counts the core's other thread, which may run another guest.
+    /// Event selects have the AnyThread bit (version 3 on). CPUID does not declare AnyThread deprecated: leaf 0x0A, EDX
+    /// bit 15 is clear. The AnyThread bit is part of the [event's key](crate::EventKey). On a real counter, AnyThread
+    /// also counts the core's other thread, which may run another guest.
     pub any_thread: bool,
     /// Leaf 0x23 gives the bitmaps of counters; leaf 7.1, EAX bit 8, announces leaf 0x23. Version 5 may have leaf 0x23,
     /// and version 6 must.

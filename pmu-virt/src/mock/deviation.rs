@@ -49,13 +49,13 @@ deviations! {
     MasksOnDelivery
     /// Writes of `IA32_DEBUGCTL` are ignored, as by some hypervisors.
     IgnoresDebugControl
-    /// If several counters overflow, a second interrupt is latched while the first is serviced, and finds no overflow:
-    /// as on AMD's and Intel's processors.
+    /// If several counters overflow, a second interrupt is latched while the first is serviced, as on AMD's and Intel's
+    /// processors. The service of the second interrupt finds no overflow.
     LatchesSecondInterrupt
     /// An interrupt nests in the handler or the callback of another interrupt, at any access. Any IRET unblocks NMIs,
     /// including the IRET from a page fault or from a fixed-up #GP.
     NestsInterrupts
-    /// In version 4 and above, a write of bit 59 to the register that acknowledges overflows faults, as on some
+    /// In version 4 and above, a write that sets bit 59 of the acknowledgement register raises #GP, as on some
     /// hypervisors. The bit of `IA32_DEBUGCTL` that asks for freezing can be set, but the counters never freeze.
     NarrowAcknowledge
     /// Firmware or the previous kernel did not stop the counters, and their interrupts are enabled.
@@ -89,7 +89,7 @@ deviations! {
     /// status bit stays 0. So the branches of the interrupt handler are recorded, too.
     NeverFreezesBranches
     /// A deep sleep loses the branch records. Leaf 0x1C, EAX bit 30 declares this for architectural records, and Linux
-    /// expects it of all legacy records. A test calls [`MockMsr::sleep`](super::MockMsr::sleep).
+    /// assumes the same of all legacy records. A test calls [`MockMsr::sleep`](super::MockMsr::sleep).
     BranchesLostInDeepSleep
     /// One branch in four is recorded with an error: AMD's erratum 1452 of family 19h sets a reserved bit in the
     /// record; Haswell records an abort twice.

@@ -6,8 +6,8 @@ use crate::mock::processor::MockMsr;
 use crate::model::advanced::Advanced;
 
 impl<'h, const T: usize> MockMsr<'h, T> {
-    /// Sets the events that happen at the driver's next [`reported`](Self::reported) overflow, on a platform with the
-    /// deviation [`OverflowsWhileServiced`](Deviation::OverflowsWhileServiced).
+    /// Sets the events that happen at the next call of [`reported`](Self::reported), on a platform with the deviation
+    /// [`OverflowsWhileServiced`](Deviation::OverflowsWhileServiced).
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};

@@ -3,8 +3,8 @@
 use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::policy::event_policy::EventPolicy;
 
-/// Access to the virtual processor's LVT entry for performance counters (LVTPC, offset 0x340 of the local APIC), which
-/// the embedder implements.
+/// Access to the virtual processor's LVT entry for performance counters (LVTPC, offset 0x340 of the local APIC). The
+/// embedder implements this trait.
 ///
 /// SDM vol. 3A, "Local Vector Table"; APM vol. 2, "Local Vector Table Registers".
 ///
@@ -76,7 +76,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     }
 
     /// Sets whether an overflow's interrupt waits to be delivered. No register holds this state, so an embedder that
-    /// [restores registers one by one](Self::host_write) saves it beside the registers.
+    /// [restores registers one by one](Self::host_write) also saves this state.
     pub fn set_pmi_pending(&mut self, pending: bool) {
         self.model.pmi_pending = pending && self.model.layout.counters() != 0;
     }

@@ -31,8 +31,8 @@ pub struct RegisterInfo {
     pub exists: bool,
     /// WRMSR can change the register.
     pub is_writable: bool,
-    /// Bits that a guest may write. If a WRMSR sets other bits, it faults, or the other bits are dropped, depending on
-    /// the register.
+    /// Bits that a guest may write. A WRMSR that sets other bits faults, or drops the other bits, depending on the
+    /// register.
     pub legal: u64,
     /// Bits that belong to the PMU. If the embedder shares the register, the other bits belong to the embedder.
     pub owned: u64,

@@ -32,8 +32,8 @@ impl AttrFlags {
     pub const PINNED: Self = Self(1 << 2);
     /// `exclusive`: while the event's group is on the counters, no other group is.
     pub const EXCLUSIVE: Self = Self(1 << 3);
-    /// `exclude_hv`: does not count in a hypervisor, at a level above that of the kernel. As in Linux, the flag has no
-    /// effect, because x86 has no such level.
+    /// `exclude_hv`: excludes a hypervisor, which runs at a privilege level above that of the kernel. As in Linux, the
+    /// flag has no effect, because x86 has no such level.
     pub const EXCLUDE_HV: Self = Self(1 << 6);
     /// `exclude_idle`: asks that the event not count while the processor is idle. The flag has no effect on counters.
     /// In Linux, too, the flag has an effect on software events only.

@@ -17,8 +17,7 @@ pub enum PerfError {
     /// A raw configuration has bits that belong to no term. The value is these bits. Bits 16, 17, 20 and 22 are set by
     /// perf itself.
     Bits(u64),
-    /// The event with this configuration has no extra register, or its extra register is not the register that was
-    /// given.
+    /// The event has no extra register, or another one than the given register. The value is the event's configuration.
     NoExtraRegister(u64),
     /// The attributes exclude everything: user and kernel, or host and guest.
     ExcludesAll,

@@ -4,9 +4,9 @@ use pmu_core::EventTable;
 
 /// State of an event whose period is adjusted so that the event interrupts a given number of times per second.
 ///
-/// As in Linux, the period at which the event would interrupt that often is estimated at each interrupt and each timer
-/// tick. The event's period then changes by an eighth of its difference from the estimate. All times are in nanoseconds
-/// of the same clock.
+/// As in Linux, the period that gives this number of interrupts is estimated at each interrupt and each timer tick. The
+/// event's period then changes by an eighth of its difference from the estimate. All times are in nanoseconds of the
+/// same clock.
 ///
 /// ```
 /// use pmu::perf::Frequency;

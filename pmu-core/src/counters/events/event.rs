@@ -130,17 +130,18 @@ impl Event {
     /// Restricts counting to the time in which a guest runs. The event counts nothing until
     /// [`set_virtualization`](crate::CounterSession::set_virtualization) declares that virtualization is on.
     ///
-    /// On AMD, a bit of the event's select does this. On Intel, the hypervisor must have VM entry and VM exit load the
-    /// values that [`guest_control`](crate::guest_control) returns; without these values the event counts nothing.
-    /// Intel's version 1 cannot count such an event.
+    /// On AMD, a bit of the event's select restricts the counting. On Intel, the hypervisor must load the values of
+    /// [`guest_control`](crate::guest_control) at each VM entry and VM exit. Without these values, the event counts
+    /// nothing. On Intel's version 1, opening the event fails.
     pub const fn in_guests(mut self) -> Self {
         self.guest = GuestMode::GuestOnly;
         self
     }
 
-    /// Restricts counting to the time in which no guest runs. On AMD, a bit of the event's select does this. On Intel,
-    /// the hypervisor must have VM entry and VM exit load the values that [`guest_control`](crate::guest_control)
-    /// returns; without these values the event is also counted in guests. Intel's version 1 cannot count such an event.
+    /// Restricts counting to the time in which no guest runs. On AMD, a bit of the event's select restricts the
+    /// counting. On Intel, the hypervisor must load the values of [`guest_control`](crate::guest_control) at each VM
+    /// entry and VM exit. Without these values, the event is counted in guests, too. On Intel's version 1, opening the
+    /// event fails.
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};

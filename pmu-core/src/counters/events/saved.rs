@@ -127,9 +127,9 @@ impl SavedEvent {
         self.started
     }
 
-    /// Returns the event, changed so that [`switch_in`](crate::CounterSession::switch_in) starts it or leaves it
-    /// stopped. If the event is to be started, and has [stopped reporting](crate::EventTable::stop_reporting), it
-    /// reports again. An event that is [disabled](Self::disabled) in its group stays stopped.
+    /// Sets whether [`switch_in`](crate::CounterSession::switch_in) starts the event, and returns the event. If
+    /// `started` is set, an event that has [stopped reporting](crate::EventTable::stop_reporting) reports again. An
+    /// event that is [disabled](Self::disabled) in its group stays stopped.
     pub const fn to_be_started(mut self, started: bool) -> Self {
         if started {
             self.period = self.period.reporting();

@@ -93,7 +93,7 @@ impl CounterUnit {
     /// on are ignored.
     ///
     /// `width` is the width of each counter in bits (32–64). `event_bits` is the mask of the select bits that an event
-    /// may set. A write of any other bit faults, or has an effect that is not the event's.
+    /// may set. Writing any other bit faults, or changes something other than the event.
     ///
     /// # Safety
     /// - For each of these counters, `bank` gives the addresses of an event select and of a counter's value. No value
