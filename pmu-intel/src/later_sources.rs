@@ -37,7 +37,7 @@ const fn fixed(value: u32, name: &'static str, event: u64, counter: u8) -> Added
     AddedSource::new(ProfileSource::new(value, name, select), CounterSet::fixed(1 << counter))
 }
 
-/// Adds those of the sources 0x20 to 0x24 that both the given Windows version and the machine have.
+/// Adds the profile sources 0x20 to 0x24, except the sources that the given Windows version or the machine lacks.
 ///
 /// `boot` describes the machine's boot processor. The sources are:
 /// - 0x20, `LbrInserts`, if this crate knows the event for the processor's model. On a hybrid machine the source is not
@@ -45,8 +45,8 @@ const fn fixed(value: u32, name: &'static str, event: u64, counter: u8) -> Added
 /// - 0x21 to 0x23, `InstructionsRetiredFixed`, `UnhaltedCoreCyclesFixed` and `UnhaltedReferenceCyclesFixed`, each on a
 ///   fixed counter.
 /// - 0x24, `TimerFixed`: the time in which the core is not halted, measured by fixed counter 2, in units of 100 ns.
-///   `hertz` is the frequency of fixed counter 2, which is that of the TSC: either [`tsc_hertz`](pmu_core::tsc_hertz),
-///   or a frequency that the kernel measured.
+///   `hertz` is the frequency of fixed counter 2, equal to that of the TSC: the result of
+///   [`tsc_hertz`](pmu_core::tsc_hertz), or a frequency that the kernel measured.
 ///
 /// Sources 0x23 and 0x24 share a counter: only one of the two can run at a time.
 ///

@@ -121,12 +121,13 @@ pub const IA32_PMC_GP0_CFG_C: u32 = 0x1903;
 /// at this address plus 4 (SDM vol. 4, table 2-2).
 pub const IA32_PMC_FX0_CTR: u32 = 0x1980;
 
-/// `IA32_PMC_FX0_CFG_B` (architectural perfmon version 6 and later): for the first fixed counter, the same as
-/// [`IA32_PMC_GP0_CFG_B`] for the first general counter (SDM vol. 4, table 2-2).
+/// `IA32_PMC_FX0_CFG_B` (architectural perfmon version 6 and later): the counters whose overflows reload the first
+/// fixed counter. The register of the next counter is at this address plus 4 (SDM vol. 4, table 2-2).
 pub const IA32_PMC_FX0_CFG_B: u32 = 0x1982;
 
-/// `IA32_PMC_FX0_CFG_C` (architectural perfmon version 6 and later): for the first fixed counter, the same as
-/// [`IA32_PMC_GP0_CFG_C`] for the first general counter (SDM vol. 4, table 2-2).
+/// `IA32_PMC_FX0_CFG_C` (architectural perfmon version 6 and later): the first fixed counter's reload value, and the
+/// contents of its architectural PEBS records. The register of the next counter is at this address plus 4 (SDM vol. 4,
+/// table 2-2).
 pub const IA32_PMC_FX0_CFG_C: u32 = 0x1983;
 
 /// `IA32_PEBS_ENABLE`: the counters whose overflows write PEBS records (SDM vol. 3B, §20.6.2.4).

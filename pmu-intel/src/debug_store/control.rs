@@ -188,7 +188,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
     /// ```
     ///
     /// # Errors
-    /// [`NotAllocated`](ControlAreaError::NotAllocated).
+    /// [`NotAllocated`](ControlAreaError::NotAllocated): there is no area.
     pub fn destroy(&self) -> Result<(), ControlAreaError> {
         if self.created.swap(false, Ordering::AcqRel) {
             Ok(())

@@ -37,7 +37,7 @@ pub struct Offsets {
     pub buffer: u16,
     /// Offset of `Segment`: 32 bits.
     pub segment: u16,
-    /// Offset of `Affinity`: a `KAFFINITY_EX` from Windows 6.1 on, and a mask as wide as a pointer before.
+    /// Offset of `Affinity`: a `KAFFINITY_EX` from Windows 6.1 on; before that, a mask as wide as a pointer.
     pub affinity: Option<u16>,
     /// Number of processor groups that the `KAFFINITY_EX` has room for; 0 if the affinity is a mask.
     pub groups: u8,

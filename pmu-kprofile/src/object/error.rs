@@ -29,8 +29,7 @@ pub enum CreateError {
     UnsupportedSource(KProfileSource),
     /// The source's number is `ProfileMaximum`, which is the number of sources and not itself a source.
     NotASource,
-    /// The affinity is not valid: the affinity is empty, it names an inactive processor, or a reserved member of it is
-    /// not zero.
+    /// The affinity is empty, names an inactive processor, or has a reserved member that is not zero.
     Affinity,
     /// A profile of virtual-8086 code was requested for all execution: in segment mode, a process must be given.
     SegmentWithoutProcess,

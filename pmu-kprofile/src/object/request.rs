@@ -14,7 +14,7 @@ use crate::object::error::CreateError;
 use crate::object::profile_object::ProfileObject;
 use crate::object::service::{CreateRequest, RequestedAffinity, ValidRequest};
 
-/// The parameters of a basic profile object, which are the arguments of `NtCreateProfileEx`.
+/// The parameters of a basic profile object: the arguments of `NtCreateProfileEx`.
 ///
 /// ```
 /// use core::sync::atomic::AtomicU32;

@@ -16,7 +16,7 @@ pub const RECORD_VERSION: u16 = 2;
 /// Flag in a record's header that is set if a PEBS index follows the header.
 pub const PEBS_INDEX_FLAG: u16 = 0x8000;
 
-/// Bits of a record's header with the number of PMC values that follow the header.
+/// Bits of a record's header that hold the number of PMC values after the header.
 pub const PMC_COUNT_MASK: u16 = 0x0700;
 
 /// Returns the high half of a marker.

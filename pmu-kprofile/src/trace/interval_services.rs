@@ -11,8 +11,9 @@ use crate::trace::event::source_interval::{IntervalHook, SourceInterval};
 /// The services that query and set the intervals of profile sources: `NtQueryIntervalProfile` and
 /// `NtSetIntervalProfile`.
 ///
-/// An interval is the same for the whole machine, and the profile interface stores it. This type itself stores the
-/// interval of `ProfileAlignmentFixup`, which has no effect, and whether changes of intervals are traced.
+/// An interval is the same for the whole machine, and the profile interface stores it. This type itself stores whether
+/// changes of intervals are traced, and the interval of `ProfileAlignmentFixup`. The interval of
+/// `ProfileAlignmentFixup` has no effect.
 ///
 /// ```
 /// use pmu_core::{DefaultInterface, KProfileSource, NtStatus};
@@ -68,7 +69,7 @@ impl IntervalServices {
         }
     }
 
-    /// Limits the intervals of `ProfileTime` that the services set to the longest interval that `errata` permits.
+    /// Makes the services limit the interval of `ProfileTime` to the longest interval that `errata` permits.
     ///
     /// # Examples
     /// ```
@@ -122,8 +123,8 @@ impl IntervalServices {
     /// is not supported, or if the source is `ProfileAlignmentFixup`, whose interval is only stored.
     ///
     /// If [`begin_trace`](Self::begin_trace) turned tracing on and the result is not `Ok(None)`, the function calls
-    /// `record` with a [`SourceInterval`] of hook id 0x0F48, which the caller writes to the trace. If the previous
-    /// interval was set while tracing was off, the member `old` of the `SourceInterval` is 0.
+    /// `record` with a [`SourceInterval`] of hook id 0x0F48. The caller writes this record to the trace. If the
+    /// previous interval was set while tracing was off, the member `old` of the `SourceInterval` is 0.
     ///
     /// A running counter is loaded with the new interval at its next overflow. A running timer takes the new interval
     /// at [`Session::apply_interval`](pmu_core::Session::apply_interval).
@@ -169,8 +170,8 @@ impl IntervalServices {
     /// Begins to trace changes of intervals, and records the present interval of each of `sources`.
     ///
     /// `sources` are the sources whose samples will be traced. A reader of the trace weighs the samples by the recorded
-    /// intervals. For each supported source, the function calls `record` with a [`SourceInterval`] of hook id 0x0F49,
-    /// whose old and new intervals are equal. Before Windows 6.0 the function does nothing.
+    /// intervals. For each supported source, the function calls `record` with a [`SourceInterval`] of hook id 0x0F49.
+    /// The old and the new interval in this record are equal. Before Windows 6.0 the function does nothing.
     ///
     /// # Context
     /// Task. Call this function before `TraceControl::set_group_mask` turns the tracing of samples on.

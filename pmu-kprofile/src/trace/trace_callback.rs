@@ -28,8 +28,8 @@ pub struct TraceCallback<const N: usize> {
 }
 
 impl<const N: usize> TraceCallback<N> {
-    /// Creates a callback that writes records of the kind `hook` into `rings`, which has one ring per processor, by
-    /// processor index.
+    /// Creates a callback that writes records of the kind `hook` into `rings` (one ring per processor, by processor
+    /// index).
     pub const fn new(hook: Hook, width: PointerWidth, rings: &'static [TraceRing<N>]) -> Self {
         Self { hook, width, rings, stacks: &[], ringless: AtomicU64::new(0) }
     }

@@ -68,8 +68,7 @@ pub enum Detail {
     SampledProfile {
         /// Number of interrupts that the record stands for.
         count: u16,
-        /// Flags of the sample, which are [`EXECUTING_DPC`], [`EXECUTING_ISR`], and the thread's priority in
-        /// [`PRIORITY`].
+        /// Flags of the sample: [`EXECUTING_DPC`], [`EXECUTING_ISR`], and the thread's priority in [`PRIORITY`].
         flags: u8,
         /// Rank. This crate neither interprets nor changes the member.
         rank: u8,
