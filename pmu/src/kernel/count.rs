@@ -1,6 +1,6 @@
 //! Counts of a function.
 
-use pmu_core::{Event, EventCount};
+use pmu_core::{Event, EventCount, GroupId};
 
 use crate::kernel::error::PmuError;
 use crate::kernel::pmu::Pmu;
@@ -36,6 +36,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session).
     /// - [`Group`](PmuError::Group): the events cannot be counted together on this processor, or an access failed.
     ///   After an error the events do not run. If `work` was run, its counts are lost.
+    ///
+    /// If `work` unwinds, the events are closed.
     pub fn count<const C: usize>(
         &'static self,
         events: &[Event; C],
@@ -52,7 +54,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 }
                 started.map(|()| group)
             })??;
+            let counted = Counted { pmu: self, group };
             work();
+            core::mem::forget(counted);
             self.here(|here| {
                 let counters = here.session.counters_mut();
                 let mut counts = [EventCount::default(); C];
@@ -62,5 +66,17 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             })?
             .map_err(PmuError::Group)
         })
+    }
+}
+
+/// A group that counts, and is closed if `work` unwinds.
+struct Counted<K: Kernel, const P: usize, const E: usize, const N: usize> {
+    pmu: &'static Pmu<K, P, E, N>,
+    group: GroupId,
+}
+
+impl<K: Kernel, const P: usize, const E: usize, const N: usize> Drop for Counted<K, P, E, N> {
+    fn drop(&mut self) {
+        let _ = self.pmu.here(|here| here.session.counters_mut().close_group(self.group, K::now()));
     }
 }

@@ -84,14 +84,17 @@ fn profile(functions: &[(Range<u64>, &str)], workload: fn()) -> Result<(), PmuEr
     Ok(())
 }
 // step 4: Events of threads
-use pmu::core::ThreadEvent;
+use pmu::core::{SavedEvent, ThreadEvent};
 
-fn count_instructions(thread: &mut [ThreadEvent; 4]) -> Result<(), PmuError> {
+const NO_EVENTS: [ThreadEvent; 4] = [ThreadEvent::Unused; 4]; // of a new thread
+
+fn count_instructions(this_thread: &mut [ThreadEvent; 4]) -> Result<(), PmuError> {
     let event = Event::generic(GenericEvent::Instructions);
-    let id = PMU.with(|session, unit| session.counters_mut().open_event(unit, &event))??;
-    PMU.with(|session, _| session.counters_mut().start_event(id, Bare::now()))??;
-    thread[0] = ThreadEvent::Opened(id);
-    Ok(())
+    PMU.with(|session, unit| {
+        let stopped = SavedEvent::new(unit, &event)?;
+        this_thread[0] = ThreadEvent::SwitchedOut(stopped.to_be_started(true));
+        Ok(session.counters_mut().switch_in(unit, this_thread, Bare::now())?)
+    })?
 }
 
 fn switch(from: &mut [ThreadEvent; 4], to: &mut [ThreadEvent; 4]) -> Result<(), PmuError> {

@@ -1,13 +1,15 @@
 //! Each operation, on every kind of PMU.
 
+use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pmu::core::{
-    Claim, Event, EventSelect, GenericEvent, InterruptFrame, KProfileSource, PlainFrame,
+    Claim, CounterSet, Event, EventSelect, EventStatus, GenericEvent, InterruptFrame,
+    KProfileSource, PlainFrame, SavedEvent, ThreadEvent,
 };
 use pmu::{PmuError, Profiled};
 use pmu_kprofile::{BasicProfile, ProfileObject, Rules};
-use pmu_tests::opened::processors;
+use pmu_tests::opened::{processors, running};
 use pmu_virt::mock::Deviations;
 
 use crate::world::{Door, Happens, Machine, PROCESSORS};
@@ -61,6 +63,73 @@ fn a_function_is_counted_on_its_processor_as_a_group() {
         }
         assert_eq!(machine.interrupted.take(), []);
     });
+}
+
+/// The README's fourth step, with a move at the earliest moment.
+#[test]
+fn an_event_of_a_thread_begins_in_one_call_whatever_the_scheduler_does_after_it() {
+    on_each(|machine, door| {
+        let instructions = Event::generic(GenericEvent::Instructions);
+        // Another thread's event on processor 1, which is stopped, has the same place there.
+        let others = machine.on(1, || {
+            door.with(|session, unit| session.counters_mut().open_event(unit, &instructions))
+        });
+        let others = others.unwrap().unwrap();
+        let mut thread = [ThreadEvent::default(); 2];
+        machine.on(0, || {
+            machine.moves_to.set(Some(1));
+            let switched_in = door.with(|session, unit| {
+                let event = SavedEvent::new(unit, &instructions)?.to_be_started(true);
+                thread[0] = ThreadEvent::SwitchedOut(event);
+                session.counters_mut().switch_in(unit, &mut thread, 0).map_err(PmuError::from)
+            });
+            switched_in.unwrap().unwrap();
+            // The move: out on processor 0, in on processor 1.
+            machine
+                .on(0, || {
+                    machine.happen(0, Happens::Instructions, 10);
+                    door.with(|session, _| {
+                        session.counters_mut().switch_out(&mut thread, 0, |_| ())
+                    })
+                })
+                .unwrap()
+                .unwrap();
+            machine.happen(0, Happens::Instructions, 100); // another thread's
+            machine.happen(1, Happens::Instructions, 1_000);
+            door.with(|session, unit| {
+                let counters = session.counters_mut();
+                assert_eq!(counters.event_status(others), Ok(EventStatus::Off));
+                counters.switch_in(unit, &mut thread, 0)
+            })
+            .unwrap()
+            .unwrap();
+            machine.happen(1, Happens::Instructions, 5);
+            let ThreadEvent::Opened(id) = thread[0] else { panic!("{thread:?}") };
+            let count = door.with(|session, _| session.counters_mut().close_event(id, 0));
+            assert_eq!(count.unwrap().unwrap().value, 15, "{:?}", machine.configuration);
+        });
+    });
+}
+
+#[test]
+fn a_function_that_unwinds_is_not_counted_any_more() {
+    let (machine, door) = Machine::new(processors(Deviations::NONE)[0].configuration);
+    machine.up();
+    let events = [GenericEvent::Instructions, GenericEvent::Cycles].map(Event::generic);
+    // More often than the table has places for the group.
+    for _ in 0..4 {
+        let work = || std::panic::resume_unwind(Box::new(()));
+        let unwound = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            machine.on(0, || door.count(&events, work)).map(drop)
+        }));
+        assert!(unwound.is_err());
+        machine.on(0, || {
+            assert_eq!(running(&machine.mocks[0]), CounterSet::NONE);
+            let counts = door.count(&events, || machine.happen(0, Happens::Cycles, 7)).unwrap();
+            assert_eq!(counts.map(|count| count.value), [0, 7]);
+        });
+    }
+    machine.down();
 }
 
 #[test]

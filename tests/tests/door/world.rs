@@ -50,6 +50,8 @@ pub(crate) struct Machine {
     events: FedEvents,
     here: Cell<usize>,
     pinned: Cell<u32>,
+    /// The scheduler moves the task to this processor as soon as the task is not pinned any more.
+    pub(crate) moves_to: Cell<Option<usize>>,
     door: OnceCell<&'static Door>,
     /// Interrupts to other processors do not arrive.
     pub(crate) is_deaf: Cell<bool>,
@@ -79,6 +81,7 @@ impl Machine {
             events,
             here: Cell::new(0),
             pinned: Cell::new(0),
+            moves_to: Cell::new(None),
             door: OnceCell::new(),
             is_deaf: Cell::new(false),
             by_vector: Cell::new(false),
@@ -191,6 +194,11 @@ unsafe impl Kernel for World {
         let result = act();
         assert_eq!(Self::this_processor(), here);
         machine.pinned.set(machine.pinned.get() - 1);
+        if machine.pinned.get() == 0
+            && let Some(processor) = machine.moves_to.take()
+        {
+            machine.here.set(processor);
+        }
         result
     }
 
