@@ -103,6 +103,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let joined = self.join(event, first, now);
         if joined.is_err() {
             entry.set_disabled(true);
+            // The failed change may have left the event started. The first error is the reason.
+            let _ = self.detach_and_stop(event, entry, now);
         }
         joined
     }
