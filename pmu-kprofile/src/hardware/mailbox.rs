@@ -50,7 +50,7 @@ impl<const P: usize> Mailbox<P> {
     ///   these tasks hold.
     /// - A woken task of the lowest priority answers only when its processor has nothing else to do. In this case,
     ///   start and stop profiles with [`try_start`](crate::Profiles::try_start) and
-    ///   [`try_stop`](crate::Profiles::try_stop), let `keep_waiting` return `false` soon, and sleep between tries: a
+    ///   [`try_stop`](crate::Profiles::try_stop), and let `keep_waiting` return `false` soon. Sleep between tries: a
     ///   task that spins keeps the woken task of its own processor from answering.
     /// - A start that is not answered in time is withdrawn if the woken task has not begun it; otherwise the start is
     ///   undone. The error is [`NoAnswer`](InterfaceError::NoAnswer), and the caller has to try again. A start that

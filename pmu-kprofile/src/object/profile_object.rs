@@ -183,8 +183,8 @@ impl<'b> ProfileObject<'b> {
 
     /// Returns whether the object's source runs on a processor for this object.
     ///
-    /// The result is `true` from the start of the source on the processor until the stop of the source there, or until
-    /// this crate learns that the processor went down or lost its state. After an operation that failed on one
+    /// The result is `true` from the start to the stop of the source on the processor. The result is also `false` once
+    /// this crate has learned that the processor went down or lost its state. After an operation that failed on one
     /// processor, this function tells on which other processors the operation succeeded.
     ///
     /// # Context

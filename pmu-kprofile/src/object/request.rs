@@ -45,7 +45,7 @@ pub struct BasicProfile<'b> {
     /// Process to profile; `None` to profile all execution.
     pub process: Option<ProcessId>,
     /// First address of the range. In 32-bit Windows, a base below 64 KiB with a `bucket_log2` of 0 selects the segment
-    /// mode: `base` is then not an address but the CS value of the virtual-8086 code to profile.
+    /// mode. In segment mode, `base` is the CS value of the virtual-8086 code to profile, not an address.
     pub base: u64,
     /// Size of the range in bytes.
     pub size: u64,

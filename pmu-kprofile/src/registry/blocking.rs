@@ -61,8 +61,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// }
     /// ```
     ///
-    /// Wrong example, in which the function returns without stopping the object: the object is dropped while it is
-    /// still started.
+    /// Wrong example, in which `begin` returns without stopping the object: the object is dropped while it is still
+    /// started.
     ///
     /// ```
     /// # use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Profiles};
@@ -87,9 +87,9 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
 
     /// Stops a profile, and waits until no processor can be reading the object.
     ///
-    /// The call takes the object off the list of started objects, stops the source on each processor on which no other
-    /// object uses the source, and waits until the interrupt dispatches that may be reading the object have ended.
-    /// After the call, this crate holds no reference to the object or its buffer.
+    /// The call takes the object off the list of started objects, and stops the source on each processor on which no
+    /// other object uses the source. The call then waits until the interrupt dispatches that may be reading the object
+    /// have ended. After the call, this crate holds no reference to the object or its buffer.
     ///
     /// # Context
     /// Task. Waits until no other task is starting or stopping a profile, and until each interrupt dispatch has ended

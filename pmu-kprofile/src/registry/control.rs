@@ -18,9 +18,9 @@ const TRIES: usize = if cfg!(all(test, loom)) { 1 } else { 4 };
 impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Starts a profile on each active processor of its affinity, without waiting.
     ///
-    /// The call starts the source on each of these processors on which the source does not run yet, and then appends
-    /// the object to the list of the object's process, or to the global list if the object profiles all execution. The
-    /// call changes neither other objects nor the sources on other processors.
+    /// The call first starts the source on each of these processors, except where the source already runs. The call
+    /// then appends the object to the list of the object's process, or to the global list if the object profiles all
+    /// execution. The call changes neither other objects nor the sources on other processors.
     ///
     /// # Context
     /// Task. Never waits.
@@ -93,8 +93,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// }
     /// ```
     ///
-    /// Wrong example, in which an error of `workload` or of `try_stop` ends the function: the object is dropped while
-    /// it is still started.
+    /// Wrong example, in which `during` returns early if `workload` or `try_stop` fails: the object is dropped while it
+    /// is still started.
     ///
     /// ```
     /// # use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Profiles};
