@@ -153,7 +153,8 @@ impl HostCounters {
     /// than the guest, the hypervisor also [intercepts](Self::intercepts) RDPMC and the global registers.
     ///
     /// # Errors
-    /// [`Host`](MediationError::Host), and the errors of [`new`](Self::new).
+    /// - [`Host`](MediationError::Host): CPUID describes no PMU that a guest can have.
+    /// - The errors of [`new`](Self::new).
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, HostCounters, IntelConfiguration, VirtualPmu};

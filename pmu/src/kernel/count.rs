@@ -33,7 +33,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Task.
     ///
     /// # Errors
-    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session).
+    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
     /// - [`Group`](PmuError::Group): the events cannot be counted together on this processor, or an access failed.
     ///   After an error the events do not run. If `work` was run, its counts are lost.
     ///

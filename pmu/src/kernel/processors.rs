@@ -36,7 +36,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Task, on the processor.
     ///
     /// # Errors
-    /// - [`IsUp`](PmuError::IsUp).
+    /// - [`IsUp`](PmuError::IsUp): the processor is already up.
     /// - [`Session`](PmuError::Session): the processor's number is `P` or more.
     /// - [`Interface`](PmuError::Interface): the counters could not be taken. In an emulator, counters that CPUID
     ///   declares may be [unresponsive](pmu_core::CounterError::Unresponsive).
@@ -72,7 +72,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Task, on the processor.
     ///
     /// # Errors
-    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session).
+    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
     /// - [`Interface`](PmuError::Interface): accesses to a register failed. The processor is still up, and the call may
     ///   be repeated.
     /// - [`Profile`](PmuError::Profile): the processor is down, but the lists of profiles still contain it.
@@ -103,8 +103,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Task, on the processor.
     ///
     /// # Errors
-    /// [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session); [`Interface`](PmuError::Interface): accesses to a
-    /// register failed.
+    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
+    /// - [`Interface`](PmuError::Interface): accesses to a register failed.
     pub fn processor_resumed(&'static self) -> Result<CounterSet, PmuError> {
         Ok(self.with(|session, _| session.reprogram_all(|_| ()))??)
     }

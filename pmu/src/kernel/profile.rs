@@ -150,7 +150,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Task.
     ///
     /// # Errors
-    /// [`Source`](PmuError::Source).
+    /// [`Source`](PmuError::Source): the event cannot be a profile source.
     pub fn source(&'static self, by: impl Into<Profiled>) -> Result<KProfileSource, PmuError> {
         match by.into() {
             Profiled::Source(source) => Ok(source),

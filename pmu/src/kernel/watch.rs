@@ -19,7 +19,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Task, on the processor.
     ///
     /// # Errors
-    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session).
+    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
     /// - [`Counters`](PmuError::Counters): the processor has no event of cycles, or no counter for the event.
     pub fn watch(&'static self, hertz: u64, seconds: u32) -> Result<(), PmuError> {
         self.unwatch()?;
@@ -48,7 +48,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Task, on the processor.
     ///
     /// # Errors
-    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session).
+    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
     /// - [`Counters`](PmuError::Counters): accesses to the counter's register failed. The processor is not watched.
     pub fn unwatch(&'static self) -> Result<(), PmuError> {
         K::pinned(|| {

@@ -46,7 +46,7 @@ impl PerfEventAttr {
     /// ```
     ///
     /// # Errors
-    /// [`Size`](AttrError::Size).
+    /// [`Size`](AttrError::Size): the size is below the size of the first version, or above a page.
     pub const fn size_of(head: [u8; 8]) -> Result<usize, AttrError> {
         let size = (u64::from_le_bytes(head) >> 32) as u32;
         match size as usize {

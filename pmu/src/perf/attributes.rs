@@ -134,8 +134,9 @@ impl PerfAttributes {
     /// ```
     ///
     /// # Errors
-    /// [`Type`](PerfError::Type), [`Hardware`](PerfError::Hardware), [`Bits`](PerfError::Bits),
-    /// [`ExcludesAll`](PerfError::ExcludesAll), [`NoExtraRegister`](PerfError::NoExtraRegister).
+    /// The attributes select no event that a counter can count: [`Type`](PerfError::Type),
+    /// [`Hardware`](PerfError::Hardware), [`Bits`](PerfError::Bits), [`ExcludesAll`](PerfError::ExcludesAll),
+    /// [`NoExtraRegister`](PerfError::NoExtraRegister).
     pub fn event(
         self,
         constraints: impl FnOnce(EventSelect) -> Option<CounterSet>,

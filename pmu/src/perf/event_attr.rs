@@ -97,8 +97,8 @@ impl PerfEventAttr {
     /// instance, the kernel starts the event unless [`AttrFlags::DISABLED`] is set.
     ///
     /// # Errors
-    /// The errors of [`PerfAttributes::event`], [`Facility`](PerfError::Facility) and
-    /// [`Extension`](PerfError::Extension).
+    /// - The errors of [`PerfAttributes::event`].
+    /// - [`Facility`](PerfError::Facility), [`Extension`](PerfError::Extension): the event needs more than a counter.
     pub fn event(
         &self,
         constraints: impl FnOnce(EventSelect) -> Option<CounterSet>,

@@ -97,8 +97,9 @@ impl<'a> PerfEvent<'a> {
     ///
     /// # Errors
     /// - [`Term`](PerfError::Term), [`Value`](PerfError::Value), [`Modifier`](PerfError::Modifier),
-    ///   [`Needs`](PerfError::Needs): each has the offset in the text.
-    /// - [`Bits`](PerfError::Bits).
+    ///   [`Needs`](PerfError::Needs): the text is refused. Each of these errors has the offset of the cause in the
+    ///   text.
+    /// - [`Bits`](PerfError::Bits): the configuration has bits that belong to no term.
     pub fn parse(
         text: &'a str,
         mut names: impl FnMut(&str) -> Option<(u64, u64)>,
