@@ -69,7 +69,7 @@ pub fn run(
     }
     let index = &DEBUG_STORE.create(&support)?.pebs_ds_save_area.pebs_index;
 
-    let mut trace = TraceControl::new(&PMU.profiles(), &OBJECTS);
+    let mut trace = TraceControl::new(PMU.profiles(), &OBJECTS);
     let interval = sessions.machine().set_interval_clamped(plan.source, plan.interval)?;
     let (name, mask) = if plan.source == KProfileSource::TIME {
         ("SampledProfile", GroupMask::EMPTY.with(PERF_PROFILE))

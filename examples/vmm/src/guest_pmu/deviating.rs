@@ -65,6 +65,7 @@ fn hidden(deviation: Deviation) -> Option<&'static str> {
         Deviation::NeverFreezesBranches
         | Deviation::BranchesLostInDeepSleep
         | Deviation::ErroneousBranches => Some("the branch records are as in the manuals here"),
+        Deviation::LateIbs => Some("guests have no instruction-based sampling here"),
         _ => None,
     }
 }
