@@ -175,8 +175,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///   event does not [rotate](crate::Event::rotating), and finds no counter or extra register. The event is opened,
     ///   but does not run. After the next [`switch_out`](Self::switch_out), the next `switch_in` tries again to start
     ///   the event.
+    /// - [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): a register access failed. The event is
+    ///   opened, but does not run.
     /// - [`OtherProcessor`](CounterError::OtherProcessor): the generic events or select bits of `processor` differ from
-    ///   those of the session's core type. Nothing was changed.
+    ///   those of the session's core type. All given events stay switched out.
     pub fn switch_in(
         &mut self,
         processor: &CounterUnit,
