@@ -23,6 +23,7 @@ mod write_once;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+pub use branches::area::{BranchArea, SaveBranches, XsaveFault};
 pub use branches::call_stack_frame::CallStackFrame;
 pub use branches::error::{BranchError, NoBranches};
 pub use branches::filter::BranchFilter;

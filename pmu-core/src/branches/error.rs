@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use crate::branches::area::XsaveFault;
 use crate::branches::filter::BranchFilter;
 use crate::msr::fault::MsrFault;
 
@@ -99,6 +100,18 @@ pub enum BranchError {
     NotStarted,
     /// The save area has no room for the processor's records, or has records of another format or number.
     SavedElsewhere,
+    /// XSAVES does not save this processor's branch records, or
+    /// [`use_xsaves`](crate::BranchRecorder::use_xsaves) was not called.
+    XsavesUnsupported,
+    /// The processor declares another size of the XSAVE component than its records have.
+    XsavesSize {
+        /// Size that CPUID declares, in bytes.
+        declared: u32,
+        /// Size of the processor's records, in bytes.
+        needed: u32,
+    },
+    /// XSAVES or XRSTORS failed, and the processor does not record.
+    Xsaves(XsaveFault),
     /// The recorder was shut down.
     ShutDown,
     /// The records are [lent](crate::CounterSession::lend_with) together with the counters.
@@ -143,6 +156,11 @@ impl fmt::Display for BranchError {
             Self::SavedElsewhere => {
                 f.write_str("the branch records were saved on another kind of processor")
             }
+            Self::XsavesUnsupported => f.write_str("XSAVES does not save the branch records"),
+            Self::XsavesSize { declared, needed } => {
+                write!(f, "XSAVES declares {declared} bytes for branch records of {needed}")
+            }
+            Self::Xsaves(fault) => write!(f, "branches are not recorded: {fault}"),
             Self::ShutDown => f.write_str("the recorder was shut down"),
             Self::Lent => f.write_str("the branch records are lent"),
             Self::Access(fault) => write!(f, "branches are not recorded: {fault}"),
@@ -158,6 +176,7 @@ impl core::error::Error for BranchError {
         match self {
             Self::Access(fault) | Self::Faulted(fault) => Some(fault),
             Self::NoRecords(why) => Some(why),
+            Self::Xsaves(fault) => Some(fault),
             _ => None,
         }
     }

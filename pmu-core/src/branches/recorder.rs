@@ -60,6 +60,8 @@ pub struct BranchRecorder<'a, M> {
     /// The registers may have another owner's records: clearing them failed.
     pub(crate) stale: bool,
     is_open: bool,
+    /// XSAVES was found to save the records.
+    pub(crate) uses_xsaves: bool,
     /// While the records are lent: what is to be brought back.
     pub(crate) lent: Option<Lent>,
     pub(crate) branches: Branches<'a>,
@@ -109,6 +111,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
             freezes: false,
             stale: false,
             is_open: true,
+            uses_xsaves: false,
             lent: None,
             branches: Branches::new(unit, memory),
             not_send: PhantomData,
@@ -378,5 +381,14 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         let cleared = self.unit.clear_records(&self.msr);
         self.stale = cleared.is_err();
         cleared
+    }
+
+    /// Stops a recording that still runs, and clears the records that another thread left.
+    pub(crate) fn leave_no_records(&mut self) -> Result<(), MsrFault> {
+        if self.is_recording() {
+            self.halt()?;
+            self.stale = true;
+        }
+        if self.stale { self.clear_stopped() } else { Ok(()) }
     }
 }

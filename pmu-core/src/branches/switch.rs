@@ -105,13 +105,7 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
         &mut self,
         saved: Option<&SavedBranches<N>>,
     ) -> Result<(), MsrFault> {
-        if self.is_recording() {
-            self.halt()?;
-            self.stale = true;
-        }
-        if self.stale {
-            self.clear_stopped()?;
-        }
+        self.leave_no_records()?;
         if let Some(saved) = saved {
             let records = saved.records().iter().copied();
             let written = self.unit.write_records(&self.msr, saved.newest, records);

@@ -10,3 +10,4 @@ mod samples;
 mod sampling;
 mod support;
 mod threads;
+mod xsaves;

@@ -2,9 +2,9 @@
 
 use core::cell::Cell;
 use pmu_core::{
-    BranchFilter, BranchMemory, BranchRecorder, BranchSlot, Branches, CounterMemory,
+    BranchArea, BranchFilter, BranchMemory, BranchRecorder, BranchSlot, Branches, CounterMemory,
     CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, MAX_COUNTERS, OpenedEvents,
-    SavedBranches, service_with,
+    SaveBranches, SavedBranches, XsaveFault, service_with,
 };
 use pmu_tests::opened::{Mock, fed_events, happened, raw};
 use pmu_tests::{FakePlatform, RegisterFile, recorded};
@@ -116,6 +116,45 @@ fn measure(configuration: Configuration, branches: BranchConfiguration, freezing
     Costs { full, five, start, read, clear, cleared, saved }
 }
 
+/// A thread switch of architectural records by XSAVES, which touches no register by RDMSR or WRMSR.
+fn with_xsaves() -> Cost {
+    struct Area(u32);
+    // SAFETY: the fake executes nothing.
+    unsafe impl SaveBranches for Area {
+        fn save(&mut self) -> Result<(), XsaveFault> {
+            self.0 += 1;
+            Ok(())
+        }
+        fn restore(&mut self) -> Result<(), XsaveFault> {
+            self.0 += 1;
+            Ok(())
+        }
+    }
+    let configuration = Configuration::Intel(IntelConfiguration::new(5, 4, 3));
+    let records = VirtualBranches::new(&configuration, BranchConfiguration::ARCHITECTURAL).unwrap();
+    let pmu = VirtualPmu::new(configuration, fed_events()).unwrap();
+    let mock: Mock<'_> = Mock::strict(pmu).with_branches(records);
+    let unit = pmu_intel::branches(&mock.snapshot(), &mock).unwrap();
+    let lent = BranchMemory::<[BranchSlot; 32]>::new();
+    let mut recorder = BranchRecorder::take(&unit, &mock, &lent).unwrap();
+    let cpuid = |leaf, subleaf| {
+        let (eax, ecx) = match (leaf, subleaf) {
+            (0, _) => (0x1C, 0),
+            (0x0D, 1) => (1 << 3, 1 << 15),
+            _ => (808, 1),
+        };
+        pmu_core::raw_cpuid::CpuIdResult { eax, ebx: 0, ecx, edx: 0 }
+    };
+    recorder.use_xsaves(cpuid).unwrap();
+    recorder.start(BranchFilter::USER.call_stack()).unwrap();
+    let mut area = BranchArea::new(Area(0));
+    let before = mock.accesses();
+    recorder.switch_out_to(&mut area).unwrap();
+    recorder.switch_in_from(&mut area).unwrap();
+    let after = mock.accesses();
+    [after.reads - before.reads, after.writes - before.writes]
+}
+
 /// Zen 3's branch sampling: the interrupt, with all records full and with five; a start; and the stop before idle and
 /// the restart after.
 fn branch_sampling() -> [Cost; 4] {
@@ -211,6 +250,7 @@ fn the_rows_of_branch_records_are_what_is_measured() {
         "| Zen 3's branch sampling, 16 | {full} | {five} | {start} | – | – | – | – |"
     ));
     lines.push(format!("before idle and after, {idle}"));
+    lines.push(format!("one XSAVES, one XRSTORS and {}", text(with_xsaves())));
     let missing: Vec<_> =
         lines.iter().filter(|line| !include_str!("../../../COSTS.md").contains(*line)).collect();
     assert!(missing.is_empty(), "COSTS.md lacks:\n{missing:#?}");

@@ -57,13 +57,13 @@ const FLOORS: &[Floors] = &[
     Floors {
         of: "pmu-core: branches",
         floors: &[
-            "call_stack_frame, lend, switch",
+            "call_stack_frame, lend, switch, switch_area",
             "recorder",
             "interrupt",
             "access",
             "error, memory, saved",
             "unit",
-            "filter, record",
+            "area, filter, record",
             "kind",
         ],
     },

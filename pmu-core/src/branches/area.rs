@@ -1,0 +1,126 @@
+//! The XSAVE area of a thread that does not run.
+
+use core::fmt;
+
+/// The XSAVE area in which the kernel keeps a thread's architectural branch records.
+///
+/// The kernel allocates and initializes the area. The area has XSAVES' compacted format.
+/// [`BranchRecorder::switch_out_to`](crate::BranchRecorder::switch_out_to) and
+/// [`switch_in_from`](crate::BranchRecorder::switch_in_from) decide when the area is saved and restored.
+///
+/// Source: SDM vol. 1, "Managing State Using the XSAVE Feature Set", state component 15: `IA32_LBR_CTL`,
+/// `IA32_LBR_DEPTH`, `IA32_LER_FROM_IP`, `IA32_LER_TO_IP`, `IA32_LER_INFO`, and then FROM, TO and INFO of each record.
+///
+/// # Context
+/// Both methods: task, on the processor of the records, while this processor does not record. The performance interrupt
+/// may come at any time, and does not use the area.
+///
+/// # Safety
+/// - The methods execute XSAVES and XRSTORS for state component 15 (bit 15 of EDX:EAX) and for no other component.
+///   XRSTORS for another component would replace registers that the compiler uses.
+/// - The area belongs to the value alone, is aligned to 64 bytes, and has room for component 15 of each processor on
+///   which the thread runs (CPUID leaf 0x0D, subleaf 15).
+/// - On each of these processors, the kernel set bit 15 of `IA32_XSS`.
+/// - Nothing but these methods writes to the area after its initialization. User mode can neither read nor write it.
+///
+/// An area with room for 32 records:
+///
+/// ```
+/// use core::arch::asm;
+/// use pmu_core::{SaveBranches, XsaveFault};
+///
+/// #[repr(C, align(64))]
+/// struct Area([u64; (512 + 64 + 40 + 24 * 32) / 8]);
+///
+/// impl Area {
+///     fn new() -> Self {
+///         let mut area = Self([0; 173]);
+///         area.0[65] = 1 << 63 | 1 << 15; // XCOMP_BV: compacted, component 15
+///         area
+///     }
+/// }
+///
+/// // SAFETY: (1) EAX is bit 15 alone, and EDX is 0. (2) The area is a field, is aligned to 64 bytes, and has room for
+/// // component 15 of 32 records, which is the most that this kernel's processors have. (3) Each processor set
+/// // `IA32_XSS` as it started. (4) The field is private, and the kernel's memory is not mapped for user mode.
+/// unsafe impl SaveBranches for Area {
+///     fn save(&mut self) -> Result<(), XsaveFault> {
+///         // SAFETY: XSAVES writes to the area alone, which has room.
+///         unsafe { asm!("xsaves64 [{}]", in(reg) &mut self.0, in("eax") 1 << 15, in("edx") 0) };
+///         Ok(())
+///     }
+///     fn restore(&mut self) -> Result<(), XsaveFault> {
+///         // SAFETY: `new` or XSAVES wrote the area, so XRSTORS does not fault, and loads the records alone.
+///         unsafe { asm!("xrstors64 [{}]", in(reg) &self.0, in("eax") 1 << 15, in("edx") 0) };
+///         Ok(())
+///     }
+/// }
+/// # let _ = Area::new();
+/// ```
+///
+/// Wrong: EDX:EAX of all ones. XRSTORS then also replaces the registers of SSE and AVX, which the compiler uses.
+pub unsafe trait SaveBranches {
+    /// Executes XSAVES for component 15: copies the registers of the records into the area.
+    ///
+    /// # Errors
+    /// The instruction raised an exception, and the area's records are not valid.
+    fn save(&mut self) -> Result<(), XsaveFault>;
+
+    /// Executes XRSTORS for component 15: copies the area into the registers of the records. If the area has the
+    /// component in its initial state, XRSTORS clears the records.
+    ///
+    /// # Errors
+    /// The instruction raised an exception.
+    fn restore(&mut self) -> Result<(), XsaveFault>;
+}
+
+/// An exception of XSAVES or XRSTORS.
+///
+/// ```
+/// assert_eq!(pmu_core::XsaveFault.to_string(), "XSAVES or XRSTORS raised an exception");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct XsaveFault;
+
+impl fmt::Display for XsaveFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("XSAVES or XRSTORS raised an exception")
+    }
+}
+
+impl core::error::Error for XsaveFault {}
+
+/// Branch records of a thread that does not run, in an XSAVE area of the kernel: a call stack, which continues when the
+/// thread runs again.
+///
+/// The counterpart of [`SavedBranches`](crate::SavedBranches) for XSAVES. The kernel keeps the value, commonly beside
+/// the thread's registers.
+///
+/// ```
+/// use pmu_core::{BranchArea, SaveBranches};
+/// struct Thread<A: SaveBranches> {
+///     call_stack: BranchArea<A>,
+/// }
+/// fn thread<A: SaveBranches>(area: A) -> Thread<A> {
+///     Thread { call_stack: BranchArea::new(area) }
+/// }
+/// ```
+#[derive(Debug)]
+pub struct BranchArea<A> {
+    pub(crate) area: A,
+    /// Number of records of the processor that saved the area; 0 if the area has no records.
+    pub(crate) depth: u8,
+}
+
+impl<A: SaveBranches> BranchArea<A> {
+    /// Creates a save area without records.
+    pub const fn new(area: A) -> Self {
+        Self { area, depth: 0 }
+    }
+
+    /// Discards the records, for example when the thread begins a new program.
+    pub const fn clear(&mut self) {
+        self.depth = 0;
+    }
+}
