@@ -7,13 +7,14 @@ use core::ptr;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 
+use crate::counters::error::CounterError;
 use crate::counters::events::event::Event;
 use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::table::EventTable;
-use crate::interval::{IntervalError, IntervalLimits, IntervalUnit};
+use crate::interval::{Interval, IntervalError, IntervalLimits, IntervalUnit};
 use crate::profile::source::{KProfileSource, ProfileSource};
 use crate::write_once::WriteOnce;
 
@@ -234,8 +235,47 @@ impl AddedSources {
     /// - [`Interval`](AddSourceError::Interval): the period is outside the [limits](IntervalLimits::EVENTS).
     /// - [`Full`](AddSourceError::Full).
     pub fn add_event(&'static self, event: &Event) -> Result<KProfileSource, AddSourceError> {
-        let period = event.period().ok_or(AddSourceError::NoPeriod)?;
-        let interval = IntervalLimits::EVENTS.check(period).map_err(AddSourceError::Interval)?;
+        let interval = interval_of(event)?;
+        self.take(event, interval)
+    }
+
+    /// Adds an event as [`add_event`](Self::add_event) does, if a processor can count the event. `processor` describes
+    /// the processor's counters. A refused event occupies no slot.
+    ///
+    /// ```
+    /// use pmu_core::{AddSourceError, AddedSlot, AddedSources, CounterError, CounterUnit, Event, GenericEvent};
+    ///
+    /// static ADDED: AddedSources<[AddedSlot; 8]> = AddedSources::new();
+    /// let cycles = Event::generic(GenericEvent::Cycles).every(1_000_003);
+    /// let refused = AddSourceError::Event(CounterError::Unsupported(GenericEvent::Cycles));
+    /// assert_eq!(ADDED.add_countable(&cycles, &CounterUnit::NONE), Err(refused));
+    /// ```
+    ///
+    /// # Context
+    /// Task. Only one caller at a time may add or remove sources.
+    ///
+    /// # Errors
+    /// - [`Event`](AddSourceError::Event): the processor cannot count the event.
+    /// - The errors of [`add_event`](Self::add_event).
+    pub fn add_countable(
+        &'static self,
+        event: &Event,
+        processor: &CounterUnit,
+    ) -> Result<KProfileSource, AddSourceError> {
+        let interval = interval_of(event)?;
+        let (_, counters) = processor.resolve(event).map_err(AddSourceError::Event)?;
+        if (counters & processor.counters()).is_empty() {
+            return Err(AddSourceError::Event(CounterError::NoCounterForEvent));
+        }
+        self.take(event, interval)
+    }
+
+    /// Returns the source of an event, in the event's own slot or in a free one.
+    fn take(
+        &'static self,
+        event: &Event,
+        interval: Interval,
+    ) -> Result<KProfileSource, AddSourceError> {
         let event = Event { period: 0, tag: 0, rotates: false, ..*event };
         let slots = || self.slots.iter().zip(FIRST_EVENT..);
         let known = slots().find_map(|(slot, _)| {
@@ -353,6 +393,12 @@ impl AddedSources {
     }
 }
 
+/// Returns an event's period as the interval of a source.
+fn interval_of(event: &Event) -> Result<Interval, AddSourceError> {
+    let period = event.period().ok_or(AddSourceError::NoPeriod)?;
+    IntervalLimits::EVENTS.check(period).map_err(AddSourceError::Interval)
+}
+
 /// Reason why a source was not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -369,6 +415,8 @@ pub enum AddSourceError {
     NoPeriod,
     /// The event's period is outside the limits of a source's interval.
     Interval(IntervalError),
+    /// The processor cannot count the event.
+    Event(CounterError),
 }
 
 impl fmt::Display for AddSourceError {
@@ -378,6 +426,7 @@ impl fmt::Display for AddSourceError {
             Self::Full { room } => write!(f, "room for {room} added sources, and no more"),
             Self::NoPeriod => f.write_str("an event without a period does not interrupt"),
             Self::Interval(error) => error.fmt(f),
+            Self::Event(error) => error.fmt(f),
         }
     }
 }

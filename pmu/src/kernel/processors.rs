@@ -68,6 +68,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Stops everything on the processor that executes the call, and gives its counters back. Started profiles continue
     /// on the other processors.
     ///
+    /// All events of the processor are closed, and their identities end. After the next
+    /// [`processor_up`](Self::processor_up), an earlier [`EventId`](pmu_core::EventId) may be that of another event,
+    /// such as the watchdog's. So before this call, the kernel closes its own events, or switches them out.
+    ///
     /// # Context
     /// Task, on the processor.
     ///
@@ -99,12 +103,19 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Overflows that were pending when the processor was suspended are not reported, because the interrupted address
     /// is unknown.
     ///
+    /// What the lost counters counted since their last interrupt is lost. So the value of an event can be lower than a
+    /// value that was read before the suspend. To keep the counts, the kernel stops its events before the suspend, or
+    /// [switches](pmu_core::CounterSession::switch_out) them out, and starts them or switches them in after this call.
+    ///
     /// # Context
     /// Task, on the processor.
     ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
-    /// - [`Interface`](PmuError::Interface): accesses to a register failed.
+    /// - [`Interface`](PmuError::Interface): accesses to a register failed, so some profiles or events, or the
+    ///   watchdog, do not run on the processor. A second call does not start them again. Instead, the kernel calls
+    ///   [`processor_down`](Self::processor_down) and [`processor_up`](Self::processor_up), which starts the profiles.
+    ///   Then the kernel opens its own events again, and calls [`watch`](Self::watch).
     pub fn processor_resumed(&'static self) -> Result<CounterSet, PmuError> {
         Ok(self.with(|session, _| session.reprogram_all(|_| ()))??)
     }

@@ -4,7 +4,7 @@ use core::ops::Range;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Release};
 
-use pmu_core::{Event, KProfileSource};
+use pmu_core::{Event, KProfileSource, SourceInterface};
 use pmu_kprofile::{Affinity, BasicProfile, ProfileCallback, ProfileError, ProfileObject};
 
 use crate::kernel::error::PmuError;
@@ -51,6 +51,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// the smallest power of two for which the buffer has enough counters. Interrupts add to the buffer's present
     /// values.
     ///
+    /// An event has one period at a time on the whole machine. If another profile of the same event runs, that profile
+    /// takes the period of `by` from its next interrupt on, and keeps the period after `work`. The buffer of that
+    /// profile then has hits of both periods.
+    ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
@@ -74,9 +78,14 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Context
     /// Task. Waits for other processors, and for other tasks that start and stop profiles. `work` is not pinned.
     ///
+    /// A processor starts and stops the source when its session is not in use. If a processor stays in
+    /// [`with`](Self::with), for example while a guest runs in a window, the call waits as long as
+    /// [`Kernel::keep_waiting`] says. Then it fails with [`NoAnswer`](pmu_core::InterfaceError::NoAnswer).
+    ///
     /// # Errors
-    /// - [`Source`](PmuError::Source): the event has no period, or its period is outside the limits of an interval.
-    /// - [`Create`](PmuError::Create): the machine lacks the event, or the buffer is too small.
+    /// - [`Source`](PmuError::Source): the event has no period, its period is outside the limits of an interval, the
+    ///   machine lacks the event, or `N` other events were already sources.
+    /// - [`Create`](PmuError::Create): the machine lacks the source, or the buffer is too small.
     /// - [`Profile`](PmuError::Profile), and `work` was not run: no processor is up, or the profile could not start on
     ///   a processor.
     /// - [`Profile`](PmuError::Profile), and `work` was run: the profile could not stop. The counts are in `buffer`,
@@ -129,7 +138,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     ///
     /// # Context
-    /// Task, as for [`profile`](Self::profile). The callback is called in interrupt or NMI context.
+    /// Task, as for [`profile`](Self::profile), which also describes two periods of one event. The callback is called
+    /// in interrupt or NMI context.
     ///
     /// # Errors
     /// The errors of [`profile`](Self::profile).
@@ -144,7 +154,12 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Returns the source of a profile. For an event, this is the source that
-    /// [`add_event`](pmu_core::AddedSources::add_event) adds.
+    /// [`add_event`](pmu_core::AddedSources::add_event) adds. The source keeps its slot, of which there are `N`, so at
+    /// most `N` different events are ever sources. The event's period becomes the source's interval on the whole
+    /// machine, also for profiles of the same event that run already.
+    ///
+    /// An event that the machine lacks is refused, and occupies no slot. Before the first
+    /// [`processor_up`](Self::processor_up) the machine is not known, so any event is accepted.
     ///
     /// # Context
     /// Task.
@@ -159,7 +174,11 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 while self.is_adding.swap(true, Acquire) {
                     core::hint::spin_loop();
                 }
-                let source = self.added.add_event(&event);
+                // An event that the machine lacks occupies no slot.
+                let source = match self.machine() {
+                    Some(machine) => self.added.add_countable(&event, machine.unit()),
+                    None => self.added.add_event(&event),
+                };
                 self.is_adding.store(false, Release);
                 Ok(source?)
             }),

@@ -48,6 +48,17 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Use this for operations that `Pmu` itself does not have: events of threads at a context switch, events that
     /// rotate, and windows for guests.
     ///
+    /// The session also has events that `Pmu` opened: the [watchdog](Self::watch)'s, and those of profiled events. The
+    /// session's list of [`events`](pmu_core::CounterSession::events) contains them, with tags that `Pmu` chose. The
+    /// kernel stops and closes only events whose identities it got when it opened them. If the kernel closes the
+    /// watchdog's event, the watchdog takes the next event at the same place for its own.
+    ///
+    /// Each call is for one processor. Between two calls the task may move, and the same
+    /// [`EventId`](pmu_core::EventId) means another event on another processor. So what belongs together is done in one
+    /// call.
+    ///
+    /// A profile does not start or stop on the processor during the call: see [`profile`](Self::profile).
+    ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;

@@ -104,6 +104,7 @@ fn errors_of_the_interfaces_name_source_register_and_numbers() {
     say(&[
         (&AddSourceError::Exists(SOURCE), &["ProfileTotalCycles"]),
         (&AddSourceError::Full { room: 5 }, &["5"]),
+        (&AddSourceError::Event(CounterError::IllegalBits(0x30_0000)), &["0x300000"]),
     ]);
 }
 

@@ -1,10 +1,10 @@
 //! Failures of the door: each is told, and leaves nothing half done.
 
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use pmu::core::{
-    AddSourceError, CounterSet, Event, EventSelect, GenericEvent, InterfaceError, KProfileSource,
-    ProcessorNumber,
+    AddSourceError, CounterError, CounterSet, Event, EventSelect, GenericEvent, InterfaceError,
+    KProfileSource, ProcessorNumber,
 };
 use pmu::{Busy, Interrupted, PmuError};
 use pmu_kprofile::{CreateError, ProfileError};
@@ -113,10 +113,9 @@ fn what_cannot_be_profiled_or_counted_is_refused_with_the_reason() {
     let outcome = door.profile(cycles(), 0..64, &[], || unreachable!());
     assert_eq!(outcome.map(drop), Err(PmuError::Create(CreateError::EmptyBuffer)));
     let illegal = Event::raw(EventSelect::from_bits(1 << 40)).every(PERIOD);
-    assert!(matches!(
-        door.profile(illegal, 0..64, &BUCKETS, || unreachable!()).map(drop),
-        Err(PmuError::Create(CreateError::UnsupportedSource(_)))
-    ));
+    let outcome = door.profile(illegal, 0..64, &BUCKETS, || unreachable!());
+    let reason = AddSourceError::Event(CounterError::IllegalBits(1 << 40));
+    assert_eq!(outcome.map(drop), Err(PmuError::Source(reason)));
     let too_many = [Event::generic(GenericEvent::Branches); 5]; // on four general counters
     let error = door.count(&too_many, || unreachable!()).unwrap_err();
     assert!(matches!(error, PmuError::Group(_)), "{error:?}");
@@ -124,6 +123,75 @@ fn what_cannot_be_profiled_or_counted_is_refused_with_the_reason() {
     // Nothing of it is left: all events of the table can be opened.
     let six = [Event::generic(GenericEvent::Instructions); 4];
     assert!(door.count(&six, || ()).is_ok());
+    machine.down();
+}
+
+#[test]
+fn events_that_the_machine_lacks_occupy_no_slot_of_a_source() {
+    let (machine, door) = machine();
+    machine.up();
+    // More events than the door has slots, each with a bit that no select of this version has.
+    for umask in 0..6 {
+        let illegal = Event::raw(EventSelect::from_bits(1 << 40 | umask << 8 | 0x2E));
+        let outcome = door.source(illegal.every(PERIOD));
+        let reason = AddSourceError::Event(CounterError::IllegalBits(1 << 40));
+        assert_eq!(outcome, Err(PmuError::Source(reason)));
+    }
+    assert_eq!(door.profile(cycles(), 0..64, &BUCKETS, || ()).map(drop), Ok(()));
+    machine.down();
+}
+
+/// A fault at each access of a resume: what the documents of `processor_resumed` say brings everything back.
+#[test]
+fn a_resume_that_failed_is_repaired_by_down_and_up() {
+    let mut failed = 0;
+    for at in 1..60 {
+        let (machine, door) = machine();
+        machine.up();
+        door.watch(PERIOD, 100).unwrap();
+        let buffer: [AtomicU32; 16] = Default::default();
+        let hits = || buffer.iter().map(|hits| hits.load(Ordering::Relaxed)).sum::<u32>();
+        door.profile(cycles(), 0..64, &buffer, || {
+            machine.mocks[0].lose_registers();
+            machine.mocks[0].inject(Fault::From(at));
+            let resumed = door.processor_resumed();
+            machine.mocks[0].inject(Fault::None);
+            if let Err(error) = resumed {
+                assert!(matches!(error, PmuError::Interface(_)), "{at}: {error:?}");
+                failed += 1;
+                door.processor_down().unwrap();
+                door.processor_up(&machine.snapshot()).unwrap();
+                door.watch(PERIOD, 100).unwrap();
+            }
+            machine.interrupted.take();
+            let before = hits();
+            machine.happen(0, Happens::Cycles, 200 * PERIOD);
+            assert_eq!(hits() - before, 200, "{at}");
+            let stuck = machine.interrupted.take().iter().filter(|(_, of)| of.is_stuck).count();
+            assert_eq!(stuck, 1, "{at}: the first period is given");
+        })
+        .unwrap();
+        machine.down();
+    }
+    assert!((1..59).contains(&failed), "{failed}");
+}
+
+/// The documents of `profile`: an event has one period on the whole machine.
+#[test]
+fn a_second_profile_of_an_event_gives_the_first_its_period() {
+    let (machine, door) = machine();
+    machine.up();
+    let buffers: [[AtomicU32; 16]; 2] = Default::default();
+    let hits = |of: usize| buffers[of].iter().map(|hits| hits.load(Ordering::Relaxed)).sum::<u32>();
+    door.profile(cycles().every(10 * PERIOD), 0..64, &buffers[0], || {
+        machine.happen(0, Happens::Cycles, 20 * PERIOD);
+        assert_eq!(hits(0), 2);
+        let second = || machine.happen(0, Happens::Cycles, 20 * PERIOD);
+        door.profile(cycles(), 0..64, &buffers[1], second).unwrap();
+        // The period that runs ends as it began: one hit, and then one in each `PERIOD`.
+        assert_eq!([hits(0), hits(1)], [2 + 11, 11]);
+    })
+    .unwrap();
     machine.down();
 }
 

@@ -55,7 +55,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// ```
     /// use pmu_core::{CounterSession, EventSource, GroupError, MsrBackend, Platform};
-    /// /// Closes everything that is open on a processor that goes offline.
+    /// /// Closes everything that is open on a processor that goes offline. The list also has the events of a watchdog
+    /// /// and of added sources: stop those first.
     /// fn close_all<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
     ///     now: u64,
