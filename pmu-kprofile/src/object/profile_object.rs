@@ -181,7 +181,7 @@ impl<'b> ProfileObject<'b> {
         self.state.store(state as u8, Ordering::Release);
     }
 
-    /// Returns whether the object's source runs on a processor for this object.
+    /// Returns whether this object keeps its profile source running on `processor`.
     ///
     /// The result is `true` from the start to the stop of the source on the processor. The result is also `false` once
     /// this crate has learned that the processor went down or lost its state. After an operation that failed on one

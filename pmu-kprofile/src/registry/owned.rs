@@ -329,7 +329,8 @@ impl<'p, O: Handle, const N: usize, const P: usize> Started<'p, O, N, P> {
 }
 
 impl<O: Handle, const N: usize, const P: usize> StoppingOwned<'_, O, N, P> {
-    /// Returns the handle and the result of stopping the source, if no processor can be reading the object any more.
+    /// Returns the handle of the stopped object, if no processor can be reading the object any more. Also returns the
+    /// result of stopping the object's source.
     ///
     /// # Context
     /// Any context in which the handle may be dropped. Never waits.

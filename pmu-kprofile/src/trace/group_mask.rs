@@ -6,7 +6,7 @@ pub const PERF_PROFILE: u32 = 0x2000_0002;
 /// `PERF_PMC_PROFILE`: flag of a group mask that selects PMC interrupts.
 pub const PERF_PMC_PROFILE: u32 = 0x2000_0400;
 
-/// `PERF_PROFILING`: two flags of a group mask that select sampled profiles and PMC interrupts.
+/// `PERF_PROFILING`: the two flags of a [`GroupMask`] that make a logger record sampled profiles and PMC interrupts.
 pub const PERF_PROFILING: u32 = PERF_PROFILE | PERF_PMC_PROFILE;
 
 /// `PERF_CONTEXT_SWITCH`: flag of a group mask that selects switches from one thread to another.

@@ -10,8 +10,9 @@ impl VirtualBranches {
     /// Records a taken branch of the guest, if the guest has enabled the records, the guest's filter selects the
     /// branch, and the records are not frozen. Returns whether the branch changed the records.
     ///
-    /// The embedder feeds the branches in the order in which they happen, and feeds a branch before the events that
-    /// happen with the branch, because [`VirtualPmu::advance`](crate::VirtualPmu::advance) may freeze the records.
+    /// The embedder feeds the branches in the order in which they happen. The embedder feeds a branch before it counts
+    /// the branch's events by [`VirtualPmu::advance`](crate::VirtualPmu::advance): an overflow there may freeze the
+    /// records, and a branch that is fed later is lost.
     ///
     /// ```
     /// use pmu_virt::{

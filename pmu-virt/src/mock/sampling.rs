@@ -35,8 +35,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self
     }
 
-    /// Executes an op on the processor. The sampling counts the op; if the op is sampled, the sampling interrupts.
-    /// Returns whether the op was sampled. The interrupt handler of a test, or its function for
+    /// Executes an op on the processor. The sampling unit counts the op. If the unit samples the op, the
+    /// processor interrupts. Returns whether the op was sampled. The interrupt handler of a test, or its function for
     /// [`on_access`](Self::on_access), may call this.
     ///
     /// On a platform with [`LateIbs`](Deviation::LateIbs), the interrupt comes only after the driver has disabled

@@ -6,7 +6,7 @@ use pmu_core::{AddedSources, CounterAnswer, CounterUnit, Snapshot, SourceInterfa
 
 use crate::machine::Machine;
 
-/// The sources of a [`Machine`], together with added sources. The value also has a reference to the description of the
+/// The profile sources of a [`Machine`], and the sources that the kernel added to them. The value also has a reference to the description of the
 /// counters, so the interrupt handler does not match on the machine's variant.
 #[derive(Debug)]
 pub struct MachineSources {

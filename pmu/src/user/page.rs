@@ -130,7 +130,7 @@ impl Default for UserPage {
 }
 
 impl UserPage {
-    /// Creates a page that hides the event, so that the thread reads the event by a system call.
+    /// Creates a page without an event. A thread that reads the page is told to use a system call instead.
     pub const fn new() -> Self {
         Self {
             version: AtomicU32::new(0),

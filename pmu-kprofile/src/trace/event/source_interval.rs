@@ -14,7 +14,7 @@ pub const COLLECTION_START_HOOK: u16 = 0x0F49;
 /// Hook id of a record of an interval at the end of a trace: `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_DC_END`.
 pub const COLLECTION_END_HOOK: u16 = 0x0F4A;
 
-/// The occasion on which the interval of a source is recorded. Each occasion has its own hook id.
+/// The occasion on which a trace records the sampling interval of a profile source. Each occasion has its own hook id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum IntervalHook {

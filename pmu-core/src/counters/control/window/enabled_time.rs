@@ -10,8 +10,8 @@ use crate::platform::Platform;
 impl<S: EventSource, M: MsrBackend, P: Platform, F: FacilityControl>
     CounterWindow<'_, '_, S, M, P, F>
 {
-    /// Adds the time of the window up to `now` to the `enabled` time of each started event that is to be counted in
-    /// guests, too. Call this before [`end`](Self::end). No register is accessed.
+    /// Counts the time of the window, up to `now`, as `enabled` time of each started event that is not confined to the
+    /// host. Call this before [`end`](Self::end). No register is accessed.
     ///
     /// During a window no event is counted. The count of an event without `exclude_guest` then lacks what happens in
     /// the guest. With this call, [`EventCount::scaled`](crate::EventCount::scaled) estimates the missing part: the
