@@ -6,8 +6,8 @@ use pmu_core::{AddedSources, CounterAnswer, CounterUnit, Snapshot, SourceInterfa
 
 use crate::machine::Machine;
 
-/// The profile sources of a [`Machine`], and the sources that the kernel added to them. The value also has a reference to the description of the
-/// counters, so the interrupt handler does not match on the machine's variant.
+/// The profile sources of a [`Machine`], and the sources that the kernel added to them. The value also has a reference
+/// to the description of the counters, so the interrupt handler does not match on the machine's variant.
 #[derive(Debug)]
 pub struct MachineSources {
     machine: &'static Machine,
