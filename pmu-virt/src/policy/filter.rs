@@ -26,7 +26,8 @@ struct FilterRow {
 /// and takes 40 bytes for each.
 ///
 /// A lookup takes at most 9 steps in a filter of the [greatest size](crate::MAX_FILTER_ENTRIES). Several guests can
-/// share a filter through a reference or a handle: `VirtualPmu<&EventFilter<300>>`, `VirtualPmu<Arc<EventFilter<300>>>`.
+/// share a filter through a reference or a handle: `VirtualPmu<&EventFilter<300>>`,
+/// `VirtualPmu<Arc<EventFilter<300>>>`.
 ///
 /// ```
 /// use pmu_virt::{EventFilter, EventPolicy, FilterAction, FilterEntry};
