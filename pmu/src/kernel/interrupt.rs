@@ -144,8 +144,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Returns the event source and the counter memory of a processor. The functions for handlers and for other
-    /// processors take these values: `sample_read`, `user_view` and `remote_count` of `pmu-core`. The source's table of
-    /// opened events has `set_period` and `stop_reporting`.
+    /// processors take these values: `sample_read`, `user_view` and `remote_count` of `pmu-core`, and `guest_control`
+    /// for each VM entry. The source's table of opened events has `set_period` and `stop_reporting`. If both traits
+    /// that have a method `opened` are in scope, `EventSource::opened(&events)` returns the table.
     ///
     /// Returns `None` before the first [`processor_up`](Self::processor_up), and for a processor number of `P` or more.
     ///

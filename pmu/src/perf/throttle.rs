@@ -23,6 +23,31 @@ use core::sync::atomic::{AtomicU32, Ordering};
 /// assert!(timer_tick());
 /// assert!(!overflowed() && !timer_tick());
 /// ```
+///
+/// With a [`Frequency`](crate::perf::Frequency), the handler sets the period first. In the other order, the new period
+/// would make the event report again:
+///
+/// ```
+/// use pmu::core::{CounterError, EventId, EventOverflow, EventTable};
+/// use pmu::perf::{Frequency, Throttle};
+///
+/// fn overflowed(
+///     (events, overflow): (&EventTable, EventOverflow),
+///     (frequency, throttle): (&mut Frequency, &Throttle),
+///     now: u64,
+/// ) -> Result<(), CounterError> {
+///     events.set_period(overflow.event, frequency.interrupted(now).max(Frequency::INITIAL_PERIOD))?;
+///     if throttle.interrupted() { events.stop_reporting(overflow.event) } else { Ok(()) }
+/// }
+/// fn timer_tick(
+///     (events, event): (&EventTable, EventId),
+///     (frequency, throttle): (&Frequency, &Throttle),
+/// ) -> Result<(), CounterError> {
+///     let period = frequency.period().max(Frequency::INITIAL_PERIOD);
+///     if throttle.ticked() { events.set_period(event, period) } else { Ok(()) }
+/// }
+/// # let _ = (overflowed, timer_tick);
+/// ```
 #[derive(Debug)]
 pub struct Throttle {
     limit: u32,

@@ -226,6 +226,51 @@ fn a_processor_that_was_suspended_counts_on() {
     });
 }
 
+/// The documents of `processor_resumed`: an event that is switched out, or stopped, before the suspend keeps its count.
+#[test]
+fn an_event_that_is_out_or_stopped_during_a_suspend_keeps_its_count() {
+    on_each(|machine, door| {
+        let instructions = Event::generic(GenericEvent::Instructions);
+        let happen = |count| machine.happen(0, Happens::Instructions, count);
+        let (mut thread, stopped) = door
+            .with(|session, unit| {
+                let counters = session.counters_mut();
+                let event = SavedEvent::new(unit, &instructions)?.to_be_started(true);
+                let mut thread = [ThreadEvent::SwitchedOut(event)];
+                counters.switch_in(unit, &mut thread, 0)?;
+                let stopped = counters.open_event(unit, &instructions)?;
+                counters.start_event(stopped, 0)?;
+                Ok::<_, PmuError>((thread, stopped))
+            })
+            .unwrap()
+            .unwrap();
+        happen(1_000);
+        door.with(|session, _| {
+            let counters = session.counters_mut();
+            counters.switch_out(&mut thread, 0, |_| ())?;
+            counters.stop_event(stopped, 0).map(drop).map_err(PmuError::from)
+        })
+        .unwrap()
+        .unwrap();
+        machine.mocks[0].lose_registers();
+        door.processor_resumed().unwrap();
+        happen(70);
+        door.with(|session, unit| {
+            let counters = session.counters_mut();
+            counters.start_event(stopped, 0)?;
+            counters.switch_in(unit, &mut thread, 0).map_err(PmuError::from)
+        })
+        .unwrap()
+        .unwrap();
+        happen(5);
+        let ThreadEvent::Opened(switched) = thread[0] else { panic!("{thread:?}") };
+        for event in [switched, stopped] {
+            let count = door.with(|session, _| session.counters_mut().close_event(event, 0));
+            assert_eq!(count.unwrap().unwrap().value, 1_005, "{:?}", machine.configuration);
+        }
+    });
+}
+
 #[test]
 fn a_processor_without_a_tick_is_stuck_and_only_the_watchdog_s_event_says_so() {
     on_each(|machine, door| {

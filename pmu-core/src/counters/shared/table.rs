@@ -113,7 +113,8 @@ impl EventTable {
 
     /// Sets the period of an opened event that interrupts. The new period is loaded at the event's next overflow. A
     /// call from the handler of that overflow is early enough. If the new period is shorter than the remainder of the
-    /// old period, the new period is also loaded when the event is stopped and started.
+    /// old period, the new period is also loaded when the event is stopped and started. If the event
+    /// [stopped reporting](Self::stop_reporting), it reports again.
     ///
     /// ```
     /// # use pmu_core::{EventOverflow, EventTable};
