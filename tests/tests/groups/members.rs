@@ -345,3 +345,47 @@ fn a_child_of_a_disabled_event_is_disabled_in_its_group() {
         counters.shut_down().unwrap();
     }
 }
+
+/// `disabled` stops an event in no group, and a group's first event, until `to_be_started`.
+#[test]
+fn an_event_that_cannot_be_disabled_is_started_again() {
+    for processor in processors(Deviations::NONE) {
+        let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+        let mut counters = processor.take(&mock, &memory, &table);
+        let new = |kind| SavedEvent::new(&processor.unit, &raw(kind)).unwrap();
+        let mut made = [new(3), new(4)];
+        SavedEvent::make_group(&mut made).unwrap();
+        let (_, ids) = open(&mut counters, &processor, &[raw(3), raw(4)]);
+        let mut opened = [0, 1].map(|place| ThreadEvent::Opened(ids[place]));
+        counters.switch_out(&mut opened, 0, |o| panic!("{o:?}")).unwrap();
+        let saved = |event| match event {
+            ThreadEvent::SwitchedOut(saved) => saved,
+            _ => panic!("{event:?}"),
+        };
+        for [first, member] in [made, opened.map(saved)] {
+            let [lone, first, member] = [new(2), first, member].map(|event| event.disabled());
+            assert!(![lone, first, member].iter().any(SavedEvent::is_started), "{processor:?}");
+            let events = [lone, first, member].map(|event| event.to_be_started(true));
+            let started = events.map(|event| event.is_started());
+            assert_eq!(started, [true, true, false], "{processor:?}");
+            // The child of the first event can be a later event of a group.
+            let mut children = [lone, first].map(|event| event.child(0));
+            SavedEvent::make_group(&mut children).unwrap();
+            let child = children[1].to_be_started(true).disabled().to_be_started(true);
+            assert!(!child.is_started(), "{processor:?}");
+            let mut thread = events.map(ThreadEvent::SwitchedOut);
+            counters.switch_in(&processor.unit, &mut thread, 0).unwrap();
+            (2..5).for_each(|kind| happen(&mock, kind, 5));
+            counters.switch_out(&mut thread, 5, |o| panic!("{o:?}")).unwrap();
+            let counts = thread.map(|event| saved(event).count());
+            let [on, off] = [count_of(5, 5, 5), count_of(0, 0, 0)];
+            assert_eq!(counts, [on, on, off], "{processor:?}");
+        }
+        // An event that is disabled before it has a group is disabled in its group.
+        let mut events = [new(2).disabled(), new(3).disabled()];
+        SavedEvent::make_group(&mut events).unwrap();
+        let started = events.map(|event| event.to_be_started(true).is_started());
+        assert_eq!(started, [true, false], "{processor:?}");
+        counters.shut_down().unwrap();
+    }
+}

@@ -33,6 +33,9 @@ impl Membership {
     /// The event counts in guests only, by the value of the global control register with which guests run.
     pub(crate) const IN_GUESTS: u8 = 1 << 4;
 
+    /// The event is the first of its group.
+    pub(crate) const FIRST: u8 = 1 << 5;
+
     /// Creates the word of an ungrouped event in its first encoding.
     pub(crate) const fn ungrouped(name: Option<GenericEvent>, flags: u8) -> Self {
         let name = match name {

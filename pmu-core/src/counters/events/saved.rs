@@ -134,17 +134,23 @@ impl SavedEvent {
         if started {
             self.period = self.period.reporting();
         }
-        let disabled = Membership::unpack(self.membership).has(Membership::DISABLED);
+        let membership = Membership::unpack(self.membership);
+        let disabled = membership.group != 0 && membership.has(Membership::DISABLED);
         self.started = started && !disabled;
         self
     }
 
     /// [Disables](crate::CounterSession::disable_event) the event, and returns it: the event's group is then counted
-    /// without this event. The first event of a group cannot be disabled: see [`to_be_started`](Self::to_be_started).
+    /// without this event.
+    ///
+    /// The first event of a group, and an event in no group, cannot be disabled. The call then only has the effect of
+    /// [`to_be_started(false)`](Self::to_be_started). If an event in no group is disabled, and then becomes a further
+    /// event of a group by [`make_group`](Self::make_group), the event is disabled in that group.
     #[must_use]
     pub const fn disabled(mut self) -> Self {
         let membership = Membership::unpack(self.membership);
-        self.membership = membership.with(Membership::DISABLED, true).pack();
+        let can_be = !membership.has(Membership::FIRST);
+        self.membership = membership.with(Membership::DISABLED, can_be).pack();
         self.started = false;
         self
     }

@@ -65,6 +65,7 @@ impl SavedEvent {
             let disabled = number != 0 && membership.has(Membership::DISABLED);
             let membership = membership
                 .with(Membership::DISABLED, disabled)
+                .with(Membership::FIRST, number == 0)
                 .with(Membership::EXCLUSIVE, exclusive);
             let (group, members) = (group.bits(), members as u8);
             event.membership = Membership { group, members, ..membership }.pack();
@@ -80,7 +81,7 @@ impl SavedEvent {
     /// of one thread a group of their own. If the event is [disabled](Self::disabled) in its group, the child is
     /// disabled in the children's group, too.
     pub fn child(&self, tag: u64) -> Self {
-        let flags = Membership::unpack(self.membership).flags;
+        let flags = Membership::unpack(self.membership).flags & !Membership::FIRST;
         Self {
             membership: Membership::ungrouped(self.name(), flags).pack(),
             tag,

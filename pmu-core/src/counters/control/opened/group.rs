@@ -83,9 +83,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             if member == MAX_COUNTERS {
                 return Err(failed(CounterError::NoFreeCounter));
             }
+            let first = if member == 0 { Membership::FIRST } else { 0 };
             let event = Event {
                 rotates,
-                flags: event.flags & !Membership::EXCLUSIVE | exclusive,
+                flags: event.flags & !Membership::EXCLUSIVE | exclusive | first,
                 ..*event
             };
             let id = self.open_event(processor, &event).map_err(failed)?;
