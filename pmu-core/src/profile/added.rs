@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 
 use crate::counters::error::CounterError;
-use crate::counters::events::event::Event;
+use crate::counters::events::event::{Event, Reporting};
 use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::registers::select::EventSelect;
@@ -276,7 +276,7 @@ impl AddedSources {
         event: &Event,
         interval: Interval,
     ) -> Result<KProfileSource, AddSourceError> {
-        let event = Event { period: 0, tag: 0, rotates: false, ..*event };
+        let event = Event { reporting: Reporting::NONE, tag: 0, rotates: false, ..*event };
         let slots = || self.slots.iter().zip(FIRST_EVENT..);
         let known = slots().find_map(|(slot, _)| {
             let source = slot.of_event.get().filter(|source| source.event == event)?;

@@ -247,3 +247,30 @@ fn a_time_before_the_last_one_changes_no_event_s_times() {
     let count = session.counters_mut().read_event(event, 1_000_010).unwrap();
     assert_eq!((count.enabled, count.running), (10, 10));
 }
+
+/// An event with a period has a total if it was asked for, before or after the period; an event without one always has.
+#[test]
+fn a_total_that_was_asked_for_is_kept_with_every_period() {
+    for processor in processors(Deviations::NONE) {
+        let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+        let mut counters = processor.take(&mock, &memory, &table);
+        for (event, has_total) in [
+            (raw(2), true),
+            (raw(2).every(0x1000), false),
+            (raw(2).every(0x1000).with_total(), true),
+            (raw(2).with_total().every(0x1000), true),
+            (raw(2).with_total().every(0x1000).every(0x2000), true),
+            (raw(2).every(0x1000).every(0), true),
+        ] {
+            let context = format!("{processor:?}: {event:?}");
+            let id = counters.open_event(&processor.unit, &event).unwrap();
+            counters.start_event(id, 0).unwrap();
+            happen(&mock, 2, 77);
+            let value = counters.read_event(id, 0).map(|count| count.value);
+            let expected = if has_total { Ok(77) } else { Err(CounterError::NoTotal(id)) };
+            assert_eq!(value, expected, "{context}");
+            counters.close_event(id, 0).unwrap();
+        }
+        counters.shut_down().unwrap();
+    }
+}

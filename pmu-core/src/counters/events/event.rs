@@ -29,9 +29,7 @@ pub struct Event {
     /// Mode bits that are left of the select.
     pub(crate) modes: u64,
     pub(crate) guest: GuestMode,
-    /// 0: none.
-    pub(crate) period: u64,
-    pub(crate) total: bool,
+    pub(crate) reporting: Reporting,
     pub(crate) rotates: bool,
     /// Flags of its [`Membership`].
     pub(crate) flags: u8,
@@ -42,6 +40,30 @@ pub struct Event {
     pub(crate) tag: u64,
     pub(crate) counters: CounterSet,
     pub(crate) extra: Extra,
+}
+
+/// The period of an event, and whether the event has a total.
+#[derive(Clone, Copy, Debug, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub(crate) struct Reporting {
+    /// 0: none.
+    pub(crate) period: u64,
+    /// A total is kept even if the event has a period.
+    pub(crate) total: bool,
+}
+
+impl Reporting {
+    pub(crate) const NONE: Self = Self { period: 0, total: false };
+
+    pub(crate) const fn keeps_total(self) -> bool {
+        self.total || self.period == 0
+    }
+}
+
+impl PartialEq for Reporting {
+    fn eq(&self, other: &Self) -> bool {
+        self.period == other.period && self.keeps_total() == other.keeps_total()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,8 +87,7 @@ impl Event {
             kind,
             modes: EventSelect::MODES,
             guest: GuestMode::Everywhere,
-            period: 0,
-            total: true,
+            reporting: Reporting::NONE,
             rotates: false,
             flags: 0,
             narrow: false,
@@ -169,14 +190,13 @@ impl Event {
     /// assert_eq!(sampled.every(0).period(), None); // It is only counted.
     /// ```
     pub const fn every(mut self, period: u64) -> Self {
-        self.period = period;
-        self.total = period == 0;
+        self.reporting.period = period;
         self
     }
 
-    /// Keeps a total for an event that interrupts, at the cost of one RDPMC per interrupt. On processors whose counters
-    /// run while the interrupt is serviced, the total lacks the events between that RDPMC and the reload of the
-    /// counter.
+    /// Keeps a total even if the event [interrupts](Self::every), at the cost of one RDPMC per interrupt. On processors
+    /// whose counters run while the interrupt is serviced, the total lacks the events between that RDPMC and the reload
+    /// of the counter.
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};
@@ -185,7 +205,7 @@ impl Event {
     /// # let _ = PROFILED;
     /// ```
     pub const fn with_total(mut self) -> Self {
-        self.total = true;
+        self.reporting.total = true;
         self
     }
 
@@ -368,7 +388,7 @@ impl Event {
     /// Returns the event's period, which is the number of its occurrences per interrupt, or `None` if the event does
     /// not interrupt.
     pub const fn period(&self) -> Option<u64> {
-        if self.period == 0 { None } else { Some(self.period) }
+        if self.reporting.period == 0 { None } else { Some(self.reporting.period) }
     }
 
     /// Returns the event's select (event number, unit mask and qualifiers, without the mode bits), or `None` for a
@@ -429,6 +449,13 @@ mod tests {
         assert_eq!(raw(0x2_00C0), raw(0xC0).kernel_only());
         assert_eq!(raw(0x3_00C0), raw(0xC0));
         assert_eq!(raw(0x1_00C0).select(), Some(EventSelect::from_bits(0xC0)));
+    }
+
+    #[test]
+    fn a_total_is_kept_whether_it_is_asked_for_before_or_after_the_period() {
+        let event = Event::generic(GenericEvent::Cycles);
+        assert_eq!(event.with_total().every(10_000), event.every(10_000).with_total());
+        assert_ne!(event.with_total().every(10_000), event.every(10_000));
     }
 
     #[test]

@@ -41,7 +41,7 @@ impl CounterUnit {
             };
         let bits = plain.select_bits() & !EventSelect::MODES | event.modes | guest_bit | user_rdpmc;
         // A rollback takes back the overflow that raised the interrupt.
-        if event.period != 0 && self.in_txcp(plain) {
+        if event.period().is_some() && self.in_txcp(plain) {
             return Err(CounterError::IllegalBits(IN_TXCP));
         }
         // One fixed counter counts its event, by whatever name.

@@ -86,7 +86,7 @@ impl SavedEvent {
         let by_control = event.guest == GuestMode::GuestOnly && !is_confined;
         let flags = event.flags | if by_control { Membership::IN_GUESTS } else { 0 };
         Self {
-            total_wanted: event.total,
+            total_wanted: event.reporting.keeps_total(),
             rotates: event.rotates,
             guest: event.guest as u8,
             core_type: core_type_of(event, processor),
@@ -95,7 +95,7 @@ impl SavedEvent {
             select: select.select_bits(),
             tag: event.tag,
             counters: counters.bits(),
-            period: Period::new(event.period),
+            period: Period::new(event.reporting.period),
             ..Self::NONE
         }
     }

@@ -410,7 +410,7 @@ mod tests {
     fn entry(period: u64) -> EventEntry {
         let entry = EventEntry::new();
         entry.open(
-            &Event { period, ..Event::raw(EventSelect::from_bits(0xC0)) },
+            &Event::raw(EventSelect::from_bits(0xC0)).every(period).with_total(),
             &CounterUnit::NONE,
             EventSelect::from_bits(0),
             CounterSet::ALL,
