@@ -89,6 +89,8 @@ fn best(processor: &Snapshot) -> CounterUnit {
     // APM vol. 3, appendix E: leaf 0x80000001, ECX bit 2, SVM.
     if processor.leaf(0x8000_0001, 0).ecx >> 2 & 1 != 0 {
         unit.set_guest_bits(GUEST_ONLY, HOST_ONLY);
+    } else {
+        unit.set_runs_no_guests();
     }
     unit
 }

@@ -2,8 +2,8 @@
 
 use core::cell::RefCell;
 use pmu_core::{
-    CounterId, CounterSession, CounterSet, Event, EventOverflow, EventSelect, EventTable,
-    GenericEvent, OpenedEvents, service,
+    CounterError, CounterId, CounterSession, CounterSet, Event, EventOverflow, EventSelect,
+    EventTable, GenericEvent, OpenedEvents, service,
 };
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::*;
@@ -267,4 +267,34 @@ fn guest_bits_are_set_only_while_virtualization_is_on() {
     assert_eq!(counters.read_event(ids[2], 0).map(|count| count.value), Ok(0));
     counters.shut_down().unwrap();
     assert_eq!(selects(), [0; 3]);
+}
+
+/// AMD without SVM runs no guest (APM vol. 3, appendix E: leaf 0x80000001, ECX bit 2). Linux opens such events, too.
+#[test]
+fn an_event_outside_guests_is_counted_all_the_time_without_svm() {
+    for configuration in [
+        AmdConfiguration::LEGACY,
+        AmdConfiguration::CORE_EXTENSION,
+        AmdConfiguration::perf_mon_v2(6),
+    ] {
+        let processor = Processor::new(Configuration::Amd(configuration), false, Deviations::NONE);
+        let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+        let mut counters = processor.take(&mock, &memory, &table);
+        let refused = counters.open_event(&processor.unit, &raw(2).in_guests());
+        assert_eq!(refused, Err(CounterError::GuestModeUnsupported), "{processor:?}");
+        let [plain, outside] = [raw(2), raw(2).outside_guests()].map(|event| {
+            let id = counters.open_event(&processor.unit, &event).unwrap();
+            counters.start_event(id, 0).unwrap();
+            id
+        });
+        let mut counted = 0;
+        for is_on in [false, true, false] {
+            counters.set_virtualization(is_on).unwrap();
+            happen(&mock, 2, 5);
+            counted += 5;
+            let totals = [plain, outside].map(|id| total(&counters, id));
+            assert_eq!(totals, [counted; 2], "{processor:?}: virtualization {is_on}");
+        }
+        counters.shut_down().unwrap();
+    }
 }

@@ -164,6 +164,8 @@ impl Event {
     /// entry and VM exit. Without these values, the event is counted in guests, too. On Intel's version 1, opening the
     /// event fails.
     ///
+    /// On AMD without SVM, no guest can run: the event is counted all the time.
+    ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};
     /// // Two events with the same select count the host and its guests separately.

@@ -30,7 +30,12 @@ impl CounterUnit {
             GuestMode::HostOnly => host,
         };
         let is_confined = guest_bit != 0 || self.has_guests_by_control();
-        if event.guest != GuestMode::Everywhere && !is_confined {
+        let is_everywhere = match event.guest {
+            GuestMode::Everywhere => true,
+            GuestMode::GuestOnly => false,
+            GuestMode::HostOnly => self.runs_no_guests,
+        };
+        if !is_everywhere && !is_confined {
             return Err(CounterError::GuestModeUnsupported);
         }
         let user_rdpmc =

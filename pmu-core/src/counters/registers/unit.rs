@@ -40,6 +40,7 @@ pub struct CounterUnit {
     pub(crate) has_generic: u8,
     pub(crate) user_rdpmc_control: bool,
     masked_on_delivery: bool,
+    pub(crate) runs_no_guests: bool,
     /// The type of core on a hybrid processor; 0: all cores are alike.
     core_type: u32,
     /// Numbers of two events: the one that needs a pair of counters, and the one that makes the pair; 0: no pairs.
@@ -70,6 +71,7 @@ impl CounterUnit {
             has_generic: 0,
             user_rdpmc_control: false,
             masked_on_delivery: false,
+            runs_no_guests: false,
             core_type: 0,
             merged: [0; 2],
             guest_bits: [0; 2],
@@ -222,6 +224,12 @@ impl CounterUnit {
     /// bits may be set in a select only while virtualization is on.
     pub const fn set_guest_bits(&mut self, guest_only: u64, host_only: u64) {
         self.guest_bits = [guest_only, host_only];
+    }
+
+    /// Declares that the processor cannot run guests. [Events outside guests](crate::Event::outside_guests) are then
+    /// counted all the time.
+    pub const fn set_runs_no_guests(&mut self) {
+        self.runs_no_guests = true;
     }
 
     /// Sets a number that identifies the type of core on a hybrid processor. By default, a [raw](crate::Event::raw)
