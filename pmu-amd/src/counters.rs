@@ -63,6 +63,7 @@ pub fn counters(processor: &Snapshot) -> Result<CounterUnit, NoInterface> {
 }
 
 /// Returns the counters of an AMD processor; none for another vendor's.
+#[inline(never)]
 pub(crate) fn unit(processor: &Snapshot) -> CounterUnit {
     if processor.vendor() == AMD { best(processor) } else { CounterUnit::NONE }
 }

@@ -110,6 +110,7 @@ impl Snapshot {
     }
 
     /// Returns the vendor's twelve characters (leaf 0, EBX, EDX, ECX).
+    #[inline(never)]
     pub fn vendor(&self) -> [u8; 12] {
         let leaf = self.leaf(0, 0);
         let mut vendor = [0; 12];
@@ -183,6 +184,7 @@ impl Snapshot {
     /// }
     /// # let _ = reason;
     /// ```
+    #[inline(never)]
     pub fn hypervisor_hides_counters(&self) -> bool {
         self.has_microsoft_hypervisor() && self.leaf(0x4000_0003, 0).edx >> 2 & 1 == 0
     }

@@ -130,23 +130,29 @@ pub(crate) const fn first_of_group(count: usize, group: usize) -> u64 {
 /// Returns the processors in the groups' masks, in ascending order. Each mask is requested when its group's turn comes,
 /// so a combination of sets needs no storage of its own.
 pub(crate) fn processors_in(mask: impl Fn(usize) -> u64) -> impl Iterator<Item = ProcessorNumber> {
-    let (mut group, mut left) = (0, mask(0));
+    let (mut next, mut left) = (0, 0);
     core::iter::from_fn(move || {
-        while left == 0 && group + 1 < MAX_GROUPS {
-            group += 1;
-            left = mask(group);
+        while left == 0 && next < MAX_GROUPS {
+            left = mask(next);
+            next += 1;
         }
         let number = left.trailing_zeros() as u8;
         (left != 0).then(|| {
             left &= left - 1;
-            ProcessorNumber { group: group as u16, number }
+            ProcessorNumber { group: next as u16 - 1, number }
         })
     })
 }
 
 impl FromIterator<ProcessorNumber> for Affinity {
     fn from_iter<T: IntoIterator<Item = ProcessorNumber>>(processors: T) -> Self {
-        processors.into_iter().fold(Self::EMPTY, |set, p| set.union(Self::of(p)))
+        let mut set = Self::EMPTY;
+        for processor in processors {
+            if let Some(mask) = set.masks.get_mut(usize::from(processor.group)) {
+                *mask |= mask_of(processor);
+            }
+        }
+        set
     }
 }
 

@@ -327,6 +327,7 @@ impl SwitchError {
     }
 
     /// Adds a failure of some events to an outcome.
+    #[inline(never)]
     pub(crate) fn add(
         outcome: &mut Result<(), Self>,
         events: u64,

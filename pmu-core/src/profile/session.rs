@@ -145,6 +145,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     }
 
     /// Returns an added source and the event to open for it; `None` for a source of the table.
+    #[inline(never)]
     fn added_source(&self, source: KProfileSource) -> Option<(&'static AddedSource, Event)> {
         let added = self.interface().added();
         if self.row(source).is_some() { None } else { added.event(source) }

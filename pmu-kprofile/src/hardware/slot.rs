@@ -114,6 +114,7 @@ impl Slot {
     }
 
     /// Leaves a stop to the processor, which does it before the next request.
+    #[inline(never)]
     pub(super) fn leave(&self, source: KProfileSource) {
         let stop = u64::from(source.value()) + 1;
         let is_there = |place: &AtomicU64| {

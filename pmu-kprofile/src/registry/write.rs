@@ -75,17 +75,20 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
         self.objects().filter(move |object| object.source() == source)
     }
 
+    #[inline(never)]
     fn contains(&self, object: &ProfileObject<'_>) -> bool {
         let object = ptr::from_ref(object).cast();
         self.objects().any(|other| ptr::eq(other, object))
     }
 
     /// Returns the processors of a group on which a source runs for the started objects.
+    #[inline(never)]
     fn running(&self, source: KProfileSource, group: usize) -> u64 {
         self.objects_of(source).fold(0, |running, object| running | object.running(group))
     }
 
     /// Records that a source runs on these processors of a group, for all objects that want it there.
+    #[inline(never)]
     pub(super) fn add_running(&self, source: KProfileSource, group: usize, processors: u64) {
         self.objects_of(source).for_each(|object| object.add_running(group, processors));
     }

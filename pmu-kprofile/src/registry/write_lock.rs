@@ -15,6 +15,7 @@ pub(super) struct WriteLock<'p, const N: usize, const P: usize>(
 
 impl<'p, const N: usize, const P: usize> WriteLock<'p, N, P> {
     /// Takes the lock, if no other task holds it.
+    #[inline(never)]
     pub(super) fn try_take(profiles: &'p Profiles<N, P>) -> Option<Self> {
         profiles.writing.try_take().then(|| Self(profiles))
     }
@@ -41,6 +42,7 @@ impl<'p, const N: usize, const P: usize> WriteLock<'p, N, P> {
 
     /// Takes all steps of the last change's grace period that are possible without waiting, and returns whether it is
     /// over. If so, the object that the change took off the lists is stopped.
+    #[inline(never)]
     pub(super) fn poll(&mut self) -> bool {
         self.state(|state| {
             let over = state.grace.poll(&self.0.readers, &self.0.epoch);

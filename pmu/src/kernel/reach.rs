@@ -167,7 +167,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> RemoteProcessors
     #[inline(never)]
     fn active_processors(&self) -> Affinity {
         let up = self.0.processors.iter().enumerate().filter(|(_, of)| of.is_up.load(Relaxed));
-        up.fold(Affinity::EMPTY, |set, (index, _)| set.union(Affinity::of(number(index))))
+        up.map(|(index, _)| number(index)).collect()
     }
 
     fn supports(&self, source: KProfileSource) -> bool {

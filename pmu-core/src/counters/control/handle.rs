@@ -70,6 +70,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///     Ok(())
     /// }
     /// ```
+    #[inline(never)]
     pub fn is_started(&self, event: EventId) -> bool {
         match self.entry(event).map(EventEntry::state) {
             // While the counters are lent, the event keeps its counter.
@@ -112,6 +113,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         entry.add_time(now, self.counter_of(event).is_some());
     }
 
+    /// Adds the time until `now` to the times of every opened event.
+    #[inline(never)]
+    pub(crate) fn add_times(&self, now: u64) {
+        self.table().opened().for_each(|(event, entry)| self.add_time(event, entry, now));
+    }
+
     /// Returns the event select of an opened event at present.
     pub(crate) fn opened_select(&self, event: EventId) -> Option<EventSelect> {
         let entry = self.table().entry(event)?;
@@ -140,6 +147,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Returns the counters that can be used.
+    #[inline(never)]
     pub(crate) fn not_faulted(&self) -> CounterSet {
         self.own().retain(|counter| {
             self.slot(counter).is_some_and(|slot| slot.load() != SlotState::Faulted)
@@ -303,6 +311,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     }
 
     /// Returns the counter that runs for an event, and the period that it was loaded for.
+    #[inline(never)]
     pub(crate) fn find(&self, event: EventId) -> Option<(CounterId, u64)> {
         self.slots().find_map(|(counter, slot)| match slot.load() {
             SlotState::Running { event: of, period } if of == event => Some((counter, period)),

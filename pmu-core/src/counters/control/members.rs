@@ -1,5 +1,7 @@
 //! The events of a group, as they are on this processor.
 
+use core::iter;
+
 use crate::counters::control::assignment::plan::PlacementError;
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::{GroupError, no_such};
@@ -12,7 +14,12 @@ use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     pub(crate) fn members(&self, group: GroupId) -> impl Iterator<Item = (EventId, &EventEntry)> {
-        self.table().opened().filter(move |(_, entry)| entry.group() == Some(group))
+        let mut from = 0;
+        iter::from_fn(move || {
+            let (event, entry) = self.table().member_from(from, group)?;
+            from = event.place()? + 1;
+            Some((event, entry))
+        })
     }
 
     /// Returns the events of a group, in the order of the slice passed to the call that opened them:
@@ -34,6 +41,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Returns the first event of a group whose events are all on this processor.
+    #[inline(never)]
     pub(crate) fn first_of(&self, group: GroupId) -> Result<EventId, GroupError> {
         let first = self.members(group).next().filter(|_| self.is_open());
         let (first, entry) = first.ok_or_else(|| no_such(group))?;

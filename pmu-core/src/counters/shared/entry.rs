@@ -271,6 +271,7 @@ impl EventEntry {
 
     /// Adds the time up to `now`. If the clock went back, nothing is added until the clock has passed the previous
     /// `now`. `runs` is clear if the event's counter has faulted.
+    #[inline(never)]
     pub(crate) fn add_time(&self, now: u64, runs: bool) {
         let before = self.timed_to.load(Relaxed);
         let passed = now.saturating_sub(before);

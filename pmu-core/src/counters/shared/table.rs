@@ -9,6 +9,7 @@ use crate::counters::error::CounterError;
 use crate::counters::events::period::Period;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::names::event_id::EventId;
+use crate::counters::names::group_id::GroupId;
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::extra_registers::ExtraRegisters;
 
@@ -234,6 +235,18 @@ impl EventTable {
             Some(*other) > behind && *other != event && entry.is_counted_with(group)
         };
         self.opened().find(is_next).map(|(other, _)| other)
+    }
+
+    /// Returns the first opened event of a group, from a place on.
+    #[inline(never)]
+    pub(crate) fn member_from(
+        &self,
+        place: usize,
+        group: GroupId,
+    ) -> Option<(EventId, &EventEntry)> {
+        let is_opened = |entry: &EventEntry| entry.state() != EventState::Closed;
+        let is_of_group = |entry: &EventEntry| entry.group() == Some(group);
+        self.places().skip(place).find(|(_, entry)| is_opened(entry) && is_of_group(entry))
     }
 
     /// Returns a free place, if there is one.

@@ -142,6 +142,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         free.next().or(entering.first())
     }
 
+    #[inline(never)]
     fn running_on(&self, counter: CounterId) -> Option<EventId> {
         self.slot(counter).and_then(CounterSlot::running)
     }

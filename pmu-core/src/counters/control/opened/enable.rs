@@ -129,7 +129,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             self.change_state(event, self.state_of(first).unwrap_or(EventState::Waiting));
             return Ok(());
         }
-        self.table().opened().for_each(|(event, entry)| self.add_time(event, entry, now));
+        self.add_times(now);
         self.get_ready(first).map_err(|unplaced| unplaced.reason)?;
         let mut planner = self.planner();
         self.present(&mut planner.plan);

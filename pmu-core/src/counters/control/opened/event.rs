@@ -43,6 +43,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): no counter of this session can count the event.
     /// - [`Period`](CounterError::Period): the period is below the table's minimum, or does not fit in 63 bits.
     /// - [`InsufficientMemory`](CounterError::InsufficientMemory): the table of opened events is full.
+    #[inline(never)]
     pub fn open_event(
         &mut self,
         processor: &CounterUnit,
@@ -207,7 +208,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             return Ok(());
         }
         // One of them may have to give way.
-        self.table().opened().for_each(|(event, entry)| self.add_time(event, entry, now));
+        self.add_times(now);
         let outcome = self.assign(event, (!rotates).then_some(0));
         let waits = rotates && outcome.is_err_and(|unplaced| unplaced.reason.is_no_room());
         if outcome.is_err() {
@@ -222,6 +223,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Sets the state of an event and its group, none of which is on a counter.
+    #[inline(never)]
     pub(crate) fn change_group(&self, event: EventId, state: EventState) {
         let off_counters =
             self.table().with_group(event).filter(|event| self.counter_of(*event).is_none());

@@ -110,6 +110,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Returns the counters of these events, if groups are among them.
+    #[inline(never)]
     fn grouped_counters(&self, events: &[ThreadEvent]) -> CounterSet {
         let opened = events.iter().filter_map(|event| match event {
             ThreadEvent::Opened(id) => Some(*id),
@@ -195,7 +196,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             }
         }
         if self.is_open() {
-            self.table().opened().for_each(|(event, entry)| self.add_time(event, entry, now));
+            self.add_times(now);
             self.serve(Some(events), &mut outcome);
         }
         outcome

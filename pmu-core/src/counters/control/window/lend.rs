@@ -163,7 +163,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             });
             (gate, stopped.map_err(|error| self.undo(own, gate, error))?)
         };
-        self.table().opened().for_each(|(event, entry)| self.add_time(event, entry, now));
+        self.add_times(now);
         self.memory.lend();
         let mut lent = LentCounters::unowned(own, control.load(Relaxed));
         lent.set_programmed(was_lent);
