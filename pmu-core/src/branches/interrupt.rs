@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::branches::memory::{BranchMemory, FREEZING, LOST, RECORDING};
+use crate::branches::memory::{BranchMemory, FREEZING, LOST, RECORDING, STALE};
 use crate::branches::record::{Branch, RawBranch};
 use crate::branches::unit::BranchUnit;
 use crate::counters::hooks::facility::{Facility, Interrupted};
@@ -99,6 +99,9 @@ impl<'a> Branches<'a> {
     }
 
     fn read<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        if self.memory.mode() & STALE != 0 {
+            return Ok(());
+        }
         let (len, read) = self.unit.read_records(msr, self.memory, self.found);
         self.len = len;
         read
@@ -107,15 +110,20 @@ impl<'a> Branches<'a> {
     /// Starts the recording again, or notes that that failed.
     fn restart<M: MsrBackend>(&self, msr: &M) -> Result<u64, MsrFault> {
         let started = self.unit.start(msr, self.memory.control.load(Relaxed));
-        started.inspect_err(|_| self.memory.set_mode(LOST))
+        match started {
+            Err(_) => self.memory.set_mode(LOST),
+            Ok(_) if self.memory.mode() & LOST != 0 => self.memory.clear_mode(LOST),
+            Ok(_) => {}
+        }
+        started
     }
 }
 
 impl Facility for Branches<'_> {
-    /// Returns the bit that tells of frozen records, while the recorder lets them freeze.
+    /// Returns the bit that tells of frozen records. Another owner may let them freeze, too.
     #[inline]
     fn status_bits(&self) -> u64 {
-        if self.memory.mode() & FREEZING == 0 {
+        if self.memory.mode() & (FREEZING | RECORDING) == 0 {
             return 0;
         }
         let status = self.unit.registers().freeze.and_then(|freeze| freeze.status);

@@ -60,16 +60,7 @@ impl<R: MsrBackend> FacilityControl for BranchRecorder<'_, R> {
 
     fn resume<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
         let Some(lent) = self.lent else { return Ok(()) };
-        self.halt()?;
-        self.clear_stopped()?;
-        if self.filter.is_some() {
-            self.write_filter()?;
-        }
-        // The borrower may have left it set, and its records frozen.
-        self.set_freeze(false)?;
-        if lent.froze {
-            self.set_freeze(true)?;
-        }
+        self.program_again(lent.froze)?;
         let slots = self.memory.slots().iter().take(lent.len.into());
         self.unit.write_records(&self.msr, lent.newest, slots.map(|slot| slot.load()))?;
         if lent.recorded {

@@ -45,6 +45,13 @@ pub(crate) const FREEZING: u8 = 2;
 /// Bit of `mode`: an interrupt could not start the recording again.
 pub(crate) const LOST: u8 = 4;
 
+/// Bit of `mode`: the registers may have another thread's or owner's records. Neither a task nor an interrupt reads
+/// them.
+pub(crate) const STALE: u8 = 8;
+
+/// Bit of `mode`: the registers have no records, and the processor does not record.
+pub(crate) const CLEAR: u8 = 16;
+
 impl BranchSlot {
     /// Creates an empty slot.
     pub const fn new() -> Self {
@@ -117,7 +124,7 @@ impl BranchMemory {
         self.mode.load(Acquire)
     }
 
-    /// Sets and clears bits of the mode, by single stores: only the interrupt's `LOST` comes between.
+    /// Sets and clears bits of the mode, one at a time: the interrupt changes `LOST` in between.
     pub(crate) fn set_mode(&self, set: u8) {
         self.mode.fetch_or(set, Release);
     }

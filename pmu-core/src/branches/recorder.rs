@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::branches::error::BranchError;
 use crate::branches::filter::BranchFilter;
 use crate::branches::interrupt::Branches;
-use crate::branches::memory::{BranchMemory, FREEZING, LOST, RECORDING};
+use crate::branches::memory::{BranchMemory, CLEAR, FREEZING, LOST, RECORDING, STALE};
 use crate::branches::unit::BranchUnit;
 use crate::msr::access::MsrAccess;
 use crate::msr::backend::MsrBackend;
@@ -32,12 +32,14 @@ use crate::msr::fault::MsrFault;
 ///
 /// fn last_branches<M: MsrBackend>(unit: &BranchUnit, msr: M, work: fn()) -> Result<(), BranchError> {
 ///     let mut recorder = BranchRecorder::take(unit, msr, &RECORDS)?;
-///     recorder.start(BranchFilter::KERNEL)?;
-///     work();
-///     for branch in recorder.read()?.iter() {
-///         println!("{:#x} -> {:#x}", branch.from, branch.to); // the newest first
-///     }
-///     recorder.shut_down()
+///     let read = recorder.start(BranchFilter::KERNEL).and_then(|_| {
+///         work();
+///         for branch in recorder.read()?.iter() {
+///             println!("{:#x} -> {:#x}", branch.from, branch.to); // the newest first
+///         }
+///         Ok(())
+///     });
+///     recorder.shut_down().and(read) // also after an error
 /// }
 /// ```
 ///
@@ -57,8 +59,6 @@ pub struct BranchRecorder<'a, M> {
     pub(crate) filter: Option<BranchFilter>,
     /// The records are to freeze where the filter allows it.
     freezes: bool,
-    /// The registers may have another owner's records: clearing them failed.
-    pub(crate) stale: bool,
     is_open: bool,
     /// XSAVES was found to save the records.
     pub(crate) uses_xsaves: bool,
@@ -109,7 +109,6 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
             memory,
             filter: None,
             freezes: false,
-            stale: false,
             is_open: true,
             uses_xsaves: false,
             lent: None,
@@ -117,7 +116,10 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
             not_send: PhantomData,
         };
         match recorder.end_left_over() {
-            Ok(true) => return Ok(recorder),
+            Ok(true) => {
+                memory.set_mode(CLEAR);
+                return Ok(recorder);
+            }
             Ok(false) => memory.give_back(),
             Err(fault) => {
                 memory.give_back();
@@ -212,7 +214,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         self.clear_stopped()?;
         self.memory.control.store(value, Relaxed);
         self.write_filter()?;
-        if freezes != (self.memory.mode() & FREEZING != 0) {
+        // Also if the bit was set: the register may have lost its contents.
+        if freezes || self.memory.mode() & FREEZING != 0 {
             self.set_freeze(freezes)?;
         }
         self.filter = Some(recorded);
@@ -254,8 +257,39 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         if self.filter.is_none() {
             return Err(BranchError::NotStarted);
         }
-        let clear = if self.stale { self.clear_stopped() } else { Ok(()) };
+        let clear = if self.is_stale() { self.halt_and_clear() } else { Ok(()) };
         clear.and_then(|()| self.go_on()).map_err(|fault| self.error(fault))
+    }
+
+    /// Programs the branch records again, after their registers lost their contents in a suspend. Clears the records. A
+    /// recording that was not stopped continues.
+    ///
+    /// Call this on the processor that resumed, beside [`reprogram`](crate::CounterSession::reprogram) of its counters.
+    ///
+    /// # Errors
+    /// - [`Access`](BranchError::Access): an access failed, and the processor does not record.
+    /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped.
+    /// - [`Lent`](BranchError::Lent): the records are programmed again as they are returned.
+    /// - [`ShutDown`](BranchError::ShutDown).
+    pub fn reprogram(&mut self) -> Result<(), BranchError> {
+        self.check_open()?;
+        let mode = self.memory.mode();
+        let again = self.program_again(mode & FREEZING != 0);
+        let recorded = mode & RECORDING != 0;
+        let again = again.and_then(|()| if recorded { self.go_on() } else { Ok(()) });
+        again.map_err(|fault| self.error(fault))
+    }
+
+    /// Stops and clears the records, and writes the filter and the freeze bit.
+    pub(crate) fn program_again(&self, freezes: bool) -> Result<(), MsrFault> {
+        self.halt()?;
+        self.clear_stopped()?;
+        if self.filter.is_some() {
+            self.write_filter()?;
+        }
+        // Another owner may have left it set, and its records frozen.
+        self.set_freeze(false)?;
+        if freezes { self.set_freeze(true) } else { Ok(()) }
     }
 
     /// Stops the recording, and reads the records: the branches before this call.
@@ -282,7 +316,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     pub fn read(&mut self) -> Result<Branches<'_>, BranchError> {
         self.check_open()?;
         let found = self.halt().map_err(|fault| self.error(fault))?;
-        if self.stale {
+        if self.is_stale() {
             self.clear_stopped().map_err(BranchError::Access)?;
         }
         let (len, read) = self.unit.read_records(&self.msr, self.memory, found);
@@ -296,15 +330,17 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// # Errors
     /// - [`Access`](BranchError::Access): an access failed, and the processor does not record; the next
     ///   [`restart`](Self::restart) or [`start`](Self::start) clears the records first.
-    /// - [`Faulted`](BranchError::Faulted), [`ShutDown`](BranchError::ShutDown).
+    /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped, and continues. No sample shows the old
+    ///   branches: samples have no branches until the recording is cleared, switched or restarted.
+    /// - [`ShutDown`](BranchError::ShutDown).
     pub fn clear(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
-        let cleared = if self.unit.registers().depth.is_some() || !self.is_recording() {
+        let is_stopped = self.memory.mode() & RECORDING == 0;
+        let cleared = if self.unit.registers().depth.is_some() || is_stopped {
             self.clear_stopped().or_else(|fault| self.halt().and(Err(fault)))
         } else {
             // A record that is added while others are cleared would move an old one on.
-            let stopped = self.halt().map(|_| ());
-            stopped.and_then(|()| self.clear_stopped()).and_then(|()| self.go_on())
+            self.halt_and_clear().and_then(|()| self.go_on())
         };
         cleared.map_err(|fault| self.error(fault))
     }
@@ -370,25 +406,49 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
 
     /// Starts the recording, with what is in the memory and in the filter. If that fails, the recording is stopped.
     pub(crate) fn go_on(&self) -> Result<(), MsrFault> {
-        self.memory.clear_mode(LOST);
+        self.memory.clear_mode(LOST | CLEAR);
         self.memory.set_mode(RECORDING);
-        let started = self.unit.start(&self.msr, self.memory.control.load(Relaxed));
-        started.map(|_| ()).or_else(|fault| self.halt().and(Err(fault)))
+        // An interrupt that came while no counter was serviced may have frozen the records.
+        let freezes = self.memory.mode() & FREEZING != 0;
+        let released = if freezes { self.unit.release(&self.msr) } else { Ok(()) };
+        let start = || self.unit.start(&self.msr, self.memory.control.load(Relaxed));
+        released.and_then(|()| start()).map(|_| ()).or_else(|fault| self.halt().and(Err(fault)))
+    }
+
+    /// Stops the recording for another thread or owner. If that fails, the records are read no more until they are
+    /// cleared.
+    pub(crate) fn halt_for_another(&self) -> Result<u64, MsrFault> {
+        self.halt().inspect_err(|_| self.memory.set_mode(STALE))
+    }
+
+    /// Stops the recording for another thread or owner, and clears the records.
+    pub(crate) fn halt_and_clear(&self) -> Result<(), MsrFault> {
+        self.halt_for_another()?;
+        self.clear_stopped()
     }
 
     /// Clears the records, and notes that they are another owner's where that fails.
-    pub(crate) fn clear_stopped(&mut self) -> Result<(), MsrFault> {
+    pub(crate) fn clear_stopped(&self) -> Result<(), MsrFault> {
+        self.memory.clear_mode(CLEAR);
         let cleared = self.unit.clear_records(&self.msr);
-        self.stale = cleared.is_err();
+        match cleared {
+            Err(_) => self.memory.set_mode(STALE),
+            Ok(()) => {
+                self.memory.clear_mode(STALE);
+                if self.memory.mode() & RECORDING == 0 {
+                    self.memory.set_mode(CLEAR);
+                }
+            }
+        }
         cleared
     }
 
-    /// Stops a recording that still runs, and clears the records that another thread left.
-    pub(crate) fn leave_no_records(&mut self) -> Result<(), MsrFault> {
-        if self.is_recording() {
-            self.halt()?;
-            self.stale = true;
-        }
-        if self.stale { self.clear_stopped() } else { Ok(()) }
+    /// Leaves no records of the thread that left, which may have been stopped or lost without being switched out.
+    pub(crate) fn leave_no_records(&self) -> Result<(), MsrFault> {
+        if self.memory.mode() & CLEAR == 0 { self.halt_and_clear() } else { Ok(()) }
+    }
+
+    pub(crate) fn is_stale(&self) -> bool {
+        self.memory.mode() & STALE != 0
     }
 }

@@ -27,7 +27,8 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     ///
     /// # Errors
     /// - [`SavedElsewhere`](BranchError::SavedElsewhere): `saved` has no room for the records; nothing was changed.
-    /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped, and continues.
+    /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped, and continues. No sample shows the
+    ///   thread's branches: samples have no branches until the recording is cleared, switched or restarted.
     /// - [`Access`](BranchError::Access): an access failed, and the processor does not record. `saved` has the newest
     ///   records, up to the record that could not be read.
     /// - [`ShutDown`](BranchError::ShutDown).
@@ -39,9 +40,9 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
         if saved.is_some() && N < self.unit.depth().into() {
             return Err(BranchError::SavedElsewhere);
         }
-        let found = self.halt().map_err(|fault| self.error(fault))?;
+        let found = self.halt_for_another().map_err(|fault| self.error(fault))?;
         let read = match saved {
-            Some(saved) if !self.stale => self.save(saved, found),
+            Some(saved) if !self.is_stale() => self.save(saved, found),
             Some(saved) => {
                 saved.clear();
                 Ok(())

@@ -4,6 +4,7 @@ use raw_cpuid::CpuIdReader;
 
 use crate::branches::area::{BranchArea, SaveBranches};
 use crate::branches::error::BranchError;
+use crate::branches::memory::STALE;
 use crate::branches::recorder::BranchRecorder;
 use crate::branches::unit::BranchEnable;
 use crate::msr::backend::MsrBackend;
@@ -82,10 +83,10 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
         saved: &mut BranchArea<A>,
     ) -> Result<(), BranchError> {
         self.check_xsaves()?;
-        self.halt().map_err(|fault| self.error(fault))?;
+        self.halt_for_another().map_err(|fault| self.error(fault))?;
         saved.clear();
         let mut done = Ok(());
-        if !self.stale {
+        if !self.is_stale() {
             // The recording is stopped, so the area has a control register of 0.
             done = saved.area.save().map_err(BranchError::Xsaves);
             if done.is_ok() {
@@ -120,16 +121,16 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
         }
         self.leave_no_records().map_err(|fault| self.error(fault))?;
         if saved.depth != 0 {
-            let restored = saved.area.restore();
             // Until the recording continues, the registers have records of a thread that may not run.
-            self.stale = true;
+            self.memory.set_mode(STALE);
+            let restored = saved.area.restore();
             if let Err(fault) = restored {
                 let cleared = self.clear_stopped().map_err(BranchError::Access);
                 return cleared.and(Err(BranchError::Xsaves(fault)));
             }
         }
         self.go_on().map_err(|fault| self.error(fault))?;
-        self.stale = false;
+        self.memory.clear_mode(STALE);
         Ok(())
     }
 

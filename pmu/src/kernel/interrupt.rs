@@ -75,7 +75,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
 
     /// Handles the performance interrupt as [`interrupt_with`](Self::interrupt_with) does, together with a [`Facility`]
     /// beside the counters, such as [branch records](crate::Machine::branches_of). `overflowed` also receives the
-    /// facility, which has already read what the hardware recorded.
+    /// facility, which has already read what the hardware recorded. Only `overflowed` receives the facility: samples of
+    /// profiles do not contain what the facility recorded.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }

@@ -100,6 +100,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// in a suspend. Profiles, events and the watchdog continue. Returns the counters whose events begin new periods:
     /// see [`CounterSession::reprogram`](pmu_core::CounterSession::reprogram).
     ///
+    /// The call programs no branch records: see [`BranchRecorder::reprogram`](pmu_core::BranchRecorder::reprogram).
+    ///
     /// Overflows that were pending when the processor was suspended are not reported, because the interrupted address
     /// is unknown.
     ///
