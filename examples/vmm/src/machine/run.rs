@@ -62,7 +62,6 @@ pub(crate) fn run(
     for number in 0..options.cpus {
         vcpus.push(vcpu(&machine.vm, number)?);
     }
-    set_start(&vcpus[0], start, options.x2apic)?;
     let show = |guest_pmu: GuestPmu| {
         for (number, vcpu) in (0..).zip(&vcpus) {
             let pmu = options.deviation.map_or(pmu, |one| one.configuration(pmu, number));
@@ -76,6 +75,8 @@ pub(crate) fn run(
         guest_pmu = other;
         seen = show(guest_pmu)?;
     }
+    // After CPUID, which says whether the local APIC has x2APIC mode.
+    set_start(&vcpus[0], start, options.x2apic)?;
     let pmu = with_qualifiers_of(pmu, &seen);
 
     let (sender, receiver) = channel();
