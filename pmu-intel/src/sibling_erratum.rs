@@ -14,7 +14,7 @@ use pmu_core::{EventSelect, Snapshot};
 /// - The kernel calls [`check`](Self::check) before it opens an event, and does not open such an event.
 /// - The kernel does neither. The counts of both logical processors can then be wrong.
 ///
-/// Where hyper-threading is off, the erratum has no effect. CPUID does not tell whether it is off, so call
+/// The erratum has no effect if hyper-threading is off. CPUID does not tell whether hyper-threading is off. So call
 /// [`detect`](Self::detect) only if both logical processors of a core run.
 ///
 /// Source: the specification updates of the second generation (BJ122), third generation (BV98) and fourth generation

@@ -6,12 +6,12 @@ use core::ops::ControlFlow;
 use crate::branches::interrupt::Branches;
 use crate::frame::{InterruptFrame, ProcessId, ProcessorNumber};
 
-/// An interrupted context whose [call chain](InterruptFrame::call_chain) is the call stack that the processor recorded,
-/// so that code without frame pointers has a chain, too.
+/// An interrupted context whose [call chain](InterruptFrame::call_chain) is the call stack that the processor recorded.
+/// The processor records the call stack of code without frame pointers, too.
 ///
 /// Use it while the recorder records a [call stack](crate::BranchFilter::call_stack). The chain has the addresses of
-/// the call instructions, not the return addresses, which are behind the instructions. The chain has at most as many
-/// addresses as the processor has records.
+/// the call instructions, not the return addresses. The chain has at most as many addresses as the processor has
+/// records.
 ///
 /// ```
 /// use pmu_core::{Branches, CallStackFrame, InterruptFrame};

@@ -19,8 +19,8 @@ use crate::configuration::bitmap::first;
 pub struct AmdConfiguration {
     /// Generation of the counters, which decides their number and addresses.
     pub counters: AmdCounters,
-    /// Event selects have the bits `GuestOnly` (40) and `HostOnly` (41), which are part of the [event's
-    /// key](crate::EventKey).
+    /// Event selects have the bits `GuestOnly` (40) and `HostOnly` (41). The two bits are part of the
+    /// [event's key](crate::EventKey).
     ///
     /// If the field is set, the embedder decides whether CPUID declares SVM (leaf 0x80000001, ECX bit 2). If the field
     /// is not set, CPUID hides SVM, and a write to a select drops `GuestOnly` and `HostOnly`.

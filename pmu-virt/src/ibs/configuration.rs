@@ -22,8 +22,8 @@ pub struct IbsConfiguration {
     /// If fetch sampling is already enabled, a write of `IBS_FETCH_CTL` that enables it again does not reset the count
     /// of fetches, as on families 16h to 18h.
     pub fetch_count_kept: bool,
-    /// A guest has to set the period to 0 before it disables sampling (erratum 420 of family 10h). A write that
-    /// disables sampling with another period is reported as illegal.
+    /// A guest has to set the period to 0 before the guest disables sampling (erratum 420 of family 10h). A write that
+    /// disables sampling while the period is not 0 is reported as illegal.
     pub period_before_stop: bool,
 }
 

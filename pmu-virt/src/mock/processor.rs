@@ -192,8 +192,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.before_access.set(Some(before));
     }
 
-    /// Calls `act` with the PMU, to read the PMU or to change it unseen by the driver. The call does not count as an
-    /// access.
+    /// Calls `act` with the PMU. `act` may read the PMU, and change the PMU as the processor itself would. The call
+    /// does not count as an access.
     ///
     /// # Panics
     /// `act` accesses a register through the mock.

@@ -5,8 +5,8 @@ use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::policy::event_policy::EventPolicy;
 
 impl<P: EventPolicy> VirtualPmu<P> {
-    /// Returns, for each event, the number of occurrences after which the next interrupt is due. The embedder can use
-    /// the numbers to set a timer. The numbers are computed again only after a change of the PMU.
+    /// Returns the number of occurrences of each event after which the next interrupt is due. The embedder can use the
+    /// numbers to set a timer. The numbers are computed again only after a change of the PMU.
     ///
     /// ```
     /// use pmu_virt::{Configuration, EventKey, FedEvents, IntelConfiguration, Privilege, VirtualPmu};

@@ -224,8 +224,8 @@ pub struct BranchEntry {
     pub from: u64,
     /// Address of the target.
     pub to: u64,
-    /// From bit 0: `mispred`, `predicted`, `in_tx`, `abort`; `cycles`, 16 bits; `type`, 4; `spec`, 2; `new_type`, 4;
-    /// `priv`, 3.
+    /// The bit fields of the structure, from bit 0 on: `mispred`, `predicted`, `in_tx` and `abort` (1 bit each),
+    /// `cycles` (16 bits), `type` (4), `spec` (2), `new_type` (4) and `priv` (3).
     pub flags: u64,
 }
 

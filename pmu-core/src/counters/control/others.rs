@@ -12,9 +12,9 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Sets `bits` of the global control register if `enabled` is `true`, and otherwise clears them, for another owner
-    /// of counters, such as a watchdog. While the session lives, other owners must not write the register themselves.
-    /// [`shut_down`](Self::shut_down) leaves the bits as they are.
+    /// Sets or clears bits of the global control register for another owner of counters, such as a watchdog. The bits
+    /// in the mask `bits` are set if `enabled` is `true`, and cleared otherwise. While the session lives, other owners
+    /// must not write the register themselves. [`shut_down`](Self::shut_down) leaves the bits as they are.
     ///
     /// The handler of a shared interrupt calls [`service`](crate::service) first, and then looks for the overflows of
     /// the other owners. An overflow that came before `service` unmasked the LVT entry raises no further interrupt.

@@ -19,8 +19,8 @@ pub struct Serviced {
     pub others: u64,
     /// The counters are [lent](crate::CounterSession::lend), and no register was accessed. The interrupt may belong to
     /// the borrower, whatever the value of `claim`, so the handler also asks the borrower. If the interrupt's delivery
-    /// masked the LVT entry, the entry stays masked. If `lent` is `false`, the handler asks the borrower, like any
-    /// other driver, only if the claim is [`NotOurs`](Claim::NotOurs).
+    /// masked the LVT entry, the entry stays masked. If `lent` is `false`, the handler asks other drivers only if the
+    /// claim is [`NotOurs`](Claim::NotOurs).
     pub lent: bool,
 }
 

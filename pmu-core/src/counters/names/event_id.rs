@@ -42,8 +42,8 @@ impl EventId {
         Self(Self::FIRST_OPENED | place as u16 & (Self::FIRST_OPENED - 1))
     }
 
-    /// Returns an opened event's place in its [`EventTable`](crate::EventTable). Returns `None` for an event in the
-    /// [`EventSource`](crate::EventSource)'s own table.
+    /// Returns the index of an opened event in its [`EventTable`](crate::EventTable). Returns `None` for an event in
+    /// the [`EventSource`](crate::EventSource)'s own table.
     ///
     /// ```
     /// # use pmu_core::EventId;

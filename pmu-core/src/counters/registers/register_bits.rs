@@ -19,7 +19,7 @@ pub struct RegisterBits {
 }
 
 impl RegisterBits {
-    /// Describes the bits `bits` of the MSR at the address `register`.
+    /// Describes some bits of a register: the bits that are set in `bits`, in the MSR at the address `register`.
     ///
     /// # Safety
     /// - Setting and clearing any of the bits, while the register's other bits stay unchanged, does not break memory

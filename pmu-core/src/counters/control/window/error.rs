@@ -19,7 +19,7 @@ use crate::msr::fault::MsrFault;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct WindowError {
-    /// Counters whose events do not run. No event uses these counters until
+    /// Counters whose events do not run. No event uses these counters before the next call of
     /// [`reprogram`](crate::CounterSession::reprogram). The set is empty if only a [facility](crate::FacilityControl)
     /// could not be resumed.
     pub counters: CounterSet,
