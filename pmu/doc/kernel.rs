@@ -1,4 +1,4 @@
-// A kernel of one processor whose registers cannot be reached: the examples of the door are compiled with it.
+// A kernel of one processor whose registers cannot be reached: the examples of `Pmu` are compiled with it.
 #[derive(Clone, Copy)]
 pub struct Registers;
 impl pmu::core::MsrBackend for Registers {

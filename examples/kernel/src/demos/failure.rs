@@ -14,8 +14,8 @@ use crate::machine::serial::End;
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Failure {
-    /// The door refused.
-    Door(PmuError),
+    /// `Pmu` refused.
+    Pmu(PmuError),
     /// The interface refused.
     Interface(InterfaceError),
     /// The counters refused.
@@ -48,7 +48,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Door(error) => error.fmt(f),
+            Self::Pmu(error) => error.fmt(f),
             Self::Interface(error) => error.fmt(f),
             Self::Counters(error) => error.fmt(f),
             Self::Branches(error) => error.fmt(f),
@@ -73,7 +73,7 @@ macro_rules! from {
     };
 }
 from! {
-    PmuError => Door;
+    PmuError => Pmu;
     InterfaceError => Interface;
     CounterError => Counters;
     BranchError => Branches;

@@ -14,7 +14,7 @@ use pmu_virt::{Configuration, EventKey, FedEvents, Feed, Privilege, VirtualPmu};
 
 pub(crate) const PROCESSORS: usize = 3;
 
-pub(crate) type Door = Pmu<World, PROCESSORS, 6, 4>;
+pub(crate) type TestPmu = Pmu<World, PROCESSORS, 6, 4>;
 
 thread_local! {
     static MACHINE: Cell<Option<&'static Machine>> = const { Cell::new(None) };
@@ -52,7 +52,7 @@ pub(crate) struct Machine {
     pinned: Cell<u32>,
     /// The scheduler moves the task to this processor as soon as the task is not pinned any more.
     pub(crate) moves_to: Cell<Option<usize>>,
-    door: OnceCell<&'static Door>,
+    pmu: OnceCell<&'static TestPmu>,
     /// Interrupts to other processors do not arrive.
     pub(crate) is_deaf: Cell<bool>,
     pub(crate) by_vector: Cell<bool>,
@@ -64,8 +64,8 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Makes the machine of this thread, and its door.
-    pub(crate) fn new(configuration: Configuration) -> (&'static Self, &'static Door) {
+    /// Makes the machine of this thread, and its `Pmu`.
+    pub(crate) fn new(configuration: Configuration) -> (&'static Self, &'static TestPmu) {
         let keys = [Happens::Instructions, Happens::Cycles, Happens::LastCacheMisses];
         let events = FedEvents::new(&keys.map(|event| key(configuration, event))).unwrap();
         let mocks = core::array::from_fn(|_| {
@@ -82,7 +82,7 @@ impl Machine {
             here: Cell::new(0),
             pinned: Cell::new(0),
             moves_to: Cell::new(None),
-            door: OnceCell::new(),
+            pmu: OnceCell::new(),
             is_deaf: Cell::new(false),
             by_vector: Cell::new(false),
             ends: Cell::new(0),
@@ -94,13 +94,13 @@ impl Machine {
         for mock in &machine.mocks {
             mock.on_interrupt(&|_| self::machine().performance_interrupt());
         }
-        let door = *machine.door.get_or_init(|| Box::leak(Box::new(Pmu::new())));
+        let pmu = *machine.pmu.get_or_init(|| Box::leak(Box::new(Pmu::new())));
         MACHINE.set(Some(machine));
-        (machine, door)
+        (machine, pmu)
     }
 
-    pub(crate) fn door(&self) -> &'static Door {
-        self.door.get().unwrap()
+    pub(crate) fn pmu(&self) -> &'static TestPmu {
+        self.pmu.get().unwrap()
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
@@ -129,21 +129,21 @@ impl Machine {
         let frame =
             PlainFrame { pc: self.pc[here].get(), cs: 8, flags: 2, processor: here, process: None };
         let overflowed = |overflow| self.overflows.borrow_mut().push((here, overflow));
-        let interrupted = self.door().interrupt_with(&frame, overflowed);
+        let interrupted = self.pmu().interrupt_with(&frame, overflowed);
         self.interrupted.borrow_mut().push((here, interrupted));
     }
 
     /// Brings all processors up.
     pub(crate) fn up(&self) {
         for processor in 0..PROCESSORS {
-            self.on(processor, || self.door().processor_up(&self.snapshot())).unwrap();
+            self.on(processor, || self.pmu().processor_up(&self.snapshot())).unwrap();
         }
     }
 
     /// Gives all counters back, of which none runs then.
     pub(crate) fn down(&self) {
         for processor in 0..PROCESSORS {
-            self.on(processor, || self.door().processor_down()).unwrap();
+            self.on(processor, || self.pmu().processor_down()).unwrap();
         }
         assert!(self.mocks.iter().all(|mock| pmu_tests::opened::running(mock).is_empty()));
     }
@@ -176,7 +176,7 @@ impl MsrBackend for Registers {
 /// The kernel.
 pub(crate) struct World;
 
-// SAFETY: each test has one thread, and a door of its own.
+// SAFETY: each test has one thread, and a `Pmu` of its own.
 unsafe impl Kernel for World {
     type Msr = Registers;
 
@@ -218,7 +218,7 @@ unsafe impl Kernel for World {
 
     fn interrupt(processor: usize) {
         if !machine().is_deaf.get() {
-            machine().on(processor, || machine().door().serve_call());
+            machine().on(processor, || machine().pmu().serve_call());
         }
     }
 

@@ -12,17 +12,17 @@ use pmu_kprofile::{BasicProfile, ProfileObject, Rules};
 use pmu_tests::opened::{processors, running};
 use pmu_virt::mock::Deviations;
 
-use crate::world::{Door, Happens, Machine, PROCESSORS};
+use crate::world::{Happens, Machine, PROCESSORS, TestPmu};
 
 const PERIOD: u64 = 10_007;
 const BASE: u64 = 0xFFFF_FFFF_8000_0000;
 
 /// Runs a test on a machine of each configuration, whose processors are up.
-fn on_each(test: impl Fn(&'static Machine, &'static Door)) {
+fn on_each(test: impl Fn(&'static Machine, &'static TestPmu)) {
     for processor in processors(Deviations::NONE) {
-        let (machine, door) = Machine::new(processor.configuration);
+        let (machine, pmu) = Machine::new(processor.configuration);
         machine.up();
-        test(machine, door);
+        test(machine, pmu);
         machine.down();
     }
 }
@@ -41,12 +41,12 @@ fn hits(object: &ProfileObject<'_>) -> Vec<(u64, u32)> {
 
 #[test]
 fn a_function_is_counted_on_its_processor_as_a_group() {
-    on_each(|machine, door| {
+    on_each(|machine, pmu| {
         let events = [GenericEvent::Instructions, GenericEvent::Cycles].map(Event::generic);
         for processor in [0, 2] {
             machine.happen(processor, Happens::Instructions, 5); // before
             let counts = machine.on(processor, || {
-                door.count(&events, || {
+                pmu.count(&events, || {
                     machine.happen(processor, Happens::Instructions, 1_000);
                     machine.happen(processor, Happens::Cycles, 2_500);
                     machine.happen(1, Happens::Cycles, 77); // elsewhere
@@ -68,17 +68,17 @@ fn a_function_is_counted_on_its_processor_as_a_group() {
 /// The README's fourth step, with a move at the earliest moment.
 #[test]
 fn an_event_of_a_thread_begins_in_one_call_whatever_the_scheduler_does_after_it() {
-    on_each(|machine, door| {
+    on_each(|machine, pmu| {
         let instructions = Event::generic(GenericEvent::Instructions);
         // Another thread's event on processor 1, which is stopped, has the same place there.
         let others = machine.on(1, || {
-            door.with(|session, unit| session.counters_mut().open_event(unit, &instructions))
+            pmu.with(|session, unit| session.counters_mut().open_event(unit, &instructions))
         });
         let others = others.unwrap().unwrap();
         let mut thread = [ThreadEvent::default(); 2];
         machine.on(0, || {
             machine.moves_to.set(Some(1));
-            let switched_in = door.with(|session, unit| {
+            let switched_in = pmu.with(|session, unit| {
                 let event = SavedEvent::new(unit, &instructions)?.to_be_started(true);
                 thread[0] = ThreadEvent::SwitchedOut(event);
                 session.counters_mut().switch_in(unit, &mut thread, 0).map_err(PmuError::from)
@@ -88,15 +88,13 @@ fn an_event_of_a_thread_begins_in_one_call_whatever_the_scheduler_does_after_it(
             machine
                 .on(0, || {
                     machine.happen(0, Happens::Instructions, 10);
-                    door.with(|session, _| {
-                        session.counters_mut().switch_out(&mut thread, 0, |_| ())
-                    })
+                    pmu.with(|session, _| session.counters_mut().switch_out(&mut thread, 0, |_| ()))
                 })
                 .unwrap()
                 .unwrap();
             machine.happen(0, Happens::Instructions, 100); // another thread's
             machine.happen(1, Happens::Instructions, 1_000);
-            door.with(|session, unit| {
+            pmu.with(|session, unit| {
                 let counters = session.counters_mut();
                 assert_eq!(counters.event_status(others), Ok(EventStatus::Off));
                 counters.switch_in(unit, &mut thread, 0)
@@ -105,7 +103,7 @@ fn an_event_of_a_thread_begins_in_one_call_whatever_the_scheduler_does_after_it(
             .unwrap();
             machine.happen(1, Happens::Instructions, 5);
             let ThreadEvent::Opened(id) = thread[0] else { panic!("{thread:?}") };
-            let count = door.with(|session, _| session.counters_mut().close_event(id, 0));
+            let count = pmu.with(|session, _| session.counters_mut().close_event(id, 0));
             assert_eq!(count.unwrap().unwrap().value, 15, "{:?}", machine.configuration);
         });
     });
@@ -113,19 +111,19 @@ fn an_event_of_a_thread_begins_in_one_call_whatever_the_scheduler_does_after_it(
 
 #[test]
 fn a_function_that_unwinds_is_not_counted_any_more() {
-    let (machine, door) = Machine::new(processors(Deviations::NONE)[0].configuration);
+    let (machine, pmu) = Machine::new(processors(Deviations::NONE)[0].configuration);
     machine.up();
     let events = [GenericEvent::Instructions, GenericEvent::Cycles].map(Event::generic);
     // More often than the table has places for the group.
     for _ in 0..4 {
         let work = || std::panic::resume_unwind(Box::new(()));
         let unwound = std::panic::catch_unwind(AssertUnwindSafe(|| {
-            machine.on(0, || door.count(&events, work)).map(drop)
+            machine.on(0, || pmu.count(&events, work)).map(drop)
         }));
         assert!(unwound.is_err());
         machine.on(0, || {
             assert_eq!(running(&machine.mocks[0]), CounterSet::NONE);
-            let counts = door.count(&events, || machine.happen(0, Happens::Cycles, 7)).unwrap();
+            let counts = pmu.count(&events, || machine.happen(0, Happens::Cycles, 7)).unwrap();
             assert_eq!(counts.map(|count| count.value), [0, 7]);
         });
     }
@@ -134,19 +132,19 @@ fn a_function_that_unwinds_is_not_counted_any_more() {
 
 #[test]
 fn cycles_are_profiled_on_every_processor_that_is_up_then_or_later() {
-    on_each(|machine, door| {
-        machine.on(2, || door.processor_down()).unwrap();
+    on_each(|machine, pmu| {
+        machine.on(2, || pmu.processor_down()).unwrap();
         let buffer = buckets();
         let range = BASE..BASE + 0x1000;
-        let object = door
+        let object = pmu
             .profile(cycles(), range, &buffer, || {
                 for processor in 0..PROCESSORS {
                     machine.pc[processor].set(BASE + 0x100 * processor as u64);
                     machine.happen(processor, Happens::Cycles, 2 * PERIOD + 1);
                 }
                 // Processor 2 comes up meanwhile, and processor 1 goes down.
-                machine.on(2, || door.processor_up(&machine.snapshot())).unwrap();
-                machine.on(1, || door.processor_down()).unwrap();
+                machine.on(2, || pmu.processor_up(&machine.snapshot())).unwrap();
+                machine.on(1, || pmu.processor_down()).unwrap();
                 for processor in 0..PROCESSORS {
                     machine.happen(processor, Happens::Cycles, 3 * PERIOD);
                 }
@@ -164,13 +162,13 @@ fn cycles_are_profiled_on_every_processor_that_is_up_then_or_later() {
             interrupted.claim != Claim::NotOurs && interrupted.error.is_none()
         };
         assert!(machine.interrupted.take().iter().all(all_ours));
-        machine.on(1, || door.processor_up(&machine.snapshot())).unwrap();
+        machine.on(1, || pmu.processor_up(&machine.snapshot())).unwrap();
     });
 }
 
 #[test]
 fn a_source_and_a_raw_event_are_profiled_like_a_named_one() {
-    on_each(|machine, door| {
+    on_each(|machine, pmu| {
         let raw = Event::raw(EventSelect::from_bits(0x412E)).every(PERIOD);
         let by: [(Profiled, _, _); 2] = [
             (KProfileSource::TOTAL_ISSUES.into(), Happens::Instructions, 0x1_0000),
@@ -178,7 +176,7 @@ fn a_source_and_a_raw_event_are_profiled_like_a_named_one() {
         ];
         for (by, event, period) in by {
             let buffer = buckets();
-            let object = door.profile(by, BASE..BASE + 256, &buffer, || {
+            let object = pmu.profile(by, BASE..BASE + 256, &buffer, || {
                 for processor in 0..PROCESSORS {
                     machine.pc[processor].set(BASE + 17);
                     machine.happen(processor, event, period + 1);
@@ -192,7 +190,7 @@ fn a_source_and_a_raw_event_are_profiled_like_a_named_one() {
 
 #[test]
 fn each_interrupt_of_a_sample_gives_its_frame() {
-    on_each(|machine, door| {
+    on_each(|machine, pmu| {
         let (calls, sum) = (AtomicU64::new(0), AtomicU64::new(0));
         let callback = |frame: &dyn InterruptFrame, _: KProfileSource| {
             calls.fetch_add(1, Ordering::Relaxed);
@@ -204,7 +202,7 @@ fn each_interrupt_of_a_sample_gives_its_frame() {
                 machine.happen(processor, Happens::Cycles, PERIOD);
             }
         };
-        door.sample(cycles(), &callback, work).unwrap();
+        pmu.sample(cycles(), &callback, work).unwrap();
         work();
         assert_eq!((calls.into_inner(), sum.into_inner()), (3, 7 << 32 | 5 << 16 | 3));
     });
@@ -212,14 +210,14 @@ fn each_interrupt_of_a_sample_gives_its_frame() {
 
 #[test]
 fn a_processor_that_was_suspended_counts_on() {
-    on_each(|machine, door| {
+    on_each(|machine, pmu| {
         let buffer = buckets();
         let range = BASE..BASE + 0x1000;
-        let object = door.profile(cycles(), range, &buffer, || {
+        let object = pmu.profile(cycles(), range, &buffer, || {
             machine.pc[1].set(BASE);
             machine.happen(1, Happens::Cycles, PERIOD);
             machine.mocks[1].lose_registers();
-            machine.on(1, || door.processor_resumed()).unwrap();
+            machine.on(1, || pmu.processor_resumed()).unwrap();
             machine.happen(1, Happens::Cycles, 4 * PERIOD);
         });
         assert_eq!(hits(&object.unwrap()), [(BASE, 5)], "{:?}", machine.configuration);
@@ -229,10 +227,10 @@ fn a_processor_that_was_suspended_counts_on() {
 /// The documents of `processor_resumed`: an event that is switched out, or stopped, before the suspend keeps its count.
 #[test]
 fn an_event_that_is_out_or_stopped_during_a_suspend_keeps_its_count() {
-    on_each(|machine, door| {
+    on_each(|machine, pmu| {
         let instructions = Event::generic(GenericEvent::Instructions);
         let happen = |count| machine.happen(0, Happens::Instructions, count);
-        let (mut thread, stopped) = door
+        let (mut thread, stopped) = pmu
             .with(|session, unit| {
                 let counters = session.counters_mut();
                 let event = SavedEvent::new(unit, &instructions)?.to_be_started(true);
@@ -245,7 +243,7 @@ fn an_event_that_is_out_or_stopped_during_a_suspend_keeps_its_count() {
             .unwrap()
             .unwrap();
         happen(1_000);
-        door.with(|session, _| {
+        pmu.with(|session, _| {
             let counters = session.counters_mut();
             counters.switch_out(&mut thread, 0, |_| ())?;
             counters.stop_event(stopped, 0).map(drop).map_err(PmuError::from)
@@ -253,9 +251,9 @@ fn an_event_that_is_out_or_stopped_during_a_suspend_keeps_its_count() {
         .unwrap()
         .unwrap();
         machine.mocks[0].lose_registers();
-        door.processor_resumed().unwrap();
+        pmu.processor_resumed().unwrap();
         happen(70);
-        door.with(|session, unit| {
+        pmu.with(|session, unit| {
             let counters = session.counters_mut();
             counters.start_event(stopped, 0)?;
             counters.switch_in(unit, &mut thread, 0).map_err(PmuError::from)
@@ -265,7 +263,7 @@ fn an_event_that_is_out_or_stopped_during_a_suspend_keeps_its_count() {
         happen(5);
         let ThreadEvent::Opened(switched) = thread[0] else { panic!("{thread:?}") };
         for event in [switched, stopped] {
-            let count = door.with(|session, _| session.counters_mut().close_event(event, 0));
+            let count = pmu.with(|session, _| session.counters_mut().close_event(event, 0));
             assert_eq!(count.unwrap().unwrap().value, 1_005, "{:?}", machine.configuration);
         }
     });
@@ -273,25 +271,25 @@ fn an_event_that_is_out_or_stopped_during_a_suspend_keeps_its_count() {
 
 #[test]
 fn a_processor_without_a_tick_is_stuck_and_only_the_watchdog_s_event_says_so() {
-    on_each(|machine, door| {
+    on_each(|machine, pmu| {
         let stuck = || {
             let interrupted = machine.interrupted.take();
             interrupted.iter().map(|(processor, of)| (*processor, of.is_stuck)).collect::<Vec<_>>()
         };
-        machine.on(1, || door.watch(PERIOD, 10)).unwrap();
-        machine.on(1, || door.touch());
+        machine.on(1, || pmu.watch(PERIOD, 10)).unwrap();
+        machine.on(1, || pmu.touch());
         machine.happen(1, Happens::Cycles, 10 * PERIOD);
         assert_eq!(stuck(), [(1, false)], "{:?}", machine.configuration);
         machine.happen(1, Happens::Cycles, 10 * PERIOD);
         assert_eq!(stuck(), [(1, true)]);
         // Watched anew, the first period is given.
-        machine.on(1, || door.watch(PERIOD, 10)).unwrap();
+        machine.on(1, || pmu.watch(PERIOD, 10)).unwrap();
         machine.happen(1, Happens::Cycles, 10 * PERIOD);
         assert_eq!(stuck(), [(1, false)]);
         // Beside it, an event that the kernel opened itself.
         let own = Event::generic(GenericEvent::Instructions).every(PERIOD).tagged(7);
         let opened = machine.on(1, || {
-            door.with(|session, unit| {
+            pmu.with(|session, unit| {
                 let counters = session.counters_mut();
                 let id = counters.open_event(unit, &own)?;
                 counters.start_event(id, 0).map(|()| id)
@@ -303,8 +301,8 @@ fn a_processor_without_a_tick_is_stuck_and_only_the_watchdog_s_event_says_so() {
         let overflows = machine.overflows.take();
         assert_eq!(overflows.len(), 1, "and not the watchdog's");
         assert_eq!((overflows[0].0, overflows[0].1.event, overflows[0].1.tag), (1, opened, 7));
-        machine.on(1, || door.unwatch()).unwrap();
-        machine.on(1, || door.unwatch()).unwrap();
+        machine.on(1, || pmu.unwatch()).unwrap();
+        machine.on(1, || pmu.unwatch()).unwrap();
         machine.happen(1, Happens::Cycles, 30 * PERIOD);
         assert_eq!(stuck(), []);
     });
@@ -313,7 +311,7 @@ fn a_processor_without_a_tick_is_stuck_and_only_the_watchdog_s_event_says_so() {
 #[test]
 fn an_interrupt_by_a_vector_is_ended_and_an_nmi_is_not() {
     for processor in processors(Deviations::NONE) {
-        let (machine, door) = Machine::new(processor.configuration);
+        let (machine, pmu) = Machine::new(processor.configuration);
         for (by_vector, ends) in [(false, 0), (true, 2)] {
             machine.by_vector.set(by_vector);
             machine.up();
@@ -323,7 +321,7 @@ fn an_interrupt_by_a_vector_is_ended_and_an_nmi_is_not() {
                 machine.happen(2, Happens::Cycles, 2 * PERIOD);
                 assert_eq!(machine.ends.get(), ends, "{processor:?}");
             };
-            door.profile(cycles(), BASE..BASE + 64, &buckets(), work).unwrap();
+            pmu.profile(cycles(), BASE..BASE + 64, &buckets(), work).unwrap();
             // Two calls to start, of which each was ended, and two to stop.
             assert_eq!(machine.ends.get(), ends + 2);
             machine.down();
@@ -331,12 +329,12 @@ fn an_interrupt_by_a_vector_is_ended_and_an_nmi_is_not() {
     }
 }
 
-/// The parts, for an object that outlives the call, and for what the door has no operation for.
+/// The parts, for an object that outlives the call, and for what `Pmu` has no operation for.
 #[test]
 fn the_parts_are_there() {
-    on_each(|machine, door| {
-        let source = door.source(cycles()).unwrap();
-        assert_eq!(door.source(cycles()), Ok(source));
+    on_each(|machine, pmu| {
+        let source = pmu.source(cycles()).unwrap();
+        assert_eq!(pmu.source(cycles()), Ok(source));
         let buffer: &'static [AtomicU32; 64] = Box::leak(Box::new(buckets()));
         let request = BasicProfile {
             process: None,
@@ -347,34 +345,34 @@ fn the_parts_are_there() {
             source,
             affinity: None,
         };
-        let object = ProfileObject::basic(Rules::LATEST, request, &door.hardware()).unwrap();
+        let object = ProfileObject::basic(Rules::LATEST, request, &pmu.hardware()).unwrap();
         let object: &'static ProfileObject<'static> = Box::leak(Box::new(object));
-        door.profiles().try_start(object, &mut door.hardware()).unwrap();
+        pmu.profiles().try_start(object, &mut pmu.hardware()).unwrap();
         machine.pc[2].set(BASE);
         machine.happen(2, Happens::Cycles, PERIOD);
-        assert!(door.profiles().try_stop(object, &mut door.hardware()).unwrap().is_over());
+        assert!(pmu.profiles().try_stop(object, &mut pmu.hardware()).unwrap().is_over());
         assert_eq!(hits(object), [(BASE, 1)]);
-        assert!(door.machine().is_some());
+        assert!(pmu.machine().is_some());
     });
 }
 
 #[test]
 fn before_and_after_it_is_up_a_processor_refuses_and_its_interrupt_is_anothers() {
     for processor in processors(Deviations::NONE) {
-        let (machine, door) = Machine::new(processor.configuration);
+        let (machine, pmu) = Machine::new(processor.configuration);
         let refused = || {
-            assert_eq!(door.count(&[cycles()], || unreachable!()), Err(PmuError::NotUp));
-            assert_eq!(door.processor_down(), Err(PmuError::NotUp));
-            assert_eq!(door.processor_resumed(), Err(PmuError::NotUp));
-            assert_eq!(door.watch(PERIOD, 10), Err(PmuError::NotUp));
-            assert_eq!(door.interrupt(&PlainFrame::default()).overflows, 0);
+            assert_eq!(pmu.count(&[cycles()], || unreachable!()), Err(PmuError::NotUp));
+            assert_eq!(pmu.processor_down(), Err(PmuError::NotUp));
+            assert_eq!(pmu.processor_resumed(), Err(PmuError::NotUp));
+            assert_eq!(pmu.watch(PERIOD, 10), Err(PmuError::NotUp));
+            assert_eq!(pmu.interrupt(&PlainFrame::default()).overflows, 0);
         };
-        assert!(door.machine().is_none());
-        let nothing = door.interrupt(&PlainFrame::default());
+        assert!(pmu.machine().is_none());
+        let nothing = pmu.interrupt(&PlainFrame::default());
         assert_eq!((nothing.claim, nothing.error), (Claim::NotOurs, None));
         refused();
         machine.up();
-        assert_eq!(door.processor_up(&machine.snapshot()), Err(PmuError::IsUp));
+        assert_eq!(pmu.processor_up(&machine.snapshot()), Err(PmuError::IsUp));
         machine.down();
         refused();
     }

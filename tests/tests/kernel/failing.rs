@@ -1,4 +1,4 @@
-//! Failures of the door: each is told, and leaves nothing half done.
+//! Failures of `Pmu`: each is told, and leaves nothing half done.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -12,11 +12,11 @@ use pmu_tests::opened::running;
 use pmu_virt::mock::Fault;
 use pmu_virt::{Configuration, IntelConfiguration};
 
-use crate::world::{Door, Happens, Machine, PROCESSORS};
+use crate::world::{Happens, Machine, PROCESSORS, TestPmu};
 
 const PERIOD: u64 = 10_007;
 
-fn machine() -> (&'static Machine, &'static Door) {
+fn machine() -> (&'static Machine, &'static TestPmu) {
     Machine::new(Configuration::Intel(IntelConfiguration::new(4, 4, 3)))
 }
 
@@ -29,21 +29,21 @@ static BUCKETS: [AtomicU32; 16] = [const { AtomicU32::new(0) }; 16];
 
 #[test]
 fn a_processor_that_does_not_answer_is_named_and_nothing_runs() {
-    let (machine, door) = machine();
+    let (machine, pmu) = machine();
     machine.up();
     machine.is_deaf.set(true);
-    let outcome = door.profile(cycles(), 0..64, &BUCKETS, || unreachable!("it did not start"));
+    let outcome = pmu.profile(cycles(), 0..64, &BUCKETS, || unreachable!("it did not start"));
     let processor = ProcessorNumber::from_index(1);
     let error = ProfileError::Hardware { processor, error: InterfaceError::NoAnswer(processor) };
     assert_eq!(outcome.map(drop), Err(PmuError::Profile(error)));
     machine.is_deaf.set(false);
     assert!(machine.mocks.iter().all(|mock| running(mock).is_empty()));
     // A stop that is not answered is told, and done by the next call.
-    let outcome = door.profile(cycles(), 0..64, &BUCKETS, || machine.is_deaf.set(true));
+    let outcome = pmu.profile(cycles(), 0..64, &BUCKETS, || machine.is_deaf.set(true));
     assert_eq!(outcome.map(drop), Err(PmuError::Profile(error)));
-    machine.on(1, || door.serve_call());
+    machine.on(1, || pmu.serve_call());
     assert!(running(&machine.mocks[1]).is_empty());
-    machine.on(2, || door.serve_call());
+    machine.on(2, || pmu.serve_call());
     machine.is_deaf.set(false);
     machine.down();
 }
@@ -51,12 +51,12 @@ fn a_processor_that_does_not_answer_is_named_and_nothing_runs() {
 /// A request that comes while its processor's session is in use waits for the end of that use.
 #[test]
 fn a_request_that_meets_a_session_in_use_is_served_by_whoever_used_it() {
-    let (machine, door) = machine();
+    let (machine, pmu) = machine();
     machine.up();
     machine
         .on(1, || {
-            door.with(|_, _| {
-                let outcome = machine.on(0, || door.profile(cycles(), 0..64, &BUCKETS, || ()));
+            pmu.with(|_, _| {
+                let outcome = machine.on(0, || pmu.profile(cycles(), 0..64, &BUCKETS, || ()));
                 // This processor could not answer in time, because the test has one thread.
                 let processor = ProcessorNumber::from_index(1);
                 let error = ProfileError::Hardware {
@@ -67,9 +67,9 @@ fn a_request_that_meets_a_session_in_use_is_served_by_whoever_used_it() {
             })
         })
         .unwrap();
-    door.profile(cycles(), 0..64, &BUCKETS, || {
+    pmu.profile(cycles(), 0..64, &BUCKETS, || {
         // The profile's stop meets the session of processor 1 in use.
-        machine.on(1, || door.with(|_, _| door.serve_call())).unwrap();
+        machine.on(1, || pmu.with(|_, _| pmu.serve_call())).unwrap();
     })
     .unwrap();
     machine.down();
@@ -77,22 +77,22 @@ fn a_request_that_meets_a_session_in_use_is_served_by_whoever_used_it() {
 
 #[test]
 fn a_processor_beyond_those_of_the_door_is_refused() {
-    let (machine, door) = machine();
+    let (machine, pmu) = machine();
     machine.on(PROCESSORS, || {
         let refused = PmuError::Session(Busy::NoPlace { processor: PROCESSORS });
-        assert_eq!(door.processor_up(&machine.snapshot()), Err(refused));
-        assert_eq!(door.count(&[cycles()], || ()), Err(refused));
-        door.touch();
-        door.serve_call();
+        assert_eq!(pmu.processor_up(&machine.snapshot()), Err(refused));
+        assert_eq!(pmu.count(&[cycles()], || ()), Err(refused));
+        pmu.touch();
+        pmu.serve_call();
     });
-    assert!(door.machine().is_none());
+    assert!(pmu.machine().is_none());
 }
 
 #[test]
 fn a_session_in_use_is_not_lent_twice() {
-    let (machine, door) = machine();
+    let (machine, pmu) = machine();
     machine.up();
-    let within = door.with(|_, _| (door.with(|_, _| ()), door.count(&[cycles()], || ())));
+    let within = pmu.with(|_, _| (pmu.with(|_, _| ()), pmu.count(&[cycles()], || ())));
     let in_use = PmuError::Session(Busy::InUse);
     assert_eq!(within, Ok((Err(in_use), Err(in_use))));
     machine.down();
@@ -100,44 +100,44 @@ fn a_session_in_use_is_not_lent_twice() {
 
 #[test]
 fn what_cannot_be_profiled_or_counted_is_refused_with_the_reason() {
-    let (machine, door) = machine();
+    let (machine, pmu) = machine();
     let none = Event::generic(GenericEvent::Cycles);
-    let outcome = door.profile(none, 0..64, &BUCKETS, || unreachable!());
+    let outcome = pmu.profile(none, 0..64, &BUCKETS, || unreachable!());
     assert_eq!(outcome.map(drop), Err(PmuError::Source(AddSourceError::NoPeriod)));
     // Before a processor is up, no machine is known.
     let by_source = KProfileSource::TOTAL_CYCLES;
-    let outcome = door.profile(by_source, 0..64, &BUCKETS, || unreachable!());
+    let outcome = pmu.profile(by_source, 0..64, &BUCKETS, || unreachable!());
     let unsupported = CreateError::UnsupportedSource(by_source);
     assert_eq!(outcome.map(drop), Err(PmuError::Create(unsupported)));
     machine.up();
-    let outcome = door.profile(cycles(), 0..64, &[], || unreachable!());
+    let outcome = pmu.profile(cycles(), 0..64, &[], || unreachable!());
     assert_eq!(outcome.map(drop), Err(PmuError::Create(CreateError::EmptyBuffer)));
     let illegal = Event::raw(EventSelect::from_bits(1 << 40)).every(PERIOD);
-    let outcome = door.profile(illegal, 0..64, &BUCKETS, || unreachable!());
+    let outcome = pmu.profile(illegal, 0..64, &BUCKETS, || unreachable!());
     let reason = AddSourceError::Event(CounterError::IllegalBits(1 << 40));
     assert_eq!(outcome.map(drop), Err(PmuError::Source(reason)));
     let too_many = [Event::generic(GenericEvent::Branches); 5]; // on four general counters
-    let error = door.count(&too_many, || unreachable!()).unwrap_err();
+    let error = pmu.count(&too_many, || unreachable!()).unwrap_err();
     assert!(matches!(error, PmuError::Group(_)), "{error:?}");
     assert!(!error.to_string().is_empty());
     // Nothing of it is left: all events of the table can be opened.
     let six = [Event::generic(GenericEvent::Instructions); 4];
-    assert!(door.count(&six, || ()).is_ok());
+    assert!(pmu.count(&six, || ()).is_ok());
     machine.down();
 }
 
 #[test]
 fn events_that_the_machine_lacks_occupy_no_slot_of_a_source() {
-    let (machine, door) = machine();
+    let (machine, pmu) = machine();
     machine.up();
-    // More events than the door has slots, each with a bit that no select of this version has.
+    // More events than the `Pmu` has slots, each with a bit that no select of this version has.
     for umask in 0..6 {
         let illegal = Event::raw(EventSelect::from_bits(1 << 40 | umask << 8 | 0x2E));
-        let outcome = door.source(illegal.every(PERIOD));
+        let outcome = pmu.source(illegal.every(PERIOD));
         let reason = AddSourceError::Event(CounterError::IllegalBits(1 << 40));
         assert_eq!(outcome, Err(PmuError::Source(reason)));
     }
-    assert_eq!(door.profile(cycles(), 0..64, &BUCKETS, || ()).map(drop), Ok(()));
+    assert_eq!(pmu.profile(cycles(), 0..64, &BUCKETS, || ()).map(drop), Ok(()));
     machine.down();
 }
 
@@ -146,22 +146,22 @@ fn events_that_the_machine_lacks_occupy_no_slot_of_a_source() {
 fn a_resume_that_failed_is_repaired_by_down_and_up() {
     let mut failed = 0;
     for at in 1..60 {
-        let (machine, door) = machine();
+        let (machine, pmu) = machine();
         machine.up();
-        door.watch(PERIOD, 100).unwrap();
+        pmu.watch(PERIOD, 100).unwrap();
         let buffer: [AtomicU32; 16] = Default::default();
         let hits = || buffer.iter().map(|hits| hits.load(Ordering::Relaxed)).sum::<u32>();
-        door.profile(cycles(), 0..64, &buffer, || {
+        pmu.profile(cycles(), 0..64, &buffer, || {
             machine.mocks[0].lose_registers();
             machine.mocks[0].inject(Fault::From(at));
-            let resumed = door.processor_resumed();
+            let resumed = pmu.processor_resumed();
             machine.mocks[0].inject(Fault::None);
             if let Err(error) = resumed {
                 assert!(matches!(error, PmuError::Interface(_)), "{at}: {error:?}");
                 failed += 1;
-                door.processor_down().unwrap();
-                door.processor_up(&machine.snapshot()).unwrap();
-                door.watch(PERIOD, 100).unwrap();
+                pmu.processor_down().unwrap();
+                pmu.processor_up(&machine.snapshot()).unwrap();
+                pmu.watch(PERIOD, 100).unwrap();
             }
             machine.interrupted.take();
             let before = hits();
@@ -179,15 +179,15 @@ fn a_resume_that_failed_is_repaired_by_down_and_up() {
 /// The documents of `profile`: an event has one period on the whole machine.
 #[test]
 fn a_second_profile_of_an_event_gives_the_first_its_period() {
-    let (machine, door) = machine();
+    let (machine, pmu) = machine();
     machine.up();
     let buffers: [[AtomicU32; 16]; 2] = Default::default();
     let hits = |of: usize| buffers[of].iter().map(|hits| hits.load(Ordering::Relaxed)).sum::<u32>();
-    door.profile(cycles().every(10 * PERIOD), 0..64, &buffers[0], || {
+    pmu.profile(cycles().every(10 * PERIOD), 0..64, &buffers[0], || {
         machine.happen(0, Happens::Cycles, 20 * PERIOD);
         assert_eq!(hits(0), 2);
         let second = || machine.happen(0, Happens::Cycles, 20 * PERIOD);
-        door.profile(cycles(), 0..64, &buffers[1], second).unwrap();
+        pmu.profile(cycles(), 0..64, &buffers[1], second).unwrap();
         // The period that runs ends as it began: one hit, and then one in each `PERIOD`.
         assert_eq!([hits(0), hits(1)], [2 + 11, 11]);
     })
@@ -199,37 +199,37 @@ fn a_second_profile_of_an_event_gives_the_first_its_period() {
 #[test]
 fn a_fault_at_each_access_is_told_and_the_next_try_succeeds() {
     for at in 1..60 {
-        let (machine, door) = machine();
+        let (machine, pmu) = machine();
         let fault = || machine.mocks[0].inject(Fault::From(at));
         let events = [GenericEvent::Instructions, GenericEvent::Cycles].map(Event::generic);
         fault();
-        let up = door.processor_up(&machine.snapshot());
+        let up = pmu.processor_up(&machine.snapshot());
         machine.mocks[0].inject(Fault::None);
         if let Err(error) = up {
             assert!(matches!(error, PmuError::Interface(_)), "{at}: {error:?}");
-            assert_eq!(door.count(&events, || ()), Err(PmuError::NotUp));
+            assert_eq!(pmu.count(&events, || ()), Err(PmuError::NotUp));
             assert!(running(&machine.mocks[0]).is_empty());
-            door.processor_up(&machine.snapshot()).unwrap();
+            pmu.processor_up(&machine.snapshot()).unwrap();
         }
         fault();
-        let counted = door.count(&events, || machine.happen(0, Happens::Cycles, 9));
+        let counted = pmu.count(&events, || machine.happen(0, Happens::Cycles, 9));
         machine.mocks[0].inject(Fault::None);
         match counted {
             Ok(counts) => assert_eq!(counts.map(|count| count.value), [0, 9], "{at}"),
             Err(error) => assert!(matches!(error, PmuError::Group(_)), "{at}: {error:?}"),
         }
-        let counted = door.count(&events, || machine.happen(0, Happens::Cycles, 9)).unwrap();
+        let counted = pmu.count(&events, || machine.happen(0, Happens::Cycles, 9)).unwrap();
         assert_eq!(counted.map(|count| count.value), [0, 9], "{at}");
-        door.processor_down().unwrap();
+        pmu.processor_down().unwrap();
         assert_eq!(running(&machine.mocks[0]), CounterSet::NONE);
     }
 }
 
 #[test]
 fn an_interrupt_whose_register_does_not_answer_is_told_and_the_watchdog_is_blind() {
-    let (machine, door) = machine();
+    let (machine, pmu) = machine();
     machine.up();
-    door.watch(PERIOD, 10).unwrap();
+    pmu.watch(PERIOD, 10).unwrap();
     let counter = running(&machine.mocks[0]).iter().next().unwrap();
     // IA32_FIXED_CTR0 is 0x309 (SDM vol. 4).
     let register = 0x309 + u32::from(counter.number());
@@ -239,7 +239,7 @@ fn an_interrupt_whose_register_does_not_answer_is_told_and_the_watchdog_is_blind
     assert_eq!(interrupted.len(), 1);
     assert!(interrupted[0].1.error.is_some() && interrupted[0].1.is_blind, "{interrupted:?}");
     // Watched again, on another counter.
-    door.watch(PERIOD, 10).unwrap();
+    pmu.watch(PERIOD, 10).unwrap();
     machine.mocks[0].inject(Fault::None);
     for is_stuck in [false, true] {
         machine.happen(0, Happens::Cycles, 10 * PERIOD);

@@ -1,4 +1,4 @@
-//! The door's pieces in a handler, beside the overflow: the counts of a group, a user page, and the end of reports; and
+//! The parts of `Pmu` in a handler, beside the overflow: the counts of a group, a user page, and the end of reports; and
 //! a count that another processor reads.
 
 use core::cell::RefCell;
@@ -12,24 +12,24 @@ use pmu::user::UserPage;
 use pmu_tests::linux_page::LinuxPage;
 use pmu_virt::{Configuration, IntelConfiguration};
 
-use crate::world::{Door, Happens, Machine, PROCESSORS, World};
+use crate::world::{Happens, Machine, PROCESSORS, TestPmu, World};
 
 const PERIOD: u64 = 5_000;
 const FRAME: PlainFrame = PlainFrame { pc: 0, cs: 8, flags: 2, processor: 1, process: None };
 
 #[test]
 fn a_handler_reads_a_group_publishes_its_page_and_ends_its_reports() {
-    let (machine, door): (_, &'static Door) =
+    let (machine, pmu): (_, &'static TestPmu) =
         Machine::new(Configuration::Intel(IntelConfiguration::new(4, 4, 3)));
-    assert!(door.events_of(0).is_none(), "no processor is up");
+    assert!(pmu.events_of(0).is_none(), "no processor is up");
     machine.up();
-    assert!(door.events_of(PROCESSORS).is_none());
+    assert!(pmu.events_of(PROCESSORS).is_none());
     let leader = Event::generic(GenericEvent::Instructions).every(PERIOD).with_total().tagged(1);
     let member = Event::generic(GenericEvent::Cycles).tagged(2);
     let (page, samples) = (&*Box::leak(Box::new(UserPage::new())), &*Box::leak(Box::default()));
     let samples: &RefCell<Vec<[(u64, u64); 2]>> = samples;
     let id = machine.on(1, || {
-        door.with(|session, unit| {
+        pmu.with(|session, unit| {
             let counters = session.counters_mut();
             let group = counters.open_group(unit, &[leader, member]).unwrap();
             counters.start_group(group, 0).unwrap();
@@ -38,9 +38,9 @@ fn a_handler_reads_a_group_publishes_its_page_and_ends_its_reports() {
     });
     let id = id.unwrap();
     machine.mocks[1].on_interrupt(Box::leak(Box::new(move |_: &_| {
-        let (events, memory) = door.events_of(World::this_processor()).unwrap();
+        let (events, memory) = pmu.events_of(World::this_processor()).unwrap();
         let msr = World::msr();
-        let interrupted = door.interrupt_with(&FRAME, |overflow| {
+        let interrupted = pmu.interrupt_with(&FRAME, |overflow| {
             let read = sample_read(&events, &msr, memory, overflow.event, 0).unwrap();
             let read = read.map(|read| (read.tag, read.count.unwrap().value));
             samples.borrow_mut().push(read.collect::<Vec<_>>().try_into().unwrap());
@@ -64,13 +64,13 @@ fn a_handler_reads_a_group_publishes_its_page_and_ends_its_reports() {
     assert_eq!(read.value, 5 * PERIOD);
     // Another processor reads what is in memory, and all of it once the group is off its counters.
     let remotely = || {
-        let (events, memory) = door.events_of(1).unwrap();
+        let (events, memory) = pmu.events_of(1).unwrap();
         machine.on(0, || remote_count(events.opened(), memory, id, 0))
     };
     let Ok(RemoteCount::Older { count, .. }) = remotely() else { panic!("it is on a counter") };
     assert_eq!(count.value, 2 * PERIOD, "as of the last interrupt");
     let stopped = machine.on(1, || {
-        door.with(|session, _| {
+        pmu.with(|session, _| {
             let counters = session.counters_mut();
             let group = counters.event_group(id)?.unwrap();
             counters.stop_group(group, 0).map_err(|error| error.reason)

@@ -1,7 +1,7 @@
-//! Instructions of a whole performance interrupt up to the count in a profile's bucket: by the one door, and by the
+//! Instructions of a whole performance interrupt up to the count in a profile's bucket: by `Pmu`, and by the
 //! same parts as a kernel composes them by hand. Each access is a load or a store of an array.
 //!
-//! The difference of the two is what the door costs.
+//! The difference of the two is what `Pmu` costs.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -138,7 +138,7 @@ fn overflow() -> PlainFrame {
     PlainFrame { pc: BASE + 0x123, cs: 8, flags: 2, processor: 0, process: None }
 }
 
-fn door() -> PlainFrame {
+fn pmu() -> PlainFrame {
     PMU.processor_up(&snapshot()).unwrap();
     let object = ProfileObject::basic(Rules::LATEST, request(), &PMU.hardware()).unwrap();
     PMU.profiles().try_start(Box::leak(Box::new(object)), &mut PMU.hardware()).unwrap();
@@ -181,11 +181,11 @@ fn by_hand(frame: PlainFrame) -> Claim {
 
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
     .tool(Callgrind::default().hard_limits([(EventKind::Ir, 306)])))]
-#[bench::version_4(door())]
-fn by_the_door(frame: PlainFrame) -> Claim {
+#[bench::version_4(pmu())]
+fn by_pmu(frame: PlainFrame) -> Claim {
     PMU.interrupt(black_box(&frame)).claim
 }
 
-library_benchmark_group!(name = interrupts, benchmarks = [by_hand, by_the_door]);
+library_benchmark_group!(name = interrupts, benchmarks = [by_hand, by_pmu]);
 
 main!(library_benchmark_groups = interrupts);

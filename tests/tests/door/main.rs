@@ -1,8 +1,0 @@
-//! The one door, used as a kernel of several processors would: through `Kernel` and `Pmu` alone, on the mock.
-
-mod failing;
-mod glue;
-mod handler;
-mod operations;
-mod threads;
-mod world;

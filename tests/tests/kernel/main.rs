@@ -1,0 +1,8 @@
+//! `Pmu`, used as a kernel of several processors would: through `Kernel` and `Pmu` alone, on the mock.
+
+mod failing;
+mod glue;
+mod handler;
+mod operations;
+mod threads;
+mod world;
