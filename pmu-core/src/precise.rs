@@ -1,7 +1,7 @@
 //! A processor's record of one sampled instruction, in vendor-neutral terms.
 //!
-//! The floor holds plain data. The vendors' crates decode their registers and records into this data. The floor uses no
-//! other floor.
+//! This floor is plain data, and imports nothing from the other floors. The vendors' crates decode their registers and
+//! records into the types of this floor.
 
 pub(crate) mod access;
 pub(crate) mod branch;

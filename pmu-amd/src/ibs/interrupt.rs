@@ -57,7 +57,7 @@ impl<F: FnMut(&IbsRecord)> Facility for Ibs<'_, F> {
         if !state.is_watched() {
             return Ok(0);
         }
-        let control = self.unit.read_control(msr)?;
+        let control = self.unit.read_control(msr).inspect_err(|_| self.memory.note_unread())?;
         if self.unit.is_valid(control) {
             self.collect_sample(msr, state, control)
         } else {

@@ -43,6 +43,9 @@ const LATE: u8 = 1 << 3;
 /// The last sample was reported, but its valid bit could not be cleared: the unit waits.
 const WAITING: u8 = 1 << 4;
 
+/// An interrupt could not read the unit's control register. If the unit has a sample, the sample's interrupt may be over.
+const UNREAD: u8 = 1 << 5;
+
 /// Bits of `wanted`.
 const USER: u8 = 1 << 0;
 const KERNEL: u8 = 1 << 1;
@@ -67,7 +70,8 @@ impl IbsMemory {
     /// around after 2³² − 1. Such samples are:
     /// - samples of a privilege level that was not requested;
     /// - samples without a valid address, if only one privilege level was requested;
-    /// - ops that passed the processor's latency filter, but are not loads above the requested latency;
+    /// - ops and fetches that passed the processor's latency filter, but are not loads or fetches above the requested
+    ///   latency;
     /// - samples that an erratum makes useless.
     pub fn dropped(&self) -> u32 {
         self.dropped.load(Ordering::Relaxed)
@@ -96,29 +100,32 @@ impl IbsMemory {
         self.state.fetch_and(LATE, Ordering::Release);
     }
 
-    /// Lets interrupts find the unit sampling with these values. Returns whether a late interrupt is still expected.
-    pub(crate) fn publish(&self, sampling: &IbsSampling, values: ControlValues) -> bool {
+    /// Lets interrupts find the unit sampling with these values. Returns the state before.
+    pub(crate) fn publish(&self, sampling: &IbsSampling, values: ControlValues) -> IbsState {
         let of = |bit: u8, set: bool| if set { bit } else { 0 };
         let wanted = of(USER, sampling.user())
             | of(KERNEL, sampling.kernel())
             | of(PHYSICAL, sampling.physical_addresses());
         self.wanted.store(wanted, Ordering::Relaxed);
-        self.latency.store(u32::from(sampling.load_latency()), Ordering::Relaxed);
+        self.latency.store(u32::from(sampling.latency()), Ordering::Relaxed);
         self.control.store(values.control, Ordering::Relaxed);
         self.control2.store(values.control2, Ordering::Relaxed);
         self.publish_again()
     }
 
-    /// Lets interrupts find the unit sampling with the values of before. Returns whether a late interrupt is still
-    /// expected.
-    pub(crate) fn publish_again(&self) -> bool {
-        let change = |state| Some(state & !(STOPPING | WAITING) | SAMPLING);
-        self.change(change).is_late()
+    /// Lets interrupts find the unit sampling with the values of before. Returns the state before.
+    pub(crate) fn publish_again(&self) -> IbsState {
+        self.change(|state| Some(state & !(STOPPING | WAITING | UNREAD) | SAMPLING))
+    }
+
+    /// Forgets the state of a unit whose registers lost their contents. Returns the state before.
+    pub(crate) fn forget(&self) -> IbsState {
+        self.change(|state| Some(state & TAKEN))
     }
 
     /// Ends sampling before the unit was enabled.
     pub(crate) fn withdraw(&self) {
-        self.state.fetch_and(!(SAMPLING | WAITING), Ordering::Release);
+        self.state.fetch_and(!(SAMPLING | WAITING | UNREAD), Ordering::Release);
     }
 
     /// Begins to stop the unit. An interrupt from here on leaves the unit stopped.
@@ -140,7 +147,7 @@ impl IbsMemory {
     /// Notes that a sample was served: no late interrupt is expected any more. `cleared`: its valid bit was cleared.
     pub(crate) fn served(&self, cleared: bool) {
         let waiting = if cleared { 0 } else { WAITING };
-        self.change(|state| Some(state & !(LATE | STOPPING | WAITING) | waiting));
+        self.change(|state| Some(state & !(LATE | STOPPING | WAITING | UNREAD) | waiting));
     }
 
     /// Lets a task report the sample whose interrupt is late; `false` if its interrupt has come.
@@ -161,7 +168,12 @@ impl IbsMemory {
     /// Returns whether a late interrupt was expected, and expects none any more. An interrupt while the unit is being
     /// stopped is a late one.
     pub(crate) fn take_late(&self) -> bool {
-        self.change(|state| Some(state & !(LATE | STOPPING))).0 & (LATE | STOPPING) != 0
+        self.change(|state| Some(state & !(LATE | STOPPING | UNREAD))).0 & (LATE | STOPPING) != 0
+    }
+
+    /// Notes that an interrupt could not read the unit's control register.
+    pub(crate) fn note_unread(&self) {
+        self.state.fetch_or(UNREAD, Ordering::Relaxed);
     }
 
     /// Returns the state of the unit.
@@ -199,7 +211,7 @@ impl IbsMemory {
         wanted & needed == needed
     }
 
-    /// Returns the latency that a sampled load exceeds, or 0.
+    /// Returns the latency that a sampled load or fetch exceeds, or 0.
     pub(crate) fn latency(&self) -> u32 {
         self.latency.load(Ordering::Relaxed)
     }
@@ -245,6 +257,11 @@ impl IbsState {
     /// The sample in the unit's registers was reported already.
     pub(crate) const fn is_waiting(self) -> bool {
         self.0 & WAITING != 0
+    }
+
+    /// An interrupt could not read the control register, and none has since.
+    pub(crate) const fn is_unread(self) -> bool {
+        self.0 & UNREAD != 0
     }
 
     /// An interrupt has to look at the unit.

@@ -51,15 +51,19 @@ impl IbsRecord {
         matches!(self, Self::Fetch(fetch) if fetch.address(unit).is_none())
     }
 
-    /// Returns whether a latency filter that selects loads above `latency` cycles wanted the sample. The processor's
-    /// filter lets through ops that are no loads, and loads that did not miss.
+    /// Returns whether a latency filter that selects loads or fetches above `latency` cycles wanted the sample. The
+    /// processor's filter also lets through ops that are no loads, loads that did not miss, and fetches of exactly this
+    /// latency.
     pub(crate) fn exceeds(&self, latency: u32) -> bool {
         match self {
-            Self::Op(op) if latency != 0 => {
+            _ if latency == 0 => true,
+            Self::Op(op) => {
                 let data3 = op.data3;
                 data3.load() && data3.cache_miss() && u32::from(data3.miss_latency()) > latency
             }
-            _ => true,
+            Self::Fetch(fetch) => {
+                fetch.control.is_none_or(|control| u32::from(control.latency()) > latency)
+            }
         }
     }
 

@@ -76,7 +76,8 @@ pub struct IbsSampler<'a, M> {
 }
 
 impl<'a, M: MsrBackend> IbsSampler<'a, M> {
-    /// Takes a unit of the processor that executes the call. If an earlier owner left the unit enabled or with a
+    /// Takes a unit of the processor that executes the call. At most one sampler may use a unit at a time, because two
+    /// samplers with memory of their own stop each other's samples. If an earlier owner left the unit enabled or with a
     /// sample, the call stops the unit and discards the sample. If the interrupt of this sample still comes, [`Ibs`]
     /// claims the interrupt.
     ///
@@ -103,18 +104,12 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
             lent: None,
             not_send: PhantomData,
         };
-        sampler
-            .find_entry()
-            .and_then(|()| {
-                let unmasked = platform.unmask_extended_interrupt(sampler.lvt_entry);
-                unmasked.map_err(IbsError::Entry)
-            })
-            .and_then(|()| sampler.end_left_over())
-            .inspect_err(|_| memory.give_back())?;
+        let taken = sampler.unmask_entry(platform).and_then(|()| sampler.end_left_over());
+        taken.inspect_err(|_| memory.give_back())?;
         Ok(sampler)
     }
 
-    fn find_entry(&mut self) -> Result<(), IbsError> {
+    fn unmask_entry(&mut self, platform: &impl Platform) -> Result<(), IbsError> {
         // SAFETY: the register names an entry of the local vector table, and is only read.
         let register = unsafe { MsrAddress::new(IBS_CTL) };
         let read = self.msr.rdmsr_retrying(register).map_err(IbsError::Access)?;
@@ -123,7 +118,7 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
             return Err(IbsError::NoInterrupt);
         }
         self.lvt_entry = control.lvt_offset();
-        Ok(())
+        platform.unmask_extended_interrupt(self.lvt_entry).map_err(IbsError::Entry)
     }
 
     /// Ends what a predecessor left. Its last sample is remembered, so that a late interrupt does not report it.
@@ -149,11 +144,11 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
         self.lvt_entry
     }
 
-    /// Returns whether the unit samples. Returns `false` if an interrupt could not enable the unit again. [`Ibs`] tries
-    /// once more at the next interrupt.
+    /// Returns whether the unit samples. Returns `false` if an interrupt could not read the unit, or could not enable the
+    /// unit again. [`Ibs`] tries once more at the next interrupt, and [`start`](Self::start) starts the unit at once.
     pub fn is_sampling(&self) -> bool {
         let state = self.memory.state();
-        self.is_open && state.is_sampling() && !state.is_waiting()
+        self.is_open && state.is_sampling() && !state.is_waiting() && !state.is_unread()
     }
 
     /// Starts the unit. A unit that samples is stopped first.
@@ -174,10 +169,13 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
             true => self.unit.read_control(&self.msr).map_err(IbsError::Access)?,
             false => 0,
         };
-        let late = self.memory.publish(sampling, values);
-        if late && self.unit.is_valid(found) {
-            // The interrupt of this sample is under way: it reports the sample, and enables the unit.
-            return Ok(());
+        let before = self.memory.publish(sampling, values);
+        if before.is_late() && self.unit.is_valid(found) {
+            if !before.is_unread() {
+                // The interrupt of this sample is under way: it reports the sample, and enables the unit.
+                return Ok(());
+            }
+            self.memory.count_lost();
         }
         self.enable().map_err(IbsError::Access)
     }
@@ -212,6 +210,37 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
         if served && self.unit.is_valid(found) {
             // An interrupt reported this sample. The stop may have written the valid bit back.
             self.unit.clear(&self.msr, found & !self.unit.registers().enable)?;
+        }
+        Ok(())
+    }
+
+    /// Programs the unit again, after its registers and the entry of the local vector table lost their contents in a
+    /// suspend. If the unit sampled, it samples again, as the last [`start`](Self::start) requested. A sample whose
+    /// interrupt had not come is lost.
+    ///
+    /// ```
+    /// use pmu_amd::ibs::{IbsError, IbsSampler};
+    /// use pmu_core::{MsrBackend, Platform};
+    /// /// On each processor, after the kernel has programmed the local APIC again.
+    /// fn resume<M: MsrBackend>(ops: &mut IbsSampler<'_, M>, apic: &impl Platform) -> Result<(), IbsError> {
+    ///     ops.reprogram(apic)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// - [`NoInterrupt`](IbsError::NoInterrupt), [`Entry`](IbsError::Entry): the unit cannot interrupt, and does not
+    ///   sample.
+    /// - [`Access`](IbsError::Access), [`Faulted`](IbsError::Faulted): as for [`take`](Self::take). The driver does not
+    ///   regard the unit as sampling, and [`start`](Self::start) starts the unit.
+    /// - [`ShutDown`](IbsError::ShutDown), [`Lent`](IbsError::Lent): nothing was changed.
+    pub fn reprogram(&mut self, platform: &impl Platform) -> Result<(), IbsError> {
+        self.check()?;
+        let sampled = self.memory.forget().is_sampling();
+        self.unmask_entry(platform)?;
+        self.end_left_over()?;
+        if sampled {
+            self.memory.publish_again();
+            self.enable().map_err(IbsError::Access)?;
         }
         Ok(())
     }

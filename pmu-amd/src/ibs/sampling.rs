@@ -108,12 +108,9 @@ impl IbsSampling {
         self.kernel
     }
 
-    /// Returns the number of cycles that a sampled load exceeds, or 0.
-    pub(crate) const fn load_latency(&self) -> u16 {
-        match self.kind {
-            IbsKind::Op => self.latency,
-            IbsKind::Fetch => 0,
-        }
+    /// Returns the number of cycles that a sampled load or fetch exceeds, or 0.
+    pub(crate) const fn latency(&self) -> u16 {
+        self.latency
     }
 }
 

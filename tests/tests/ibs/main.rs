@@ -3,6 +3,7 @@
 mod decode;
 mod naive;
 mod registers;
+mod resuming;
 mod samples;
 mod sampling;
 mod stopping;

@@ -1,7 +1,7 @@
 //! Samples: exact, alone and beside the counters, filtered, and with errata.
 
 use pmu_amd::ibs::{IbsError, IbsKind, IbsSampler, IbsSampling};
-use pmu_core::{CounterSession, CounterSet, ExtendedEntryError, MsrAddress, MsrBackend};
+use pmu_core::{ExtendedEntryError, MsrAddress, MsrBackend};
 use pmu_tests::opened::{happened, raw};
 use pmu_virt::mock::PmiFault;
 use pmu_virt::{FedFetch, FedOp, IbsConfiguration};
@@ -12,11 +12,7 @@ use crate::support::*;
 fn each_sample_is_reported_once_and_each_interrupt_is_claimed_without_a_counter() {
     for (processor, kind) in units() {
         let what = format!("{}, {kind:?}", processor.name);
-        let mock = processor.mock();
-        let kernel = Kernel::new(processor.unit(kind), &mock);
-        let handler = |mock: &Mock<'_>| kernel.handle(mock);
-        mock.on_interrupt(&handler);
-        let mut sampler = IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
+        sampler!(processor, kind => mock, kernel, sampler);
         assert_eq!(mock.extended_entry(1), 0x400, "{what}");
         sampler.start(&processor.request(kind)).unwrap();
         for number in 1..=20 {
@@ -46,15 +42,7 @@ fn samples_and_overflows_in_one_interrupt_are_both_served() {
         let kernel = Kernel::new(processor.unit(kind), &mock);
         let handler = |mock: &Mock<'_>| kernel.handle(mock);
         mock.on_interrupt(&handler);
-        let mut counters = CounterSession::take(
-            kernel.source(),
-            &kernel.counters,
-            CounterSet::ALL,
-            &mock,
-            &mock,
-            &kernel.counter_memory,
-        )
-        .unwrap();
+        let mut counters = kernel.take_counters(&mock);
         let event = counters.open_event(&kernel.counters, &raw(3).every(10_000)).unwrap();
         counters.start_event(event, 0).unwrap();
         let mut sampler = IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
@@ -84,11 +72,7 @@ fn samples_of_the_other_privilege_level_are_left_out_and_counted() {
     for (processor, kind) in units() {
         for (user, kernel_too) in [(true, false), (false, true), (true, true)] {
             let what = format!("{}, {kind:?}, {user} {kernel_too}", processor.name);
-            let mock = processor.mock();
-            let kernel = Kernel::new(processor.unit(kind), &mock);
-            let handler = |mock: &Mock<'_>| kernel.handle(mock);
-            mock.on_interrupt(&handler);
-            let mut sampler = IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
+            sampler!(processor, kind => mock, kernel, sampler);
             sampler.start(&processor.request(kind).at(user, kernel_too)).unwrap();
             let mut sampled = [0_u32; 2];
             for number in 0..20 * u64::from(PERIOD) {
@@ -115,11 +99,7 @@ fn samples_of_the_other_privilege_level_are_left_out_and_counted() {
 #[test]
 fn a_latency_filter_reports_slow_loads_only() {
     let processor = named("Zen 5");
-    let mock = processor.mock();
-    let kernel = Kernel::new(processor.unit(IbsKind::Op), &mock);
-    let handler = |mock: &Mock<'_>| kernel.handle(mock);
-    mock.on_interrupt(&handler);
-    let mut sampler = IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
+    sampler!(processor, IbsKind::Op => mock, kernel, sampler);
     sampler.start(&IbsSampling::ops(PERIOD).slower_than(256)).unwrap();
     let load = |latency: u64| FedOp { data3: latency << 32 | 1 << 7 | 1, ..FedOp::new(0x1000) };
     let feed = |op: FedOp| (0..PERIOD).any(|_| mock.execute(&op));
@@ -135,11 +115,7 @@ fn a_latency_filter_reports_slow_loads_only() {
 fn a_fetch_without_an_address_is_left_out_on_an_early_zen_3() {
     for (name, reported) in [("Zen 3, early", 0), ("Zen 3", 1)] {
         let processor = named(name);
-        let mock = processor.mock();
-        let kernel = Kernel::new(processor.unit(IbsKind::Fetch), &mock);
-        let handler = |mock: &Mock<'_>| kernel.handle(mock);
-        mock.on_interrupt(&handler);
-        let mut sampler = IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
+        sampler!(processor, IbsKind::Fetch => mock, kernel, sampler);
         sampler.start(&IbsSampling::fetches(PERIOD)).unwrap();
         assert!((0..PERIOD).any(|_| mock.fetch(&FedFetch::new(0))));
         assert_eq!(kernel.reported.borrow().len(), reported, "{name}");
@@ -152,11 +128,7 @@ fn a_fetch_without_an_address_is_left_out_on_an_early_zen_3() {
 #[test]
 fn a_started_fetch_unit_counts_a_whole_period() {
     for processor in processors() {
-        let mock = processor.mock();
-        let kernel = Kernel::new(processor.unit(IbsKind::Fetch), &mock);
-        let handler = |mock: &Mock<'_>| kernel.handle(mock);
-        mock.on_interrupt(&handler);
-        let mut sampler = IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
+        sampler!(processor, IbsKind::Fetch => mock, kernel, sampler);
         for _ in 0..3 {
             sampler.start(&IbsSampling::fetches(PERIOD)).unwrap();
             assert!(!kernel.run(&mock, PERIOD - 16), "{}", processor.name);
@@ -169,11 +141,7 @@ fn a_started_fetch_unit_counts_a_whole_period() {
 fn the_random_bits_of_the_count_begin_the_next_period() {
     for name in ["Zen 3", "family 10h"] {
         let processor = named(name);
-        let mock = processor.mock();
-        let kernel = Kernel::new(processor.unit(IbsKind::Op), &mock);
-        let handler = |mock: &Mock<'_>| kernel.handle(mock);
-        mock.on_interrupt(&handler);
-        let mut sampler = IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
+        sampler!(processor, IbsKind::Op => mock, kernel, sampler);
         sampler.start(&processor.request(IbsKind::Op)).unwrap();
         for _ in 0..20 {
             assert!(kernel.run(&mock, PERIOD));
@@ -195,11 +163,7 @@ fn physical_addresses_are_read_only_where_they_are_asked_for() {
     const DC_PHYSADDR: u32 = 0xC001_1039;
     let processor = named("Zen 4");
     for asked in [false, true] {
-        let mock = processor.mock();
-        let kernel = Kernel::new(processor.unit(IbsKind::Op), &mock);
-        let handler = |mock: &Mock<'_>| kernel.handle(mock);
-        mock.on_interrupt(&handler);
-        let mut sampler = IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
+        sampler!(processor, IbsKind::Op => mock, kernel, sampler);
         let request = IbsSampling::ops(PERIOD);
         let request = if asked { request.with_physical_addresses() } else { request };
         sampler.start(&request).unwrap();

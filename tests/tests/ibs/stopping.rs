@@ -3,7 +3,6 @@
 use core::cell::Cell;
 
 use pmu_amd::ibs::{IbsError, IbsKind, IbsRecord, IbsSampler};
-use pmu_core::{CounterSession, CounterSet};
 use pmu_virt::mock::{Deviation, Deviations, Fault, PmiFault};
 use pmu_virt::{GuestFacility, Read, Writer};
 
@@ -37,11 +36,7 @@ fn race(operation: Operation, late: Option<PmiFault>, deviations: Deviations, re
         let processor = Processor { deviations, ..processor };
         for access in 1.. {
             let what = format!("{}, {kind:?}, before access {access}", processor.name);
-            let mock = processor.mock();
-            let kernel = Kernel::new(processor.unit(kind), &mock);
-            let handler = |mock: &Mock<'_>| kernel.handle(mock);
-            mock.on_interrupt(&handler);
-            let mut sampler = IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
+            sampler!(processor, kind => mock, kernel, sampler);
             sampler.start(&processor.request(kind)).unwrap();
             let (left, fed) = (Cell::new(access), Cell::new(false));
             let before = |mock: &Mock<'_>| {
@@ -110,11 +105,7 @@ fn another_one_s_interrupt_during_a_stop_does_not_cost_the_sample_after_it() {
             (1..6).flat_map(|foreign| (foreign..6).map(move |at| (foreign, at)))
         {
             let what = format!("{}, {kind:?}, {foreign} and {access}", processor.name);
-            let mock = processor.mock();
-            let kernel = Kernel::new(processor.unit(kind), &mock);
-            let handler = |mock: &Mock<'_>| kernel.handle(mock);
-            mock.on_interrupt(&handler);
-            let mut sampler = IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
+            sampler!(processor, kind => mock, kernel, sampler);
             sampler.start(&processor.request(kind)).unwrap();
             let (made, busy) = (Cell::new(0), Cell::new(false));
             let before = |mock: &Mock<'_>| {
@@ -143,11 +134,7 @@ fn another_one_s_interrupt_during_a_stop_does_not_cost_the_sample_after_it() {
 #[test]
 fn one_interrupt_after_a_stop_is_claimed_and_no_second() {
     for (processor, kind) in units() {
-        let mock = processor.mock();
-        let kernel = Kernel::new(processor.unit(kind), &mock);
-        let handler = |mock: &Mock<'_>| kernel.handle(mock);
-        mock.on_interrupt(&handler);
-        let mut sampler = IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
+        sampler!(processor, kind => mock, kernel, sampler);
         sampler.start(&processor.request(kind)).unwrap();
         assert!(kernel.run(&mock, PERIOD));
         sampler.shut_down().unwrap();
@@ -166,11 +153,7 @@ fn one_interrupt_after_a_stop_is_claimed_and_no_second() {
 fn a_start_before_a_late_interrupt_leaves_the_sample_to_it() {
     for (processor, kind) in units() {
         let what = format!("{}, {kind:?}", processor.name);
-        let mock = processor.mock();
-        let kernel = Kernel::new(processor.unit(kind), &mock);
-        let handler = |mock: &Mock<'_>| kernel.handle(mock);
-        mock.on_interrupt(&handler);
-        let mut sampler = IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
+        sampler!(processor, kind => mock, kernel, sampler);
         sampler.start(&processor.request(kind)).unwrap();
         mock.inject_pmi(PmiFault::Late(1_000));
         assert!(kernel.run(&mock, PERIOD));
@@ -240,11 +223,7 @@ fn nothing(_: &Mock<'_>) {}
 fn a_sample_that_cannot_be_read_is_counted_as_lost() {
     const ADDRESSES: [u32; 2] = [0xC001_1034, 0xC001_1031];
     for (processor, kind) in units() {
-        let mock = processor.mock();
-        let kernel = Kernel::new(processor.unit(kind), &mock);
-        let handler = |mock: &Mock<'_>| kernel.handle(mock);
-        mock.on_interrupt(&handler);
-        let mut sampler = IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
+        sampler!(processor, kind => mock, kernel, sampler);
         sampler.start(&processor.request(kind)).unwrap();
         let address = ADDRESSES[usize::from(kind == IbsKind::Fetch)];
         mock.inject(Fault::Register(address));
@@ -267,15 +246,7 @@ fn a_window_of_lent_counters_suspends_the_unit_and_brings_it_back() {
             let kernel = Kernel::new(processor.unit(kind), &mock);
             let handler = |mock: &Mock<'_>| kernel.handle(mock);
             mock.on_interrupt(&handler);
-            let mut counters = CounterSession::take(
-                kernel.source(),
-                &kernel.counters,
-                CounterSet::ALL,
-                &mock,
-                &mock,
-                &kernel.counter_memory,
-            )
-            .unwrap();
+            let mut counters = kernel.take_counters(&mock);
             let mut sampler = IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
             sampler.start(&processor.request(kind)).unwrap();
             mock.inject_pmi(late);
@@ -305,15 +276,7 @@ fn what_a_borrower_leaves_is_ended() {
     for (processor, kind) in units() {
         let mock = processor.mock();
         let kernel = Kernel::new(processor.unit(kind), &mock);
-        let mut counters = CounterSession::take(
-            kernel.source(),
-            &kernel.counters,
-            CounterSet::ALL,
-            &mock,
-            &mock,
-            &kernel.counter_memory,
-        )
-        .unwrap();
+        let mut counters = kernel.take_counters(&mock);
         let mut sampler = IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
         let window = counters.lend_with(0, sampler.lent(|_| ()), |_, _| ()).unwrap();
         let _ = mock.with_sampling_unit(|unit| {
@@ -339,11 +302,7 @@ fn a_unit_that_could_not_be_enabled_again_is_enabled_by_the_next_interrupt() {
     for (kind, second) in [(IbsKind::Op, 0xC001_103E), (IbsKind::Fetch, 0xC001_103F)] {
         for stops in [false, true] {
             let what = format!("{kind:?}, {stops}");
-            let mock = processor.mock();
-            let kernel = Kernel::new(processor.unit(kind), &mock);
-            let handler = |mock: &Mock<'_>| kernel.handle(mock);
-            mock.on_interrupt(&handler);
-            let mut sampler = IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
+            sampler!(processor, kind => mock, kernel, sampler);
             sampler.start(&processor.request(kind)).unwrap();
             mock.inject(Fault::Register(second));
             assert!(kernel.run(&mock, PERIOD));

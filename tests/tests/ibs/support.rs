@@ -4,8 +4,8 @@ use core::cell::{Cell, RefCell};
 
 use pmu_amd::ibs::{Ibs, IbsKind, IbsMemory, IbsRecord, IbsSampling, IbsUnit};
 use pmu_core::{
-    Claim, CounterMemory, CounterSlot, CounterUnit, EventEntry, EventTable, MAX_COUNTERS,
-    OpenedEvents, service_with,
+    Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry,
+    EventTable, Facility, MAX_COUNTERS, OpenedEvents, service_with,
 };
 use pmu_tests::opened::fed_events;
 use pmu_virt::mock::{Deviations, MockMsr};
@@ -94,6 +94,20 @@ pub(crate) fn step(mock: &Mock<'_>, kind: IbsKind, address: u64) -> bool {
     }
 }
 
+/// Declares the mock of a processor, a kernel that handles its interrupts, and a sampler of one of its units.
+macro_rules! sampler {
+    ($processor:expr, $kind:expr => $mock:ident, $kernel:ident, $sampler:ident) => {
+        let $mock = $processor.mock();
+        let $kernel = $crate::support::Kernel::new($processor.unit($kind), &$mock);
+        let handler = |mock: &$crate::support::Mock<'_>| $kernel.handle(mock);
+        $mock.on_interrupt(&handler);
+        let taken = IbsSampler::take($kernel.unit, &$mock, &$mock, &$kernel.memory);
+        #[allow(unused_mut, reason = "a test may only read the sampler")]
+        let mut $sampler = taken.unwrap();
+    };
+}
+pub(crate) use sampler;
+
 /// A kernel's memory of one processor, and what its handler has seen.
 pub(crate) struct Kernel {
     pub(crate) unit: IbsUnit,
@@ -134,17 +148,39 @@ impl Kernel {
         OpenedEvents::new(&self.counters, &self.table as &EventTable)
     }
 
+    /// Takes the processor's counters.
+    pub(crate) fn take_counters<'m>(
+        &'m self,
+        mock: &'m Mock<'m>,
+    ) -> CounterSession<'m, OpenedEvents<'m>, &'m Mock<'m>, &'m Mock<'m>> {
+        let unit = &self.counters;
+        CounterSession::take(self.source(), unit, CounterSet::ALL, mock, mock, &self.counter_memory)
+            .unwrap()
+    }
+
     /// Services an interrupt.
     pub(crate) fn handle(&self, mock: &Mock<'_>) {
-        let report = |record: &IbsRecord| {
+        self.handle_with(mock, self.ibs());
+    }
+
+    /// Services an interrupt of two units, with the counters and the claims of the first.
+    pub(crate) fn handle_both(first: &Self, second: &Self, mock: &Mock<'_>) {
+        first.handle_with(mock, (first.ibs(), second.ibs()));
+    }
+
+    /// The unit's side of an interrupt.
+    fn ibs(&self) -> Ibs<'_, impl FnMut(&IbsRecord)> {
+        Ibs::new(&self.unit, &self.memory, |record: &IbsRecord| {
             let address = record.sample(&self.unit).address;
             self.reported.borrow_mut().push(address.expect("an address"));
-        };
-        let ibs = Ibs::new(&self.unit, &self.memory, report);
-        let serviced =
-            service_with(&self.source(), mock, mock, &self.counter_memory, ibs, |_, _| {
-                self.overflows.set(self.overflows.get() + 1);
-            });
+        })
+    }
+
+    fn handle_with(&self, mock: &Mock<'_>, facility: impl Facility) {
+        let counters = &self.counter_memory;
+        let serviced = service_with(&self.source(), mock, mock, counters, facility, |_, _| {
+            self.overflows.set(self.overflows.get() + 1);
+        });
         let count = |cell: &Cell<u32>, more| cell.set(cell.get() + more);
         match serviced.map(|serviced| serviced.claim) {
             Ok(Claim::NotOurs) => count(&self.unclaimed, 1),
