@@ -205,6 +205,75 @@ impl InterruptFrame for PlainFrame {
     }
 }
 
+/// Interrupted context with the address of a sampled instruction in place of the interrupted address. By this frame, a
+/// profile counts the instruction that the processor sampled, instead of the later instruction that was interrupted.
+///
+/// The code segment, the flags, the process and the call chain are those of the interrupted code. If the processor
+/// entered or left the kernel between the sample and the interrupt, they do not match the address. Bit 17 of the flags
+/// is clear if there is an address, because the address of a sample is linear also in virtual-8086 mode.
+///
+/// ```
+/// use pmu_core::{InterruptFrame, PlainFrame, PreciseSample, SampledFrame};
+/// let interrupted = PlainFrame { pc: 0x40_1010, cs: 0x33, flags: 2, ..PlainFrame::default() };
+/// let sample = PreciseSample { address: Some(0x40_1007), ..PreciseSample::default() };
+/// let frame = SampledFrame::new(&interrupted, sample.address);
+/// assert_eq!((frame.pc(), frame.cs()), (0x40_1007, 0x33));
+/// // A sample whose address is invalid.
+/// assert_eq!(SampledFrame::new(&interrupted, None).pc(), 0x40_1010);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct SampledFrame<'f, F> {
+    interrupted: &'f F,
+    address: Option<u64>,
+}
+
+/// VM of RFLAGS: virtual-8086 mode.
+const VIRTUAL_8086: u64 = 1 << 17;
+
+impl<'f, F: InterruptFrame> SampledFrame<'f, F> {
+    /// Creates the frame of a sample that the handler of `interrupted` reads. `address` is the linear address of the
+    /// sampled instruction. If `address` is `None`, the interrupted address takes its place.
+    pub const fn new(interrupted: &'f F, address: Option<u64>) -> Self {
+        Self { interrupted, address }
+    }
+}
+
+impl<F: InterruptFrame> InterruptFrame for SampledFrame<'_, F> {
+    fn pc(&self) -> u64 {
+        self.address.unwrap_or_else(|| self.interrupted.pc())
+    }
+    fn cs(&self) -> u16 {
+        self.interrupted.cs()
+    }
+    fn flags(&self) -> u64 {
+        match self.address {
+            Some(_) => self.interrupted.flags() & !VIRTUAL_8086,
+            None => self.interrupted.flags(),
+        }
+    }
+    fn processor(&self) -> ProcessorNumber {
+        self.interrupted.processor()
+    }
+    fn process(&self) -> Option<ProcessId> {
+        self.interrupted.process()
+    }
+    fn thread(&self) -> u32 {
+        self.interrupted.thread()
+    }
+    fn timestamp(&self) -> u64 {
+        self.interrupted.timestamp()
+    }
+    fn pebs_index(&self) -> Option<u64> {
+        self.interrupted.pebs_index()
+    }
+    fn embedder(&self) -> Option<&dyn Any> {
+        self.interrupted.embedder()
+    }
+    fn call_chain(&self, visit: &mut dyn FnMut(u64) -> ControlFlow<()>) {
+        self.interrupted.call_chain(visit);
+    }
+}
+
 impl<F: InterruptFrame + ?Sized> InterruptFrame for &F {
     fn pc(&self) -> u64 {
         (**self).pc()

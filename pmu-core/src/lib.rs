@@ -84,7 +84,7 @@ pub use counters::shared::slot::CounterSlot;
 pub use counters::shared::table::EventTable;
 pub use detection::NoInterface;
 pub use dump::{CpuidDump, DumpError};
-pub use frame::{InterruptFrame, PlainFrame, ProcessId, ProcessorNumber};
+pub use frame::{InterruptFrame, PlainFrame, ProcessId, ProcessorNumber, SampledFrame};
 pub use interval::{Interval, IntervalError, IntervalLimits, IntervalUnit};
 pub use msr::access::MsrAccess;
 pub use msr::address::{MsrAddress, PmcIndex};

@@ -2,6 +2,7 @@
 
 use core::sync::atomic::AtomicU32;
 
+use pmu_amd::ibs::{IbsKind, IbsUnit};
 use pmu_amd::{Amd64, Zen};
 use pmu_core::{
     BranchUnit, CounterAnswer, CounterMemory, CounterUnit, DefaultInterface, EventTable, Facility,
@@ -280,6 +281,43 @@ impl Machine {
             Err(NoBranches::OtherVendor(_)) => pmu_amd::branches(processor),
             branches => branches,
         }
+    }
+
+    /// Returns a unit of AMD's instruction-based sampling of the processor that `processor` describes; `None` if the
+    /// processor has no such unit. Ops are sampled by one unit, fetches by another one.
+    ///
+    /// The interrupt handler uses the result, so the kernel keeps the result. It passes the unit's samples to
+    /// [`service_with`](Self::service_with), where no counter needs to run:
+    ///
+    /// ```
+    /// use pmu::Machine;
+    /// use pmu::amd::ibs::{Ibs, IbsKind, IbsMemory, IbsRecord, IbsSampler, IbsSampling};
+    /// use pmu::core::{Claim, CounterMemory, CounterSlot, MAX_COUNTERS};
+    /// # use pmu_virt::mock::MockMsr;
+    /// # use pmu_virt::{AmdConfiguration, Configuration, FedEvents, FedOp, IbsConfiguration, VirtualIbs, VirtualPmu};
+    /// # let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
+    /// # let pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
+    /// # let processor = MockMsr::<8>::new(pmu).with_sampling(VirtualIbs::new(IbsConfiguration::ZEN_4));
+    /// # let (this, msr, apic) = (&processor.snapshot(), &processor, &processor);
+    /// static COUNTERS: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();
+    /// static OPS: IbsMemory = IbsMemory::new();
+    /// let machine = Machine::detect(this);
+    /// let unit = machine.ibs_of(this, IbsKind::Op).ok_or("no op sampling")?;
+    /// let mut ops = IbsSampler::take(unit, msr, &apic, &OPS)?;
+    /// ops.start(&IbsSampling::ops(160))?;
+    /// # assert!((1..=160).any(|op| processor.execute(&FedOp::new(0x40_1000 + op))));
+    /// // In the interrupt's handler:
+    /// let mut address = None;
+    /// let samples = Ibs::new(&unit, &OPS, |record: &IbsRecord| address = record.address(&unit));
+    /// let serviced = machine.service_with(&msr, &apic, &COUNTERS, samples, |_, _| ())?;
+    /// assert_eq!((serviced.claim, address), (Claim::Ours, Some(0x40_10A0))); // the 160th op's
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Context
+    /// Task.
+    pub fn ibs_of(&self, processor: &Snapshot, kind: IbsKind) -> Option<IbsUnit> {
+        IbsUnit::of(processor, kind)
     }
 
     /// Services the performance interrupt as [`service`](Self::service) does, together with a facility beside the

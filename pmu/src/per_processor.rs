@@ -6,6 +6,7 @@ use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use pmu_amd::ibs::IbsSampler;
 use pmu_core::{CounterSession, Session};
 
 /// Number of the executing processor, which the kernel provides. All [`PerProcessor`] and [`ProcessorLocal`] values of
@@ -79,6 +80,10 @@ unsafe impl<I: Send, M: Send, P: Send> OnProcessor for Session<'_, I, M, P> {}
 // SAFETY: as for a session: (1) they are not `Send` so that they stay on their processor; (2) what they hold is
 // sent (`S`, `M`, `P`), or shared (the counter memory, which is atomics).
 unsafe impl<S: Send, M: Send, P: Send> OnProcessor for CounterSession<'_, S, M, P> {}
+
+// SAFETY: as for a session: (1) a sampler is not `Send` so that it stays on its processor, whose registers it means;
+// (2) what it holds is sent (`M`), or shared (its memory, which is atomics).
+unsafe impl<M: Send> OnProcessor for IbsSampler<'_, M> {}
 
 /// Storage for a static, with one slot for each of `N` processors. A slot holds a value that must stay on its
 /// processor, such as a [`Session`].

@@ -43,7 +43,8 @@ const LATE: u8 = 1 << 3;
 /// The last sample was reported, but its valid bit could not be cleared: the unit waits.
 const WAITING: u8 = 1 << 4;
 
-/// An interrupt could not read the unit's control register. If the unit has a sample, the sample's interrupt may be over.
+/// An interrupt could not read the unit's control register. If the unit has a sample, the sample's interrupt may be
+/// over.
 const UNREAD: u8 = 1 << 5;
 
 /// Bits of `wanted`.

@@ -144,8 +144,9 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
         self.lvt_entry
     }
 
-    /// Returns whether the unit samples. Returns `false` if an interrupt could not read the unit, or could not enable the
-    /// unit again. [`Ibs`] tries once more at the next interrupt, and [`start`](Self::start) starts the unit at once.
+    /// Returns whether the unit samples. Returns `false` if an interrupt could not read the unit, or could not enable
+    /// the unit again. [`Ibs`] tries once more at the next interrupt, and [`start`](Self::start) starts the unit at
+    /// once.
     pub fn is_sampling(&self) -> bool {
         let state = self.memory.state();
         self.is_open && state.is_sampling() && !state.is_waiting() && !state.is_unread()

@@ -23,9 +23,10 @@ pub struct Duties<K>(PhantomData<fn() -> K>);
 pub type KernelApic<K> = LocalApic<Duties<K>, Duties<K>>;
 
 impl<K: Kernel> Duties<K> {
-    /// Returns the platform, with the kernel's delivery of the performance interrupt.
+    /// Returns the platform, with the kernel's delivery of the performance interrupt: for hardware that a kernel drives
+    /// beside its [`Pmu`](crate::Pmu), such as AMD's [instruction-based sampling](crate::amd::ibs::IbsSampler::take).
     #[inline]
-    pub(crate) fn platform() -> KernelApic<K> {
+    pub fn platform() -> KernelApic<K> {
         LocalApic::new(Self(PhantomData), K::delivery(), Self(PhantomData))
     }
 }
@@ -47,6 +48,14 @@ unsafe impl<K: Kernel> Processors for Duties<K> {
 impl<K: Kernel> ApicRegisters for Duties<K> {
     fn write_performance_entry(&self, entry: u32) {
         K::write_performance_entry(entry);
+    }
+
+    fn read_extended_entry(&self, number: u8) -> Option<u32> {
+        K::read_extended_entry(number)
+    }
+
+    fn write_extended_entry(&self, number: u8, entry: u32) {
+        K::write_extended_entry(number, entry);
     }
 }
 

@@ -100,7 +100,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// in a suspend. Profiles, events and the watchdog continue. Returns the counters whose events begin new periods:
     /// see [`CounterSession::reprogram`](pmu_core::CounterSession::reprogram).
     ///
-    /// The call programs no branch records: see [`BranchRecorder::reprogram`](pmu_core::BranchRecorder::reprogram).
+    /// The call programs neither branch records nor instruction-based sampling: see
+    /// [`BranchRecorder::reprogram`](pmu_core::BranchRecorder::reprogram) and
+    /// [`IbsSampler::reprogram`](pmu_amd::ibs::IbsSampler::reprogram).
     ///
     /// Overflows that were pending when the processor was suspended are not reported, because the interrupted address
     /// is unknown.

@@ -1,6 +1,9 @@
 //! The duties of a kernel.
 
-use pmu_core::{CounterSet, Interval, MsrBackend, Snapshot, TimerUnavailable};
+use pmu_core::{
+    CounterSet, InterfaceError, Interval, KProfileSource, MsrBackend, Snapshot, TimerUnavailable,
+};
+use pmu_kprofile::SourceRequest;
 
 use crate::local_apic::Delivery;
 use crate::machine::Machine;
@@ -112,6 +115,107 @@ pub unsafe trait Kernel: Sized + 'static {
 
     /// Interrupts another processor, whose handler calls [`Pmu::serve_call`](crate::Pmu::serve_call). Does not wait.
     fn interrupt(processor: usize);
+
+    /// Reads an extended LVT entry of AMD's processors: see
+    /// [`ApicRegisters::read_extended_entry`](crate::ApicRegisters::read_extended_entry). The default implementation,
+    /// for a kernel that uses no extended entry, returns `None`.
+    fn read_extended_entry(number: u8) -> Option<u32> {
+        let _ = number;
+        None
+    }
+
+    /// Writes an extended LVT entry that [`read_extended_entry`](Self::read_extended_entry) could read.
+    fn write_extended_entry(number: u8, entry: u32) {
+        let _ = (number, entry);
+    }
+
+    /// Returns whether a profile source belongs to the kernel itself, and not to the processor's counters. An example
+    /// is a source of AMD's instruction-based sampling. [`Pmu::profile`](crate::Pmu::profile) and
+    /// [`Pmu::sample`](crate::Pmu::sample) take such a source by its number, which the kernel chooses below 0x8000 and
+    /// outside the machine's table. `Pmu` starts and stops the source on every processor, by
+    /// [`serve_source`](Self::serve_source).
+    ///
+    /// The kernel dispatches the interrupts of its source to the started profiles, by
+    /// [`Profiles::interrupt`](pmu_kprofile::Profiles::interrupt):
+    ///
+    /// ```
+    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+    /// # use stand_in::MyKernel as Bare;
+    /// # use stand_in::Registers;
+    /// use pmu::amd::ibs::{Ibs, IbsMemory, IbsRecord, IbsSampler, IbsSampling, IbsUnit};
+    /// use pmu::core::{Claim, InterfaceError, KProfileSource, PlainFrame, SampledFrame};
+    /// use pmu::kprofile::SourceRequest;
+    /// use pmu::{Duties, Kernel, PerProcessor, Pmu};
+    ///
+    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+    /// const OPS: KProfileSource = KProfileSource::new(0x7000).unwrap();
+    /// static MEMORY: [IbsMemory; 8] = [const { IbsMemory::new() }; 8];
+    /// static SAMPLERS: PerProcessor<IbsSampler<'static, Registers>, Duties<MyKernel>, 8> = PerProcessor::new();
+    ///
+    /// /// On each processor, as it comes up: `unit` is what `Machine::ibs_of` returned.
+    /// fn take_ops(unit: IbsUnit) {
+    ///     let (msr, apic) = (MyKernel::msr(), Duties::<MyKernel>::platform());
+    ///     let ops = IbsSampler::take(unit, msr, &apic, &MEMORY[MyKernel::this_processor()]);
+    ///     let _ = SAMPLERS.with(|place| *place = ops.ok());
+    /// }
+    ///
+    /// struct MyKernel;
+    /// # // SAFETY: there is one thread.
+    /// unsafe impl Kernel for MyKernel {
+    ///     // …
+    /// #   type Msr = Registers;
+    /// #   fn msr() -> Registers { Bare::msr() }
+    /// #   fn this_processor() -> usize { 0 }
+    /// #   fn pinned<R>(act: impl FnOnce() -> R) -> R { act() }
+    /// #   fn write_performance_entry(_: u32) {}
+    /// #   fn end_of_interrupt() {}
+    /// #   fn interrupt(_: usize) {}
+    ///     fn has_source(source: KProfileSource) -> bool {
+    ///         source == OPS
+    ///     }
+    ///     fn serve_source(request: SourceRequest) -> Result<(), InterfaceError> {
+    ///         let served = SAMPLERS.with(|place| {
+    ///             let ops = place.as_mut()?;
+    ///             match request {
+    ///                 SourceRequest::Start(_) => ops.start(&IbsSampling::cycles(400_000)).ok(),
+    ///                 SourceRequest::Stop(_) => ops.stop().ok(),
+    ///             }
+    ///         });
+    ///         served.ok().flatten().ok_or(InterfaceError::UnsupportedSource(OPS))
+    ///     }
+    /// }
+    ///
+    /// fn non_maskable_interrupt(frame: &PlainFrame, unit: &IbsUnit) -> Claim {
+    ///     let ops = Ibs::new(unit, &MEMORY[frame.processor], |record: &IbsRecord| {
+    ///         let exact = SampledFrame::new(frame, record.address(unit));
+    ///         PMU.profiles().interrupt(&exact, OPS);
+    ///     });
+    ///     PMU.interrupt_beside(frame, ops, |_, _| ()).claim
+    /// }
+    /// # let _ = (non_maskable_interrupt, take_ops);
+    /// ```
+    ///
+    /// The default implementation, for a kernel without such sources, returns `false`.
+    ///
+    /// # Context
+    /// Task.
+    fn has_source(source: KProfileSource) -> bool {
+        let _ = source;
+        false
+    }
+
+    /// Starts or stops a source for which [`has_source`](Self::has_source) returns `true`, on the processor that
+    /// executes the call.
+    ///
+    /// # Context
+    /// Task, pinned; or the handler that calls [`Pmu::serve_call`](crate::Pmu::serve_call).
+    ///
+    /// # Errors
+    /// The reason why the source does not run, or may still run.
+    fn serve_source(request: SourceRequest) -> Result<(), InterfaceError> {
+        let (SourceRequest::Start(source) | SourceRequest::Stop(source)) = request;
+        Err(InterfaceError::UnsupportedSource(source))
+    }
 
     /// Returns the delivery of the performance interrupt: by default as an NMI.
     fn delivery() -> Delivery {

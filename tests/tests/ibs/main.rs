@@ -2,6 +2,7 @@
 
 mod decode;
 mod naive;
+mod profiles;
 mod registers;
 mod resuming;
 mod samples;

@@ -4,5 +4,6 @@ mod failing;
 mod glue;
 mod handler;
 mod operations;
+mod sampled;
 mod threads;
 mod world;

@@ -2,15 +2,20 @@
 
 use core::cell::{Cell, OnceCell, RefCell};
 
+use pmu::amd::ibs::{Ibs, IbsKind, IbsMemory, IbsRecord, IbsSampler, IbsSampling, IbsUnit};
 use pmu::core::{
-    EventOverflow, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PlainFrame, Platform, PmcIndex,
-    Snapshot,
+    EventOverflow, InterfaceError, KProfileSource, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate,
+    PlainFrame, Platform, PmcIndex, SampledFrame, Snapshot,
 };
+use pmu::kprofile::SourceRequest;
 use pmu::{Delivery, Interrupted, Kernel, Pmu};
 use pmu_tests::deviations::snapshot;
+use pmu_tests::ibs_processor;
 use pmu_tests::opened::Mock;
 use pmu_virt::mock::Deviations;
-use pmu_virt::{Configuration, EventKey, FedEvents, Feed, Privilege, VirtualPmu};
+use pmu_virt::{
+    Configuration, EventKey, FedEvents, Feed, IbsConfiguration, Privilege, VirtualIbs, VirtualPmu,
+};
 
 pub(crate) const PROCESSORS: usize = 3;
 
@@ -61,6 +66,18 @@ pub(crate) struct Machine {
     pub(crate) pc: [Cell<u64>; PROCESSORS],
     pub(crate) interrupted: RefCell<Vec<(usize, Interrupted)>>,
     pub(crate) overflows: RefCell<Vec<(usize, EventOverflow)>>,
+    /// The samplers of ops that the test took.
+    pub(crate) samplers: [RefCell<Option<IbsSampler<'static, Registers>>>; PROCESSORS],
+    pub(crate) ops: [IbsMemory; PROCESSORS],
+}
+
+/// The source of sampled ops, which is the kernel's.
+pub(crate) const OPS: KProfileSource = KProfileSource::new(0x7000).unwrap();
+
+/// Returns the unit that samples ops.
+pub(crate) fn unit() -> IbsUnit {
+    let machine = machine().pmu().machine().unwrap();
+    machine.ibs_of(&ibs_processor(0x19, 0x61, 0xBFF), IbsKind::Op).unwrap()
 }
 
 impl Machine {
@@ -69,7 +86,8 @@ impl Machine {
         let keys = [Happens::Instructions, Happens::Cycles, Happens::LastCacheMisses];
         let events = FedEvents::new(&keys.map(|event| key(configuration, event))).unwrap();
         let mocks = core::array::from_fn(|_| {
-            let mock = Mock::strict(VirtualPmu::new(configuration, events).unwrap());
+            let mock = Mock::strict(VirtualPmu::new(configuration, events).unwrap())
+                .with_sampling(VirtualIbs::new(IbsConfiguration::ZEN_4));
             for control in [0x38F, 0xC000_0301] {
                 let _ = mock.with_pmu(|pmu| pmu.write(control, 0)); // No other owner's counters run.
             }
@@ -89,6 +107,8 @@ impl Machine {
             pc: [const { Cell::new(0) }; PROCESSORS],
             interrupted: RefCell::default(),
             overflows: RefCell::default(),
+            samplers: Default::default(),
+            ops: Default::default(),
         };
         let machine: &'static Self = Box::leak(Box::new(machine));
         for mock in &machine.mocks {
@@ -129,7 +149,17 @@ impl Machine {
         let frame =
             PlainFrame { pc: self.pc[here].get(), cs: 8, flags: 2, processor: here, process: None };
         let overflowed = |overflow| self.overflows.borrow_mut().push((here, overflow));
-        let interrupted = self.pmu().interrupt_with(&frame, overflowed);
+        let interrupted = match self.samplers[here].try_borrow().is_ok_and(|ops| ops.is_none()) {
+            true => self.pmu().interrupt_with(&frame, overflowed),
+            false => {
+                let unit = unit();
+                let ops = Ibs::new(&unit, &self.ops[here], |record: &IbsRecord| {
+                    let exact = SampledFrame::new(&frame, record.address(&unit));
+                    self.pmu().profiles().interrupt(&exact, OPS);
+                });
+                self.pmu().interrupt_beside(&frame, ops, |overflow, _| overflowed(overflow))
+            }
+        };
         self.interrupted.borrow_mut().push((here, interrupted));
     }
 
@@ -220,6 +250,28 @@ unsafe impl Kernel for World {
         if !machine().is_deaf.get() {
             machine().on(processor, || machine().pmu().serve_call());
         }
+    }
+
+    fn read_extended_entry(number: u8) -> Option<u32> {
+        (number < 4).then(|| mock().extended_entry(number))
+    }
+
+    fn write_extended_entry(number: u8, entry: u32) {
+        mock().set_extended_entry(number, entry);
+    }
+
+    fn has_source(source: KProfileSource) -> bool {
+        source == OPS
+    }
+
+    fn serve_source(request: SourceRequest) -> Result<(), InterfaceError> {
+        let mut ops = machine().samplers[Self::this_processor()].borrow_mut();
+        let ops = ops.as_mut().ok_or(InterfaceError::UnsupportedSource(OPS))?;
+        let served = match request {
+            SourceRequest::Start(_) => ops.start(&IbsSampling::ops(160)),
+            SourceRequest::Stop(_) => ops.stop(),
+        };
+        served.map_err(|_| InterfaceError::UnsupportedSource(OPS))
     }
 
     fn delivery() -> Delivery {

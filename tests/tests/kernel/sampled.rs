@@ -1,0 +1,121 @@
+//! Profiles by a source of the kernel's own: the exact addresses of AMD's instruction-based sampling.
+
+use core::cell::{Cell, RefCell};
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Mutex;
+
+use pmu::amd::ibs::IbsSampler;
+use pmu::core::{Event, GenericEvent, InterruptFrame, KProfileSource};
+use pmu::{Duties, PmuError};
+use pmu_tests::opened::processors;
+use pmu_virt::mock::Deviations;
+use pmu_virt::{Configuration, FedOp};
+
+use crate::world::{Happens, Machine, OPS, PROCESSORS, Registers, TestPmu, World, unit};
+
+const BASE: u64 = 0x40_0000;
+/// Where the interrupts come, behind every op.
+const INTERRUPTED: u64 = 0x50_0000;
+
+/// Runs a test on a machine of each of AMD's configurations, whose processors are up and have samplers.
+fn on_each(test: impl Fn(&'static Machine, &'static TestPmu)) {
+    for processor in processors(Deviations::NONE) {
+        if !matches!(processor.configuration, Configuration::Amd(_)) {
+            continue;
+        }
+        let (machine, pmu) = Machine::new(processor.configuration);
+        machine.up();
+        for index in 0..PROCESSORS {
+            machine.pc[index].set(INTERRUPTED);
+            machine.on(index, || {
+                let apic = Duties::<World>::platform();
+                let taken = IbsSampler::take(unit(), Registers, &apic, &machine.ops[index]);
+                *machine.samplers[index].borrow_mut() = Some(taken.unwrap());
+            });
+        }
+        test(machine, pmu);
+        for index in 0..PROCESSORS {
+            let enabled = machine.mocks[index].with_sampling_unit(|unit| unit.is_enabled());
+            assert_eq!(enabled, Some(false));
+            machine
+                .on(index, || machine.samplers[index].borrow_mut().as_mut().unwrap().shut_down())
+                .unwrap();
+        }
+        machine.down();
+    }
+}
+
+/// Executes ops on a processor, each at an address of its own. Returns those that were sampled.
+fn execute(machine: &Machine, processor: usize, ops: u64) -> Vec<u64> {
+    machine.on(processor, || {
+        let addresses = (0..ops).map(|op| BASE + 4 * op);
+        addresses
+            .filter(|address| machine.mocks[processor].execute(&FedOp::new(*address)))
+            .collect()
+    })
+}
+
+#[test]
+fn a_callback_gets_the_address_of_each_sampled_op_on_each_processor() {
+    on_each(|machine, pmu| {
+        let (called, sampled) = (Mutex::new(vec![]), RefCell::new(vec![]));
+        let callback = |frame: &dyn InterruptFrame, source: KProfileSource| {
+            assert_eq!(source, OPS);
+            called.lock().unwrap().push((frame.processor().index(), frame.pc()));
+        };
+        let work = || {
+            for processor in [0, 2, 1] {
+                let of = execute(machine, processor, 1_000).into_iter();
+                sampled.borrow_mut().extend(of.map(|address| (processor, address)));
+            }
+        };
+        machine.on(1, || pmu.sample(OPS, &callback, work)).unwrap();
+        assert_eq!(*called.lock().unwrap(), *sampled.borrow());
+        assert!(sampled.borrow().len() > 12);
+        // The end of the profile has stopped the sampling.
+        assert_eq!(execute(machine, 0, 1_000), []);
+        assert_eq!(called.lock().unwrap().len(), sampled.borrow().len());
+    });
+}
+
+#[test]
+fn a_histogram_of_sampled_ops_has_their_addresses_and_a_counter_s_the_interrupted_one() {
+    on_each(|machine, pmu| {
+        let buffers: [[AtomicU32; 1024]; 2] =
+            core::array::from_fn(|_| core::array::from_fn(|_| AtomicU32::new(0)));
+        let sampled = Cell::new(vec![]);
+        let cycles = Event::generic(GenericEvent::Cycles).every(10_007);
+        let both = || {
+            let profile = pmu.profile(OPS, BASE..BASE + 0x1000, &buffers[0], || {
+                sampled.set(execute(machine, 0, 1_000));
+                machine.happen(0, Happens::Cycles, 10_007);
+            });
+            let hits: Vec<_> = profile.unwrap().hits().map(|(at, _)| at.start).collect();
+            assert_eq!(hits, sampled.take());
+            assert!(hits.len() > 4);
+        };
+        let range = INTERRUPTED..INTERRUPTED + 0x1000;
+        let by_cycles = machine.on(0, || pmu.profile(cycles, range, &buffers[1], both)).unwrap();
+        let hits: Vec<_> = by_cycles.hits().map(|(at, count)| (at.start, count)).collect();
+        assert_eq!(hits, [(INTERRUPTED, 1)]);
+        let claims = machine.interrupted.take();
+        assert!(claims.iter().all(|(_, interrupted)| interrupted.claim.interrupts() == 1));
+        assert_eq!(buffers[0].iter().map(|bucket| bucket.load(Ordering::Relaxed)).max(), Some(1));
+    });
+}
+
+#[test]
+fn a_source_that_the_kernel_cannot_start_is_refused_and_the_others_are_stopped() {
+    on_each(|machine, pmu| {
+        let last = machine.samplers[2].take();
+        let callback = |_: &dyn InterruptFrame, _: KProfileSource| ();
+        let refused = machine.on(0, || pmu.sample(OPS, &callback, || panic!("not run")));
+        assert!(matches!(refused, Err(PmuError::Profile(_))), "{refused:?}");
+        assert_eq!(execute(machine, 0, 1_000), []);
+        *machine.samplers[2].borrow_mut() = last;
+        let other = KProfileSource::new(0x7001).unwrap();
+        let buffer = [AtomicU32::new(0)];
+        let profile = machine.on(0, || pmu.profile(other, 0..4, &buffer, || ()));
+        assert!(matches!(profile, Err(PmuError::Create(_))), "{profile:?}");
+    });
+}
