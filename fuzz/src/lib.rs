@@ -13,6 +13,7 @@ pub mod kprofile_layout;
 pub mod kprofile_walk;
 pub mod perf_event;
 pub mod perf_names;
+pub mod precise_records;
 pub mod profile_kallsyms;
 pub mod profile_maps;
 pub mod profile_perf_map;
@@ -52,7 +53,7 @@ use vmm::{boot, error, guest, guest_pmu, instruction};
 pub type Target = fn(&[u8]);
 
 /// The targets by name.
-pub const TARGETS: [(&str, Target); 27] = [
+pub const TARGETS: [(&str, Target); 28] = [
     ("branch_records", branch_records::run),
     ("control_area", control_area::run),
     ("cpuid_claim", cpuid_claim::run),
@@ -63,6 +64,7 @@ pub const TARGETS: [(&str, Target); 27] = [
     ("kprofile_walk", kprofile_walk::run),
     ("perf_event", perf_event::run),
     ("perf_names", perf_names::run),
+    ("precise_records", precise_records::run),
     ("profile_kallsyms", profile_kallsyms::run),
     ("profile_maps", profile_maps::run),
     ("profile_perf_map", profile_perf_map::run),

@@ -11,6 +11,7 @@ mod cpuid;
 pub mod debug_store;
 mod interface;
 mod later_sources;
+pub mod precise;
 pub mod registers;
 mod sibling_erratum;
 mod sources;

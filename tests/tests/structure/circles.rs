@@ -71,7 +71,7 @@ const FLOORS: &[Floors] = &[
         of: "pmu-intel",
         floors: &[
             "lib",
-            "branches, interface, later_sources, sibling_erratum, unused",
+            "branches, interface, later_sources, precise, sibling_erratum, unused",
             "counters, debug_store, sources",
             "cpuid, registers",
         ],

@@ -25,12 +25,17 @@ fn both_vendor_crates_have_the_same_files_and_extras_are_listed() {
     let with = |extras: &[&str]| -> BTreeSet<String> {
         shared.iter().chain(extras).map(ToString::to_string).collect()
     };
-    // The Debug Store, the sources of later versions, the erratum of memory events, and version 6's unused registers are
-    // Intel's; AMD's sources are
-    // the Hammer's, and mean other events on later generations; instruction-based sampling is AMD's.
+    // The Debug Store and its records, the sources of later versions, the erratum of memory events, and version 6's
+    // unused registers are Intel's; AMD's sources are the Hammer's, and mean other events on later generations; instruction-based sampling is AMD's.
     assert_eq!(
         files("pmu-intel"),
-        with(&["debug_store.rs", "later_sources.rs", "sibling_erratum.rs", "unused.rs"])
+        with(&[
+            "debug_store.rs",
+            "later_sources.rs",
+            "precise.rs",
+            "sibling_erratum.rs",
+            "unused.rs"
+        ])
     );
     assert_eq!(files("pmu-amd"), with(&["generation.rs", "ibs.rs", "meaning.rs", "zen.rs"]));
 }

@@ -1,0 +1,15 @@
+//! Records as the processor wrote them: untrusted words, of which each group is read on demand.
+
+pub(crate) mod adaptive;
+pub(crate) mod branches;
+pub(crate) mod format;
+pub(crate) mod fragment;
+pub(crate) mod group;
+pub(crate) mod memory;
+pub(crate) mod record;
+pub(crate) mod records;
+pub(crate) mod registers;
+pub(crate) mod shown;
+pub(crate) mod values;
+pub(crate) mod vectors;
+pub(crate) mod words;

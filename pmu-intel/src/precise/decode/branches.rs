@@ -1,0 +1,50 @@
+//! The last branches in a record.
+
+use pmu_core::{Branch, BranchUnit, RawBranch};
+
+use crate::precise::decode::shown::Shown;
+use crate::precise::decode::words::Words;
+
+/// The last branches in a record, the newest first.
+///
+/// The words are those of the processor's branch records, so the processor's [`BranchUnit`] decodes them.
+#[derive(Clone, Copy, Debug)]
+pub struct RecordBranches<'a> {
+    words: Words<'a>,
+    shown: Shown,
+}
+
+impl<'a> RecordBranches<'a> {
+    pub(crate) const fn new(words: Words<'a>, shown: Shown) -> Self {
+        Self { words, shown }
+    }
+
+    /// Returns the records' words, the newest branch first. An empty record ends the iterator, and a branch from or to
+    /// a privilege level that the event does not count is left out.
+    pub fn raw(self) -> impl Iterator<Item = RawBranch> + 'a {
+        let Self { words, shown } = self;
+        let branch = move |number: usize| {
+            let [from, to, info] = [0, 1, 2].map(|word| words.get(3 * number + word));
+            Some(RawBranch { from: from?, to: to?, info: info? })
+        };
+        let all = (0..words.len() / 3).map_while(branch);
+        let filled = all.take_while(|branch| branch.from != 0);
+        filled.filter(move |branch| shown.shows(branch.from) && shown.shows(branch.to))
+    }
+
+    /// Decodes the branches by the description of the processor's branch records.
+    ///
+    /// ```
+    /// use pmu_core::BranchUnit;
+    /// use pmu_intel::precise::PreciseRecord;
+    /// /// Returns the number of branches before the sampled instruction that were mispredicted.
+    /// fn mispredicted(unit: &BranchUnit, record: &PreciseRecord<'_>) -> Option<usize> {
+    ///     let branches = record.branches()?.decoded(unit);
+    ///     Some(branches.filter(|branch| branch.mispredicted == Some(true)).count())
+    /// }
+    /// # let _ = mispredicted;
+    /// ```
+    pub fn decoded(self, unit: &'a BranchUnit) -> impl Iterator<Item = Branch> + 'a {
+        self.raw().filter_map(|branch| unit.decode(branch))
+    }
+}

@@ -1,0 +1,65 @@
+//! The formats of precise records.
+
+/// Format of a processor's precise records.
+///
+/// `IA32_PERF_CAPABILITIES` numbers the formats of the Debug Store in bits 11:8. From format 4 on, the records are
+/// adaptive if bit 14 of the register is set (`PEBS_BASELINE`), and otherwise consist of the basic group. CPUID leaf
+/// 0x23 declares architectural PEBS. (SDM vol. 3B, "Processor Event Based Sampling (PEBS) Facility".)
+///
+/// ```
+/// use pmu_intel::precise::PreciseFormat;
+/// assert_eq!(PreciseFormat::of_number(1), Some(PreciseFormat::Nehalem));
+/// assert_eq!(PreciseFormat::Nehalem.record_size(), Some(0xB0));
+/// assert_eq!(PreciseFormat::Adaptive.record_size(), None); // Each record tells its own size.
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum PreciseFormat {
+    /// Records of 32-bit words, of a Debug Store without DTES64: flags, the next instruction's address, and registers.
+    Bits32,
+    /// Format 0: flags, the next instruction's address, and registers.
+    Core,
+    /// Format 1: adds the overflow status, and the access to memory.
+    Nehalem,
+    /// Format 2: adds the instruction's own address, and transactions.
+    Haswell,
+    /// Format 3: adds the time-stamp counter, and the exact set of the record's counters.
+    Skylake,
+    /// Formats 4 to 6: groups that are chosen by `MSR_PEBS_DATA_CFG`.
+    Adaptive,
+    /// Architectural PEBS: groups that are chosen for each counter, in one or more fragments.
+    Architectural,
+}
+
+impl PreciseFormat {
+    /// Returns the format that has this number in bits 11:8 of `IA32_PERF_CAPABILITIES`, on a processor whose Debug
+    /// Store has 64-bit words. Returns `None` if the number is not known.
+    pub const fn of_number(number: u8) -> Option<Self> {
+        match number {
+            0 => Some(Self::Core),
+            1 => Some(Self::Nehalem),
+            2 => Some(Self::Haswell),
+            3 => Some(Self::Skylake),
+            4..=6 => Some(Self::Adaptive),
+            _ => None,
+        }
+    }
+
+    /// Returns the size of each record in bytes, or `None` if records of the format have different sizes.
+    pub const fn record_size(self) -> Option<usize> {
+        match self {
+            Self::Bits32 => Some(40),
+            Self::Core => Some(0x90),
+            Self::Nehalem => Some(0xB0),
+            Self::Haswell => Some(0xC0),
+            Self::Skylake => Some(0xC8),
+            Self::Adaptive | Self::Architectural => None,
+        }
+    }
+
+    /// Returns whether a record has the address of the sampled instruction itself. Other records only have the address
+    /// of the instruction that is executed next.
+    pub const fn has_own_address(self) -> bool {
+        !matches!(self, Self::Bits32 | Self::Core | Self::Nehalem)
+    }
+}

@@ -1,0 +1,73 @@
+//! The access to memory in a record.
+
+use bitfield_struct::bitfield;
+
+use crate::precise::decode::shown::Shown;
+use crate::precise::decode::words::Words;
+
+/// The group of a record that describes an access to memory, as the processor wrote it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct MemoryInfo {
+    /// Linear address of the data, or `None` if the address belongs to a privilege level that the event does not count.
+    pub address: Option<u64>,
+    /// Source of the data, in the processor model's encoding.
+    pub source: u64,
+    /// Latency of the access in core cycles. From Alder Lake on, bits 15:0 are the latency of the instruction, and bits
+    /// 47:32 the latency of the access to the caches.
+    pub latency: u64,
+    /// Transaction of the instruction. Formats before 2 do not have this word.
+    pub transaction: Option<PreciseTransaction>,
+}
+
+impl MemoryInfo {
+    /// Reads the words of address, source and latency: the place of the first, and the distances of the others.
+    pub(crate) fn of_words(
+        words: Words<'_>,
+        [address, source, latency]: [usize; 3],
+        transaction: Option<usize>,
+    ) -> Option<Self> {
+        let transaction = match transaction {
+            Some(place) => Some(PreciseTransaction::from_bits(words.get(place)?)),
+            None => None,
+        };
+        Some(Self {
+            address: Some(words.get(address)?),
+            source: words.get(address + source)?,
+            latency: words.get(address + latency)?,
+            transaction,
+        })
+    }
+
+    pub(crate) fn showing(self, shown: Shown) -> Self {
+        Self { address: self.address.filter(|address| shown.shows(*address)), ..self }
+    }
+}
+
+/// A record's word on transactions (SDM vol. 3B, "TX Abort Information" of PEBS records).
+#[bitfield(u64, defmt = cfg(feature = "defmt"))]
+#[derive(PartialEq, Eq)]
+pub struct PreciseTransaction {
+    /// Cycles of the last transactional region.
+    pub cycles: u32,
+    /// The instruction aborted a transaction of hardware lock elision (HLE).
+    pub lock_elision: bool,
+    /// The instruction aborted a restricted transaction (RTM).
+    pub restricted: bool,
+    /// The sampled instruction itself caused the abort.
+    pub by_instruction: bool,
+    /// Another event than the sampled instruction caused the abort.
+    pub by_other_event: bool,
+    /// The transaction may succeed if it is tried again.
+    pub retry: bool,
+    /// Another processor's access conflicted with the transaction's data.
+    pub conflict: bool,
+    /// The data that the transaction writes exceed the caches' capacity.
+    pub write_capacity: bool,
+    /// The data that the transaction reads exceed the caches' capacity.
+    pub read_capacity: bool,
+    __: u8,
+    /// Value that the abort leaves in EAX, bits 31:24: the operand of `XABORT`.
+    pub code: u8,
+    __: u8,
+}

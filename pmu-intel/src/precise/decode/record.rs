@@ -1,0 +1,217 @@
+//! One precise record, whose groups are read on demand.
+
+use pmu_core::CounterSet;
+
+use crate::precise::decode::adaptive::AdaptiveHeader;
+use crate::precise::decode::branches::RecordBranches;
+use crate::precise::decode::format::PreciseFormat;
+use crate::precise::decode::fragment::{
+    FragmentHeader, without_branches_header, without_vectors_header,
+};
+use crate::precise::decode::group::Group;
+use crate::precise::decode::memory::MemoryInfo;
+use crate::precise::decode::registers::{GeneralRegister, GeneralRegisters};
+use crate::precise::decode::shown::Shown;
+use crate::precise::decode::values::CounterValues;
+use crate::precise::decode::vectors::VectorRegisters;
+use crate::precise::decode::words::Words;
+
+/// One precise record: the state of the processor at one sampled instruction.
+///
+/// A record consists of groups. Each method reads its group from the buffer when it is called, and returns `None` if
+/// the record does not have the group. [`PreciseRecords`](crate::precise::PreciseRecords) has checked that all groups
+/// fit in the record. A record in a buffer that is in use is valid only until the processor writes the next records.
+#[derive(Clone, Copy, Debug)]
+pub struct PreciseRecord<'a> {
+    format: PreciseFormat,
+    words: Words<'a>,
+    shown: Shown,
+}
+
+/// Places of words in the records of formats 0 to 3.
+const NEXT_ADDRESS: usize = 1;
+const STATUS: usize = 0x90 / 8;
+const MEMORY: usize = 0x98 / 8;
+const OWN_ADDRESS: usize = 0xB0 / 8;
+const TIME: usize = 0xC0 / 8;
+
+impl<'a> PreciseRecord<'a> {
+    pub(crate) const fn new(format: PreciseFormat, words: Words<'a>) -> Self {
+        Self { format, words, shown: Shown::ALL }
+    }
+
+    /// Returns the record with addresses of these privilege levels only: `None` if the sampled instruction, or the
+    /// instruction after it, is at another level. Addresses of data and of branches at other levels are left out.
+    ///
+    /// ```
+    /// use pmu_intel::precise::{PreciseFormat, PreciseRecords};
+    /// /// Returns the sampled addresses that user mode may see.
+    /// fn for_user_mode(format: PreciseFormat, buffer: &[u8]) -> impl Iterator<Item = u64> {
+    ///     let records = PreciseRecords::from_bytes(format, buffer);
+    ///     records.filter_map(|record| record.limited_to(true, false)?.address())
+    /// }
+    /// # let _ = for_user_mode(PreciseFormat::Adaptive, &[]).count();
+    /// ```
+    pub fn limited_to(self, user: bool, kernel: bool) -> Option<Self> {
+        let shown = Shown { user: user && self.shown.user, kernel: kernel && self.shown.kernel };
+        let shows = |address: Option<u64>| address.is_none_or(|address| shown.shows(address));
+        (shows(self.address()) && shows(self.next_address())).then_some(Self { shown, ..self })
+    }
+
+    /// Returns the format of the record.
+    pub const fn format(&self) -> PreciseFormat {
+        self.format
+    }
+
+    /// Returns the size of the record in bytes. For an architectural record, this is the sum of its fragments' sizes.
+    pub const fn size(&self) -> usize {
+        self.words.len() * 8
+    }
+
+    /// Returns the address of the sampled instruction itself. Formats before 2 do not have this address.
+    pub fn address(&self) -> Option<u64> {
+        match self.format {
+            PreciseFormat::Bits32 | PreciseFormat::Core | PreciseFormat::Nehalem => None,
+            PreciseFormat::Haswell | PreciseFormat::Skylake => self.words.get(OWN_ADDRESS),
+            PreciseFormat::Adaptive => self.group(Group::Basic)?.get(1),
+            PreciseFormat::Architectural => self.group(Group::Basic)?.get(0),
+        }
+    }
+
+    /// Returns the address of the instruction that the processor executed after the sampled one. In formats before 2,
+    /// this is the only address of a record.
+    pub fn next_address(&self) -> Option<u64> {
+        match self.format {
+            PreciseFormat::Bits32 => Some(self.words.get(0)? >> 32),
+            PreciseFormat::Adaptive | PreciseFormat::Architectural => {
+                self.registers()?.get(GeneralRegister::Rip)
+            }
+            _ => self.words.get(NEXT_ADDRESS),
+        }
+    }
+
+    /// Returns the counters for whose overflows the processor wrote the record. Format 0 does not tell these counters.
+    ///
+    /// In formats 1 and 2 the value is the overflow status at the time of the record. It may also have bits of counters
+    /// that overflowed without a record, and it may be empty.
+    pub fn counters(&self) -> Option<CounterSet> {
+        let bits = match self.format {
+            PreciseFormat::Bits32 | PreciseFormat::Core => None,
+            PreciseFormat::Nehalem | PreciseFormat::Haswell | PreciseFormat::Skylake => {
+                self.words.get(STATUS)
+            }
+            PreciseFormat::Adaptive => self.group(Group::Basic)?.get(2),
+            PreciseFormat::Architectural => self.group(Group::Basic)?.get(1),
+        };
+        bits.map(CounterSet::from_bits)
+    }
+
+    /// Returns the value of the time-stamp counter (TSC) at the record.
+    pub fn time(&self) -> Option<u64> {
+        match self.format {
+            PreciseFormat::Skylake => self.words.get(TIME),
+            PreciseFormat::Adaptive => self.group(Group::Basic)?.get(3),
+            PreciseFormat::Architectural => self.group(Group::Basic)?.get(2),
+            _ => None,
+        }
+    }
+
+    /// Returns the number of cycles from the retirement of the previous instruction to the retirement of this one.
+    ///
+    /// In adaptive records the value is valid only if `IA32_PERF_CAPABILITIES` declares it, in bit 17
+    /// (`PEBS_TIMING_INFO`); see [`PreciseUnit::records_retire_latency`](crate::precise::PreciseUnit).
+    pub fn retire_latency(&self) -> Option<u16> {
+        match self.format {
+            PreciseFormat::Adaptive => {
+                Some(AdaptiveHeader::from_bits(self.words.get(0)?).retire_latency())
+            }
+            PreciseFormat::Architectural => {
+                let word = self.group(Group::Basic)?.get(3)?;
+                (word >> 16 & 1 != 0).then_some(word as u16)
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the instruction's access to memory. Formats 1 to 3 always have this group; its content is meaningful if
+    /// the event is one of memory accesses.
+    pub fn memory(&self) -> Option<MemoryInfo> {
+        let info = match self.format {
+            PreciseFormat::Bits32 | PreciseFormat::Core => return None,
+            PreciseFormat::Nehalem => MemoryInfo::of_words(self.words, [MEMORY, 1, 2], None),
+            PreciseFormat::Haswell | PreciseFormat::Skylake => {
+                MemoryInfo::of_words(self.words, [MEMORY, 1, 2], Some(0xB8 / 8))
+            }
+            PreciseFormat::Adaptive => {
+                MemoryInfo::of_words(self.group(Group::Memory)?, [0, 1, 2], Some(3))
+            }
+            PreciseFormat::Architectural => {
+                MemoryInfo::of_words(self.group(Group::Memory)?, [0, 5, 6], Some(7))
+            }
+        };
+        info.map(|info| info.showing(self.shown))
+    }
+
+    /// Returns the general registers, as they were after the sampled instruction.
+    pub fn registers(&self) -> Option<GeneralRegisters<'a>> {
+        let words = match self.format {
+            PreciseFormat::Adaptive | PreciseFormat::Architectural => {
+                self.group(Group::Registers)?
+            }
+            _ => self.words,
+        };
+        Some(GeneralRegisters::new(self.format, words))
+    }
+
+    /// Returns the vector registers.
+    pub fn vectors(&self) -> Option<VectorRegisters<'a>> {
+        let words = self.group(Group::Vectors)?;
+        match self.format {
+            PreciseFormat::Architectural => {
+                let header = self.fragment_with(Group::Vectors)?.0;
+                Some(VectorRegisters::new(header.vectors(), without_vectors_header(words)))
+            }
+            _ => Some(VectorRegisters::new([true, false, false, false, false], words)),
+        }
+    }
+
+    /// Returns the last branches before the record, the newest first. Branches from or to privilege levels that the
+    /// event does not count are left out.
+    pub fn branches(&self) -> Option<RecordBranches<'a>> {
+        let words = self.group(Group::Branches)?;
+        let words = match self.format {
+            PreciseFormat::Architectural => without_branches_header(words),
+            _ => words,
+        };
+        Some(RecordBranches::new(words, self.shown))
+    }
+
+    /// Returns the values of counters at the record, and the top-down metrics.
+    pub fn counter_values(&self) -> Option<CounterValues<'a>> {
+        CounterValues::new(self.group(Group::Counters)?)
+    }
+
+    /// Returns the words of a group. A record of formats 0 to 3 has no groups.
+    fn group(&self, group: Group) -> Option<Words<'a>> {
+        match self.format {
+            PreciseFormat::Adaptive => {
+                AdaptiveHeader::from_bits(self.words.get(0)?).find(self.words, group)?
+            }
+            PreciseFormat::Architectural => Some(self.fragment_with(group)?.1),
+            _ => None,
+        }
+    }
+
+    /// Returns the header of the first fragment that has a group, and the group's words.
+    fn fragment_with(&self, group: Group) -> Option<(FragmentHeader, Words<'a>)> {
+        let mut rest = self.words;
+        loop {
+            let header = FragmentHeader::from_bits(rest.get(0)?);
+            let fragment = rest.range(0, header.words()?)?;
+            if let Some(words) = header.find(fragment, group) {
+                return Some((header, words));
+            }
+            rest = rest.after(fragment.len());
+        }
+    }
+}

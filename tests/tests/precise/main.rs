@@ -1,0 +1,4 @@
+//! Intel's precise records.
+
+mod decode;
+mod malformed;
