@@ -31,12 +31,25 @@
 //! | DEBUGCTL, status, logged counters, control or filter, `DBG_EXTN_CFG`, top of the stack | 16, 8 bytes each |
 //! | records: FROM, TO, INFO | 64, 24 bytes each |
 //!
-//! Uses [`branches`](crate::branches), [`pmu`](crate::pmu) and the modules that these use, but neither
-//! [`mock`](crate::mock) nor [`mediated`](crate::mediated).
+//! | precise records, 240 bytes | at |
+//! |---|---|
+//! | `vPBS` | 0, 4 bytes |
+//! | version of this layout, 1 | 4, 2 bytes |
+//! | kind: 0 none, 1 Debug Store, 2 architectural; whether there is a branch trace store | 6, 7 |
+//! | Debug Store: format, general counters, fixed counters, flags in the order of the fields | 8–11 |
+//! | architectural: general counters, fixed counters, fragments; groups; counters that are exact | 9–17 |
+//! | version of the PMU; its counters that can write records, general and fixed | 18–20 |
+//! | counters whose records are due, status, DEBUGCTL | 24, 8 bytes each |
+//! | registers 0x600, 0x3F1, 0x3F2, 0x3F6, 0x3F7 | 48, 8 bytes each |
+//! | adaptive counters, registers 0x3F4, 0x3F5, `CFG_C` of 8 general and 8 fixed counters | 88, 8 bytes each |
+//!
+//! Uses [`branches`](crate::branches), [`precise`](crate::precise), [`pmu`](crate::pmu) and the modules that these use,
+//! but neither [`mock`](crate::mock) nor [`mediated`](crate::mediated).
 
 pub(crate) mod branches;
 pub(crate) mod configuration;
 pub(crate) mod error;
+pub(crate) mod precise;
 pub(crate) mod state;
 #[cfg(feature = "serde")]
 mod with_serde;

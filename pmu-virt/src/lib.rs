@@ -16,6 +16,7 @@ pub mod mock;
 mod model;
 mod pmu;
 mod policy;
+mod precise;
 mod registers;
 
 /// The crate that defines some types of this crate's signatures, such as [`MsrBackend`](pmu_core::MsrBackend).
@@ -59,6 +60,14 @@ pub use policy::entry::FilterEntry;
 pub use policy::error::{FilterError, MAX_FILTER_ENTRIES};
 pub use policy::event_policy::{AllowAll, EventPolicy};
 pub use policy::filter::{EventFilter, FilterAction};
+pub use precise::configuration::{
+    ArchitecturalRecords, DebugStoreRecords, PreciseConfiguration, PreciseRecords,
+};
+pub use precise::error::PreciseConfigurationError;
+pub use precise::fed::{FedRecord, FedRegisters, FedVectors};
+pub use precise::memory::{GuestFault, GuestMemory};
+pub use precise::record::Recorded;
+pub use precise::virtual_precise::VirtualPrecise;
 pub use registers::list::{RegisterInfo, RegisterKind};
 
 #[cfg(all(test, feature = "defmt"))]

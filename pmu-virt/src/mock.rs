@@ -12,6 +12,7 @@ mod deviation;
 mod interrupts;
 mod machine;
 mod plan;
+mod precise;
 mod processor;
 mod sampling;
 mod time;

@@ -37,6 +37,11 @@ fn of_both_vendors() -> Vec<Deviation> {
         Deviation::ErroneousBranches,
         // Of instruction-based sampling.
         Deviation::LateIbs,
+        // Of precise records.
+        Deviation::PreciseStatusBeside,
+        Deviation::ShortDebugStore,
+        Deviation::ScribbledIndex,
+        Deviation::CollidedRecords,
     ];
     Deviation::ALL.into_iter().filter(|deviation| !others.contains(deviation)).collect()
 }

@@ -68,6 +68,18 @@ impl VirtualBranches {
         }
     }
 
+    /// Returns the record with this age, 0 for the newest.
+    pub(crate) fn newest(&self, age: usize) -> Option<Record> {
+        let depth = usize::from(self.depth);
+        let number = match self.configuration {
+            BranchConfiguration::Legacy { .. } => {
+                (self.top as usize).wrapping_sub(age) & (depth - 1)
+            }
+            _ => age,
+        };
+        if age < depth { self.records.get(number).copied() } else { None }
+    }
+
     /// Clears the records, as a deep sleep may. The control registers keep their values.
     pub fn lose_records(&mut self) {
         self.records = [Record::EMPTY; MAX_RECORDS];

@@ -9,6 +9,7 @@ use crate::mock::processor::{FROZEN, MockMsr};
 use crate::mock::trace::{Breach, Record};
 use crate::pmu::access::{Read, Write};
 use crate::pmu::virtual_pmu::VirtualPmu;
+use crate::registers::counters::to_global;
 use crate::registers::family::Family;
 
 impl<'h, const T: usize> MockMsr<'h, T> {
@@ -26,12 +27,12 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         if due(&self.plan.interrupt_in) {
             let mut pmu = self.pmu.borrow_mut();
             let before = pmu.model.registers.of(Family::GlobalStatus);
-            let raised = pmu.model.overflow_all();
+            let advanced = pmu.model.overflow_all();
             pmu.model.pmi_pending = true;
             let new = pmu.model.registers.of(Family::GlobalStatus) & !before & !FROZEN;
             self.overflowed.set(self.overflowed.get() | new);
             drop(pmu);
-            if raised {
+            if advanced.pmi | self.write_records(advanced.records) {
                 self.raised();
             }
             self.interrupt();
@@ -99,7 +100,11 @@ impl<'h, const T: usize> MockMsr<'h, T> {
                 let mut pmu = self.pmu.borrow_mut();
                 let mut beside = self.beside.borrow_mut();
                 let written = pmu.write_beside(&mut *beside, register, value);
+                let both = to_global(pmu.model.both());
                 drop((pmu, beside));
+                if both != 0 {
+                    self.answer_breach(Breach { operation, register, value, illegal: both });
+                }
                 let done = matches!(written.answer, Write::Done | Write::Shared { .. });
                 if written.illegal != 0 || !done {
                     let illegal = written.illegal;

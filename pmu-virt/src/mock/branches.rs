@@ -4,7 +4,6 @@ use crate::branches::fed::FedBranch;
 use crate::branches::virtual_branches::VirtualBranches;
 use crate::mock::deviation::Deviation;
 use crate::mock::processor::MockMsr;
-use crate::pmu::facility::GuestFacility;
 
 /// A branch in this many is recorded with an error, where the processor's records have errors.
 const ERRONEOUS: u32 = 4;
@@ -31,8 +30,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
     pub fn with_branches(mut self, branches: VirtualBranches) -> Self {
-        let (_, sampling) = *self.beside.get_mut();
-        self.beside = core::cell::RefCell::new((Some(branches), sampling));
+        self.beside.get_mut().0 = Some(branches);
         self
     }
 
@@ -68,13 +66,6 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     pub fn sleep(&self) {
         if self.deviations.contains(Deviation::BranchesLostInDeepSleep) {
             let _ = self.with_branch_records(VirtualBranches::lose_records);
-        }
-    }
-
-    /// Notes that the PMU raised an interrupt.
-    pub(super) fn raised(&self) {
-        if !self.deviations.contains(Deviation::NeverFreezesBranches) {
-            self.beside.borrow_mut().pmi_raised();
         }
     }
 }

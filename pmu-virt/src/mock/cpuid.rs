@@ -12,7 +12,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// Captures CPUID of this processor, as a driver does. The processor's only features are 64-bit mode, the PMU, and
     /// the features that the platform's deviations add. Family and model are those of Sapphire Rapids (Intel) or Zen 4
     /// (AMD), whatever version and counters the PMU has. If the processor has legacy [branch
-    /// records](Self::with_branches), family and model are those of a core with the same format of records.
+    /// records](Self::with_branches), or [precise records](Self::with_precise) of a format below 4, family and model
+    /// are those of a core with the same format of records.
     ///
     /// ```
     /// use pmu_virt::mock::MockMsr;
@@ -32,6 +33,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
             Some(BranchConfiguration::Legacy { format }) => Some(format),
             _ => None,
         };
+        let format = beside.1.1.and_then(|precise| precise.debug_store()).map(|store| store.format);
         let (name, signature) = match (configuration.vendor(), legacy) {
             // Cores whose branch records have the format: Sandy Bridge, Haswell, Skylake, Goldmont, Goldmont Plus.
             (Vendor::Intel, Some(3)) => (b"GenuineIntel", 0x0002_06A7),
@@ -39,8 +41,18 @@ impl<'h, const T: usize> MockMsr<'h, T> {
             (Vendor::Intel, Some(5)) => (b"GenuineIntel", 0x0005_06E3),
             (Vendor::Intel, Some(6)) => (b"GenuineIntel", 0x0005_06C9),
             (Vendor::Intel, Some(_)) => (b"GenuineIntel", 0x0007_06A1),
-            // Sapphire Rapids and Zen 4.
-            (Vendor::Intel, None) => (b"GenuineIntel", 0x0008_06F8),
+            // Cores whose precise records have the format: Penryn, Nehalem, Haswell, Skylake; later Sapphire Rapids.
+            (Vendor::Intel, None) => (
+                b"GenuineIntel",
+                match format {
+                    Some(0) => 0x0001_0676,
+                    Some(1) => 0x0001_06A5,
+                    Some(2) => 0x0003_06C3,
+                    Some(3) => 0x0005_06E3,
+                    _ => 0x0008_06F8,
+                },
+            ),
+            // Zen 4.
             (Vendor::Amd, _) => (b"AuthenticAMD", 0x00A6_0F12),
         };
         let word = |at: usize| {

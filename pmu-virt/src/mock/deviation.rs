@@ -97,6 +97,18 @@ deviations! {
     /// The interrupt of an instruction-based sample comes only after the driver has disabled the unit, perhaps with a
     /// write that has cleared the valid bit of the sample.
     LateIbs
+    /// The status bit of a counter that writes precise records is set together with the bit of the buffer, as Linux
+    /// reports.
+    PreciseStatusBeside
+    /// The processor takes a buffer of the Debug Store of 4 KiB or more for half as long as it is: the interrupt comes
+    /// before the driver's threshold.
+    ShortDebugStore
+    /// One index in four that the processor writes to the Debug Store is overwritten: it is beyond the buffer, before
+    /// the buffer, or between two records.
+    ScribbledIndex
+    /// Counters that overflow together write one record. In formats 1 and 2 such a record does not tell which counter
+    /// overflowed.
+    CollidedRecords
 }
 
 /// Platform that a mock plays: a set of deviations from the manuals.

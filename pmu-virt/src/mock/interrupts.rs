@@ -5,9 +5,17 @@ use core::cell::Cell;
 use crate::mock::deviation::Deviation;
 use crate::mock::plan::PmiFault;
 use crate::mock::processor::{MASKED, MockMsr};
+use crate::pmu::facility::GuestFacility;
 use crate::pmu::pmi::{Delivery, PerformanceEntry, PmiOutcome};
 
 impl<'h, const T: usize> MockMsr<'h, T> {
+    /// Notes that the PMU raised an interrupt.
+    pub(super) fn raised(&self) {
+        if !self.deviations.contains(Deviation::NeverFreezesBranches) {
+            self.beside.borrow_mut().pmi_raised();
+        }
+    }
+
     /// Delivers the pending interrupt, or applies the injected [fault](PmiFault).
     pub(super) fn interrupt(&self) {
         match self.plan.pmi.get() {

@@ -13,6 +13,9 @@ use crate::mock::trace::{Accesses, Breach, Trace};
 use crate::pmu::access::Mode;
 use crate::pmu::facility::GuestFacility;
 use crate::pmu::virtual_pmu::VirtualPmu;
+use crate::precise::fed::FedRecord;
+use crate::precise::memory::GuestMemory;
+use crate::precise::virtual_precise::VirtualPrecise;
 
 /// Status bit of frozen counters, of both vendors.
 pub(crate) const FROZEN: u64 = 1 << 59;
@@ -25,6 +28,12 @@ pub(crate) const EXTENDED_ENTRIES: usize = 4;
 
 /// Handler of the performance interrupt, or a function that is called before an access.
 type Handler<'h, const T: usize> = &'h dyn Fn(&MockMsr<'h, T>);
+
+/// The facilities of a processor.
+pub(super) type Beside = (Option<VirtualBranches>, (Option<VirtualIbs>, Option<VirtualPrecise>));
+
+/// Memory of the processor, and the instruction of each precise record by the record's number.
+type PreciseSource<'h> = (&'h RefCell<dyn GuestMemory + 'h>, &'h dyn Fn(u64) -> FedRecord<'h>);
 
 /// Mock of one processor, for tests of a driver: a software PMU that the driver accesses through the same traits as a
 /// real PMU. The mock keeps the driver's last `T` accesses, refuses illegal accesses, fails on demand, and interrupts.
@@ -55,8 +64,12 @@ type Handler<'h, const T: usize> = &'h dyn Fn(&MockMsr<'h, T>);
 /// ```
 pub struct MockMsr<'h, const T: usize = 64> {
     pub(super) pmu: RefCell<VirtualPmu>,
-    /// Branch records, and instruction-based sampling.
-    pub(super) beside: RefCell<(Option<VirtualBranches>, Option<VirtualIbs>)>,
+    /// Branch records, instruction-based sampling, and precise records.
+    pub(super) beside: RefCell<Beside>,
+    /// Memory and instructions of the precise records, and the numbers of records that were written and lost.
+    pub(super) precise_records: Cell<Option<PreciseSource<'h>>>,
+    pub(super) written_records: Cell<u64>,
+    pub(super) lost_records: Cell<u64>,
     pub(super) executed_branches: Cell<u32>,
     pub(super) plan: Plan,
     pub(super) trace: RefCell<Trace<T>>,
@@ -90,7 +103,10 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     pub const fn new(pmu: VirtualPmu) -> Self {
         Self {
             pmu: RefCell::new(pmu),
-            beside: RefCell::new((None, None)),
+            beside: RefCell::new((None, (None, None))),
+            precise_records: Cell::new(None),
+            written_records: Cell::new(0),
+            lost_records: Cell::new(0),
             executed_branches: Cell::new(0),
             plan: Plan::new(),
             trace: RefCell::new(Trace::new()),

@@ -101,9 +101,11 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// # Panics
     /// The feed does not belong to the events of this processor's PMU.
     pub fn pass(&self, feed: &mut Feed) -> Advanced {
-        match self.pmu.borrow_mut().advance(feed) {
-            Ok(advanced) => {
+        let advanced = self.pmu.borrow_mut().advance(feed);
+        match advanced {
+            Ok(mut advanced) => {
                 self.overflowed.set(self.overflowed.get() | advanced.overflowed);
+                advanced.pmi |= self.write_records(advanced.records);
                 if advanced.pmi {
                     self.raised();
                 }

@@ -11,11 +11,15 @@ pub struct Advanced {
     pub overflowed: u64,
     /// An overflow raised an interrupt, which waits for its [delivery](crate::VirtualPmu::deliver_pmi).
     pub pmi: bool,
+    /// Those of the counters whose overflow neither sets a bit of the status nor interrupts, because the counter
+    /// [writes a record](crate::VirtualPrecise::record).
+    pub records: u64,
     pub(super) wraps: [u32; MAX_COUNTERS],
 }
 
 impl Advanced {
-    pub(crate) const NOTHING: Self = Self { overflowed: 0, pmi: false, wraps: [0; MAX_COUNTERS] };
+    pub(crate) const NOTHING: Self =
+        Self { overflowed: 0, pmi: false, records: 0, wraps: [0; MAX_COUNTERS] };
 
     /// Returns the number of wraps of the counter with this bit in [`overflowed`](Self::overflowed).
     pub fn wraps(&self, bit: u8) -> u32 {
@@ -30,6 +34,7 @@ impl Advanced {
     pub(crate) fn and(mut self, later: Self) -> Self {
         self.overflowed |= later.overflowed;
         self.pmi |= later.pmi;
+        self.records |= later.records;
         for (wraps, later) in self.wraps.iter_mut().zip(later.wraps) {
             *wraps = wraps.saturating_add(later);
         }

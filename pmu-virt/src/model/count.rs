@@ -31,7 +31,7 @@ impl Model {
         running: Counters,
         counted: Counters,
     ) -> Advanced {
-        // The earliest overflow that interrupts: missing/count is its time within the span.
+        // The earliest overflow that interrupts or is recorded: missing/count is its time within the span.
         let mut first: Option<(u64, u64, FeedSlot)> = None;
         for counter in places(running) {
             let cell = self.cells[counter];
@@ -41,7 +41,7 @@ impl Model {
                 *value = value.wrapping_sub(count);
             }
             let room = self.layout.mask(counter) - *value;
-            if self.interrupting() >> counter & 1 == 0 || count <= room {
+            if self.stopping() >> counter & 1 == 0 || count <= room {
                 continue;
             }
             let missing = room.saturating_add(1);
@@ -77,7 +77,8 @@ impl Model {
             }
         }
         advanced.overflowed = to_global(overflowed);
-        advanced.pmi = self.raise(overflowed);
+        advanced.records = to_global(overflowed & self.recorded);
+        advanced.pmi = self.raise(overflowed & !self.recorded);
         advanced
     }
 
@@ -89,10 +90,21 @@ impl Model {
         }
         let pmi = overflowed & self.interrupting() != 0;
         if pmi {
-            self.pmi_pending = true;
-            self.freeze();
+            self.interrupt();
         }
         pmi
+    }
+
+    /// Raises the interrupt, which freezes the counters if the guest has asked for it.
+    pub(crate) fn interrupt(&mut self) {
+        self.pmi_pending = true;
+        self.freeze();
+    }
+
+    /// Loads a counter as the processor does after a record.
+    pub(crate) fn load(&mut self, counter: usize, value: u64) {
+        *self.registers.counter_mut(counter) = value & self.layout.mask(counter);
+        self.budget_is_stale = true;
     }
 
     fn freeze(&mut self) {
@@ -108,13 +120,18 @@ impl Model {
         }
     }
 
-    /// Makes every running counter that interrupts overflow, for the mock. Returns whether one did.
-    pub(crate) fn overflow_all(&mut self) -> bool {
-        let overflowing = self.running() & self.interrupting();
+    /// Makes every running counter that interrupts or is recorded overflow, for the mock.
+    pub(crate) fn overflow_all(&mut self) -> Advanced {
+        let overflowing = self.running() & self.stopping();
         for counter in places(overflowing) {
             *self.registers.counter_mut(counter) = 0;
         }
         self.budget_is_stale = true;
-        self.raise(overflowing)
+        Advanced {
+            overflowed: to_global(overflowing),
+            records: to_global(overflowing & self.recorded),
+            pmi: self.raise(overflowing & !self.recorded),
+            ..Advanced::NOTHING
+        }
     }
 }

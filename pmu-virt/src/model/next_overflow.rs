@@ -8,7 +8,7 @@ impl Model {
     #[inline(never)]
     pub(crate) fn refresh_budget(&mut self) {
         let mut budget = OverflowBudget::none(&self.events);
-        let mut left = self.running() & self.interrupting();
+        let mut left = self.running() & self.stopping();
         while left != 0 {
             let counter = left.trailing_zeros() as usize % MAX_COUNTERS;
             left &= left - 1;

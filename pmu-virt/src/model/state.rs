@@ -25,6 +25,8 @@ pub(crate) struct Model {
     enabled: [u8; 2],
     /// The counters that interrupt when they overflow: the general ones, and the fixed ones.
     interrupting: [u8; 2],
+    /// The counters whose overflows are a facility's to record: they set no bit of the status, and do not interrupt.
+    pub(crate) recorded: Counters,
     /// The cell of a feed that each counter draws from while it runs.
     pub(crate) cells: [FeedSlot; MAX_COUNTERS],
     /// One byte per fixed counter: the cell of the counter's event at every privilege, 0 if the event is not fed; and
@@ -53,6 +55,7 @@ impl Model {
             allowed: 0,
             enabled: [0; 2],
             interrupting: [0; 2],
+            recorded: 0,
             cells: [FeedSlot::EMPTY; MAX_COUNTERS],
             fixed_cells: [0; 2],
             budget: OverflowBudget::none(&events),
@@ -166,6 +169,17 @@ impl Model {
     #[inline]
     pub(crate) fn interrupting(&self) -> Counters {
         Counters::from_le_bytes(self.interrupting)
+    }
+
+    /// Returns the running counters that a facility records, and that interrupt, too: the mistake of a driver.
+    pub(crate) fn both(&self) -> Counters {
+        self.running() & self.interrupting() & self.recorded
+    }
+
+    /// Returns the counters at whose overflow a feed stops.
+    #[inline]
+    pub(crate) fn stopping(&self) -> Counters {
+        self.interrupting() | self.recorded
     }
 
     /// Returns `IA32_PERF_GLOBAL_INUSE`, which has a bit for each select with an event other than 0, for each fixed

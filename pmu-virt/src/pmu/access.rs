@@ -34,6 +34,25 @@ pub enum Read {
     Unhandled,
 }
 
+impl Read {
+    /// Returns this answer; if it leaves bits of the register to another part of the processor, with that part's answer
+    /// to them.
+    pub(crate) fn above(self, other: impl FnOnce() -> Self) -> Self {
+        match self {
+            Self::Unhandled => other(),
+            Self::Shared { value: own, mask } => match other() {
+                Self::Value(value) => Self::Value(value & !mask | own),
+                Self::Shared { value, mask: others } => {
+                    Self::Shared { value: value & !mask | own, mask: others | mask }
+                }
+                Self::GeneralProtection => Self::GeneralProtection,
+                Self::Unhandled => self,
+            },
+            answer => answer,
+        }
+    }
+}
+
 /// Answer to the guest's WRMSR: a completed write, a fault, or a request to the embedder to answer.
 ///
 /// ```
@@ -90,6 +109,24 @@ pub struct Written {
 }
 
 impl Written {
+    /// Returns this answer; if it leaves bits of the register to another part of the processor, with that part's answer
+    /// to them.
+    pub(crate) fn above(self, other: impl FnOnce() -> Self) -> Self {
+        match self.answer {
+            Write::Unhandled => other(),
+            Write::Shared { mask } => {
+                let other = other();
+                let answer = match other.answer {
+                    Write::Shared { mask: others } => Write::Shared { mask: mask | others },
+                    Write::Unhandled => self.answer,
+                    answer => answer,
+                };
+                Self { answer, illegal: self.illegal | other.illegal }
+            }
+            _ => self,
+        }
+    }
+
     pub(crate) const UNHANDLED: Self = Self { answer: Write::Unhandled, illegal: 0 };
     pub(crate) const DONE: Self = Self { answer: Write::Done, illegal: 0 };
     /// The register is absent, or read-only.

@@ -1,9 +1,13 @@
 //! Hardware beside a virtual processor's counters, which shares registers and the interrupt with the PMU.
 
 use crate::configuration::cpuid::CpuidLeaf;
+use crate::events::error::OtherEvents;
+use crate::events::feed::Feed;
+use crate::model::advanced::Advanced;
 use crate::pmu::access::{Read, Write, Written};
 use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::policy::event_policy::EventPolicy;
+use crate::registers::counters::from_global;
 use crate::registers::list::RegisterInfo;
 
 /// Origin of a write to a register: the guest's WRMSR, or the host that restores a virtual processor.
@@ -25,7 +29,9 @@ pub enum Writer {
 /// # For embedders
 /// - Answer each access by [`VirtualPmu::read_beside`] and [`VirtualPmu::write_beside`].
 /// - Pass each [leaf](crate::Configuration::cpuid_leaves) of CPUID through [`cpuid`](Self::cpuid).
-/// - Call [`pmi_raised`](Self::pmi_raised) if [`Advanced::pmi`](crate::Advanced::pmi) is set, before the guest runs.
+/// - Count events by [`VirtualPmu::advance_beside`]. Without precise records, an embedder may count events by
+///   [`VirtualPmu::advance`]. If [`Advanced::pmi`](crate::Advanced::pmi) is set there, call
+///   [`pmi_raised`](Self::pmi_raised) before the guest runs.
 /// - Call [`reset`](Self::reset) with [`VirtualPmu::reset`]. INIT does not change a facility.
 ///
 /// ```
@@ -69,6 +75,17 @@ pub trait GuestFacility {
     /// Notes that an overflow raised an interrupt, which freezes the facility if the guest has enabled the freeze.
     fn pmi_raised(&mut self);
 
+    /// Returns the counters whose overflows the facility records itself, as bits of the global status. Such an overflow
+    /// sets no bit of the status, and does not interrupt.
+    fn own_counters(&self) -> u64 {
+        0
+    }
+
+    /// Notes that these of the facility's [own counters](Self::own_counters) overflowed.
+    fn overflowed(&mut self, counters: u64) {
+        let _ = counters;
+    }
+
     /// Performs RESET or power-up.
     fn reset(&mut self);
 }
@@ -102,6 +119,16 @@ impl<F: GuestFacility> GuestFacility for Option<F> {
         }
     }
 
+    fn own_counters(&self) -> u64 {
+        self.as_ref().map_or(0, F::own_counters)
+    }
+
+    fn overflowed(&mut self, counters: u64) {
+        if let Some(facility) = self {
+            facility.overflowed(counters);
+        }
+    }
+
     fn reset(&mut self) {
         if let Some(facility) = self {
             facility.reset();
@@ -109,27 +136,24 @@ impl<F: GuestFacility> GuestFacility for Option<F> {
     }
 }
 
-/// Two facilities without a register or a bit of CPUID in common. Pairs can be nested.
+/// Two facilities. They may share registers, but no bit of a register or of CPUID. Pairs can be nested.
 impl<A: GuestFacility, B: GuestFacility> GuestFacility for (A, B) {
     fn read(&self, address: u32) -> Read {
-        match self.0.read(address) {
-            Read::Unhandled => self.1.read(address),
-            answer => answer,
-        }
+        self.0.read(address).above(|| self.1.read(address))
     }
 
     fn check_write(&self, writer: Writer, address: u32, value: u64) -> Written {
-        match self.0.check_write(writer, address, value) {
-            Written { answer: Write::Unhandled, .. } => self.1.check_write(writer, address, value),
-            answer => answer,
-        }
+        let first = self.0.check_write(writer, address, value);
+        first.above(|| self.1.check_write(writer, address, value))
     }
 
     fn write(&mut self, writer: Writer, address: u32, value: u64) -> Written {
-        match self.0.write(writer, address, value) {
-            Written { answer: Write::Unhandled, .. } => self.1.write(writer, address, value),
-            answer => answer,
+        let written = self.check_write(writer, address, value);
+        if written.answer != Write::GeneralProtection {
+            let _ = self.0.write(writer, address, value);
+            let _ = self.1.write(writer, address, value);
         }
+        written
     }
 
     fn cpuid(&self, leaf: CpuidLeaf) -> CpuidLeaf {
@@ -143,6 +167,15 @@ impl<A: GuestFacility, B: GuestFacility> GuestFacility for (A, B) {
     fn pmi_raised(&mut self) {
         self.0.pmi_raised();
         self.1.pmi_raised();
+    }
+
+    fn own_counters(&self) -> u64 {
+        self.0.own_counters() | self.1.own_counters()
+    }
+
+    fn overflowed(&mut self, counters: u64) {
+        self.0.overflowed(counters);
+        self.1.overflowed(counters);
     }
 
     fn reset(&mut self) {
@@ -164,18 +197,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// # Ok::<(), pmu_virt::ConfigurationError>(())
     /// ```
     pub fn read_beside(&self, facility: &impl GuestFacility, address: u32) -> Read {
-        match facility.read(address) {
-            Read::Unhandled => self.read(address),
-            Read::Shared { value: own, mask } => match self.read(address) {
-                Read::Value(value) => Read::Value(value & !mask | own),
-                Read::Shared { value, mask: others } => {
-                    Read::Shared { value: value & !mask | own, mask: others | mask }
-                }
-                Read::GeneralProtection => Read::GeneralProtection,
-                Read::Unhandled => Read::Shared { value: own, mask },
-            },
-            answer => answer,
-        }
+        facility.read(address).above(|| self.read(address))
     }
 
     /// Answers the guest's WRMSR on a processor with a [facility](GuestFacility) beside the PMU. If the PMU or the
@@ -223,10 +245,18 @@ impl<P: EventPolicy> VirtualPmu<P> {
         let own = facility.check_write(writer, address, value);
         let (rest, mask) = match own.answer {
             Write::Done | Write::GeneralProtection => {
-                return facility.write(writer, address, value);
+                let written = facility.write(writer, address, value);
+                self.attach(facility);
+                return written;
             }
             Write::Unhandled => (value, 0),
-            Write::Shared { mask } => (value & !mask, mask),
+            // The PMU keeps what it holds in place of the facility's bits.
+            Write::Shared { mask } => match self.read(address) {
+                Read::Value(held) | Read::Shared { value: held, .. } => {
+                    (value & !mask | held & mask, mask)
+                }
+                _ => (value & !mask, mask),
+            },
         };
         let mut written = match writer {
             Writer::Guest => self.write(address, rest),
@@ -241,7 +271,59 @@ impl<P: EventPolicy> VirtualPmu<P> {
                 Write::Unhandled => written.answer = Write::Shared { mask },
             }
             let _ = facility.write(writer, address, value);
+            self.attach(facility);
         }
         written
+    }
+
+    /// Counts the events of a feed like [`advance`](Self::advance), on a processor with a [facility](GuestFacility)
+    /// beside the PMU. If an interrupt was raised, or a counter of the facility overflowed, the facility is told.
+    ///
+    /// ```
+    /// use pmu_virt::{
+    ///     BranchConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, Read,
+    ///     VirtualBranches, VirtualPmu,
+    /// };
+    /// const CYCLES: EventKey = EventKey::general(0x3C, 0);
+    /// let events = FedEvents::new(&[CYCLES])?;
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
+    /// let mut pmu = VirtualPmu::new(configuration, events)?;
+    /// let mut branches = VirtualBranches::new(&configuration, BranchConfiguration::ARCHITECTURAL)?;
+    /// // The branch records freeze at the interrupt in 1,000 cycles.
+    /// for (address, value) in [(0x1D9, 1 << 11), (0x4C1, (1 << 48) - 1_000), (0x186, 0x53_003C)] {
+    ///     let _ = pmu.write_beside(&mut branches, address, value);
+    /// }
+    /// let mut feed = Feed::new(&events);
+    /// feed.add(events.find(CYCLES).unwrap(), Privilege::User, 1_000)?;
+    /// assert!(pmu.advance_beside(&mut branches, &mut feed)?.pmi);
+    /// assert_eq!(pmu.read_beside(&branches, 0x38E), Read::Value(1 << 58 | 1));
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The feed does not belong to the [events](Self::events) of this PMU.
+    pub fn advance_beside(
+        &mut self,
+        facility: &mut impl GuestFacility,
+        feed: &mut Feed,
+    ) -> Result<Advanced, OtherEvents> {
+        let advanced = self.advance(feed)?;
+        if advanced.records != 0 {
+            facility.overflowed(advanced.records);
+        }
+        if advanced.pmi {
+            facility.pmi_raised();
+        }
+        Ok(advanced)
+    }
+
+    /// Tells the PMU which counters a facility [records](GuestFacility::own_counters). Call this after either was
+    /// restored as a whole value or from bytes; every write of a register does it by itself.
+    pub fn attach(&mut self, facility: &impl GuestFacility) {
+        let recorded = from_global(facility.own_counters()) & self.model.layout.counters();
+        if recorded != self.model.recorded {
+            self.model.recorded = recorded;
+            self.model.budget_is_stale = true;
+        }
     }
 }

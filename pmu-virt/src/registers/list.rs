@@ -76,6 +76,8 @@ pub enum RegisterKind {
     BranchRecords,
     /// Register of instruction-based sampling, which a [`GuestFacility`](crate::GuestFacility) lists.
     InstructionSampling,
+    /// Register of precise records or the branch trace store, which a [`GuestFacility`](crate::GuestFacility) lists.
+    PreciseRecords,
     /// Register of a facility that a [`VirtualPmu`](crate::VirtualPmu) never offers: every access faults.
     NotOffered,
 }

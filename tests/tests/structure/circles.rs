@@ -123,6 +123,7 @@ const FLOORS: &[Floors] = &[
         floors: &[
             "lib",
             "bytes, mediated, mock",
+            "precise",
             "branches, ibs",
             "pmu",
             "model",
@@ -147,7 +148,7 @@ const FLOORS: &[Floors] = &[
         floors: &[
             "backend",
             "access, time",
-            "branches, cpuid, deviate, machine, sampling",
+            "branches, cpuid, deviate, machine, precise, sampling",
             "interrupts",
             "processor",
             "deviation, plan, trace",
@@ -162,6 +163,17 @@ const FLOORS: &[Floors] = &[
             "format",
             "configuration, fed",
             "error",
+        ],
+    },
+    Floors {
+        of: "pmu-virt: precise",
+        floors: &[
+            "cpuid, msr, record",
+            "registers, trace",
+            "adaptive, architectural, fixed, virtual_precise",
+            "area, configuration, fed",
+            "store",
+            "error, memory",
         ],
     },
     Floors {

@@ -66,6 +66,10 @@ fn hidden(deviation: Deviation) -> Option<&'static str> {
         | Deviation::BranchesLostInDeepSleep
         | Deviation::ErroneousBranches => Some("the branch records are as in the manuals here"),
         Deviation::LateIbs => Some("guests have no instruction-based sampling here"),
+        Deviation::PreciseStatusBeside
+        | Deviation::ShortDebugStore
+        | Deviation::ScribbledIndex
+        | Deviation::CollidedRecords => Some("precise records are as in the manuals here"),
         _ => None,
     }
 }

@@ -1,0 +1,156 @@
+//! Precise records as bytes.
+
+use crate::bytes::error::BytesError;
+use crate::precise::configuration::{ArchitecturalRecords, DebugStoreRecords, PreciseRecords};
+use crate::precise::virtual_precise::VirtualPrecise;
+
+const MAGIC: [u8; 4] = *b"vPBS";
+const HEADER: usize = 24;
+const WORDS: usize = 11 + 16;
+
+impl VirtualPrecise {
+    /// Length of precise records as bytes.
+    pub const BYTES: usize = HEADER + 8 * WORDS;
+    /// Version of the layout that [`to_bytes`](Self::to_bytes) writes.
+    pub const BYTES_VERSION: u16 = 1;
+
+    /// Encodes the state as bytes. Every later release can decode these bytes. The records themselves are in the
+    /// guest's memory.
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, IntelConfiguration, PreciseConfiguration, VirtualPrecise};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
+    /// let here = VirtualPrecise::new(&configuration, PreciseConfiguration::debug_store(4))?;
+    /// let mut there = VirtualPrecise::new(&configuration, PreciseConfiguration::debug_store(4))?;
+    /// there.restore(&here.to_bytes())?;
+    /// assert_eq!(there, here);
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        let words = self.singles().into_iter().chain(self.controls);
+        let body = words.flat_map(u64::to_le_bytes);
+        for (place, byte) in bytes.iter_mut().zip(self.header().into_iter().chain(body)) {
+            *place = byte;
+        }
+        bytes
+    }
+
+    /// Sets the state from bytes that this release or an earlier release wrote for records of the same configuration.
+    /// Untrusted bytes are safe to decode. Call [`VirtualPmu::attach`](crate::VirtualPmu::attach) afterwards.
+    ///
+    /// # Errors
+    /// After each of these errors, nothing is changed:
+    ///
+    /// - [`Length`](BytesError::Length), [`Version`](BytesError::Version): the bytes are not precise records, or a
+    ///   later release wrote the bytes.
+    /// - [`Malformed`](BytesError::Malformed): the bytes are of another configuration, or no guest could have reached
+    ///   the state.
+    ///
+    /// ```
+    /// use pmu_virt::{BytesError, Configuration, IntelConfiguration, PreciseConfiguration, VirtualPrecise};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
+    /// let mut precise = VirtualPrecise::new(&configuration, PreciseConfiguration::debug_store(4))?;
+    /// let mut forged = precise.to_bytes();
+    /// forged[8] = 3; // records of another format
+    /// assert_eq!(precise.restore(&forged), Err(BytesError::Malformed { at: 6 }));
+    /// # Ok::<(), pmu_virt::PreciseConfigurationError>(())
+    /// ```
+    pub fn restore(&mut self, bytes: &[u8]) -> Result<(), BytesError> {
+        let bytes: &[u8; Self::BYTES] =
+            bytes.try_into().map_err(|_| BytesError::Length(bytes.len()))?;
+        let (header, body) = bytes.split_at(HEADER);
+        let [a, b, c, d, low, high, ..] = *bytes;
+        if [a, b, c, d] != MAGIC {
+            return Err(BytesError::Malformed { at: 0 });
+        }
+        let version = u16::from_le_bytes([low, high]);
+        if version != Self::BYTES_VERSION {
+            return Err(BytesError::Version(version));
+        }
+        if header != self.header() {
+            return Err(BytesError::Malformed { at: 6 });
+        }
+        let mut words =
+            body.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
+        let mut next = || words.next().unwrap_or(0);
+        let mut new = *self;
+        new.due = next();
+        new.status = next();
+        new.debug = next();
+        new.area = next();
+        new.enable = next();
+        new.data = next();
+        new.latency = next();
+        new.frontend = next();
+        new.adaptive = next();
+        new.base = next();
+        new.index = next();
+        new.controls = [(); 16].map(|()| next());
+        if !new.is_possible() {
+            return Err(BytesError::Malformed { at: HEADER });
+        }
+        *self = new;
+        Ok(())
+    }
+
+    fn header(&self) -> [u8; HEADER] {
+        // Every field by name, so that a new one is not forgotten.
+        let flags = |flags: [bool; 5]| {
+            flags.into_iter().rev().fold(0, |flags, flag| flags << 1 | u8::from(flag))
+        };
+        let (kind, [e, f, g, h], [i, j, k, l], [m, n]) = match self.configuration.records {
+            PreciseRecords::None => (0, [0; 4], [0; 4], [0; 2]),
+            PreciseRecords::DebugStore(records) => {
+                let DebugStoreRecords {
+                    format,
+                    baseline,
+                    general,
+                    fixed,
+                    load_latency,
+                    frontend,
+                    timing,
+                    metrics,
+                } = records;
+                let flags = flags([baseline, load_latency, frontend, timing, metrics]);
+                (1, [format, general, fixed, flags], [0; 4], [0; 2])
+            }
+            PreciseRecords::Architectural(records) => {
+                let ArchitecturalRecords {
+                    groups,
+                    general,
+                    fixed,
+                    general_exact,
+                    fixed_exact,
+                    fragments,
+                } = records;
+                let described = [0, general, fixed, fragments.into()];
+                (2, described, groups.to_le_bytes(), [general_exact, fixed_exact])
+            }
+        };
+        let [a, b, c, d] = MAGIC;
+        let [low, high] = Self::BYTES_VERSION.to_le_bytes();
+        let trace = self.configuration.branch_trace.into();
+        let [version, general, fixed] = [self.version, self.general, self.fixed];
+        [
+            a, b, c, d, low, high, kind, trace, e, f, g, h, i, j, k, l, m, n, version, general,
+            fixed, 0, 0, 0,
+        ]
+    }
+
+    fn singles(&self) -> [u64; 11] {
+        [
+            self.due,
+            self.status,
+            self.debug,
+            self.area,
+            self.enable,
+            self.data,
+            self.latency,
+            self.frontend,
+            self.adaptive,
+            self.base,
+            self.index,
+        ]
+    }
+}

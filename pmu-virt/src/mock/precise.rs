@@ -1,0 +1,223 @@
+//! Precise records and the branch trace store of a mock processor.
+
+use core::cell::RefCell;
+
+use crate::branches::fed::FedBranch;
+use crate::mock::deviation::{Deviation, Deviations};
+use crate::mock::processor::MockMsr;
+use crate::precise::area::RECORDS;
+use crate::precise::fed::FedRecord;
+use crate::precise::memory::{GuestFault, GuestMemory};
+use crate::precise::record::Recorded;
+use crate::precise::virtual_precise::VirtualPrecise;
+use crate::registers::counters::{from_global, places, to_global};
+use crate::registers::family::Family;
+
+/// Length of a buffer from which on it may be taken for half as long.
+const SHORTENED: u64 = 4096;
+/// One index in so many is overwritten.
+const SCRIBBLED: u64 = 4;
+
+impl<'h, const T: usize> MockMsr<'h, T> {
+    /// Gives the processor precise records or a branch trace store beside the PMU. [`snapshot`](Self::snapshot)
+    /// declares them.
+    ///
+    /// `memory` is the memory that the driver names in `IA32_DS_AREA` or `IA32_PEBS_BASE`. If a counter of the records
+    /// overflows, its record is written at once: of the instruction that `instructions` returns for the number of the
+    /// record, counted from 0 over the life of the mock. A record without branch records of its own has those of the
+    /// [processor](Self::with_branches).
+    ///
+    /// ```
+    /// # use core::cell::RefCell;
+    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// # use pmu_virt::{GuestFault, GuestMemory};
+    /// use pmu_virt::mock::MockMsr;
+    /// use pmu_virt::{
+    ///     Configuration, EventKey, FedEvents, FedRecord, Feed, IntelConfiguration, PreciseConfiguration, Privilege,
+    ///     VirtualPmu, VirtualPrecise,
+    /// };
+    /// # struct Ram([u8; 0x1000]);
+    /// # impl GuestMemory for Ram {
+    /// #     fn read(&mut self, linear: u64, bytes: &mut [u8]) -> Result<(), GuestFault> {
+    /// #         bytes.copy_from_slice(&self.0[linear as usize..][..bytes.len()]);
+    /// #         Ok(())
+    /// #     }
+    /// #     fn write(&mut self, linear: u64, bytes: &[u8]) -> Result<(), GuestFault> {
+    /// #         self.0[linear as usize..][..bytes.len()].copy_from_slice(bytes);
+    /// #         Ok(())
+    /// #     }
+    /// #     fn write_physical(&mut self, physical: u64, bytes: &[u8]) -> Result<(), GuestFault> {
+    /// #         self.write(physical, bytes)
+    /// #     }
+    /// # }
+    /// const BRANCHES: EventKey = EventKey::general(0xC4, 0);
+    /// let events = FedEvents::new(&[BRANCHES])?;
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
+    /// let precise = VirtualPrecise::new(&configuration, PreciseConfiguration::debug_store(4))?;
+    /// let memory = RefCell::new(Ram([0; 0x1000]));
+    /// // Record n is of the instruction at 0x401000 + n.
+    /// let instructions = |number| FedRecord::new(0x40_1000 + number);
+    /// let pmu = VirtualPmu::new(configuration, events)?;
+    /// let mock = MockMsr::<8>::strict(pmu).with_precise(precise, &memory, &instructions);
+    /// # // SAFETY: the mock's registers are numbers.
+    /// # let msr = |address| unsafe { MsrAddress::new(address) };
+    /// // The driver's area at 0x100: a buffer from 0x400 to 0x800, an interrupt from 0x440 on, a period of 100.
+    /// let period = 100u64.wrapping_neg();
+    /// for (offset, word) in [(0x20, 0x400), (0x28, 0x400), (0x30, 0x800), (0x38, 0x440), (0x40, period)] {
+    ///     memory.borrow_mut().write(0x100 + offset, &word.to_le_bytes())?;
+    /// }
+    /// mock.set_performance_entry(0x400);
+    /// for (address, value) in [(0x600, 0x100), (0x3F1, 1), (0x4C1, (1 << 48) - 100), (0x186, 0x43_00C4)] {
+    ///     mock.write(msr(address), value).unwrap();
+    /// }
+    /// let mut feed = Feed::new(&events);
+    /// feed.add(events.find(BRANCHES).unwrap(), Privilege::Kernel, 250)?;
+    /// mock.advance(&mut feed);
+    /// // Two records of 32 bytes, and one interrupt.
+    /// assert_eq!((mock.written_records(), mock.interrupts()), (2, 1));
+    /// assert_eq!(memory.borrow().0[0x428..0x430], 0x40_1001u64.to_le_bytes());
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    pub fn with_precise(
+        mut self,
+        precise: VirtualPrecise,
+        memory: &'h RefCell<dyn GuestMemory + 'h>,
+        instructions: &'h dyn Fn(u64) -> FedRecord<'h>,
+    ) -> Self {
+        self.beside.get_mut().1.1 = Some(precise);
+        self.precise_records.set(Some((memory, instructions)));
+        self
+    }
+
+    /// Returns the number of precise records that were written.
+    pub fn written_records(&self) -> u64 {
+        self.written_records.get()
+    }
+
+    /// Returns the number of precise records and traced branches that were lost: the buffer had no room, its index was
+    /// not in it, or the memory failed.
+    pub fn lost_records(&self) -> u64 {
+        self.lost_records.get()
+    }
+
+    /// Lets the processor execute a taken branch, which the branch trace store records if the driver has enabled it.
+    /// Delivers the interrupt of the threshold. Returns whether the branch was written.
+    ///
+    /// [`branch`](Self::branch) is for branch records.
+    pub fn trace_branch(&self, branch: &FedBranch) -> bool {
+        let Some((memory, _)) = self.precise_records.get() else { return false };
+        let mut pmu = self.pmu.borrow_mut();
+        let recorded = match &mut self.beside.borrow_mut().1.1 {
+            Some(precise) => precise.branch(&mut pmu, branch, &mut *memory.borrow_mut()),
+            None => Recorded::default(),
+        };
+        drop(pmu);
+        self.note(&recorded);
+        if recorded.pmi {
+            self.raised();
+            self.interrupt();
+        }
+        recorded.written != 0
+    }
+
+    /// Calls `act` with the precise records, to read or change them unseen by the driver; `None` if the processor has
+    /// none. The call does not count as an access.
+    ///
+    /// # Panics
+    /// `act` accesses a register through the mock.
+    pub fn with_precise_records<R>(&self, act: impl FnOnce(&mut VirtualPrecise) -> R) -> Option<R> {
+        self.beside.borrow_mut().1.1.as_mut().map(act)
+    }
+
+    /// Writes the records of counters that overflowed. Returns whether an interrupt was raised.
+    pub(super) fn write_records(&self, counters: u64) -> bool {
+        let Some((memory, instructions)) = self.precise_records.get() else { return false };
+        if counters == 0 {
+            return false;
+        }
+        let mut pmu = self.pmu.borrow_mut();
+        let (branches, (_, Some(precise))) = &mut *self.beside.borrow_mut() else { return false };
+        precise.due |= counters & precise.enabled();
+        let collided = self.deviations.contains(Deviation::CollidedRecords);
+        let each = places(from_global(counters)).map(|place| to_global(1 << place));
+        let together = core::iter::once(counters);
+        let mut pmi = false;
+        for counters in together.filter(|_| collided).chain(each.filter(|_| !collided)) {
+            let number = self.written_records.get();
+            let fed = instructions(number);
+            let branches = fed.branches.or(branches.as_ref());
+            let mut memory = Deviating {
+                area: precise.area.wrapping_add(RECORDS),
+                deviations: self.deviations,
+                number,
+                memory: &mut *memory.borrow_mut(),
+            };
+            let fed = FedRecord { branches, ..fed };
+            let recorded = precise.record_collided(&mut pmu, counters, &fed, &mut memory);
+            self.note(&recorded);
+            pmi |= recorded.pmi;
+            if recorded.pmi && self.deviations.contains(Deviation::PreciseStatusBeside) {
+                *pmu.model.registers.of_mut(Family::GlobalStatus) |= counters;
+            }
+        }
+        pmi
+    }
+
+    fn note(&self, recorded: &Recorded) {
+        let failed = u64::from(recorded.fault.is_some());
+        self.written_records.set(self.written_records.get() + u64::from(recorded.written));
+        self.lost_records.set(self.lost_records.get() + u64::from(recorded.lost) + failed);
+    }
+}
+
+/// The driver's memory, as a deviating processor accesses it.
+struct Deviating<'m> {
+    /// Linear address of the description of the records' buffer: base, index, maximum, threshold.
+    area: u64,
+    deviations: Deviations,
+    /// Number of the record.
+    number: u64,
+    memory: &'m mut dyn GuestMemory,
+}
+
+impl GuestMemory for Deviating<'_> {
+    fn read(&mut self, linear: u64, bytes: &mut [u8]) -> Result<(), GuestFault> {
+        self.memory.read(linear, bytes)?;
+        if linear == self.area
+            && self.deviations.contains(Deviation::ShortDebugStore)
+            && let ([base, _, maximum, threshold], []) = bytes.as_chunks_mut::<8>()
+        {
+            let first = u64::from_le_bytes(*base);
+            let length = u64::from_le_bytes(*maximum).saturating_sub(first);
+            if length >= SHORTENED {
+                let early = first.saturating_add(length / 4).min(u64::from_le_bytes(*threshold));
+                *maximum = first.saturating_add(length / 2).to_le_bytes();
+                *threshold = early.to_le_bytes();
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, linear: u64, bytes: &[u8]) -> Result<(), GuestFault> {
+        let scribbles = self.deviations.contains(Deviation::ScribbledIndex)
+            && self.number % SCRIBBLED == SCRIBBLED - 1
+            && linear == self.area.wrapping_add(8);
+        if !scribbles {
+            return self.memory.write(linear, bytes);
+        }
+        let mut buffer = [[0; 8]; 4];
+        self.memory.read(self.area, buffer.as_flattened_mut())?;
+        let [base, _, maximum, _] = buffer.map(u64::from_le_bytes);
+        let index = bytes.try_into().map_or(0, u64::from_le_bytes);
+        let scribbled = match self.number / SCRIBBLED % 3 {
+            0 => maximum.wrapping_add(0x1000),
+            1 => base.wrapping_sub(8),
+            _ => index.wrapping_sub(8),
+        };
+        self.memory.write(linear, &scribbled.to_le_bytes())
+    }
+
+    fn write_physical(&mut self, physical: u64, bytes: &[u8]) -> Result<(), GuestFault> {
+        self.memory.write_physical(physical, bytes)
+    }
+}

@@ -1,0 +1,202 @@
+//! The precise records that a guest sees.
+
+use crate::configuration::any_vendor::Configuration;
+use crate::precise::error::PreciseConfigurationError;
+
+/// Configuration of the precise records and the branch trace store that a guest sees, in addition to the
+/// [`Configuration`] of the guest's PMU.
+///
+/// ```
+/// use pmu_virt::{Configuration, IntelConfiguration, PreciseConfiguration, VirtualPrecise};
+/// let fifth = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
+/// assert!(VirtualPrecise::new(&fifth, PreciseConfiguration::debug_store(4)).is_ok());
+/// // Architectural PEBS comes with version 6.
+/// assert!(VirtualPrecise::new(&fifth, PreciseConfiguration::ARCHITECTURAL).is_err());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct PreciseConfiguration {
+    /// The precise records.
+    pub records: PreciseRecords,
+    /// The guest has the branch trace store, which writes branches to memory. SDM vol. 3B, "Branch Trace Store (BTS)".
+    pub branch_trace: bool,
+}
+
+/// The kind of a guest's precise records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum PreciseRecords {
+    /// No precise records.
+    None,
+    /// PEBS: records in the Debug Store.
+    DebugStore(DebugStoreRecords),
+    /// Architectural PEBS: records in a physically contiguous buffer.
+    Architectural(ArchitecturalRecords),
+}
+
+/// PEBS, with records in the Debug Store. SDM vol. 3B, "Processor Event Based Sampling (PEBS)".
+///
+/// Area and records are those of 64-bit mode. Counters that the PMU lacks are ignored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub struct DebugStoreRecords {
+    /// Format of the records, 0–6 (`IA32_PERF_CAPABILITIES[11:8]`).
+    pub format: u8,
+    /// Adaptive records and every counter, from format 4 on (`IA32_PERF_CAPABILITIES[14]`). Without this feature, a
+    /// record of these formats is the basic group alone.
+    pub baseline: bool,
+    /// General counters that can write records, as a bitmap. Formats 0–2 have only the first four.
+    pub general: u8,
+    /// Fixed counters that can write records, as a bitmap. Only the baseline has such counters.
+    pub fixed: u8,
+    /// The guest has `MSR_PEBS_LD_LAT_THRESHOLD`; and, without the baseline, the bits of `IA32_PEBS_ENABLE` that filter
+    /// loads by the latency.
+    pub load_latency: bool,
+    /// The guest has `MSR_PEBS_FRONTEND`.
+    pub frontend: bool,
+    /// The basic group has the latency of the retirement (`IA32_PERF_CAPABILITIES[17]`).
+    pub timing: bool,
+    /// Records of format 6 can have the metrics of top-down analysis.
+    pub metrics: bool,
+}
+
+/// Architectural PEBS, as the sub-leaves 4 and 5 of leaf 0x23 declare it. SDM vol. 3B, "Architectural PEBS".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub struct ArchitecturalRecords {
+    /// Groups of a record that the guest can ask for, at the places that they have in bits 63:32 of
+    /// `IA32_PMC_GPx_CFG_C` (sub-leaf 4, EBX): 6:3 counters, 9:8 branch records, 17, 18 and 23:21 vector registers, 29
+    /// general registers, 30 the access to memory.
+    pub groups: u32,
+    /// General counters that can write records, as a bitmap (sub-leaf 5, EAX).
+    pub general: u8,
+    /// Fixed counters that can write records, as a bitmap (sub-leaf 5, ECX).
+    pub fixed: u8,
+    /// General counters whose records are of exactly the instruction that overflowed (sub-leaf 5, EBX).
+    pub general_exact: u8,
+    /// Fixed counters whose records are of exactly the instruction that overflowed (sub-leaf 5, EDX).
+    pub fixed_exact: u8,
+    /// The processor writes each group of a record as a fragment of its own.
+    pub fragments: bool,
+}
+
+impl PreciseConfiguration {
+    /// No records: only the branch trace store.
+    pub const BRANCH_TRACE: Self = Self { records: PreciseRecords::None, branch_trace: true };
+    /// Architectural PEBS of every counter, with every group.
+    pub const ARCHITECTURAL: Self = Self {
+        records: PreciseRecords::Architectural(ArchitecturalRecords {
+            groups: ArchitecturalRecords::GROUPS,
+            general: 0xFF,
+            fixed: 0xFF,
+            general_exact: 1,
+            fixed_exact: 1,
+            fragments: false,
+        }),
+        branch_trace: false,
+    };
+
+    /// Creates the configuration of records in the Debug Store with this format, as processors with the format have
+    /// it: counter 0 alone in format 0, four general counters in formats 1–3, and the baseline from format 4 on.
+    ///
+    /// ```
+    /// use pmu_virt::PreciseConfiguration;
+    /// let exact = PreciseConfiguration::debug_store(4).with_debug_store(|records| records.timing = true);
+    /// assert_ne!(exact, PreciseConfiguration::debug_store(4));
+    /// ```
+    pub const fn debug_store(format: u8) -> Self {
+        let baseline = format >= 4;
+        Self {
+            records: PreciseRecords::DebugStore(DebugStoreRecords {
+                format,
+                baseline,
+                general: match format {
+                    0 => 1,
+                    1..=3 => 0xF,
+                    _ => 0xFF,
+                },
+                fixed: if baseline { 0xFF } else { 0 },
+                load_latency: format >= 1,
+                frontend: format >= 3,
+                timing: format >= 5,
+                metrics: format >= 6,
+            }),
+            branch_trace: false,
+        }
+    }
+
+    /// Returns the configuration after `change` has changed its records in the Debug Store, if it has them. Any other
+    /// configuration is returned unchanged.
+    pub fn with_debug_store(mut self, change: impl FnOnce(&mut DebugStoreRecords)) -> Self {
+        if let PreciseRecords::DebugStore(records) = &mut self.records {
+            change(records);
+        }
+        self
+    }
+
+    /// Returns the configuration after `change` has changed its architectural records, if it has them. Any other
+    /// configuration is returned unchanged.
+    pub fn with_architectural(mut self, change: impl FnOnce(&mut ArchitecturalRecords)) -> Self {
+        if let PreciseRecords::Architectural(records) = &mut self.records {
+            change(records);
+        }
+        self
+    }
+
+    /// Returns the counters of the PMU that can write records: the general and the fixed ones.
+    pub(crate) const fn counters_of(&self, pmu: &Configuration) -> (u8, u8) {
+        let Configuration::Intel(intel) = pmu else { return (0, 0) };
+        match self.records {
+            PreciseRecords::None => (0, 0),
+            PreciseRecords::DebugStore(DebugStoreRecords { general, fixed, .. })
+            | PreciseRecords::Architectural(ArchitecturalRecords { general, fixed, .. }) => {
+                (general & intel.general, fixed & intel.fixed)
+            }
+        }
+    }
+
+    pub(crate) const fn check(&self, pmu: &Configuration) -> Result<(), PreciseConfigurationError> {
+        use PreciseConfigurationError as E;
+        let Configuration::Intel(intel) = pmu else { return Err(E::OtherVendor) };
+        if intel.version < 2 {
+            return Err(E::Version(intel.version));
+        }
+        match self.records {
+            PreciseRecords::None => {}
+            PreciseRecords::DebugStore(records) => {
+                if records.format > 6 {
+                    return Err(E::Format(records.format));
+                }
+                if records.baseline && records.format < 4 {
+                    return Err(E::Baseline(records.format));
+                }
+                if records.format <= 2 && records.general > 0xF {
+                    return Err(E::Counters(records.general));
+                }
+                if records.fixed != 0 && !records.baseline {
+                    return Err(E::Counters(records.fixed));
+                }
+                if records.metrics && !(records.baseline && records.format >= 6) {
+                    return Err(E::Metrics(records.format));
+                }
+            }
+            PreciseRecords::Architectural(records) => {
+                if intel.version < 6 {
+                    return Err(E::Version(intel.version));
+                }
+                let unknown = records.groups & !ArchitecturalRecords::GROUPS;
+                if unknown != 0 {
+                    return Err(E::Groups(unknown));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl ArchitecturalRecords {
+    /// Every group that a record can have.
+    pub const GROUPS: u32 = 0xF << 3 | 0b11 << 8 | 0b11 << 17 | 0b111 << 21 | 0b11 << 29;
+}

@@ -1,0 +1,44 @@
+//! Reasons why a processor cannot have precise records as configured.
+
+use core::fmt;
+
+/// Reason why a processor with this PMU cannot have these precise records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum PreciseConfigurationError {
+    /// The PMU is that of another vendor, or is hidden.
+    OtherVendor,
+    /// Records in the Debug Store need version 2 or later, architectural PEBS version 6. The value is the PMU's
+    /// version.
+    Version(u8),
+    /// The format is not 0–6.
+    Format(u8),
+    /// The baseline needs format 4 or later. The value is the format.
+    Baseline(u8),
+    /// Counters that cannot write records in the format: general counters beyond the first four, or fixed counters
+    /// without the baseline. The value is the bitmap.
+    Counters(u8),
+    /// Metrics need the baseline and format 6. The value is the format.
+    Metrics(u8),
+    /// Groups that no record has. The value has the groups' bits.
+    Groups(u32),
+}
+
+impl fmt::Display for PreciseConfigurationError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OtherVendor => f.write_str("the PMU is another vendor's, or hidden"),
+            Self::Version(version) => write!(f, "precise records in version {version} of the PMU"),
+            Self::Format(format) => write!(f, "the format {format} of precise records is not 0-6"),
+            Self::Baseline(format) => write!(f, "adaptive records in format {format}"),
+            Self::Counters(bitmap) => {
+                write!(f, "counters {bitmap:#b} cannot write records in this format")
+            }
+            Self::Metrics(format) => write!(f, "metrics in records of format {format}"),
+            Self::Groups(bits) => write!(f, "no groups {bits:#x} of architectural records"),
+        }
+    }
+}
+
+impl core::error::Error for PreciseConfigurationError {}

@@ -1,0 +1,121 @@
+//! An instruction, as the embedder feeds it for a precise record.
+
+use crate::branches::virtual_branches::VirtualBranches;
+
+/// An instruction of the guest that causes the event of a precise counter, and what a record says of the instruction.
+/// A record has the parts that its format has.
+///
+/// ```
+/// use pmu_virt::{FedRecord, FedRegisters};
+/// let record = FedRecord {
+///     registers: FedRegisters { ip: 0x40_1003, ..FedRegisters::ZERO },
+///     data_address: 0x7000,
+///     latency: 12,
+///     ..FedRecord::new(0x40_1000)
+/// };
+/// assert_eq!(record.cache_latency, 0);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct FedRecord<'a> {
+    /// Linear address of the instruction.
+    pub ip: u64,
+    /// The registers after the instruction.
+    pub registers: FedRegisters,
+    /// The processor is in 64-bit mode.
+    pub long_mode: bool,
+    /// The time-stamp counter.
+    pub tsc: u64,
+    /// Linear address of the instruction's access to memory.
+    pub data_address: u64,
+    /// Source of the data, in the code of the processor that the guest sees.
+    pub data_source: u64,
+    /// Latency of the access, or of the instruction, in cycles.
+    pub latency: u16,
+    /// Latency of the caches in cycles. Adaptive records and architectural PEBS have it.
+    pub cache_latency: u16,
+    /// TSX word: 31:0 cycles of the last transaction, 39:32 the reasons of an abort.
+    pub transaction: u64,
+    /// Cycles from the instruction before until the instruction retired.
+    pub retire_latency: u16,
+    /// Fixed counter 3, and `MSR_PERF_METRICS`.
+    pub metrics: [u64; 2],
+    /// Vector registers; `None` for 0.
+    pub vectors: Option<&'a FedVectors>,
+    /// Branch records; `None` for empty ones.
+    pub branches: Option<&'a VirtualBranches>,
+}
+
+/// Registers of the guest after an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct FedRegisters {
+    /// RFLAGS.
+    pub flags: u64,
+    /// RIP: the address of the next instruction.
+    pub ip: u64,
+    /// RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, and R8–R15: the order of the numbers in instructions.
+    pub general: [u64; 16],
+    /// SSP, the pointer of the shadow stack. Architectural PEBS has it.
+    pub ssp: u64,
+}
+
+/// Vector registers of the guest after an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FedVectors {
+    /// XMM0–15.
+    pub xmm: [u128; 16],
+    /// Bits 255:128 of YMM0–15.
+    pub ymm_high: [u128; 16],
+    /// K0–7.
+    pub opmask: [u64; 8],
+    /// Bits 511:256 of ZMM0–15.
+    pub zmm_high: [[u128; 2]; 16],
+    /// ZMM16–31.
+    pub zmm_16_to_31: [[u128; 4]; 16],
+}
+
+impl FedRegisters {
+    /// Registers that are all 0.
+    pub const ZERO: Self = Self { flags: 0, ip: 0, general: [0; 16], ssp: 0 };
+}
+
+impl FedVectors {
+    /// Registers that are all 0.
+    pub const ZERO: Self = Self {
+        xmm: [0; 16],
+        ymm_high: [0; 16],
+        opmask: [0; 8],
+        zmm_high: [[0; 2]; 16],
+        zmm_16_to_31: [[0; 4]; 16],
+    };
+}
+
+impl FedRecord<'_> {
+    /// Creates the record of an instruction in 64-bit mode without an access to memory. Everything else is 0.
+    pub const fn new(ip: u64) -> Self {
+        Self {
+            ip,
+            registers: FedRegisters::ZERO,
+            long_mode: true,
+            tsc: 0,
+            data_address: 0,
+            data_source: 0,
+            latency: 0,
+            cache_latency: 0,
+            transaction: 0,
+            retire_latency: 0,
+            metrics: [0; 2],
+            vectors: None,
+            branches: None,
+        }
+    }
+
+    pub(crate) const fn latencies(&self) -> u64 {
+        self.latency as u64 | (self.cache_latency as u64) << 32
+    }
+
+    pub(crate) fn vectors(&self) -> &FedVectors {
+        const NONE: &FedVectors = &FedVectors::ZERO;
+        self.vectors.unwrap_or(NONE)
+    }
+}

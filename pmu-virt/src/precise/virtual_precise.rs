@@ -1,0 +1,206 @@
+//! Precise records of one virtual processor: created, armed, reset.
+
+use crate::configuration::any_vendor::Configuration;
+use crate::precise::configuration::{PreciseConfiguration, PreciseRecords};
+use crate::precise::error::PreciseConfigurationError;
+
+/// Precise records (PEBS, architectural PEBS) and branch trace store of one virtual Intel processor, beside its
+/// [`VirtualPmu`](crate::VirtualPmu). As a [`GuestFacility`](crate::GuestFacility), this type answers accesses to the
+/// registers of the records.
+///
+/// If a counter of these records overflows, the PMU raises no interrupt: the record is [due](Self::due). The embedder
+/// then [feeds](Self::record) the next instruction that causes the counter's event, and the record is written to the
+/// [guest's memory](crate::GuestMemory). Area, index and limits are read from there for each record.
+///
+/// No method allocates or panics. The value is the whole state: compare and copy it, or save it
+/// [as bytes](Self::to_bytes).
+///
+/// ```
+/// # use pmu_virt::{GuestFault, GuestMemory};
+/// use pmu_virt::{
+///     Configuration, EventKey, FedEvents, FedRecord, Feed, IntelConfiguration, PreciseConfiguration, Privilege,
+///     VirtualPmu, VirtualPrecise,
+/// };
+/// # struct Ram([u8; 0x1000]);
+/// # impl GuestMemory for Ram {
+/// #     fn read(&mut self, linear: u64, bytes: &mut [u8]) -> Result<(), GuestFault> {
+/// #         bytes.copy_from_slice(&self.0[linear as usize..][..bytes.len()]);
+/// #         Ok(())
+/// #     }
+/// #     fn write(&mut self, linear: u64, bytes: &[u8]) -> Result<(), GuestFault> {
+/// #         self.0[linear as usize..][..bytes.len()].copy_from_slice(bytes);
+/// #         Ok(())
+/// #     }
+/// #     fn write_physical(&mut self, physical: u64, bytes: &[u8]) -> Result<(), GuestFault> {
+/// #         self.write(physical, bytes)
+/// #     }
+/// # }
+/// const BRANCHES: EventKey = EventKey::general(0xC4, 0);
+/// let events = FedEvents::new(&[BRANCHES])?;
+/// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
+/// let mut pmu = VirtualPmu::new(configuration, events)?;
+/// let mut precise = VirtualPrecise::new(&configuration, PreciseConfiguration::debug_store(4))?;
+/// # let mut ram = Ram([0; 0x1000]);
+/// // The guest's area at 0x100: a buffer from 0x400 to 0x800, an interrupt at each record, a period of 1,000.
+/// let period = 1_000u64.wrapping_neg();
+/// for (offset, word) in [(0x20, 0x400), (0x28, 0x400), (0x30, 0x800), (0x38, 0x401), (0x40, period)] {
+///     ram.write(0x100 + offset, &word.to_le_bytes())?;
+/// }
+/// // IA32_DS_AREA, IA32_PEBS_ENABLE, and the event without an interrupt of its own.
+/// for (address, value) in [(0x600, 0x100), (0x3F1, 1), (0x4C1, (1 << 48) - 1_000), (0x186, 0x43_00C4)] {
+///     let _ = pmu.write_beside(&mut precise, address, value);
+/// }
+/// let mut feed = Feed::new(&events);
+/// feed.add(events.find(BRANCHES).unwrap(), Privilege::Kernel, 1_000)?;
+/// let advanced = pmu.advance_beside(&mut precise, &mut feed)?;
+/// assert!(advanced.records == 1 && !advanced.pmi && precise.due() == 1);
+/// // The next branch is recorded, and the interrupt is due.
+/// let recorded = precise.record(&mut pmu, precise.due(), &FedRecord::new(0x40_1000), &mut ram);
+/// assert!(recorded.written == 1 && recorded.pmi && pmu.pmi_pending());
+/// assert_eq!(ram.0[0x408..0x410], 0x40_1000u64.to_le_bytes());
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct VirtualPrecise {
+    pub(crate) configuration: PreciseConfiguration,
+    /// Version of the PMU.
+    pub(crate) version: u8,
+    /// Counters that can write records: general and fixed ones.
+    pub(crate) general: u8,
+    pub(crate) fixed: u8,
+    /// Counters that overflowed, and whose records are to be written.
+    pub(crate) due: u64,
+    /// [`BUFFER`] or [`THRESHOLD`] of the status, or 0.
+    pub(crate) status: u64,
+    /// Bits of `IA32_DEBUGCTL`.
+    pub(crate) debug: u64,
+    /// `IA32_DS_AREA`, `IA32_PEBS_ENABLE`, `MSR_PEBS_DATA_CFG`.
+    pub(crate) area: u64,
+    pub(crate) enable: u64,
+    pub(crate) data: u64,
+    /// `MSR_PEBS_LD_LAT_THRESHOLD`, `MSR_PEBS_FRONTEND`.
+    pub(crate) latency: u64,
+    pub(crate) frontend: u64,
+    /// Counters whose records follow `MSR_PEBS_DATA_CFG`.
+    pub(crate) adaptive: u64,
+    /// `IA32_PEBS_BASE`, `IA32_PEBS_INDEX`.
+    pub(crate) base: u64,
+    pub(crate) index: u64,
+    /// `CFG_C` of each counter: eight general and eight fixed ones.
+    pub(crate) controls: [u64; 16],
+}
+
+const _: () = assert!(size_of::<VirtualPrecise>() <= 256);
+
+/// OvfBuf of the status: the Debug Store's buffer reached its threshold.
+pub(crate) const BUFFER: u64 = 1 << 62;
+/// Bit of the status: the buffer of architectural PEBS reached its threshold.
+pub(crate) const THRESHOLD: u64 = 1 << 54;
+
+impl VirtualPrecise {
+    /// Creates precise records in their state after reset, for a processor with this PMU.
+    ///
+    /// # Errors
+    /// A processor with this PMU cannot have precise records of this configuration.
+    pub fn new(
+        pmu: &Configuration,
+        configuration: PreciseConfiguration,
+    ) -> Result<Self, PreciseConfigurationError> {
+        configuration.check(pmu)?;
+        let version = match pmu {
+            Configuration::Intel(intel) => intel.version,
+            _ => 0,
+        };
+        let (general, fixed) = configuration.counters_of(pmu);
+        Ok(Self {
+            configuration,
+            version,
+            general,
+            fixed,
+            due: 0,
+            status: 0,
+            debug: 0,
+            area: 0,
+            enable: 0,
+            data: 0,
+            latency: 0,
+            frontend: 0,
+            adaptive: 0,
+            base: 0,
+            index: 0,
+            controls: [0; 16],
+        })
+    }
+
+    /// Returns the configuration that the guest sees.
+    pub fn configuration(&self) -> PreciseConfiguration {
+        self.configuration
+    }
+
+    /// Returns the counters that overflowed and whose records are to be written, as bits of the global status.
+    pub fn due(&self) -> u64 {
+        self.due
+    }
+
+    /// Returns the counters that write records, as bits of the global status.
+    pub fn enabled(&self) -> u64 {
+        match self.configuration.records {
+            PreciseRecords::None => 0,
+            PreciseRecords::DebugStore(_) => self.enable & self.counters(),
+            PreciseRecords::Architectural(_) if self.index & INDEX_ENABLE == 0 => 0,
+            PreciseRecords::Architectural(_) => {
+                let enabled = self.controls.iter().enumerate();
+                enabled.fold(0, |counters, (place, control)| {
+                    counters | (control >> 63) << (place % 8 + 32 * (place / 8))
+                })
+            }
+        }
+    }
+
+    /// Returns the threshold of the latency of loads in cycles, `MSR_PEBS_LD_LAT_THRESHOLD`. The embedder feeds the
+    /// event of loads for the loads with this latency or more.
+    pub fn load_latency(&self) -> u16 {
+        self.latency as u16
+    }
+
+    /// Returns whether the guest records branches by the branch trace store. Only then the embedder has to feed
+    /// [branches](Self::branch).
+    pub fn is_tracing(&self) -> bool {
+        self.debug & DEBUG_TRACE == DEBUG_TRACE
+    }
+
+    pub(crate) fn has_debug_store(&self) -> bool {
+        self.configuration.branch_trace
+            || matches!(self.configuration.records, PreciseRecords::DebugStore(_))
+    }
+
+    /// Returns the counters that can write records, as bits of the global status.
+    pub(crate) fn counters(&self) -> u64 {
+        u64::from(self.general) | u64::from(self.fixed) << 32
+    }
+
+    /// Returns to the state after reset.
+    pub(crate) fn clear(&mut self) {
+        *self = Self {
+            due: 0,
+            status: 0,
+            debug: 0,
+            area: 0,
+            enable: 0,
+            data: 0,
+            latency: 0,
+            frontend: 0,
+            adaptive: 0,
+            base: 0,
+            index: 0,
+            controls: [0; 16],
+            ..*self
+        };
+    }
+}
+
+/// `IA32_PEBS_INDEX`: records are written.
+pub(crate) const INDEX_ENABLE: u64 = 1 << 32;
+/// `IA32_DEBUGCTL`: TR and BTS.
+pub(crate) const DEBUG_TRACE: u64 = 1 << 6 | 1 << 7;
