@@ -7,7 +7,6 @@ use crate::counters::control::switch::saved::SavedCounters;
 use crate::counters::control::window::lend::CounterWindow;
 use crate::counters::error::CounterError;
 use crate::counters::events::event::Event;
-use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::names::event_id::EventId;
 use crate::counters::shared::memory::CounterMemory;
@@ -436,18 +435,23 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         mut overflowed: impl FnMut(Overflow),
     ) -> Result<CounterSet, InterfaceError> {
         let (table, added) = (self.interface().table(), self.interface().added());
-        self.reprogram_with(|overflow| {
-            if let Some(overflow) = Overflow::of(table, added, overflow) {
-                overflowed(overflow);
-            }
+        self.program_again(|counters| {
+            counters.reprogram(|overflow| {
+                if let Some(overflow) = Overflow::of(table, added, overflow) {
+                    overflowed(overflow);
+                }
+            })
         })
     }
 
-    pub(crate) fn reprogram_with(
+    /// Programs the counters again, and starts the timer if it was running.
+    pub(crate) fn program_again(
         &mut self,
-        overflowed: impl FnMut(EventOverflow),
+        program: impl FnOnce(
+            &mut CounterSession<'a, I, M, SessionPlatform<P>>,
+        ) -> Result<CounterSet, CounterError>,
     ) -> Result<CounterSet, InterfaceError> {
-        let outcome = self.counters.reprogram(overflowed);
+        let outcome = program(&mut self.counters);
         if self.timer().running {
             let timer = self.apply_interval(KProfileSource::TIME);
             self.timer_mut().running = timer.is_ok();

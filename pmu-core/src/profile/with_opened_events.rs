@@ -227,7 +227,41 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform>
         mut overflowed: impl FnMut(Report),
     ) -> Result<CounterSet, InterfaceError> {
         let (table, added) = (self.interface().table(), self.interface().added());
-        self.reprogram_with(|overflow| overflowed(Report::of(table, added, overflow)))
+        let report = |overflow| overflowed(Report::of(table, added, overflow));
+        self.program_again(|counters| counters.reprogram(report))
+    }
+
+    /// Stops this processor's counters before a suspend, and keeps the counts in memory: see
+    /// [`CounterSession::suspend`](crate::CounterSession::suspend). Pending overflows are reported. The profile timer
+    /// keeps running.
+    ///
+    /// # Errors
+    /// The errors of [`CounterSession::suspend`](crate::CounterSession::suspend).
+    pub fn suspend_all(
+        &mut self,
+        now: u64,
+        mut overflowed: impl FnMut(Report),
+    ) -> Result<(), InterfaceError> {
+        let (table, added) = (self.interface().table(), self.interface().added());
+        let report = |overflow| overflowed(Report::of(table, added, overflow));
+        Ok(self.counters_mut().suspend(now, report)?)
+    }
+
+    /// Programs this processor's counters again after [`suspend_all`](Self::suspend_all): see
+    /// [`CounterSession::resume`](crate::CounterSession::resume). Sources continue, each with a new interval, except an
+    /// [added](crate::AddedSources) source, which continues its interval. The platform's timer is started again if it
+    /// was running.
+    ///
+    /// # Errors
+    /// The errors of [`reprogram`](Session::reprogram).
+    pub fn resume_all(
+        &mut self,
+        now: u64,
+        mut overflowed: impl FnMut(Report),
+    ) -> Result<CounterSet, InterfaceError> {
+        let (table, added) = (self.interface().table(), self.interface().added());
+        let report = |overflow| overflowed(Report::of(table, added, overflow));
+        self.program_again(|counters| counters.resume(now, report))
     }
 }
 

@@ -16,6 +16,9 @@ pub enum PmuError {
     NotUp,
     /// [`processor_up`](crate::Pmu::processor_up) was already called on this processor.
     IsUp,
+    /// [`processor_suspended`](crate::Pmu::processor_suspended) was called on this processor, and
+    /// [`processor_resumed`](crate::Pmu::processor_resumed) was not called since.
+    Suspended,
     /// This processor's session is in use, or the [`Pmu`](crate::Pmu) has no room for a processor with this number.
     Session(Busy),
     /// A source could not be started or stopped, or the counters could not be taken or released.
@@ -60,6 +63,7 @@ impl fmt::Display for PmuError {
         match self {
             Self::NotUp => f.write_str("this processor's counters were not taken"),
             Self::IsUp => f.write_str("this processor's counters were taken before"),
+            Self::Suspended => f.write_str("this processor's counters are suspended"),
             Self::Session(error) => error.fmt(f),
             Self::Interface(error) => error.fmt(f),
             Self::Counters(error) => error.fmt(f),

@@ -45,6 +45,8 @@ pub(super) struct Here<K: Kernel> {
     pub(super) session: PmuSession<K>,
     /// This processor's counters: to make the description takes some hundred instructions of CPUID's leaves.
     pub(super) unit: CounterUnit,
+    /// The session is suspended, and is not used until it is resumed.
+    pub(super) is_suspended: bool,
 }
 
 // SAFETY: (1) as for a session, which is not `Send` so that it stays on its processor: what it holds is sent (`Msr`),

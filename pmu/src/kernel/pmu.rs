@@ -22,7 +22,8 @@ use crate::per_processor::PerProcessor;
 ///
 /// | operation | |
 /// |---|---|
-/// | [`processor_up`](Self::processor_up), [`processor_down`](Self::processor_down), [`processor_resumed`](Self::processor_resumed) | on the processor that comes up, goes down, or lost its registers in a suspend |
+/// | [`processor_up`](Self::processor_up), [`processor_down`](Self::processor_down) | on the processor that comes up, or goes down |
+/// | [`processor_suspended`](Self::processor_suspended), [`processor_resumed`](Self::processor_resumed) | on the processor, around a suspend |
 /// | [`interrupt`](Self::interrupt), [`serve_call`](Self::serve_call) | in the handlers of the performance interrupt, and of [`Kernel::interrupt`] |
 /// | [`count`](Self::count) | events of a function |
 /// | [`profile`](Self::profile), [`sample`](Self::sample) | where and when an event happens, on every processor |

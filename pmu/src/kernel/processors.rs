@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use pmu_core::{CounterSet, Snapshot, SourceInterface, WithOpenedEvents};
+use pmu_core::{CounterSet, EventOverflow, Report, Snapshot, SourceInterface, WithOpenedEvents};
 
 use crate::kernel::duties::Duties;
 use crate::kernel::error::PmuError;
@@ -57,7 +57,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                     Duties::platform(),
                     &of.counters,
                 )?;
-                *place = Some(Here { session, unit: sources.unit_of(this_processor) });
+                let unit = sources.unit_of(this_processor);
+                *place = Some(Here { session, unit, is_suspended: false });
                 of.is_up.store(true, Relaxed);
                 Ok(number(index))
             })?
@@ -96,31 +97,100 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         self.change(|profiles, hardware| profiles.try_restart_processor(this, hardware))
     }
 
+    /// Stops the counters of the processor that executes the call before a suspend, and keeps the counts in memory. The
+    /// registers may then lose their contents. [`processor_resumed`](Self::processor_resumed) brings everything back.
+    ///
+    /// In between, operations on the processor fail with [`Suspended`](PmuError::Suspended), except
+    /// [`processor_down`](Self::processor_down). Requests of other processors, to start and stop sources of profiles,
+    /// wait until the processor resumes. `overflowed` receives pending overflows of events that the kernel opened.
+    ///
+    /// ```
+    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+    /// # use stand_in::*;
+    /// use pmu::{Pmu, PmuError};
+    ///
+    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+    ///
+    /// fn sleep(until_wake: fn()) -> Result<(), PmuError> {
+    ///     PMU.processor_suspended(|_overflow| ())?;
+    ///     until_wake();
+    ///     PMU.processor_resumed().or_else(|_| PMU.processor_resumed()).map(|_| ())
+    /// }
+    /// ```
+    ///
+    /// # Context
+    /// Task, on the processor.
+    ///
+    /// # Errors
+    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session), [`Suspended`](PmuError::Suspended): the processor
+    ///   is not up, its session is in use, or the processor is already suspended.
+    /// - [`Interface`](PmuError::Interface): accesses to a register failed, and the processor is not suspended. A
+    ///   source or event whose counter failed does not run.
+    pub fn processor_suspended(
+        &'static self,
+        mut overflowed: impl FnMut(EventOverflow),
+    ) -> Result<(), PmuError> {
+        K::pinned(|| {
+            let of = self.processors.get(K::this_processor());
+            let watched = of.and_then(|of| of.watchdog.watched());
+            self.here(|here| {
+                here.session.suspend_all(K::now(), |report| match report {
+                    Report::Event(overflow) if watched != Some(overflow.event) => {
+                        overflowed(overflow);
+                    }
+                    _ => {}
+                })?;
+                here.is_suspended = true;
+                Ok(())
+            })?
+        })
+    }
+
     /// Programs the counters of the processor that executes the call again, after their registers lost their contents
-    /// in a suspend. Profiles, events and the watchdog continue. Returns the counters whose events begin new periods:
-    /// see [`CounterSession::reprogram`](pmu_core::CounterSession::reprogram).
+    /// in a suspend. Profiles, events and the watchdog continue. Returns the counters that were loaded again: see
+    /// [`CounterSession::resume`](pmu_core::CounterSession::resume).
+    ///
+    /// After [`processor_suspended`](Self::processor_suspended), each opened event continues with its count and with
+    /// the remainder of its period. Without that call, what the lost counters counted since their last interrupt is
+    /// lost, and the value of an event can be lower than a value that was read before the suspend. Overflows that were
+    /// pending then are not reported, because the interrupted address is unknown.
     ///
     /// The call programs neither branch records nor instruction-based sampling: see
     /// [`BranchRecorder::reprogram`](pmu_core::BranchRecorder::reprogram) and
     /// [`IbsSampler::reprogram`](pmu_amd::ibs::IbsSampler::reprogram).
-    ///
-    /// Overflows that were pending when the processor was suspended are not reported, because the interrupted address
-    /// is unknown.
-    ///
-    /// What the lost counters counted since their last interrupt is lost. So the value of an event can be lower than a
-    /// value that was read before the suspend. To keep the counts, the kernel stops its events before the suspend, or
-    /// [switches](pmu_core::CounterSession::switch_out) them out, and starts them or switches them in after this call.
     ///
     /// # Context
     /// Task, on the processor.
     ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
-    /// - [`Interface`](PmuError::Interface): accesses to a register failed, so some profiles or events, or the
-    ///   watchdog, do not run on the processor. A second call does not start them again. Instead, the kernel calls
-    ///   [`processor_down`](Self::processor_down) and [`processor_up`](Self::processor_up), which starts the profiles.
-    ///   Then the kernel opens its own events again, and calls [`watch`](Self::watch).
+    /// - [`Interface`](PmuError::Interface), [`Profile`](PmuError::Profile), [`Counters`](PmuError::Counters): accesses
+    ///   to a register failed, so some profiles or events, or the watchdog, do not run on the processor. A second call
+    ///   starts the profiles and the watchdog again. The kernel starts its own events again, of which
+    ///   [`event_status`](pmu_core::CounterSession::event_status) is [`Error`](pmu_core::EventStatus::Error).
     pub fn processor_resumed(&'static self) -> Result<CounterSet, PmuError> {
-        Ok(self.with(|session, _| session.reprogram_all(|_| ()))??)
+        let (this, resumed, watched) = K::pinned(|| {
+            let index = K::this_processor();
+            let of = self.processors.get(index);
+            self.place(|place| {
+                let here = place.as_mut().ok_or(PmuError::NotUp)?;
+                here.is_suspended = false;
+                let resumed = here.session.resume_all(K::now(), |_| ());
+                let watched = of.map_or(Ok(()), |of| {
+                    let counters = here.session.counters_mut();
+                    let Some(event) = of.watchdog.watched() else { return Ok(()) };
+                    // The tick has yet to come.
+                    of.watchdog.touch();
+                    let runs = counters.counter_of(event).is_some();
+                    if runs { Ok(()) } else { counters.start_event(event, K::now()) }
+                });
+                Ok::<_, PmuError>((number(index), resumed, watched))
+            })?
+        })?;
+        let profiles =
+            self.change(|profiles, hardware| profiles.try_restart_processor(this, hardware));
+        let lost = resumed?;
+        watched?;
+        profiles.map(|()| lost)
     }
 }

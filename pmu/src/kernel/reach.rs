@@ -94,14 +94,14 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// interrupt at the local APIC.
     ///
     /// If the handler interrupted a task that uses the processor's session, the task serves the requests after it has
-    /// used the session.
+    /// used the session. A suspended processor serves the requests as it resumes.
     ///
     /// # Context
     /// The handler of the interrupt that [`Kernel::interrupt`] sends, which is not an NMI.
     pub fn serve_call(&'static self) {
-        match self.sessions.with(|_| ()) {
-            Ok(()) => self.mailbox.drain(&Reach(self)),
-            Err(_) => {
+        match self.sessions.with(|place| is_suspended(place)) {
+            Ok(false) => self.mailbox.drain(&Reach(self)),
+            Ok(true) | Err(_) => {
                 if let Some(of) = self.processors.get(K::this_processor()) {
                     of.is_asked.store(true, Relaxed);
                 }
@@ -115,7 +115,11 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         &'static self,
         act: impl FnOnce(&mut Here<K>) -> R,
     ) -> Result<R, PmuError> {
-        self.place(|place| place.as_mut().map(act))?.ok_or(PmuError::NotUp)
+        self.place(|place| match place {
+            Some(here) if here.is_suspended => Err(PmuError::Suspended),
+            Some(here) => Ok(act(here)),
+            None => Err(PmuError::NotUp),
+        })?
     }
 
     /// Uses the place of this processor's session, in a task that is pinned or in a handler.
@@ -123,14 +127,15 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         &'static self,
         act: impl FnOnce(&mut Option<Here<K>>) -> R,
     ) -> Result<R, Busy> {
-        let result = self.sessions.with(act);
+        let (result, is_suspended) =
+            self.sessions.with(|place| (act(place), is_suspended(place)))?;
         if let Some(of) = self.processors.get(K::this_processor())
-            && result.is_ok()
+            && !is_suspended
             && of.is_asked.swap(false, Relaxed)
         {
             self.mailbox.drain(&Reach(self));
         }
-        result
+        Ok(result)
     }
 
     /// Changes the lists of profiles, and waits for other tasks that do.
@@ -182,12 +187,16 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> RemoteProcessors
             return K::serve_source(request);
         }
         let served = self.0.here(|here| match request {
+            // It may run since before a suspend.
+            SourceRequest::Start(source) if here.session.is_running(source) => Ok(()),
             SourceRequest::Start(source) => here.session.start(source),
             SourceRequest::Stop(source) => here.session.stop(source),
         });
         let this = RemoteProcessors::this_processor(self);
         served.unwrap_or_else(|error| match error {
-            PmuError::Session(Busy::InUse) => Err(InterfaceError::NoAnswer(this)),
+            PmuError::Session(Busy::InUse) | PmuError::Suspended => {
+                Err(InterfaceError::NoAnswer(this))
+            }
             _ => Err(InterfaceError::NoSession(this)),
         })
     }
@@ -199,6 +208,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> RemoteProcessors
     fn keep_waiting(&self, turns: u64) -> bool {
         K::keep_waiting(turns)
     }
+}
+
+fn is_suspended<K: Kernel>(place: &Option<Here<K>>) -> bool {
+    place.as_ref().is_some_and(|here| here.is_suspended)
 }
 
 /// Returns the number of a processor whose index is below the number of processors of a [`Pmu`].

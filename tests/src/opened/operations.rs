@@ -14,9 +14,13 @@ enum_with_all! {
         Start,
         /// The counter that it needs is another event's, which moves.
         StartWithMove,
+        /// The others give way.
+        StartExclusive,
         Stop,
         Close,
         Read,
+        /// The same period begins anew.
+        ApplyPeriod,
         Rotate,
         SwitchOut,
         SwitchIn,
@@ -25,6 +29,8 @@ enum_with_all! {
         OthersControl,
         OthersFixedControl,
         Reprogram,
+        /// The counters are suspended, and come back.
+        Suspend,
         /// The counters are lent, and come back.
         Lend,
         ShutDown,
@@ -107,7 +113,13 @@ impl Scene {
         };
         let modes = |event: Event| if self.shares_fixed() { event.user_only() } else { event };
         let own = if self.shares_fixed() { sampling(2).kernel_only() } else { sampling(2) };
+        let (counted, alone) =
+            (raw(kinds[1]).tagged(1), self.operation == Operation::StartExclusive);
+        let counted = if alone { counted.rotating() } else { counted };
         let own = match self.operation {
+            Operation::StartExclusive => {
+                raw(kinds[2]).every(PERIOD).with_total().exclusive().tagged(2)
+            }
             Operation::Rotate | Operation::StartWithMove if self.shares_fixed() => own.on(fixed),
             Operation::StartWithMove => own.on(first),
             _ => own,
@@ -116,7 +128,7 @@ impl Scene {
             Operation::Rotate if self.shares_fixed() => sampling(0).on(fixed),
             _ => sampling(0),
         };
-        [modes(sampled), raw(kinds[1]).tagged(1), own]
+        [modes(sampled), counted, own]
     }
 
     /// Returns the session's counters before the operation.
@@ -155,7 +167,11 @@ impl Scene {
         self.happen(mock, 2, passed);
         let stops = matches!(
             operation,
-            Operation::Stop | Operation::Close | Operation::Read | Operation::SwitchOut
+            Operation::Stop
+                | Operation::Close
+                | Operation::Read
+                | Operation::ApplyPeriod
+                | Operation::SwitchOut
         );
         if operation == Operation::SwitchIn {
             thread = [ThreadEvent::Opened(events[2])];
@@ -177,14 +193,17 @@ impl Scene {
         self,
         processor: &Processor,
         case: &mut Case<'_, '_>,
-        overflowed: impl FnMut(EventOverflow),
+        mut overflowed: impl FnMut(EventOverflow),
     ) -> Result<(), CounterError> {
         let Case { counters, events, thread } = case;
         match self.operation {
-            Operation::Start | Operation::StartWithMove => counters.start_event(events[2], 1),
+            Operation::Start | Operation::StartWithMove | Operation::StartExclusive => {
+                counters.start_event(events[2], 1)
+            }
             Operation::Stop => counters.stop_event(events[2], 1),
             Operation::Close => counters.close_event(events[2], 1).map(|_| ()),
             Operation::Read => counters.read_event(events[2], 1).map(|_| ()),
+            Operation::ApplyPeriod => counters.apply_period(events[2], PERIOD, 1, overflowed),
             Operation::Rotate => counters.rotate(1),
             Operation::SwitchOut => {
                 thread[0] = ThreadEvent::Opened(events[2]);
@@ -206,6 +225,9 @@ impl Scene {
             }
             Operation::OthersFixedControl => counters.set_others_fixed_control(0xF0, 0xB0),
             Operation::Reprogram => counters.reprogram(overflowed).map(|_| ()),
+            Operation::Suspend => counters
+                .suspend(1, &mut overflowed)
+                .and_then(|()| counters.resume(1, &mut overflowed).map(|_| ())),
             Operation::Lend => counters.lend(1, overflowed).and_then(|window| Ok(window.end(1)?)),
             Operation::ShutDown => counters.shut_down(),
         }

@@ -1,4 +1,4 @@
-//! The parts of `Pmu` in a handler, beside the overflow: the counts of a group, a user page, and the end of reports; and
+//! Parts of `Pmu` in a handler, beside the overflow: the counts of a group, a user page, and the end of reports; and
 //! a count that another processor reads.
 
 use core::cell::RefCell;

@@ -5,5 +5,6 @@ mod glue;
 mod handler;
 mod operations;
 mod sampled;
+mod suspend;
 mod threads;
 mod world;

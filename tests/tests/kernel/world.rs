@@ -144,6 +144,16 @@ impl Machine {
         self.on(processor, || self.mocks[processor].advance(&mut feed));
     }
 
+    /// An event happens on a processor whose interrupts are off, in the kernel.
+    pub(crate) fn pass(&self, processor: usize, event: Happens, count: u64) {
+        let mut feed = Feed::new(&self.events);
+        let event = self.events.find(key(self.configuration, event)).unwrap();
+        feed.add(event, Privilege::Kernel, count).unwrap();
+        while !feed.is_empty() {
+            self.mocks[processor].pass(&mut feed);
+        }
+    }
+
     fn performance_interrupt(&self) {
         let here = self.here.get();
         let frame =

@@ -9,8 +9,8 @@ use super::world::World;
 use core::cell::Cell;
 use pmu_amd::Amd64;
 use pmu_core::{
-    CounterMemory, CounterSet, CounterSlot, KProfileSource, MAX_COUNTERS, ProfileInterface, Report,
-    SavedCounter, SavedCounters, ThreadEvent, WithOpenedEvents,
+    CounterId, CounterMemory, CounterSet, CounterSlot, CounterUnit, KProfileSource, MAX_COUNTERS,
+    ProfileInterface, Report, SavedCounter, SavedCounters, ThreadEvent, WithOpenedEvents,
 };
 use pmu_intel::Emon;
 use pmu_tests::deviations::{self, snapshot};
@@ -36,6 +36,8 @@ enum_with_all! {
         EnableMember,
         Close,
         Read,
+        /// The same period begins anew.
+        ApplyPeriod,
         Rotate,
         RotateGroup,
         SwitchOut,
@@ -46,6 +48,9 @@ enum_with_all! {
         OthersFixedControl,
         Reprogram,
         ReprogramLost,
+        Suspend,
+        /// The registers lose their contents meanwhile.
+        SuspendLost,
         SaveSources,
         StopSource,
         ShutDown,
@@ -250,6 +255,10 @@ fn interrupt<I: ProfileInterface>(
                 assert!((least..=world.counted[event].get()).contains(&value), "{context}");
             }
         }
+        Operation::ApplyPeriod => {
+            let report = |overflow| world.told(Report::Event(overflow));
+            counters.apply_period(sampled, PERIOD, 1, report).unwrap();
+        }
         Operation::Rotate | Operation::RotateGroup => counters.rotate(1).unwrap(),
         Operation::SwitchOut | Operation::Switch | Operation::SwitchGroup => {
             let mut thread = [sampled, counted].map(ThreadEvent::Opened);
@@ -297,6 +306,22 @@ fn interrupt<I: ProfileInterface>(
                 .unwrap();
             assert_eq!(anew.len(), if lost { 3 } else { 0 }, "{context}");
         }
+        Operation::Suspend | Operation::SuspendLost => {
+            let report = |overflow: pmu_core::EventOverflow| match overflow.event.row() {
+                Some(_) => world.told[SOURCE].set(world.told[SOURCE].get() + 1),
+                None => world.told(Report::Event(overflow)),
+            };
+            counters.suspend(1, report).unwrap();
+            assert_eq!(running(&mock), CounterSet::NONE, "{context}");
+            if operation == Operation::SuspendLost {
+                mock.lose_registers();
+            }
+            // The source begins a period anew.
+            let told = world.told[SOURCE].get() + world.unseen[SOURCE].get();
+            world.counted[SOURCE].set(told * PERIOD);
+            let anew = session.counters_mut().resume(2, report).unwrap();
+            assert_eq!(anew.len(), 3, "{context}");
+        }
         Operation::SaveSources => {
             session.save(&mut area, |overflow| world.told(Report::Source(overflow))).unwrap();
             session.restore(&area).unwrap();
@@ -314,6 +339,9 @@ fn interrupt<I: ProfileInterface>(
         assert_eq!(told, world.told.iter().map(Cell::get).collect::<Vec<_>>(), "{context}");
         return beyond;
     }
+    if operation == Operation::ApplyPeriod {
+        begun_anew(&world, &mock, &unit, session.counters_mut().counter_of(sampled).unwrap());
+    }
     // Nothing waits for another event's interrupt; but an event that moved is told when it next happens.
     if operation != Operation::StartWithMove && !operation.rotates() {
         for event in [SOURCE, SAMPLED, OWN].into_iter().filter(|event| world.runs(&mock, *event)) {
@@ -323,7 +351,7 @@ fn interrupt<I: ProfileInterface>(
         }
     }
     // Stopped events are silent, and a pending overflow of theirs may have been dropped.
-    let mut dropped = [0; 4];
+    let mut dropped = [0, u64::from(operation == Operation::ApplyPeriod), 0, 0];
     let stopped = match operation {
         Operation::Stop | Operation::StopGroup | Operation::DisableMember | Operation::Close => {
             Some(SAMPLED)
@@ -411,6 +439,22 @@ fn interrupt<I: ProfileInterface>(
     session.shut_down().unwrap();
     assert_eq!(running(&mock), CounterSet::NONE, "{context}");
     beyond
+}
+
+/// Asserts that the period of the event that interrupts began anew, and reported the one before if it was over then;
+/// and counts on as if it had begun where that ended.
+fn begun_anew(world: &Processor, mock: &Mock<'_>, unit: &CounterUnit, counter: CounterId) {
+    let state = mock.with_pmu(|pmu| pmu.state());
+    let values = if counter.is_fixed() { state.fixed() } else { state.general() };
+    let registers = unit.counter(counter).unwrap();
+    let since = values[usize::from(counter.number())].wrapping_sub(registers.preload(PERIOD));
+    let before = world.counted[SAMPLED].get() - (since & registers.mask());
+    let told = world.told[SAMPLED].get() + world.unseen[SAMPLED].get();
+    assert!(told >= before / PERIOD, "{}: {told} of {before}", world.context);
+    world.happen(mock, SAMPLED, PERIOD - (since & registers.mask()) - 1);
+    assert_eq!(world.told[SAMPLED].get() + world.unseen[SAMPLED].get(), told, "{}", world.context);
+    world.happen(mock, SAMPLED, 1);
+    assert!(world.told[SAMPLED].get() + world.unseen[SAMPLED].get() > told, "{}", world.context);
 }
 
 /// Runs a plan on each kind of overflow reporting.

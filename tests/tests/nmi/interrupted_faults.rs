@@ -264,7 +264,7 @@ fn disturb(
             assert!(anew.is_ok(), "{context}: {anew:?}");
         }
         // Events between reading and loading a running counter are lost.
-        let within = scene.operation == Operation::Reprogram;
+        let within = matches!(scene.operation, Operation::Reprogram | Operation::Suspend);
         let exact = transient && !(within && matches!(interrupts, Interrupts::EverySecond));
         go_on(&world, &mut case, &mock, exact, context);
     }
@@ -290,14 +290,17 @@ fn go_on(
     context: &str,
 ) {
     let stopped: EventId = case.events[2];
-    let ends = matches!(world.scene.operation, Operation::Stop | Operation::Close);
+    let ends = matches!(
+        world.scene.operation,
+        Operation::Stop | Operation::Close | Operation::ApplyPeriod
+    );
     for place in 0..3 {
         let event = case.events[place];
         if case.counters.counter_of(event).is_none() {
             assert!(!world.scene.counts(mock, place), "{context}: {place} runs for nothing");
             let lost = !exact
                 || event == stopped && !matches!(case.thread[0], ThreadEvent::Opened(_))
-                || world.scene.operation == Operation::Rotate;
+                || matches!(world.scene.operation, Operation::Rotate | Operation::StartExclusive);
             assert!(lost, "{context}: {place} does not run");
             continue;
         }

@@ -23,7 +23,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Resumes these counters. If that fails, they are presumed running.
     #[inline(never)]
-    pub(crate) fn resume(&self, counters: CounterSet) -> Result<(), CounterError> {
+    pub(crate) fn unpause(&self, counters: CounterSet) -> Result<(), CounterError> {
         let counters = self.outside_guests(counters);
         let Some(global) = self.unit().global().filter(|_| !counters.is_empty()) else {
             return Ok(());

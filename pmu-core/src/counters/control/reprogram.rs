@@ -22,7 +22,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// Returns the counters whose events begin a new period, without finishing the old period. The total of such an
     /// event lacks what the counter counted for the event since the counter's last interrupt. To keep the counts, a
-    /// kernel that knows of a suspend stops its events, or [switches](Self::switch_out) them out, before the suspend.
+    /// kernel that knows of a suspend calls [`suspend`](Self::suspend) before, and [`resume`](Self::resume) in place of
+    /// this method.
     ///
     /// If a counter's registers kept their contents, the counter continues. If an overflow of such a counter is
     /// pending, the call reports the overflow to `overflowed`, because the interrupt may be lost. The interrupted
@@ -59,10 +60,20 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 Ok(own)
             };
         }
+        self.program_again(own, false, overflowed)
+    }
+
+    /// Programs these counters again: those whose registers lost their contents, or all.
+    pub(crate) fn program_again(
+        &mut self,
+        own: CounterSet,
+        all: bool,
+        overflowed: impl FnMut(EventOverflow),
+    ) -> Result<CounterSet, CounterError> {
         // Until they are programmed, the interrupt path is to leave the counters alone.
         self.memory.withdraw();
         let mut outcome = self.restore_fixed_control(own);
-        let (lost, stopped) = self.stop_lost(own);
+        let (lost, stopped) = self.stop_lost(own, all);
         outcome = outcome.and(stopped);
         outcome = outcome.and(self.clear_stale(own, lost));
         outcome = outcome.and(self.restore_extra(own));
@@ -98,13 +109,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.wrmsr_retrying(register, value).map_err(CounterError::Faulted)
     }
 
-    /// Stops the counters whose control registers lost their value, and returns them. So nothing that firmware left in
-    /// these registers counts.
-    fn stop_lost(&self, own: CounterSet) -> (CounterSet, Result<(), CounterError>) {
+    /// Stops the counters whose control registers lost their value, or all, and returns them. So nothing that firmware
+    /// left in these registers counts.
+    fn stop_lost(&self, own: CounterSet, all: bool) -> (CounterSet, Result<(), CounterError>) {
         let (mut lost, mut outcome) = (CounterSet::NONE, Ok(()));
         for (counter, slot) in self.slots_of(own) {
             let registers = self.registers(counter);
-            if let SlotState::Running { event, .. } | SlotState::Parked { event } = slot.load()
+            if !all
+                && let SlotState::Running { event, .. } | SlotState::Parked { event } = slot.load()
                 && let Some(bits) = self.running_bits(&registers, event)
                 && self.holds(&registers, bits) == Ok(true)
                 && (bits != 0 || self.keeps_value(&registers))

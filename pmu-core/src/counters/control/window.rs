@@ -5,3 +5,4 @@ pub(crate) mod error;
 pub(crate) mod lend;
 pub(crate) mod lent_counters;
 pub(crate) mod restore;
+pub(crate) mod suspend;

@@ -383,15 +383,11 @@ impl Perf {
     /// Stops everything of a processor, whose registers lose their contents, and starts it again.
     pub(crate) fn suspend(&mut self, cpu: usize) {
         let now = self.now();
-        let task = self.cpu(cpu).task;
-        self.switch(cpu, None);
-        let Cpu { session, per, mock, own, watched, .. } = self.cpus[cpu].as_mut().unwrap();
-        let all: Vec<_> = own.iter().map(|(_, id)| *id).chain([*watched]).collect();
-        all.iter().for_each(|id| session.disable_event(*id, now).unwrap());
+        let Cpu { session, per, mock, .. } = self.cpus[cpu].as_mut().unwrap();
+        session.suspend(now, |overflow| per.overflowed(mock, overflow)).unwrap();
         mock.lose_registers();
-        session.reprogram(|overflow| per.overflowed(mock, overflow)).unwrap();
-        all.iter().for_each(|id| session.enable_event(*id, now).unwrap());
-        self.switch(cpu, task);
+        session.resume(now, |overflow| per.overflowed(mock, overflow)).unwrap();
+        self.to_user_mode(cpu);
     }
 
     /// Takes a processor offline: its events end, its task waits, and its counters are as they were found.

@@ -38,6 +38,7 @@ impl Subsystem<'_, '_> {
             10..12 => self.start(cpu),
             12..14 => self.stop(cpu),
             14 => self.close(cpu),
+            15 if self.random.below(2) == 0 => self.lose(cpu),
             15 => self.suspend(cpu),
             _ => self.lend(cpu),
         }
@@ -353,10 +354,32 @@ impl Subsystem<'_, '_> {
         }
     }
 
-    /// Suspends the processor: its registers lose their contents. A kernel that knows of it takes its events off their
-    /// counters before; the task's here, while the processor's own lose what they counted since their last interrupt.
+    /// Suspends the processor, with an interrupt pending. Mostly its registers lose their contents.
     fn suspend(&mut self, cpu: usize) {
         self.context += ": suspend";
+        self.pass_until_pending(cpu);
+        let (away, loses) = (self.random.below(20), self.random.below(3) != 0);
+        let here = &mut self.cpus[cpu];
+        let report = |overflow| here.lent.report(overflow, self.told);
+        here.counters.suspend(self.now, report).unwrap();
+        assert_eq!(running(here.mock), CounterSet::NONE, "{}", self.context);
+        here.mock.inject(Fault::None);
+        here.mock.deliver();
+        if loses {
+            here.mock.lose_registers();
+        }
+        self.now += away;
+        let context = &self.context;
+        here.counters.resume(self.now, |o| panic!("{context}: {o:?}")).unwrap();
+        for other in (0..self.cpus.len()).filter(|other| *other != cpu) {
+            self.count(other, away, &Default::default());
+        }
+    }
+
+    /// The processor loses its registers' contents. The task's events are off their counters before, while the
+    /// processor's own lose what they counted since their last interrupt.
+    fn lose(&mut self, cpu: usize) {
+        self.context += ": lose";
         let task = self.cpus[cpu].task;
         self.leave(cpu);
         let Self { cpus, events, told, now, context, .. } = self;

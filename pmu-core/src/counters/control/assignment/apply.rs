@@ -98,7 +98,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             });
         }
         self.settle_states(planner);
-        let resumed = self.resume(together);
+        let resumed = self.unpause(together);
         planner.outcome.and(resumed)
     }
 

@@ -81,6 +81,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 }
             }
         }
-        applied.and(self.resume(group))
+        applied.and(self.unpause(group))
     }
 }

@@ -192,7 +192,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             let taken = self.detach_and_stop(event, entry, now);
             outcome = outcome.and(taken.map_err(|reason| GroupError::of_member(member, reason)));
         }
-        let resumed = self.resume(on).map_err(GroupError::of_group);
+        let resumed = self.unpause(on).map_err(GroupError::of_group);
         outcome.and(resumed)
     }
 

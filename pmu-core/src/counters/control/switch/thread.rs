@@ -95,7 +95,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 SwitchError::add(&mut outcome, bit(number), self.stop_rest(group, now));
             }
         }
-        SwitchError::add(&mut outcome, 0, self.resume(together));
+        SwitchError::add(&mut outcome, 0, self.unpause(together));
         self.settle_core();
         outcome
     }

@@ -264,7 +264,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// Resumes these counters, some of which are stopped, after a failure.
     fn undo(&self, own: CounterSet, gate: u64, error: CounterError) -> CounterError {
         let resumed = if self.unit().global().is_some() {
-            self.resume(CounterSet::from_bits(gate))
+            self.unpause(CounterSet::from_bits(gate))
         } else {
             let mut failures = Failures::default();
             self.restore_controls(own, &mut failures);
@@ -279,6 +279,21 @@ impl<S: EventSource, M: MsrBackend, P: Platform, F: FacilityControl>
 {
     pub(crate) fn table(&self) -> &EventTable {
         self.counters.table()
+    }
+
+    /// Adds what the counters counted to the totals of the opened events, and keeps the remainders of their periods.
+    /// The counters stay lent.
+    pub(crate) fn keep_counts(self) {
+        let counters = self.counters;
+        for (value, (counter, slot)) in
+            self.values.into_iter().zip(counters.slots_of(counters.declared))
+        {
+            if let Some(entry) = slot.running().and_then(|event| counters.table().entry(event)) {
+                let mask = counters.registers(counter).mask();
+                entry.accumulate(value, mask);
+                entry.period.set_resume(value.wrapping_neg() & mask);
+            }
+        }
     }
 
     /// Returns the lent counters, to pass to the borrower.
@@ -336,7 +351,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform, F: FacilityControl>
         }
         counters.table().opened().for_each(|(_, entry)| entry.skip_time(now));
         if let Err(CounterError::Access(fault) | CounterError::Faulted(fault)) =
-            counters.resume(CounterSet::from_bits(gate))
+            counters.unpause(CounterSet::from_bits(gate))
         {
             failures.fault.get_or_insert(fault);
         }

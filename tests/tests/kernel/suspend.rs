@@ -1,0 +1,259 @@
+//! Processors that are suspended, with all that runs on them.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use pmu::PmuError;
+use pmu::core::{
+    Event, EventCount, EventStatus, GenericEvent, InterfaceError, KProfileSource, ProcessorNumber,
+    SavedEvent, ThreadEvent,
+};
+use pmu_kprofile::ProfileError;
+use pmu_tests::opened::{processors, running};
+use pmu_virt::mock::{Deviations, Fault};
+
+use crate::world::{Happens, Machine, TestPmu};
+
+const PERIOD: u64 = 10_007;
+
+fn cycles() -> Event {
+    Event::generic(GenericEvent::Cycles).every(PERIOD)
+}
+
+/// Runs a test on a machine of each configuration, whose processors are up, with and without a loss of the registers.
+fn on_each(test: impl Fn(&'static Machine, &'static TestPmu, &dyn Fn())) {
+    for processor in processors(Deviations::NONE) {
+        for loses in [true, false] {
+            let (machine, pmu) = Machine::new(processor.configuration);
+            machine.up();
+            test(machine, pmu, &|| {
+                if loses {
+                    machine.mocks[0].lose_registers();
+                }
+            });
+            machine.down();
+        }
+    }
+}
+
+fn hits(buffer: &[AtomicU32]) -> u32 {
+    buffer.iter().map(|hits| hits.load(Ordering::Relaxed)).sum()
+}
+
+/// Returns how often the watchdog's event overflowed, and whether it ever found the processor stuck.
+fn watchdogs(machine: &Machine) -> (usize, bool) {
+    let interrupted = machine.interrupted.take();
+    (interrupted.len(), interrupted.iter().any(|(_, of)| of.is_stuck))
+}
+
+/// Counted and sampled events, of the processor and of a thread, beside a profile and a watchdog.
+#[test]
+fn a_suspended_processor_continues_every_event_where_it_was() {
+    on_each(|machine, pmu, lose| {
+        let happen = |count| machine.happen(0, Happens::Instructions, count);
+        let buffer: [AtomicU32; 16] = Default::default();
+        let instructions = Event::generic(GenericEvent::Instructions);
+        pmu.profile(cycles(), 0..64, &buffer, || {
+            let opened = pmu.with(|session, unit| {
+                let counters = session.counters_mut();
+                let event = SavedEvent::new(unit, &instructions)?.to_be_started(true);
+                let mut thread = [ThreadEvent::SwitchedOut(event)];
+                counters.switch_in(unit, &mut thread, 0)?;
+                let sampled = instructions.every(PERIOD).with_total().tagged(7);
+                let sampled = counters.open_event(unit, &sampled)?;
+                counters.start_event(sampled, 0)?;
+                Ok::<_, PmuError>((thread, sampled))
+            });
+            let (mut thread, sampled) = opened.unwrap().unwrap();
+            happen(PERIOD - 1);
+            machine.happen(0, Happens::Cycles, 3 * PERIOD - 1);
+            assert_eq!(hits(&buffer), 2);
+            for round in 0..3 {
+                pmu.processor_suspended(|overflow| panic!("{overflow:?}")).unwrap();
+                assert!(running(&machine.mocks[0]).is_empty());
+                lose();
+                happen(100); // Not counted.
+                pmu.processor_resumed().unwrap();
+                assert_eq!(machine.overflows.take().len(), 0, "{round}");
+            }
+            happen(1);
+            let [(0, overflow)] = machine.overflows.take()[..] else { panic!("no overflow") };
+            assert_eq!((overflow.tag, overflow.period), (7, PERIOD));
+            machine.happen(0, Happens::Cycles, 1);
+            assert_eq!(hits(&buffer), 3, "{:?}", machine.configuration);
+            happen(5);
+            pmu.with(|session, _| {
+                let counters = session.counters_mut();
+                counters.switch_out(&mut thread, 0, |_| ()).unwrap();
+                let ThreadEvent::SwitchedOut(saved) = thread[0] else { panic!("{thread:?}") };
+                let EventCount { value, .. } = counters.close_event(sampled, 0).unwrap();
+                assert_eq!([saved.count().value, value], [PERIOD + 5; 2]);
+            })
+            .unwrap();
+        })
+        .unwrap();
+    });
+}
+
+/// The last period before the suspend is nearly over, and the tick comes only after the rest of it.
+#[test]
+fn a_processor_that_resumes_is_not_stuck() {
+    on_each(|machine, pmu, lose| {
+        pmu.watch(PERIOD, 10).unwrap();
+        pmu.touch();
+        machine.happen(0, Happens::Cycles, 10 * PERIOD);
+        machine.happen(0, Happens::Cycles, 10 * PERIOD - 1);
+        assert_eq!(watchdogs(machine), (1, false));
+        pmu.processor_suspended(|_| ()).unwrap();
+        lose();
+        pmu.processor_resumed().unwrap();
+        machine.interrupted.take();
+        machine.happen(0, Happens::Cycles, 1);
+        assert_eq!(watchdogs(machine), (1, false), "{:?}", machine.configuration);
+        machine.happen(0, Happens::Cycles, 10 * PERIOD);
+        assert_eq!(watchdogs(machine), (1, true));
+    });
+}
+
+#[test]
+fn an_overflow_that_is_pending_at_a_suspend_is_reported_once() {
+    on_each(|machine, pmu, lose| {
+        let sampled = Event::generic(GenericEvent::Instructions).every(PERIOD).tagged(7);
+        let id = pmu.with(|session, unit| {
+            let counters = session.counters_mut();
+            let id = counters.open_event(unit, &sampled)?;
+            counters.start_event(id, 0).map(|()| id)
+        });
+        let id = id.unwrap().unwrap();
+        machine.pass(0, Happens::Instructions, PERIOD + 3);
+        let mut reported = vec![];
+        pmu.processor_suspended(|overflow| reported.push((overflow.event, overflow.tag))).unwrap();
+        machine.mocks[0].deliver();
+        lose();
+        pmu.processor_resumed().unwrap();
+        assert_eq!((reported, machine.overflows.take().len()), (vec![(id, 7)], 0));
+        machine.happen(0, Happens::Instructions, PERIOD);
+        assert_eq!(machine.overflows.take().len(), 1, "{:?}", machine.configuration);
+    });
+}
+
+#[test]
+fn a_suspended_processor_refuses_operations_and_serves_requests_as_it_resumes() {
+    on_each(|machine, pmu, lose| {
+        let buffer: [AtomicU32; 16] = Default::default();
+        let processor = ProcessorNumber::from_index(0);
+        let no_answer =
+            ProfileError::Hardware { processor, error: InterfaceError::NoAnswer(processor) };
+        let source = KProfileSource::TOTAL_ISSUES;
+        let profile =
+            |work: &dyn Fn()| machine.on(1, || pmu.profile(source, 0..64, &buffer, work)).map(drop);
+        // The profile ends while the processor is suspended: its source stops as the processor resumes.
+        let stopped = profile(&|| {
+            machine.on(0, || pmu.processor_suspended(|_| ())).unwrap();
+        });
+        assert_eq!(stopped, Err(PmuError::Profile(no_answer)));
+        let suspended = PmuError::Suspended;
+        assert_eq!(pmu.processor_suspended(|_| ()), Err(suspended));
+        assert_eq!(pmu.processor_up(&machine.snapshot()), Err(PmuError::IsUp));
+        assert_eq!(pmu.count(&[cycles()], || unreachable!()), Err(suspended));
+        assert_eq!(pmu.watch(PERIOD, 10), Err(suspended));
+        assert_eq!(pmu.with(|_, _| ()), Err(suspended));
+        lose();
+        pmu.processor_resumed().unwrap();
+        assert!(running(&machine.mocks[0]).is_empty(), "{:?}", machine.configuration);
+        // One that begins meanwhile does not start, and leaves nothing.
+        pmu.processor_suspended(|_| ()).unwrap();
+        assert_eq!(profile(&|| unreachable!()), Err(PmuError::Profile(no_answer)));
+        lose();
+        pmu.processor_resumed().unwrap();
+        assert!(running(&machine.mocks[0]).is_empty(), "{:?}", machine.configuration);
+        // One that goes down instead, and comes back.
+        pmu.processor_suspended(|_| ()).unwrap();
+        lose();
+        pmu.processor_down().unwrap();
+        pmu.processor_up(&machine.snapshot()).unwrap();
+        let events = [Event::generic(GenericEvent::Cycles)];
+        let counts = pmu.count(&events, || machine.happen(0, Happens::Cycles, 9)).unwrap();
+        assert_eq!(counts[0].value, 9);
+    });
+}
+
+/// A fault at each access of a suspend and of a resume: the error is told, and a second call brings back what the
+/// `Pmu` runs. The kernel's own event runs, or is in its error state.
+#[test]
+fn a_resume_that_failed_is_repaired_by_the_next_one() {
+    let mut failed = [0; 2];
+    for processor in processors(Deviations::NONE) {
+        for (at, in_resume) in (1..40).flat_map(|at| [(at, false), (at, true)]) {
+            let (machine, pmu) = Machine::new(processor.configuration);
+            machine.up();
+            pmu.watch(PERIOD, 100).unwrap();
+            let own = pmu.with(|session, unit| {
+                let counters = session.counters_mut();
+                let event = Event::generic(GenericEvent::Instructions);
+                let id = counters.open_event(unit, &event)?;
+                counters.start_event(id, 0).map(|()| id)
+            });
+            let own = own.unwrap().unwrap();
+            let buffer: [AtomicU32; 16] = Default::default();
+            let context = format!("{:?}, {at}, {in_resume}", machine.configuration);
+            let mock = &machine.mocks[0];
+            pmu.profile(cycles(), 0..64, &buffer, || {
+                machine.happen(0, Happens::Instructions, 1_000);
+                let fault = |of_resume| {
+                    let is_here = in_resume == of_resume;
+                    mock.inject(if is_here { Fault::From(at) } else { Fault::None });
+                };
+                fault(false);
+                let suspended = pmu.processor_suspended(|overflow| panic!("{overflow:?}"));
+                mock.inject(Fault::None);
+                failed[0] += u32::from(suspended.is_err());
+                mock.lose_registers();
+                fault(true);
+                let resumed = pmu.processor_resumed();
+                mock.inject(Fault::None);
+                failed[1] += u32::from(resumed.is_err());
+                for error in [suspended.err(), resumed.err()].into_iter().flatten() {
+                    assert!(
+                        matches!(
+                            error,
+                            PmuError::Interface(_) | PmuError::Counters(_) | PmuError::Profile(_)
+                        ),
+                        "{context}: {error:?}"
+                    );
+                }
+                if resumed.is_err() {
+                    pmu.processor_resumed().unwrap_or_else(|error| panic!("{context}: {error:?}"));
+                }
+                machine.interrupted.take();
+                let before = hits(&buffer);
+                machine.happen(0, Happens::Cycles, 200 * PERIOD);
+                assert_eq!(hits(&buffer) - before, 200, "{context}");
+                let stuck = machine.interrupted.take().iter().filter(|(_, of)| of.is_stuck).count();
+                assert_eq!(stuck, 1, "{context}: the first period is given");
+                machine.happen(0, Happens::Instructions, 7);
+                pmu.with(|session, _| {
+                    let counters = session.counters_mut();
+                    match counters.event_status(own) {
+                        Ok(EventStatus::Active(_)) => {
+                            let count = counters.read_event(own, 0).unwrap().value;
+                            let kept = suspended.is_ok() && resumed.is_ok();
+                            assert!(
+                                count == 1_007 || !kept && count <= 1_007,
+                                "{context}: {count}"
+                            );
+                        }
+                        status => {
+                            assert_eq!(status, Ok(EventStatus::Error), "{context}");
+                            assert!(suspended.is_err() || resumed.is_err(), "{context}");
+                            counters.start_event(own, 0).unwrap();
+                        }
+                    }
+                })
+                .unwrap();
+            })
+            .unwrap();
+            machine.down();
+        }
+    }
+    assert!(failed.iter().all(|failed| *failed > 20), "{failed:?}");
+}
