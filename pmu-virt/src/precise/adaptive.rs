@@ -4,11 +4,16 @@ use crate::branches::virtual_branches::VirtualBranches;
 use crate::model::state::Model;
 use crate::precise::fed::FedRecord;
 use crate::precise::memory::{GuestFault, GuestMemory};
-use crate::precise::registers::{
-    DATA_BRANCHES, DATA_COUNTERS, DATA_GENERAL, DATA_MEMORY, DATA_METRICS, DATA_XMM,
-};
 use crate::precise::store::Store;
 use crate::registers::counters::{MAX_PER_KIND, places};
+
+/// `MSR_PEBS_DATA_CFG`: memory, general registers, XMM, branch records, counters, metrics.
+pub(crate) const DATA_MEMORY: u64 = 1 << 0;
+pub(crate) const DATA_GENERAL: u64 = 1 << 1;
+pub(crate) const DATA_XMM: u64 = 1 << 2;
+pub(crate) const DATA_BRANCHES: u64 = 1 << 3;
+pub(crate) const DATA_COUNTERS: u64 = 1 << 4;
+pub(crate) const DATA_METRICS: u64 = 1 << 5;
 
 /// A record of formats 4–6.
 #[derive(Clone, Copy)]

@@ -1,5 +1,8 @@
 //! The registers of precise records and the branch trace store: addresses, names, and legal bits.
 
+use crate::precise::adaptive::{
+    DATA_BRANCHES, DATA_COUNTERS, DATA_GENERAL, DATA_MEMORY, DATA_METRICS, DATA_XMM,
+};
 use crate::precise::configuration::{DebugStoreRecords, PreciseRecords};
 use crate::precise::virtual_precise::{BUFFER, INDEX_ENABLE, THRESHOLD, VirtualPrecise};
 
@@ -50,14 +53,7 @@ const DEBUG_OF_TRACE: u64 = 0x7C0;
 /// `IA32_MISC_ENABLE`: BTS unavailable, PEBS unavailable.
 const MISC_NO_TRACE: u64 = 1 << 11;
 const MISC_NO_RECORDS: u64 = 1 << 12;
-/// `MSR_PEBS_DATA_CFG`: memory, general registers, XMM, branch records, counters, metrics; the number of branch
-/// records less 1.
-pub(crate) const DATA_MEMORY: u64 = 1 << 0;
-pub(crate) const DATA_GENERAL: u64 = 1 << 1;
-pub(crate) const DATA_XMM: u64 = 1 << 2;
-pub(crate) const DATA_BRANCHES: u64 = 1 << 3;
-pub(crate) const DATA_COUNTERS: u64 = 1 << 4;
-pub(crate) const DATA_METRICS: u64 = 1 << 5;
+/// `MSR_PEBS_DATA_CFG`: the number of branch records less 1.
 const DATA_DEPTH: u64 = 0x1F << 24;
 
 const CFG_C_GENERAL: u32 = 0x1903;

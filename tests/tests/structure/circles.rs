@@ -168,9 +168,10 @@ const FLOORS: &[Floors] = &[
     Floors {
         of: "pmu-virt: precise",
         floors: &[
-            "cpuid, msr, record",
-            "registers, trace",
-            "adaptive, architectural, fixed, virtual_precise",
+            "msr, trace",
+            "cpuid, record",
+            "architectural, registers",
+            "adaptive, fixed, virtual_precise",
             "area, configuration, fed",
             "store",
             "error, memory",
