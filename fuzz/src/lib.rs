@@ -26,6 +26,7 @@ pub mod trace_record;
 pub mod virt_branches;
 pub mod virt_cpuid;
 pub mod virt_filter;
+pub mod virt_ibs;
 pub mod virt_model;
 pub mod virt_pmi;
 pub mod virt_state;
@@ -77,6 +78,7 @@ pub const TARGETS: [(&str, Target); 28] = [
     ("virt_branches", virt_branches::run),
     ("virt_cpuid", virt_cpuid::run),
     ("virt_filter", virt_filter::run),
+    ("virt_ibs", virt_ibs::run),
     ("virt_model", virt_model::run),
     ("virt_pmi", virt_pmi::run),
     ("virt_state", virt_state::run),

@@ -31,6 +31,18 @@
 //! | DEBUGCTL, status, logged counters, control or filter, `DBG_EXTN_CFG`, top of the stack | 16, 8 bytes each |
 //! | records: FROM, TO, INFO | 64, 24 bytes each |
 //!
+//! | instruction-based sampling, 152 bytes | at |
+//! |---|---|
+//! | `vIBS` | 0, 4 bytes |
+//! | version of this layout, 1 | 4, 2 bytes |
+//! | extended entry of the local vector table; 0xFF: none | 7 |
+//! | leaf 0x8000001B, EAX | 8, 4 bytes |
+//! | deviations: 0 the count of fetches is kept, 1 the period is 0 before a stop | 12 |
+//! | an interrupt is pending | 13 |
+//! | low four bits of the count of fetches | 14 |
+//! | state of the random bits | 16, 4 bytes |
+//! | registers, in the order of their addresses from 0xC0011030 | 24, 8 bytes each |
+//!
 //! | precise records, 240 bytes | at |
 //! |---|---|
 //! | `vPBS` | 0, 4 bytes |
@@ -43,12 +55,13 @@
 //! | registers 0x600, 0x3F1, 0x3F2, 0x3F6, 0x3F7 | 48, 8 bytes each |
 //! | adaptive counters, registers 0x3F4, 0x3F5, `CFG_C` of 8 general and 8 fixed counters | 88, 8 bytes each |
 //!
-//! Uses [`branches`](crate::branches), [`precise`](crate::precise), [`pmu`](crate::pmu) and the modules that these use,
-//! but neither [`mock`](crate::mock) nor [`mediated`](crate::mediated).
+//! Uses [`branches`](crate::branches), [`ibs`](crate::ibs), [`precise`](crate::precise), [`pmu`](crate::pmu) and the
+//! modules that these use, but neither [`mock`](crate::mock) nor [`mediated`](crate::mediated).
 
 pub(crate) mod branches;
 pub(crate) mod configuration;
 pub(crate) mod error;
+pub(crate) mod ibs;
 pub(crate) mod precise;
 pub(crate) mod state;
 #[cfg(feature = "serde")]

@@ -1,6 +1,7 @@
 //! AMD's instruction-based sampling.
 
 mod decode;
+mod model;
 mod naive;
 mod profiles;
 mod registers;

@@ -1,12 +1,12 @@
-//! A second, naive model of the sampling, from the data file and the manual; and random accesses that compare both.
+//! A second, naive model of the sampling, from the data files and the manual; and programs with the same result on both
+//! models.
+//!
+//! Shared with the fuzz target, which feeds the same programs from its input.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use pmu_tests::data;
 use pmu_virt::{FedFetch, FedOp, GuestFacility, IbsConfiguration, Read, VirtualIbs, Write, Writer};
-
-use crate::registers::fields;
 
 /// The sampling as a map of registers.
 struct Naive {
@@ -17,21 +17,29 @@ struct Naive {
     pending: bool,
 }
 
-/// The data file: masks of fields, and addresses of registers, whose field is empty.
-static FILE: LazyLock<BTreeMap<(String, String), u64>> = LazyLock::new(|| {
-    let mut file = BTreeMap::new();
-    for row in data!("ibs_registers.csv") {
-        let register = row.text("register").to_owned();
-        for (field, mask) in fields(&register) {
-            file.insert((register.clone(), field), mask);
+/// The data files: masks of fields, and addresses of registers, whose field is empty.
+static FILES: LazyLock<BTreeMap<(String, String), u64>> = LazyLock::new(|| {
+    let (registers, fields) = (
+        pmu_tests::rows(include_str!("../../data/registers.csv")),
+        pmu_tests::rows(include_str!("../../data/register_fields.csv")),
+    );
+    let mut files = BTreeMap::new();
+    for row in
+        registers.iter().filter(|row| matches!(row.number("address"), 0xC001_1030..=0xC001_103F))
+    {
+        let register = row.text("name");
+        files.insert((register.to_owned(), String::new()), row.number("address"));
+        for field in fields.iter().filter(|field| field.text("register") == register) {
+            let (lsb, msb) = (field.number("lsb"), field.number("msb"));
+            let mask = (u64::MAX >> (63 - msb)) & (u64::MAX << lsb);
+            files.insert((register.to_owned(), field.text("field").to_owned()), mask);
         }
-        file.insert((register, String::new()), row.number("address"));
     }
-    file
+    files
 });
 
 fn mask(register: &str, field: &str) -> u64 {
-    let found = FILE.get(&(register.to_owned(), field.to_owned()));
+    let found = FILES.get(&(register.to_owned(), field.to_owned()));
     *found.unwrap_or_else(|| panic!("{register} {field}"))
 }
 
@@ -114,7 +122,7 @@ impl Naive {
         let of_register = |((of, field), mask): (&(String, String), &u64)| {
             if of == register && !field.is_empty() { *mask } else { 0 }
         };
-        let all = FILE.iter().map(of_register).fold(0, |all, mask| all | mask);
+        let all = FILES.iter().map(of_register).fold(0, |all, mask| all | mask);
         let lacking = absent.iter().filter(|(_, bit)| !self.has(*bit));
         lacking.fold(all, |legal, (field, _)| legal & !mask(register, field))
     }
@@ -245,10 +253,10 @@ impl Naive {
 }
 
 /// Marsaglia's xorshift64.
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -268,124 +276,143 @@ impl Random {
 
 const ADDRESSES: core::ops::Range<u32> = 0xC001_102E..0xC001_1042;
 
-#[test]
-fn random_accesses_ops_and_fetches_agree_with_a_naive_model() {
-    let kept = IbsConfiguration { fetch_count_kept: true, ..IbsConfiguration::ZEN_3 };
-    let without = IbsConfiguration { lvt_entry: None, ..IbsConfiguration::ZEN_4 };
+/// One step of a program: four words, any of which are valid.
+pub(crate) type Step = (u8, u8, u32, u64);
+
+/// Returns a valid processor from any words.
+pub(crate) fn processor(words: [u8; 4]) -> IbsConfiguration {
+    let [kind, entry, deviations, _] = words;
     let fetch_only = IbsConfiguration { capabilities: 0b011, ..IbsConfiguration::ZEN_3 };
-    let configurations = [
+    let kinds = [
         IbsConfiguration::FAMILY_10H,
         IbsConfiguration::ZEN_3,
         IbsConfiguration::ZEN_4,
         IbsConfiguration::ZEN_5,
         IbsConfiguration::ZEN_6,
-        kept,
-        without,
         fetch_only,
     ];
-    let mut samples = 0;
-    for (seed, ibs) in (1..).zip(configurations) {
-        let mut random = Random(0x9E37_79B9_7F4A_7C15 ^ seed);
-        let (mut model, mut naive) = (VirtualIbs::new(ibs), Naive::new(ibs));
-        for step in 0..40_000 {
-            let what = format!("{ibs:?}, step {step}");
-            match random.below(8) {
-                0 => {
-                    let number = ADDRESSES.start + random.below(20) as u32;
-                    let mut value = random.value();
-                    if random.below(8) != 0 {
-                        value &= naive.legal(number);
-                    }
-                    if number == 0xC001_1030 {
-                        // The random low bits of the count are in no register.
-                        value &= !mask("IBS_FETCH_CTL", "IbsRandEn");
-                    }
-                    if matches!(number, 0xC001_1030 | 0xC001_1033) && random.below(4) != 0 {
-                        // A short period, enabled, without a sample.
-                        value = value & !0x6_7FF0_FFFF & !(0xFFFF << 16) & !(7 << 48)
-                            | random.below(8)
-                            | 1 << if number & 3 == 0 { 48 } else { 17 };
-                        value &= naive.legal(number);
-                    }
-                    let written = model.write(Writer::Guest, number, value);
-                    let expected = match naive.exists(number) {
-                        false => Write::Unhandled,
-                        true if naive.write(number, value) => Write::GeneralProtection,
-                        true => Write::Done,
-                    };
-                    assert_eq!(written.answer, expected, "{what}: {number:#X} {value:#X}");
+    let kind = kinds[usize::from(kind) % kinds.len()];
+    IbsConfiguration {
+        lvt_entry: (entry < 0x80).then_some(entry & 0xF),
+        fetch_count_kept: deviations & 1 != 0,
+        ..kind
+    }
+}
+
+/// The model and the naive one.
+pub(crate) struct Both {
+    pub(crate) model: VirtualIbs,
+    naive: Naive,
+    pub(crate) samples: u32,
+}
+
+impl Both {
+    pub(crate) fn new(ibs: IbsConfiguration) -> Self {
+        Self { model: VirtualIbs::new(ibs), naive: Naive::new(ibs), samples: 0 }
+    }
+
+    /// Makes one step, and compares all registers.
+    pub(crate) fn step(&mut self, step: Step) {
+        let (choice, number, coins, value) = step;
+        let what = format!("{:?}, {step:?}", self.naive.ibs);
+        let (model, naive) = (&mut self.model, &mut self.naive);
+        let mut random = Random(value | 1);
+        match choice % 8 {
+            0 => {
+                let number = ADDRESSES.start + u32::from(number) % 20;
+                let mut value = if coins & 1 == 0 { random.value() } else { value };
+                if coins & 0b1110 != 0 {
+                    value &= naive.legal(number);
                 }
-                1..=4 => {
-                    let high = random.below(2) << 63;
-                    let op = FedOp {
-                        rip: random.next() >> 1 | high,
-                        data: random.value(),
-                        data2: random.value(),
-                        data3: random.value(),
-                        linear_address: random.next(),
-                        physical_address: random.next(),
-                        target: random.next(),
-                        cycles: 1 + random.below(4) as u32,
-                    };
-                    let sampled = model.execute(&op);
-                    let Read::Value(control) = read_or_zero(&model, address("IBS_OP_CTL")) else {
-                        panic!("{what}")
-                    };
-                    naive.execute(&op, || control >> 32 & 0x7FF_FFFF);
-                    samples += u32::from(sampled);
+                if number == 0xC001_1030 {
+                    // The random low bits of the count are in no register.
+                    value &= !mask("IBS_FETCH_CTL", "IbsRandEn");
                 }
-                5 | 6 => {
-                    let fetch = FedFetch {
-                        control: random.value(),
-                        linear_address: random.next(),
-                        physical_address: random.next(),
-                        tlb_latency: random.next() as u16,
-                    };
-                    samples += u32::from(model.fetch(&fetch));
-                    naive.fetch(&fetch);
+                if matches!(number, 0xC001_1030 | 0xC001_1033) && coins & 0x30 != 0 {
+                    // A short period, enabled, without a sample.
+                    value = value & !0x6_7FF0_FFFF & !(0xFFFF << 16) & !(7 << 48)
+                        | random.below(8)
+                        | 1 << if number & 3 == 0 { 48 } else { 17 };
+                    value &= naive.legal(number);
                 }
-                _ => {
-                    assert_eq!(model.interrupt_pending(), naive.pending, "{what}");
-                    model.set_interrupt_pending(false);
-                    naive.pending = false;
-                }
-            }
-            for number in ADDRESSES {
+                let written = model.write(Writer::Guest, number, value);
                 let expected = match naive.exists(number) {
-                    true => Read::Value(naive.registers.get(&number).copied().unwrap_or(0)),
-                    false => Read::Unhandled,
+                    false => Write::Unhandled,
+                    true if naive.write(number, value) => Write::GeneralProtection,
+                    true => Write::Done,
                 };
-                assert_eq!(model.read(number), expected, "{what}: {number:#X}");
+                assert_eq!(written.answer, expected, "{what}: {number:#X} {value:#X}");
+            }
+            1..=4 => {
+                let high = random.below(2) << 63;
+                let op = FedOp {
+                    rip: random.next() >> 1 | high,
+                    data: random.value(),
+                    data2: random.value(),
+                    data3: random.value(),
+                    linear_address: random.next(),
+                    physical_address: random.next(),
+                    target: random.next(),
+                    cycles: 1 + random.below(4) as u32,
+                };
+                let sampled = model.execute(&op);
+                let Read::Value(control) = read_or_zero(model, address("IBS_OP_CTL")) else {
+                    panic!("{what}")
+                };
+                naive.execute(&op, || control >> 32 & 0x7FF_FFFF);
+                self.samples += u32::from(sampled);
+            }
+            5 | 6 => {
+                let fetch = FedFetch {
+                    control: random.value(),
+                    linear_address: random.next(),
+                    physical_address: random.next(),
+                    tlb_latency: random.next() as u16,
+                };
+                self.samples += u32::from(model.fetch(&fetch));
+                naive.fetch(&fetch);
+            }
+            _ => {
+                assert_eq!(model.interrupt_pending(), naive.pending, "{what}");
+                model.set_interrupt_pending(false);
+                naive.pending = false;
             }
         }
-        let listed: Vec<u32> = model.registers().map(|register| register.address).collect();
-        let existing: Vec<u32> = ADDRESSES.filter(|number| naive.exists(*number)).collect();
-        assert_eq!(listed, existing, "{ibs:?}");
-        model.reset();
-        assert_eq!(model, VirtualIbs::new(ibs));
+        self.compare(&what);
     }
-    assert!(samples > 1_000, "{samples} samples");
+
+    fn compare(&self, what: &str) {
+        for number in ADDRESSES {
+            let expected = match self.naive.exists(number) {
+                true => Read::Value(self.naive.registers.get(&number).copied().unwrap_or(0)),
+                false => Read::Unhandled,
+            };
+            assert_eq!(self.model.read(number), expected, "{what}: {number:#X}");
+        }
+    }
+
+    /// Saves the model, and goes on with a new one that has the same state.
+    pub(crate) fn save_and_restore(&mut self) {
+        let mut restored = VirtualIbs::new(self.naive.ibs);
+        assert_eq!(restored.restore(&self.model.to_bytes()), Ok(()));
+        assert_eq!(restored, self.model);
+        self.model = restored;
+    }
+
+    /// Compares the list of registers, and the state after reset.
+    pub(crate) fn finish(mut self) {
+        let ibs = self.naive.ibs;
+        let listed: Vec<u32> = self.model.registers().map(|register| register.address).collect();
+        let existing: Vec<u32> = ADDRESSES.filter(|number| self.naive.exists(*number)).collect();
+        assert_eq!(listed, existing, "{ibs:?}");
+        self.model.reset();
+        assert_eq!(self.model, VirtualIbs::new(ibs));
+    }
 }
 
 fn read_or_zero(model: &VirtualIbs, number: u32) -> Read {
     match model.read(number) {
         Read::Unhandled => Read::Value(0),
         read => read,
-    }
-}
-
-/// A host restores each register that is state.
-#[test]
-fn a_saved_state_comes_back_register_by_register() {
-    let mut saved = VirtualIbs::new(IbsConfiguration::ZEN_6);
-    let _ = saved.write(Writer::Guest, 0xC001_1033, 1 << 19 | 1 << 17 | 9);
-    (0..144).for_each(|number| assert_eq!(saved.execute(&FedOp::new(number)), number == 143));
-    let mut restored = VirtualIbs::new(IbsConfiguration::ZEN_6);
-    for register in saved.registers().filter(|register| register.is_state) {
-        let Read::Value(value) = saved.read(register.address) else { panic!("{}", register.name) };
-        assert_eq!(restored.write(Writer::Host, register.address, value).answer, Write::Done);
-    }
-    for register in saved.registers() {
-        assert_eq!(restored.read(register.address), saved.read(register.address));
     }
 }

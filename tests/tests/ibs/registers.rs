@@ -4,18 +4,18 @@ use pmu_amd::ibs::registers::*;
 use pmu_tests::data;
 
 fn address(register: &str) -> u32 {
-    data!("ibs_registers.csv")
+    data!("registers.csv")
         .iter()
-        .find(|row| row.text("register") == register)
+        .find(|row| row.text("name") == register)
         .unwrap_or_else(|| panic!("{register}"))
         .number("address") as u32
 }
 
 /// The fields of a register by the data file: name and mask.
-pub(crate) fn fields(register: &str) -> Vec<(String, u64)> {
-    data!("ibs_registers.csv")
+fn fields(register: &str) -> Vec<(String, u64)> {
+    data!("register_fields.csv")
         .iter()
-        .filter(|row| row.text("register") == register && !row.text("field").is_empty())
+        .filter(|row| row.text("register") == register)
         .map(|row| {
             let (lsb, msb) = (row.number("lsb"), row.number("msb"));
             (row.text("field").to_owned(), (u64::MAX >> (63 - msb)) & (u64::MAX << lsb))

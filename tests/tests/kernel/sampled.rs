@@ -14,7 +14,7 @@ use pmu_virt::{Configuration, FedOp};
 use crate::world::{Happens, Machine, OPS, PROCESSORS, Registers, TestPmu, World, unit};
 
 const BASE: u64 = 0x40_0000;
-/// Where the interrupts come, behind every op.
+/// Address at which every interrupt comes, behind every op.
 const INTERRUPTED: u64 = 0x50_0000;
 
 /// Runs a test on a machine of each of AMD's configurations, whose processors are up and have samplers.

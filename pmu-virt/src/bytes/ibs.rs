@@ -1,0 +1,122 @@
+//! Instruction-based sampling as bytes.
+
+use crate::bytes::error::BytesError;
+use crate::ibs::configuration::IbsConfiguration;
+use crate::ibs::registers::{CTL, FIRST, REGISTERS};
+use crate::ibs::virtual_ibs::VirtualIbs;
+
+const MAGIC: [u8; 4] = *b"vIBS";
+const HEADER: usize = 24;
+
+/// Length of what is compared with the configuration: magic, version, entry, capabilities, deviations.
+const FIXED: usize = 13;
+
+impl VirtualIbs {
+    /// Length of instruction-based sampling as bytes.
+    pub const BYTES: usize = HEADER + 8 * REGISTERS;
+    /// Version of the layout that [`to_bytes`](Self::to_bytes) writes.
+    pub const BYTES_VERSION: u16 = 1;
+
+    /// Encodes the state as bytes. Every later release can decode these bytes.
+    ///
+    /// ```
+    /// use pmu_virt::{FedOp, GuestFacility, IbsConfiguration, VirtualIbs, Writer};
+    /// let mut here = VirtualIbs::new(IbsConfiguration::ZEN_4);
+    /// let _ = here.write(Writer::Guest, 0xC001_1033, 1 << 19 | 1 << 17 | 160 >> 4);
+    /// here.execute(&FedOp::new(0x40_1000));
+    /// let mut there = VirtualIbs::new(IbsConfiguration::ZEN_4);
+    /// there.restore(&here.to_bytes())?;
+    /// assert_eq!(there, here);
+    /// # Ok::<(), pmu_virt::BytesError>(())
+    /// ```
+    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        let body = self.registers.into_iter().flat_map(u64::to_le_bytes);
+        for (place, byte) in bytes.iter_mut().zip(self.header().into_iter().chain(body)) {
+            *place = byte;
+        }
+        bytes
+    }
+
+    /// Sets the state from bytes that this release or an earlier release wrote for sampling of the same configuration.
+    /// Untrusted bytes are safe to decode.
+    ///
+    /// # Errors
+    /// After each of these errors, nothing is changed:
+    ///
+    /// - [`Length`](BytesError::Length), [`Version`](BytesError::Version): the bytes are not the state of
+    ///   instruction-based sampling, or a later release wrote the bytes.
+    /// - [`Malformed`](BytesError::Malformed): the bytes are of another configuration, or no guest could have reached
+    ///   the state.
+    ///
+    /// ```
+    /// use pmu_virt::{BytesError, IbsConfiguration, VirtualIbs};
+    /// let zen_4 = VirtualIbs::new(IbsConfiguration::ZEN_4);
+    /// let mut zen_3 = VirtualIbs::new(IbsConfiguration::ZEN_3);
+    /// assert_eq!(zen_3.restore(&zen_4.to_bytes()), Err(BytesError::Malformed { at: 6 }));
+    /// ```
+    pub fn restore(&mut self, bytes: &[u8]) -> Result<(), BytesError> {
+        let bytes: &[u8; Self::BYTES] =
+            bytes.try_into().map_err(|_| BytesError::Length(bytes.len()))?;
+        let [a, b, c, d, low, high, ..] = *bytes;
+        if [a, b, c, d] != MAGIC {
+            return Err(BytesError::Malformed { at: 0 });
+        }
+        let version = u16::from_le_bytes([low, high]);
+        if version != Self::BYTES_VERSION {
+            return Err(BytesError::Version(version));
+        }
+        let (header, body) = bytes.split_at(HEADER);
+        let [.., pending, fetch_low, _, r0, r1, r2, r3, _, _, _, _] = *header else {
+            return Err(BytesError::Length(bytes.len()));
+        };
+        let mut new = *self;
+        new.pending = pending & 1 != 0;
+        new.fetch_low = fetch_low.into();
+        new.random = u32::from_le_bytes([r0, r1, r2, r3]);
+        if header != new.header() || !new.could_be_random() {
+            let same = header.get(..FIXED) == self.header().get(..FIXED);
+            return Err(BytesError::Malformed { at: if same { FIXED } else { 6 } });
+        }
+        for (register, word) in new.registers.iter_mut().zip(body.chunks_exact(8)) {
+            *register = word.try_into().map_or(0, u64::from_le_bytes);
+        }
+        if let Some(place) = (0..REGISTERS).find(|place| !new.could_hold(*place)) {
+            return Err(BytesError::Malformed { at: HEADER + 8 * place });
+        }
+        *self = new;
+        Ok(())
+    }
+
+    fn header(&self) -> [u8; HEADER] {
+        let [a, b, c, d] = MAGIC;
+        let [low, high] = Self::BYTES_VERSION.to_le_bytes();
+        // Every field by name, so that a new one is not forgotten.
+        let IbsConfiguration { capabilities, lvt_entry, fetch_count_kept, period_before_stop } =
+            self.configuration;
+        let [c0, c1, c2, c3] = capabilities.to_le_bytes();
+        let entry = lvt_entry.map_or(0xFF, |entry| entry & 0xF);
+        let deviations = u8::from(fetch_count_kept) | u8::from(period_before_stop) << 1;
+        let [r0, r1, r2, r3] = self.random.to_le_bytes();
+        let (pending, fetch_low) = (self.pending.into(), self.fetch_low as u8);
+        [
+            a, b, c, d, low, high, 0, entry, c0, c1, c2, c3, deviations, pending, fetch_low, 0, r0,
+            r1, r2, r3, 0, 0, 0, 0,
+        ]
+    }
+
+    /// Returns whether a guest can have reached this state of the random bits and of the count of fetches.
+    fn could_be_random(&self) -> bool {
+        self.random != 0 && self.fetch_low <= 0xF
+    }
+
+    /// Returns whether a guest can have reached this value of a register.
+    fn could_hold(&self, place: usize) -> bool {
+        let Some(value) = self.registers.get(place) else { return false };
+        match self.configuration.locate(FIRST + place as u32) {
+            None => *value == 0,
+            Some(CTL) => *value == self.configuration.entry(),
+            Some(place) => value & !self.configuration.legal(place) == 0,
+        }
+    }
+}
