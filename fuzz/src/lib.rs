@@ -54,7 +54,7 @@ use vmm::{boot, error, guest, guest_pmu, instruction};
 pub type Target = fn(&[u8]);
 
 /// The targets by name.
-pub const TARGETS: [(&str, Target); 28] = [
+pub const TARGETS: [(&str, Target); 29] = [
     ("branch_records", branch_records::run),
     ("control_area", control_area::run),
     ("cpuid_claim", cpuid_claim::run),

@@ -7,8 +7,8 @@ use crate::input::Input;
 #[path = "../../tests/tests/ibs/naive.rs"]
 mod naive;
 
-/// Runs one input: four words of a processor, then steps of four words each. The same bytes are read as a saved state of
-/// that processor, behind the part that names the processor.
+/// Runs one input: four words of a processor, then steps of four words each. The same bytes are read as a saved state
+/// of that processor, behind the part that names the processor.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let configuration = naive::processor([(); 4].map(|()| input.u8()));
