@@ -6,6 +6,7 @@
 pub(crate) mod configuration;
 pub(crate) mod fed;
 pub(crate) mod msr;
+pub(crate) mod next_sample;
 pub(crate) mod registers;
 pub(crate) mod sample;
 pub(crate) mod virtual_ibs;

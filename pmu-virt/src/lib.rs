@@ -42,6 +42,7 @@ pub use events::key::{EventKey, Privilege};
 pub use events::slot::FedEvent;
 pub use ibs::configuration::IbsConfiguration;
 pub use ibs::fed::{FedFetch, FedOp};
+pub use ibs::next_sample::NextSample;
 pub use ibs::virtual_ibs::VirtualIbs;
 pub use mediated::error::MediationError;
 pub use mediated::host_counters::HostCounters;

@@ -5,6 +5,8 @@
 //   cpu N sampled EVENT period P events E samples S in-program I in-kernel K lost L throttled T nmis M
 //   cpu N branches samples S full F records R of-loop L
 //   cpu N no branches
+//   cpu N UNIT sampled by WHAT period P samples S in-loop L addressed A in-kernel K lost L nmis M
+//   cpu N no ibs_op
 //   end good | failed WHY
 //
 // Where the initial RAM disk has /hwcheck, runs that in place of it, and prints its exit status:
@@ -29,6 +31,8 @@
 #define PERIOD 4000000ull
 // Samples with branches of the loop alone to wait for.
 #define BRANCH_SAMPLES 20
+// Fetches between two samples, of which the processor counts at most 1,048,560.
+#define FETCH_PERIOD 1000000ull
 // The ring's pages behind the first.
 #define RING_PAGES 8
 #define PAGE 4096
@@ -387,6 +391,119 @@ static void sample_branches(unsigned processor) {
     if (full < BRANCH_SAMPLES) fail("too few samples with branches came in time", 0);
 }
 
+// A loop whose ops are known: it stores to a word and loads from the next. Its instructions are in the order of `places`.
+static uint64_t words[2];
+extern char ops_store[], ops_load[], ops_count[], ops_back[], ops_end[];
+void ops(long times, uint64_t *words);
+__asm__(".text\n"
+        ".globl ops\n"
+        "ops:\n"
+        "ops_store: mov %rdi, (%rsi)\n"
+        "ops_load: mov 8(%rsi), %rax\n"
+        "ops_count: dec %rdi\n"
+        "ops_back: jnz ops_store\n"
+        "ops_end: ret\n");
+
+// The data address of a sample of the loop. -1: the sample's address is that of no instruction.
+static uint64_t accessed(uint64_t address) {
+    if (address == (uint64_t)ops_store) return (uint64_t)&words[0];
+    if (address == (uint64_t)ops_load) return (uint64_t)&words[1];
+    return address == (uint64_t)ops_count || address == (uint64_t)ops_back ? 0 : -1ull;
+}
+
+// Reads the number in a file; -1: there is no such file.
+static long number_in(const char *path) {
+    char digits[16];
+    long descriptor = CALL(open, path, 0, 0), value = 0;
+    if (descriptor < 0) return -1;
+    long size = check("read of a number", CALL(read, descriptor, digits, sizeof digits));
+    for (long place = 0; place < size && digits[place] >= '0'; place++) value = value * 10 + (digits[place] - '0');
+    CALL(close, descriptor, 0, 0);
+    return value;
+}
+
+// Samples everything that a processor executes, by its instruction-based sampling: `config` as the kernel's unit has it.
+// Samples of the loop are of its instructions, and have their data address. A processor without it lacks the unit.
+static int sample_ops(unsigned processor, const char *path, const char *unit, const char *by, uint64_t config,
+                      uint64_t period) {
+    long type = number_in(path);
+    if (type < 0) return 0;
+    struct perf_event_attr attributes = {
+        .type = (uint32_t)type,
+        .size = sizeof attributes,
+        .config = config,
+        .sample_period = period,
+        .sample_type = PERF_SAMPLE_IP | PERF_SAMPLE_ADDR,
+        .disabled = 1,
+    };
+    long sampled = system_call(__NR_perf_event_open, (long)&attributes, -1, processor, -1, 0, 0);
+    check("perf_event_open to sample ops", sampled);
+    long size = (1 + RING_PAGES) * PAGE;
+    long mapped = check("mmap", system_call(__NR_mmap, 0, size, 3, 1 /* shared */, sampled, 0));
+    struct perf_event_mmap_page *page = (struct perf_event_mmap_page *)mapped;
+    uint8_t *ring = (uint8_t *)page + PAGE;
+    uint64_t samples = 0, in_loop = 0, addressed = 0, in_kernel = 0, lost = 0;
+    uint64_t before = nmis(processor), begin = now();
+    check("enable", CALL(ioctl, sampled, PERF_EVENT_IOC_ENABLE, 0));
+    while (in_loop < SAMPLES && now() - begin < SAMPLED_NS) {
+        ops(2000000, words);
+        uint64_t head = __atomic_load_n(&page->data_head, __ATOMIC_ACQUIRE), tail = page->data_tail;
+        while (tail < head) {
+            uint32_t type = (uint32_t)WORD(0);
+            uint16_t bytes = (uint16_t)(WORD(0) >> 48);
+            if (bytes < 8 || bytes % 8 || tail + bytes > head) fail("a record of the ring is broken", 0);
+            if (type == PERF_RECORD_SAMPLE) {
+                uint64_t address = WORD(1), data = WORD(2);
+                samples++;
+                in_kernel += address >> 63;
+                if (address >= (uint64_t)ops_store && address < (uint64_t)ops_end) {
+                    uint64_t expected = accessed(address);
+                    if (expected == -1ull) fail("a sample is between two instructions", 0);
+                    // A fetch has no data.
+                    if (data != (period == FETCH_PERIOD ? 0 : expected)) fail("a sample has another data address", 0);
+                    in_loop++;
+                    addressed += data != 0;
+                }
+            }
+            if (type == PERF_RECORD_LOST) lost += WORD(2);
+            tail += bytes;
+        }
+        __atomic_store_n(&page->data_tail, tail, __ATOMIC_RELEASE);
+    }
+    check("disable", CALL(ioctl, sampled, PERF_EVENT_IOC_DISABLE, 0));
+    uint64_t interrupts = nmis(processor) - before;
+    named("cpu ", processor);
+    text(" ");
+    text(unit);
+    text(" sampled by ");
+    text(by);
+    named(" period ", period);
+    named(" samples ", samples);
+    named(" in-loop ", in_loop);
+    named(" addressed ", addressed);
+    named(" in-kernel ", in_kernel);
+    named(" lost ", lost);
+    named(" nmis ", interrupts);
+    print();
+    CALL(munmap, mapped, size, 0);
+    CALL(close, sampled, 0, 0);
+    if (in_loop < SAMPLES) fail("too few samples of ops came in time", 0);
+    return 1;
+}
+
+#define UNITS "/sys/bus/event_source/devices/"
+static void sample_by_instruction(unsigned processor) {
+    const char *op = UNITS "ibs_op/type", *fetch = UNITS "ibs_fetch/type";
+    int has = sample_ops(processor, op, "ibs_op", "cycles", 0, PERIOD) +
+              sample_ops(processor, op, "ibs_op", "ops", 1 << 19, PERIOD) +
+              sample_ops(processor, fetch, "ibs_fetch", "fetches", 0, FETCH_PERIOD);
+    if (has == 0) {
+        named("cpu ", processor);
+        text(" no ibs_op");
+        print();
+    }
+}
+
 // Runs /hwcheck on the first processor, with the kernel's devices and sysfs, and ends the machine.
 static void run_hwcheck(void) {
     // Few programs and runs: a system call takes long where the kernel is interpreted.
@@ -395,7 +512,6 @@ static void run_hwcheck(void) {
     // AVX is left alone: the kernel was told not to save it.
     static const char *const environment[] = {
         "GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX,-AVX2,-AVX512F,-AVX512VL,-ERMS,-XSAVE,-XSAVEC", NULL};
-    check("mount of /sys", system_call(__NR_mount, (long)"sysfs", (long)"/sys", (long)"sysfs", 0, 0, 0));
     check("mount of /dev", system_call(__NR_mount, (long)"devtmpfs", (long)"/dev", (long)"devtmpfs", 0, 0, 0));
     long child = check("fork", CALL(fork, 0, 0, 0));
     if (child == 0) {
@@ -412,6 +528,8 @@ static void run_hwcheck(void) {
 
 __attribute__((used)) static void start(void) {
     check("mount of /proc", system_call(__NR_mount, (long)"proc", (long)"/proc", (long)"proc", 0, 0, 0));
+    CALL(mkdir, "/sys", 0555, 0); // Unless the RAM disk has it.
+    check("mount of /sys", system_call(__NR_mount, (long)"sysfs", (long)"/sys", (long)"sysfs", 0, 0, 0));
     if (CALL(access, "/hwcheck", 1 /* executable */, 0) == 0) run_hwcheck();
     text("user space");
     print();
@@ -423,6 +541,7 @@ __attribute__((used)) static void start(void) {
         sample(processor, PERF_COUNT_HW_CPU_CYCLES, "cycles");
         sample(processor, PERF_COUNT_HW_INSTRUCTIONS, "instructions");
         sample_branches(processor);
+        sample_by_instruction(processor);
     }
     named("processors ", processor);
     print();

@@ -88,6 +88,7 @@ mod tests {
             ("amd:core,guest-host", "guest-host"),
             ("intel:lbr", "lbr"),
             ("amd:v2,lbr", "lbr"),
+            ("amd:v2,ibs", "ibs"),
         ] {
             assert!(spec::parse(pmu).is_ok(), "{pmu}");
             assert!(readme.contains(&format!("`{key}`")), "README: {key}");

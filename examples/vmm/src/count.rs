@@ -4,12 +4,15 @@
 
 pub(crate) mod branch;
 pub(crate) mod choice;
+pub(crate) mod clock;
 pub(crate) mod fed;
+pub(crate) mod op;
 pub(crate) mod perf;
 pub(crate) mod quantity;
 pub(crate) mod retired;
 pub(crate) mod source;
 pub(crate) mod step;
 pub(crate) mod stretch;
+pub(crate) mod tagging;
 pub(crate) mod time;
 pub(crate) mod walk;

@@ -40,7 +40,7 @@ impl Guest<'_> {
 
     /// Translates a virtual address. In long mode it does without KVM, which would cost an ioctl: SDM vol. 3A,
     /// "4-Level Paging and 5-Level Paging".
-    fn physical(&self, address: u64) -> Option<GuestAddress> {
+    fn place(&self, address: u64) -> Option<GuestAddress> {
         const PRESENT: u64 = 1;
         const LARGE: u64 = 1 << 7;
         const FRAME: u64 = 0x000F_FFFF_FFFF_F000;
@@ -66,9 +66,14 @@ impl Guest<'_> {
         None
     }
 
+    /// Returns the physical address of a linear one, if it is mapped.
+    pub(crate) fn physical(&self, linear: u64) -> Option<u64> {
+        self.place(linear).map(|place| place.0)
+    }
+
     /// Changes a 64-bit word, if it is mapped and within one page.
     pub(crate) fn write_word(&self, address: u64, word: u64) {
-        if let Some(place) = self.physical(address).filter(|_| address % PAGE <= PAGE - 8) {
+        if let Some(place) = self.place(address).filter(|_| address % PAGE <= PAGE - 8) {
             // A word outside of the memory is not the guest's.
             let _ = self.memory.write_obj(word, place);
         }
@@ -81,7 +86,7 @@ impl Memory for Guest<'_> {
         while done < buffer.len() {
             let at = address.wrapping_add(done as u64);
             let in_page = ((PAGE - at % PAGE) as usize).min(buffer.len() - done);
-            let Some(place) = self.physical(at) else { break };
+            let Some(place) = self.place(at) else { break };
             let part = &mut buffer[done..done + in_page];
             if self.memory.read_slice(part, place).is_err() {
                 break;

@@ -6,6 +6,7 @@
 pub(crate) mod apic;
 pub(crate) mod debugging;
 pub(crate) mod exit;
+pub(crate) mod extended_entries;
 pub(crate) mod failure;
 pub(crate) mod msr_access;
 pub(crate) mod run;

@@ -1,6 +1,7 @@
 //! Fetches and ops that are counted, tagged and recorded.
 
 use crate::ibs::fed::{FedFetch, FedOp};
+use crate::ibs::next_sample::NextSample;
 use crate::ibs::registers::*;
 use crate::ibs::virtual_ibs::VirtualIbs;
 
@@ -11,14 +12,8 @@ impl VirtualIbs {
     /// Counts an op, or the op's cycles, and records the op if the period ends with it. Returns whether the op was
     /// sampled.
     pub fn execute(&mut self, op: &FedOp) -> bool {
+        let Some(period) = self.op_period() else { return false };
         let control = self.registers[OP_CTL];
-        let runs = control & OP_ENABLE != 0
-            && control & OP_VALID == 0
-            && self.registers[OP_CTL2] & DISABLE == 0;
-        let period = (control & OP_PERIOD) << 4 | control & OP_PERIOD_HIGH;
-        if !runs || period == 0 {
-            return false;
-        }
         let step = if control & OP_COUNTS_OPS != 0 { 1 } else { op.cycles.into() };
         let count = ((control & OP_COUNT) >> 32) + step;
         if count < period {
@@ -46,18 +41,11 @@ impl VirtualIbs {
 
     /// Counts a fetch, and records the fetch if the period ends with it. Returns whether the fetch was sampled.
     pub fn fetch(&mut self, fetch: &FedFetch) -> bool {
+        let Some(period) = self.fetch_period() else { return false };
         let control = self.registers[FETCH_CTL];
-        let runs = control & FETCH_ENABLE != 0
-            && control & FETCH_VALID == 0
-            && self.registers[FETCH_CTL2] & DISABLE == 0;
-        let period = (control & FETCH_PERIOD) << 4;
-        if !runs || period == 0 {
-            return false;
-        }
-        let count = ((control & FETCH_COUNT) >> 12 | self.fetch_low) + 1;
+        let count = self.fetches() + 1;
         if count < period {
-            self.registers[FETCH_CTL] = control & !FETCH_COUNT | (count >> 4) << 16;
-            self.fetch_low = count & 0xF;
+            self.set_fetches(count);
             return false;
         }
         if !self.wants_fetch(fetch) {
@@ -78,6 +66,76 @@ impl VirtualIbs {
         }
         self.pending = true;
         true
+    }
+
+    /// Counts ops, their cycles and fetches that the embedder does not feed one by one. None of them is sampled: each
+    /// count stops before the last op, cycle or fetch of its period.
+    ///
+    /// ```
+    /// use pmu_virt::{FedOp, GuestFacility, IbsConfiguration, Read, VirtualIbs, Writer};
+    /// let mut ibs = VirtualIbs::new(IbsConfiguration::ZEN_4);
+    /// // One op in 160. The guest ran at full speed for a while.
+    /// let _ = ibs.write(Writer::Guest, 0xC001_1033, 1 << 19 | 1 << 17 | 160 >> 4);
+    /// ibs.pass(100_000, 200_000, 100_000);
+    /// // The next op is the one that is sampled, so the embedder now steps the guest.
+    /// assert_eq!(ibs.next_sample().ops, Some(1));
+    /// assert!(ibs.execute(&FedOp::new(0x40_1000)));
+    /// assert_eq!(ibs.read(0xC001_1034), Read::Value(0x40_1000));
+    /// ```
+    pub fn pass(&mut self, ops: u64, cycles: u64, fetches: u64) {
+        let NextSample { ops: until_op, cycles: until_cycle, fetches: until_fetch } =
+            self.next_sample();
+        let short_of = |until: Option<u64>, passed: u64| Some(passed.min(until? - 1));
+        if let Some(passed) = short_of(until_op, ops).or(short_of(until_cycle, cycles)) {
+            self.registers[OP_CTL] += passed << 32;
+        }
+        if let Some(passed) = short_of(until_fetch, fetches) {
+            let count = self.fetches() + passed;
+            self.set_fetches(count);
+        }
+    }
+
+    /// Returns when the next op and the next fetch are sampled.
+    pub fn next_sample(&self) -> NextSample {
+        let op = self.registers[OP_CTL];
+        let left = |period: u64, count: u64| period.saturating_sub(count).max(1);
+        let until_op = self.op_period().map(|period| left(period, (op & OP_COUNT) >> 32));
+        let of_ops = op & OP_COUNTS_OPS != 0;
+        NextSample {
+            ops: until_op.filter(|_| of_ops),
+            cycles: until_op.filter(|_| !of_ops),
+            fetches: self.fetch_period().map(|period| left(period, self.fetches())),
+        }
+    }
+
+    /// Returns the period of ops; `None` if they are not counted.
+    fn op_period(&self) -> Option<u64> {
+        let control = self.registers[OP_CTL];
+        let runs = control & OP_ENABLE != 0
+            && control & OP_VALID == 0
+            && self.registers[OP_CTL2] & DISABLE == 0;
+        let period = (control & OP_PERIOD) << 4 | control & OP_PERIOD_HIGH;
+        (runs && period != 0).then_some(period)
+    }
+
+    /// Returns the period of fetches; `None` if they are not counted.
+    fn fetch_period(&self) -> Option<u64> {
+        let control = self.registers[FETCH_CTL];
+        let runs = control & FETCH_ENABLE != 0
+            && control & FETCH_VALID == 0
+            && self.registers[FETCH_CTL2] & DISABLE == 0;
+        let period = (control & FETCH_PERIOD) << 4;
+        (runs && period != 0).then_some(period)
+    }
+
+    /// Returns the count of fetches.
+    fn fetches(&self) -> u64 {
+        (self.registers[FETCH_CTL] & FETCH_COUNT) >> 12 | self.fetch_low
+    }
+
+    fn set_fetches(&mut self, count: u64) {
+        self.registers[FETCH_CTL] = self.registers[FETCH_CTL] & !FETCH_COUNT | (count >> 4) << 16;
+        self.fetch_low = count & 0xF;
     }
 
     /// Begins a period of fetches, with random low bits where the guest asks for them.

@@ -3,6 +3,7 @@
 mod decode;
 mod model;
 mod naive;
+mod passing;
 mod profiles;
 mod registers;
 mod resuming;

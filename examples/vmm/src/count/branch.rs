@@ -13,19 +13,24 @@ pub(crate) fn taken(retired: &Retired) -> Option<FedBranch> {
     is_branch.then(branch)
 }
 
-/// Returns the kind by which the processors' filters tell branches apart.
-fn kind(instruction: &Instruction) -> FedBranchKind {
-    match (instruction.code(), instruction.flow_control()) {
-        (_, FlowControl::ConditionalBranch) => FedBranchKind::Conditional,
-        (
-            Code::Retnw
+/// Returns whether an instruction returns from a subroutine.
+pub(crate) fn is_return(instruction: &Instruction) -> bool {
+    matches!(
+        instruction.code(),
+        Code::Retnw
             | Code::Retnw_imm16
             | Code::Retnd
             | Code::Retnd_imm16
             | Code::Retnq
-            | Code::Retnq_imm16,
-            _,
-        ) => FedBranchKind::Return,
+            | Code::Retnq_imm16
+    )
+}
+
+/// Returns the kind by which the processors' filters tell branches apart.
+fn kind(instruction: &Instruction) -> FedBranchKind {
+    match instruction.flow_control() {
+        FlowControl::ConditionalBranch => FedBranchKind::Conditional,
+        _ if is_return(instruction) => FedBranchKind::Return,
         _ if instruction.is_jmp_short_or_near() => FedBranchKind::RelativeJump,
         _ if instruction.is_jmp_near_indirect() => FedBranchKind::IndirectJump,
         _ if instruction.is_call_near() => FedBranchKind::RelativeCall,

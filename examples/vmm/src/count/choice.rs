@@ -9,6 +9,7 @@ use crate::count::source::Source;
 use crate::count::step::{self, Step};
 use crate::count::time::{self, Time};
 use crate::error::Error;
+use crate::guest_pmu::spec::GuestPmu;
 use crate::options::{Count, Options};
 
 /// The command line's choice of a source.
@@ -19,27 +20,28 @@ pub(crate) struct Choice {
     pub(crate) quantities: Vec<Quantity>,
     frequency: u16,
     rate: u16,
-    branches: bool,
+    may_step: bool,
 }
 
 impl Choice {
-    /// Chooses the source of these options, and finds the quantities that it feeds on this host. `branches`: the guest
-    /// has branch records.
-    pub(crate) fn of(options: &Options, branches: bool) -> Result<Self, Error> {
+    /// Chooses the source of these options, for a guest with this PMU, and finds the quantities that it feeds on this
+    /// host.
+    pub(crate) fn of(options: &Options, pmu: &GuestPmu) -> Result<Self, Error> {
         let &Options { count, frequency, rate, .. } = options;
         let quantities = match count {
             Count::Time => time::QUANTITIES.into(),
             Count::Step => step::QUANTITIES.into(),
             Count::Perf => perf::offered(&PerfEvents).map_err(Error::NoCounters)?,
         };
-        Ok(Self { count, quantities, frequency, rate, branches })
+        let may_step = pmu.branches.is_some() || pmu.sampling.is_some();
+        Ok(Self { count, quantities, frequency, rate, may_step })
     }
 
     /// Creates the source of one processor, on its thread, for a PMU of this vendor.
     pub(crate) fn source(&self, vendor: Vendor) -> Result<Box<dyn Source>, Error> {
         let fed = Fed::new(&self.quantities, vendor).map_err(Error::internal)?;
         Ok(match self.count {
-            Count::Time => Box::new(Time::new(fed, self.frequency, self.rate, self.branches)),
+            Count::Time => Box::new(Time::new(fed, self.frequency, self.rate, self.may_step)),
             Count::Step => Box::new(Step::new(fed)),
             Count::Perf => Box::new(Perf::new(fed, PerfEvents)),
         })

@@ -5,13 +5,14 @@ use std::io;
 
 use perf_event::events::Hardware;
 use perf_event::{Builder, Counter};
-use pmu_virt::{Feed, Privilege, RunningEvent, VirtualBranches, VirtualPmu};
+use pmu_virt::{Feed, Privilege, RunningEvent, VirtualPmu};
 
 use crate::count::fed::Fed;
 use crate::count::quantity::Quantity;
 use crate::count::source::{Source, Stop};
 use crate::error::Error;
 use crate::guest::{self, Guest};
+use crate::guest_pmu::facilities::Facilities;
 
 /// Assumed greatest rate per second: 4 instructions per cycle, at 4 GHz. It sets the timer, so that an overflow is
 /// seen in time; nothing is counted by it.
@@ -141,7 +142,7 @@ impl<H: Host> Source for Perf<H> {
         &self.fed
     }
 
-    fn enter(&mut self, _: Guest<'_>, pmu: &VirtualPmu) -> Result<bool, Error> {
+    fn enter(&mut self, _: Guest<'_>, pmu: &VirtualPmu, _: &Facilities) -> Result<bool, Error> {
         self.program(pmu.running()).map_err(Error::NoCounters)?;
         Ok(false)
     }
@@ -151,14 +152,14 @@ impl<H: Host> Source for Perf<H> {
         _: Guest<'_>,
         _: Stop,
         _: &mut VirtualPmu,
-        _: &mut Option<VirtualBranches>,
+        _: &mut Facilities,
         happened: &mut Feed,
     ) -> Result<bool, Error> {
         self.collect(happened).map_err(Error::NoCounters)?;
         Ok(true)
     }
 
-    fn due(&self, guest: Guest<'_>, pmu: &mut VirtualPmu) -> Option<Duration> {
+    fn due(&self, guest: Guest<'_>, pmu: &mut VirtualPmu, _: &Facilities) -> Option<Duration> {
         self.fed.due(pmu, guest::privilege(&guest.system()), |_| AT_MOST_PER_SECOND)
     }
 }

@@ -13,7 +13,7 @@ use kvm_bindings::{kvm_regs, kvm_sregs};
 use pmu_virt::Privilege;
 
 use crate::guest::{self, Frame, Memory};
-use crate::instruction::{address, decode, value};
+use crate::instruction::{Access, access, address, decode, value};
 
 /// Greatest number of instructions of one way.
 const LONGEST_WAY: usize = 16;
@@ -86,6 +86,8 @@ pub(crate) struct Next {
 /// An instruction that retired.
 pub(crate) struct Retired {
     pub(crate) instruction: Instruction,
+    /// The processor before the instruction; `None` of an instruction that the monitor executed.
+    before: Option<Point>,
     pub(crate) privilege: Privilege,
     /// The guest did not continue at the next instruction.
     pub(crate) taken: bool,
@@ -98,7 +100,14 @@ impl Retired {
     /// Creates an instruction at which the guest continued with the next.
     pub(crate) fn passed(instruction: Instruction, privilege: Privilege) -> Self {
         let to = instruction.next_ip();
-        Self { instruction, privilege, taken: false, to, to_privilege: privilege }
+        let before = None;
+        Self { instruction, before, privilege, taken: false, to, to_privilege: privilege }
+    }
+
+    /// Returns the instruction's access to memory. `None`: there is none, or its address is not known.
+    pub(crate) fn access(&self) -> Option<Access> {
+        let before = self.before.as_ref()?;
+        access(before.registers.as_ref()?, &before.system, &self.instruction)
     }
 
     /// Returns whether "branch instructions retired" counts the instruction: every instruction that changes the flow of
@@ -131,7 +140,9 @@ impl Next {
     /// Returns the instruction after which the guest continued at `to`.
     fn retired(&self, taken: bool, to: &Point) -> Retired {
         let (to, to_privilege) = (to.rip, to.privilege);
-        Retired { taken, to, to_privilege, ..Retired::passed(self.instruction, self.at.privilege) }
+        let before = Some(self.at.clone());
+        let passed = Retired::passed(self.instruction, self.at.privilege);
+        Retired { before, taken, to, to_privilege, ..passed }
     }
 
     /// Returns whether this is a string instruction that may be repeated.

@@ -3,11 +3,12 @@
 use core::time::Duration;
 
 use iced_x86::Instruction;
-use pmu_virt::{Feed, Privilege, VirtualBranches, VirtualPmu};
+use pmu_virt::{Feed, Privilege, VirtualPmu};
 
 use crate::count::fed::Fed;
 use crate::error::Error;
 use crate::guest::Guest;
+use crate::guest_pmu::facilities::Facilities;
 
 /// Progress of the guest between two looks at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +21,7 @@ pub(crate) enum Stop {
 
 /// A source of events for one virtual processor.
 ///
-/// While a counter runs, the processor calls [`enter`](Self::enter) before it runs the guest, and
+/// While a counter runs, or ops are sampled, the processor calls [`enter`](Self::enter) before it runs the guest, and
 /// [`leave`](Self::leave) afterwards, before it serves the guest's exit.
 pub(crate) trait Source {
     /// Returns the quantities that the source feeds.
@@ -32,7 +33,7 @@ pub(crate) trait Source {
     }
 
     /// Returns whether the source now stops the guest after each instruction.
-    fn steps(&self) -> bool {
+    fn steps(&self, _: &Facilities) -> bool {
         false
     }
 
@@ -43,19 +44,29 @@ pub(crate) trait Source {
     fn executed(&mut self, _: Instruction, _: Privilege) {}
 
     /// Prepares for a run of the guest. Returns whether the guest is to stop after one instruction.
-    fn enter(&mut self, guest: Guest<'_>, pmu: &VirtualPmu) -> Result<bool, Error>;
+    fn enter(
+        &mut self,
+        guest: Guest<'_>,
+        pmu: &VirtualPmu,
+        facilities: &Facilities,
+    ) -> Result<bool, Error>;
 
-    /// Adds the events of the guest's run to `happened`, and its taken branches to `branches`, as far as they are
-    /// known. Returns whether the events are known; if not, nothing was added.
+    /// Adds the events of the guest's run to `happened`, and its taken branches, its ops and its fetches to
+    /// `facilities`, as far as they are known. Returns whether the events are known; if not, nothing was added.
     fn leave(
         &mut self,
         guest: Guest<'_>,
         stop: Stop,
         pmu: &mut VirtualPmu,
-        branches: &mut Option<VirtualBranches>,
+        facilities: &mut Facilities,
         happened: &mut Feed,
     ) -> Result<bool, Error>;
 
-    /// Returns the time until the next look at the guest: an overflow may be due then.
-    fn due(&self, guest: Guest<'_>, pmu: &mut VirtualPmu) -> Option<Duration>;
+    /// Returns the time until the next look at the guest: an overflow or a sample may be due then.
+    fn due(
+        &self,
+        guest: Guest<'_>,
+        pmu: &mut VirtualPmu,
+        facilities: &Facilities,
+    ) -> Option<Duration>;
 }

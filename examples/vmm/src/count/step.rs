@@ -1,18 +1,20 @@
-//! `--count step`: instructions and branches, exactly, or reported as inexact. While a counter runs, or branches
-//! are recorded, the guest is stopped after each instruction, which was decoded before.
+//! `--count step`: instructions and branches, exactly, or reported as inexact. While a counter runs, branches are
+//! recorded or ops are sampled, the guest is stopped after each instruction, which was decoded before.
 
 use core::time::Duration;
 
 use iced_x86::Instruction;
-use pmu_virt::{Feed, Privilege, VirtualBranches, VirtualPmu};
+use pmu_virt::{Feed, Privilege, VirtualPmu};
 
 use crate::count::branch;
 use crate::count::fed::Fed;
+use crate::count::op;
 use crate::count::quantity::Quantity;
 use crate::count::source::{Source, Stop};
 use crate::count::walk::Walk;
 use crate::error::Error;
 use crate::guest::Guest;
+use crate::guest_pmu::facilities::Facilities;
 
 /// The quantities that single steps count. Cycles are a stand-in, one per instruction: some drivers use no PMU
 /// without them.
@@ -45,7 +47,7 @@ impl Source for Step {
         true
     }
 
-    fn steps(&self) -> bool {
+    fn steps(&self, _: &Facilities) -> bool {
         true
     }
 
@@ -57,7 +59,7 @@ impl Source for Step {
         self.walk.executed(instruction, privilege);
     }
 
-    fn enter(&mut self, guest: Guest<'_>, _: &VirtualPmu) -> Result<bool, Error> {
+    fn enter(&mut self, guest: Guest<'_>, _: &VirtualPmu, _: &Facilities) -> Result<bool, Error> {
         self.walk.enter(guest);
         Ok(true)
     }
@@ -69,10 +71,11 @@ impl Source for Step {
         guest: Guest<'_>,
         stop: Stop,
         _: &mut VirtualPmu,
-        branches: &mut Option<VirtualBranches>,
+        facilities: &mut Facilities,
         happened: &mut Feed,
     ) -> Result<bool, Error> {
         let Self { fed, walk } = self;
+        let (branches, sampling) = facilities;
         Ok(walk.leave(guest, stop, |retired| {
             let mut add = |what| fed.add(happened, what, retired.privilege, 1);
             add(Quantity::Instructions);
@@ -87,11 +90,14 @@ impl Source for Step {
             if let (Some(branches), Some(branch)) = (branches.as_mut(), branch::taken(retired)) {
                 branches.record(&branch);
             }
+            if let Some(sampling) = sampling {
+                op::execute(sampling, retired, guest);
+            }
         }))
     }
 
     /// Returns `None`: the monitor looks at the guest after each instruction anyway.
-    fn due(&self, _: Guest<'_>, _: &mut VirtualPmu) -> Option<Duration> {
+    fn due(&self, _: Guest<'_>, _: &mut VirtualPmu, _: &Facilities) -> Option<Duration> {
         None
     }
 }

@@ -4,15 +4,18 @@ use core::mem::zeroed;
 use core::time::Duration;
 
 use iced_x86::Instruction;
-use pmu_virt::{Feed, Privilege, VirtualBranches, VirtualPmu};
+use pmu_virt::{Feed, Privilege, VirtualPmu};
 
+use crate::count::clock::Clock;
 use crate::count::fed::Fed;
 use crate::count::quantity::Quantity;
 use crate::count::source::{Source, Stop};
 use crate::count::stretch::Stretch;
+use crate::count::tagging::Tagging;
 use crate::emulation::pvm;
 use crate::error::Error;
 use crate::guest::{self, Guest};
+use crate::guest_pmu::facilities::Facilities;
 
 /// The quantities that time counts.
 pub(crate) const QUANTITIES: [Quantity; 3] =
@@ -22,18 +25,14 @@ pub(crate) const QUANTITIES: [Quantity; 3] =
 /// waits for its turn, has no cycles.
 pub(crate) struct Time {
     fed: Fed,
-    /// Cycles per second, and instructions per 1000 cycles.
-    frequency: u64,
-    rate: u64,
     entered: Duration,
-    /// The time that was counted so far, and the events that were fed for it.
-    counted: Duration,
-    cycles: u64,
-    instructions: u64,
+    clock: Clock,
     /// Time that is not counted yet, in ring 3 and in ring 0.
     owed: [Duration; 2],
     /// Steps before an overflow, while branches are recorded.
     stretch: Stretch,
+    /// Sampled ops.
+    tagging: Tagging,
     may_step: bool,
 }
 
@@ -47,27 +46,16 @@ const fn place(privilege: Privilege) -> usize {
 
 impl Time {
     /// Creates the source; `megahertz` is the nominal frequency, `rate` the instructions per 1000 cycles. `may_step`:
-    /// the guest has branch records.
+    /// the guest has branch records, or samples ops.
     pub(crate) fn new(fed: Fed, megahertz: u16, rate: u16, may_step: bool) -> Self {
         Self {
             fed,
-            frequency: u64::from(megahertz) * 1_000_000,
-            rate: rate.into(),
             entered: Duration::ZERO,
-            counted: Duration::ZERO,
-            cycles: 0,
-            instructions: 0,
+            clock: Clock::new(megahertz, rate),
             owed: [Duration::ZERO; 2],
             stretch: Stretch::new(),
+            tagging: Tagging::new(Clock::new(megahertz, rate)),
             may_step,
-        }
-    }
-
-    /// Returns the rate of a quantity per second.
-    fn per_second(&self, what: Quantity) -> u64 {
-        match what {
-            Quantity::Instructions => self.frequency * self.rate / 1000,
-            _ => self.frequency,
         }
     }
 
@@ -99,35 +87,29 @@ impl Time {
         held && waits
     }
 
+    /// Returns the time until the first overflow that interrupts.
+    fn overflow_due(&self, guest: Guest<'_>, pmu: &mut VirtualPmu) -> Option<Duration> {
+        let privilege = guest::privilege(&guest.system());
+        let due = self.fed.due(pmu, privilege, |what| self.clock.per_second(what))?;
+        // The owed time is past.
+        Some(due.saturating_sub(self.owed[place(privilege)]))
+    }
+
     /// Returns the time at a privilege in which no counter overflows.
     fn room(&self, privilege: Privilege, pmu: &mut VirtualPmu) -> Duration {
         let headroom = pmu.next_overflow();
         let left = self.fed.places().filter_map(|(what, place)| {
-            let so_far =
-                if what == Quantity::Instructions { self.instructions } else { self.cycles };
-            let overflow = u128::from(so_far) + u128::from(headroom.of(place, privilege)?);
-            let until = (overflow * 1_000_000_000).div_ceil(self.per_second(what).max(1).into());
-            let until = until.saturating_sub(1).saturating_sub(self.counted.as_nanos());
-            Some(Duration::from_nanos(u64::try_from(until).unwrap_or(u64::MAX)))
+            Some(self.clock.time_before(what, headroom.of(place, privilege)?))
         });
         left.min().unwrap_or(Duration::MAX)
     }
 
     /// Adds the cycles and instructions of this time.
     fn count(&mut self, span: Duration, privilege: Privilege, happened: &mut Feed) {
-        self.counted += span;
-        let nanoseconds = self.counted.as_nanos();
-        let so_far = |rate: u64| (nanoseconds * u128::from(rate) / 1_000_000_000) as u64;
-        let cycles = so_far(self.frequency);
-        let instructions = so_far(self.per_second(Quantity::Instructions));
-        for (what, count) in [
-            (Quantity::Cycles, cycles - self.cycles),
-            (Quantity::ReferenceCycles, cycles - self.cycles),
-            (Quantity::Instructions, instructions - self.instructions),
-        ] {
-            self.fed.add(happened, what, privilege, count);
+        let passed = self.clock.pass(span);
+        for what in QUANTITIES {
+            self.fed.add(happened, what, privilege, passed(what));
         }
-        (self.cycles, self.instructions) = (cycles, instructions);
     }
 }
 
@@ -140,24 +122,31 @@ impl Source for Time {
         self.may_step
     }
 
-    fn steps(&self) -> bool {
-        self.stretch.is_under_way()
+    fn steps(&self, (_, sampling): &Facilities) -> bool {
+        self.stretch.is_under_way() || Tagging::is_due(sampling)
     }
 
     fn idle(&mut self) {
         self.stretch.end();
+        self.tagging.idle();
     }
 
     fn executed(&mut self, instruction: Instruction, privilege: Privilege) {
         if self.stretch.is_under_way() {
             self.stretch.executed(instruction, privilege);
         }
+        self.tagging.executed(instruction, privilege);
     }
 
-    fn enter(&mut self, guest: Guest<'_>, _: &VirtualPmu) -> Result<bool, Error> {
-        let step = self.stretch.enter(guest);
+    fn enter(
+        &mut self,
+        guest: Guest<'_>,
+        _: &VirtualPmu,
+        (_, sampling): &Facilities,
+    ) -> Result<bool, Error> {
+        let steps = [self.stretch.enter(guest), self.tagging.enter(guest, sampling)];
         self.entered = thread_time();
-        Ok(step)
+        Ok(steps.contains(&true))
     }
 
     /// Adds the time since the last stop at the privilege at which the guest now stopped, or was interrupted: with
@@ -167,7 +156,7 @@ impl Source for Time {
         guest: Guest<'_>,
         stop: Stop,
         pmu: &mut VirtualPmu,
-        branches: &mut Option<VirtualBranches>,
+        (branches, sampling): &mut Facilities,
         happened: &mut Feed,
     ) -> Result<bool, Error> {
         let span = thread_time().saturating_sub(self.entered);
@@ -177,6 +166,9 @@ impl Source for Time {
             true => Privilege::Kernel,
             false => guest::privilege(&system),
         };
+        if let Some(sampling) = sampling {
+            self.tagging.leave(guest, stop, span, sampling);
+        }
         let recording = branches.as_mut().filter(|branches| branches.is_recording());
         let Some(branches) = recording else {
             self.stretch.end();
@@ -194,14 +186,17 @@ impl Source for Time {
         Ok(true)
     }
 
-    fn due(&self, guest: Guest<'_>, pmu: &mut VirtualPmu) -> Option<Duration> {
-        let privilege = guest::privilege(&guest.system());
-        if self.stretch.is_under_way() {
-            return self.stretch.due(guest);
-        }
-        let due = self.fed.due(pmu, privilege, |what| self.per_second(what))?;
-        // The owed time is past.
-        Some(due.saturating_sub(self.owed[place(privilege)]))
+    fn due(
+        &self,
+        guest: Guest<'_>,
+        pmu: &mut VirtualPmu,
+        (_, sampling): &Facilities,
+    ) -> Option<Duration> {
+        let overflow = match self.stretch.is_under_way() {
+            true => self.stretch.due(guest),
+            false => self.overflow_due(guest, pmu),
+        };
+        overflow.into_iter().chain(self.tagging.due(sampling)).min()
     }
 }
 
@@ -287,7 +282,7 @@ mod tests {
             let all =
                 u128::from(room + 5_000) * u128::from(megahertz) / 1000 * u128::from(rate) / 1000;
             assert!(
-                u128::from(time.instructions).abs_diff(all) <= 1
+                u128::from(time.clock.so_far(Quantity::Instructions)).abs_diff(all) <= 1
                     && time.owed == [Duration::ZERO; 2]
             );
         }

@@ -7,8 +7,10 @@ use pmu_core::Snapshot;
 use pmu_core::raw_cpuid::native_cpuid::CpuIdReaderNative;
 use pmu_virt::{
     AmdConfiguration, AmdCounters, BranchConfiguration, BranchConfigurationError, Configuration,
-    ConfigurationError, IntelConfiguration, Vendor, VirtualBranches,
+    ConfigurationError, IbsConfiguration, IntelConfiguration, Vendor, VirtualBranches, VirtualIbs,
 };
+
+use crate::guest_pmu::facilities::Facilities;
 
 /// Reason why a SPEC names no PMU.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,19 +33,24 @@ pub(crate) enum SpecError {
     Impossible(ConfigurationError),
     /// The PMU cannot have branch records.
     Branches(BranchConfigurationError),
+    /// The processor has no instruction-based sampling.
+    Sampling,
 }
 
-/// The guest's PMU, and its branch records if it has any.
+/// The guest's PMU, and its branch records and its instruction-based sampling if it has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GuestPmu {
     pub(crate) counters: Configuration,
     pub(crate) branches: Option<BranchConfiguration>,
+    pub(crate) sampling: Option<IbsConfiguration>,
 }
 
 impl GuestPmu {
-    /// Returns the branch records of a processor after reset, beside counters of this configuration.
-    pub(crate) fn records(&self, counters: &Configuration) -> Option<VirtualBranches> {
-        self.branches.and_then(|branches| VirtualBranches::new(counters, branches).ok())
+    /// Returns what a processor after reset has beside counters of this configuration.
+    pub(crate) fn facilities(&self, counters: &Configuration) -> Facilities {
+        let branches =
+            self.branches.and_then(|branches| VirtualBranches::new(counters, branches).ok());
+        (branches, self.sampling.map(VirtualIbs::new))
     }
 }
 
@@ -59,6 +66,7 @@ impl fmt::Display for SpecError {
             Self::Counters { key, count } => write!(f, "{key}={count}: at most 8 counters"),
             Self::Impossible(error) => write!(f, "there is no such PMU: {error}"),
             Self::Branches(error) => write!(f, "lbr: {error}"),
+            Self::Sampling => f.write_str("ibs: only Zen 4's, with amd:v2"),
         }
     }
 }
@@ -68,8 +76,9 @@ impl core::error::Error for SpecError {}
 /// Returns the PMU that `spec` names.
 pub(crate) fn parse(spec: &str) -> Result<GuestPmu, SpecError> {
     let (vendor, keys) = spec.split_once(':').unwrap_or((spec, ""));
-    let lbr = keys.split(',').any(|key| key == "lbr");
-    let mut keys = keys.split(',').filter(|key| !key.is_empty() && *key != "lbr");
+    let has = |name: &str| keys.split(',').any(|key| key == name);
+    let (lbr, ibs) = (has("lbr"), has("ibs"));
+    let mut keys = keys.split(',').filter(|key| !["", "lbr", "ibs"].contains(key));
     let counters = match vendor {
         "none" => Configuration::hidden(hidden(keys)?),
         "intel" => intel(keys)?,
@@ -81,7 +90,18 @@ pub(crate) fn parse(spec: &str) -> Result<GuestPmu, SpecError> {
     if let Some(branches) = branches {
         VirtualBranches::new(&counters, branches).map_err(SpecError::Branches)?;
     }
-    Ok(GuestPmu { counters, branches })
+    let sampling = ibs.then(|| sampling(&counters)).transpose()?;
+    Ok(GuestPmu { counters, branches, sampling })
+}
+
+/// Returns the instruction-based sampling of a processor with these counters.
+fn sampling(counters: &Configuration) -> Result<IbsConfiguration, SpecError> {
+    match counters {
+        Configuration::Amd(AmdConfiguration {
+            counters: AmdCounters::PerfMonV2 { .. }, ..
+        }) => Ok(IbsConfiguration::ZEN_4),
+        _ => Err(SpecError::Sampling),
+    }
 }
 
 /// Returns the branch records of a processor with these counters: 32 on Intel, 16 on AMD.
@@ -202,18 +222,35 @@ fn flag(key: &'static str, value: Option<&str>) -> Result<bool, SpecError> {
 mod tests {
     use super::*;
 
-    /// Returns the PMU that a spec without branch records names.
+    /// Returns the PMU that a spec names which has nothing beside its counters.
     fn named(spec: &str) -> Result<Configuration, SpecError> {
-        let GuestPmu { counters, branches } = parse(spec)?;
-        assert_eq!(branches, None, "{spec}");
+        let GuestPmu { counters, branches, sampling } = parse(spec)?;
+        assert_eq!((branches, sampling), (None, None), "{spec}");
         Ok(counters)
+    }
+
+    /// Processor programming reference of family 19h, model 61h, CPUID Fn8000_001B: Zen 4 has all features up to bit 8,
+    /// extended fetch control, and filters of misses.
+    #[test]
+    fn ibs_adds_the_sampling_of_zen_4() {
+        for spec in ["amd:v2,ibs", "amd:v2,counters=4,ibs,lbr"] {
+            let pmu = parse(spec).unwrap();
+            let (_, sampling) = pmu.facilities(&pmu.counters);
+            assert_eq!(sampling.unwrap().configuration().capabilities, 0xBFF, "{spec}");
+        }
+        for spec in ["amd:core,ibs", "amd:legacy,ibs", "intel:ibs", "none:amd,ibs"] {
+            let why = parse(spec).unwrap_err().to_string();
+            assert_eq!(why, "ibs: only Zen 4's, with amd:v2", "{spec}");
+        }
     }
 
     #[test]
     fn lbr_adds_32_branch_records_on_intel_and_16_on_amd() {
         for (spec, depth) in [("intel:lbr,version=5", 32), ("intel:lbr", 32), ("amd:v2,lbr", 16)] {
             let pmu = parse(spec).unwrap();
-            assert_eq!(pmu.records(&pmu.counters).map(|records| records.depth()), Some(depth));
+            let (records, sampling) = pmu.facilities(&pmu.counters);
+            assert_eq!(records.map(|records| records.depth()), Some(depth));
+            assert_eq!(sampling, None);
         }
         for (spec, why) in [
             ("intel:version=3,lbr", "lbr: architectural branch records in version 3 of the PMU"),

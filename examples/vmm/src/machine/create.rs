@@ -8,11 +8,12 @@ use kvm_bindings::{
     KVM_PMU_CAP_DISABLE, kvm_enable_cap, kvm_pit_config, kvm_userspace_memory_region,
 };
 use kvm_ioctls::{Kvm, VcpuFd, VmFd};
-use pmu_virt::{Configuration, VirtualBranches};
+use pmu_virt::Configuration;
 use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
 
 use crate::emulation::pvm;
 use crate::error::Error;
+use crate::guest_pmu::facilities::Facilities;
 use crate::options::{Count, Options};
 use crate::shared::machine::Machine;
 use crate::shared::ports::Ports;
@@ -88,7 +89,7 @@ pub(crate) fn vcpu(vm: &VmFd, number: u8) -> Result<VcpuFd, Error> {
 pub(crate) fn set_cpuid(
     vcpu: &VcpuFd,
     options: &Options,
-    pmu: (&Configuration, &Option<VirtualBranches>),
+    pmu: (&Configuration, &Facilities),
     supported: &CpuId,
     number: u8,
 ) -> Result<(), Error> {

@@ -43,7 +43,7 @@ pub(crate) fn run(
     request: &Request<'_>,
     timeout: Option<Duration>,
 ) -> Verdict {
-    let choice = Choice::of(options, guest_pmu.branches.is_some())?;
+    let choice = Choice::of(options, &guest_pmu)?;
     let pmu = with_events_of(guest_pmu.counters, &choice.quantities);
     announce(options, &pmu, &choice.quantities, image);
     kick::install().map_err(Error::system("sigaction"))?;
@@ -65,7 +65,7 @@ pub(crate) fn run(
     let show = |guest_pmu: GuestPmu| {
         for (number, vcpu) in (0..).zip(&vcpus) {
             let pmu = options.deviation.map_or(pmu, |one| one.configuration(pmu, number));
-            set_cpuid(vcpu, options, (&pmu, &guest_pmu.records(&pmu)), &supported, number)?;
+            set_cpuid(vcpu, options, (&pmu, &guest_pmu.facilities(&pmu)), &supported, number)?;
         }
         // As the guest sees it: kvm-pvm adds bits of the host's.
         vcpus[0].get_cpuid2(KVM_MAX_CPUID_ENTRIES).map_err(Error::kvm("KVM_GET_CPUID2"))
@@ -87,7 +87,7 @@ pub(crate) fn run(
             let plan = Plan {
                 number,
                 pmu,
-                branches: guest_pmu.records(&pmu),
+                facilities: guest_pmu.facilities(&pmu),
                 seen: seen.clone(),
                 choice: choice.clone(),
                 inverted: options.invert,

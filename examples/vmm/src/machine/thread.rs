@@ -6,12 +6,14 @@ use std::thread::{self, JoinHandle};
 
 use kvm_bindings::CpuId;
 use kvm_ioctls::VcpuFd;
-use pmu_virt::{Configuration, VirtualBranches, VirtualPmu};
+use pmu_virt::{Configuration, VirtualPmu};
 
 use crate::count::choice::Choice;
 use crate::error::Error;
 use crate::guest_pmu::deviating::{Deviating, Observable};
+use crate::guest_pmu::facilities::Facilities;
 use crate::guest_pmu::inverted::Inverted;
+use crate::processor::extended_entries::ExtendedEntries;
 use crate::processor::state::{Debugging, Processor};
 use crate::shared::end::End;
 use crate::shared::machine::Machine;
@@ -27,7 +29,7 @@ pub(crate) type Verdict = Result<End, Error>;
 pub(crate) struct Plan {
     pub(crate) number: u8,
     pub(crate) pmu: Configuration,
-    pub(crate) branches: Option<VirtualBranches>,
+    pub(crate) facilities: Facilities,
     pub(crate) seen: CpuId,
     pub(crate) choice: Choice,
     pub(crate) inverted: Option<Inverted>,
@@ -48,14 +50,15 @@ pub(crate) fn spawn(
             let mut pmu = pmu.map_err(Error::internal)?;
             let deviating = Deviating::new(plan.deviation, &mut pmu);
             let (stats, debugging) = (Stats::default(), Debugging::default());
-            let Plan { seen, inverted, branches, .. } = plan;
+            let Plan { seen, inverted, facilities, .. } = plan;
             Ok(Processor {
                 number,
                 machine,
                 vcpu,
                 seen,
                 pmu,
-                branches,
+                facilities,
+                extended_entries: ExtendedEntries::new(),
                 source,
                 debugging,
                 stats,

@@ -21,7 +21,7 @@ const DR7_EXECUTE: [u64; 3] = [1 << 1 | 1 << 10, 1 << 3 | 1 << 10, 1 << 5 | 1 <<
 impl Processor {
     /// Executes a HLT in KVM's place: kvm-pvm does not halt while it single-steps.
     pub(crate) fn halt(&mut self) -> Result<(), Error> {
-        if !self.machine.kvm_pvm || !self.source.steps() {
+        if !self.machine.kvm_pvm || !self.source.steps(&self.facilities) {
             return Ok(());
         }
         let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
@@ -47,11 +47,24 @@ impl Processor {
         if !may_be || Some(guest.registers().rip) != self.debugging.trap {
             return Ok(false);
         }
-        let Some((registers, system)) = pvm::step_to_handler(guest, self.debugging.step) else {
+        let stepping = self.debugging.step || self.debugging.owes_trap;
+        let Some((registers, system)) = pvm::step_to_handler(guest, stepping) else {
             return Ok(false);
         };
         guest::set_registers(&mut self.vcpu, registers, system)?;
         Ok(true)
+    }
+
+    /// Notes whether the #DB of the last step is still to come.
+    pub(crate) fn note_trap(&mut self, taken_back: bool, wants: &Wants) {
+        let stepped = taken_back || matches!(wants, Wants::Debug(why) if why.dr6 & DR6_BS != 0);
+        if stepped {
+            self.debugging.owes_trap = false;
+        } else if self.debugging.step {
+            let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
+            let in_ring_3 = guest::privilege_level(&guest.system()) == 3;
+            self.debugging.owes_trap |= self.machine.kvm_pvm && in_ring_3;
+        }
     }
 
     /// Serves a stop after a single step, or at one of the guest's handlers.

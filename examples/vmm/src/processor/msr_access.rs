@@ -10,12 +10,15 @@ use crate::vcpu::msr;
 impl Processor {
     /// Executes RDMSR. `None`: #GP.
     pub(crate) fn read(&mut self, address: u32) -> Option<u64> {
-        let value = match self.pmu.read_beside(&self.branches, address) {
+        let value = match self.pmu.read_beside(&self.facilities, address) {
             Read::Value(value) => Some(value),
             Read::Shared { value, mask } => {
                 msr::read(&self.vcpu, address).map(|own| own & !mask | value)
             }
             Read::GeneralProtection => None,
+            Read::Unhandled if self.has_extended_entries() => {
+                self.extended_entries.read(address).or_else(|| msr::read(&self.vcpu, address))
+            }
             Read::Unhandled => msr::read(&self.vcpu, address),
         };
         let value = value.map(|value| value ^ Inverted::bit_of(self.inverted, address));
@@ -28,7 +31,7 @@ impl Processor {
             return answer;
         }
         // The processor's part of a shared register comes first, since it can be undone.
-        let before = match self.pmu.read_beside(&self.branches, address) {
+        let before = match self.pmu.read_beside(&self.facilities, address) {
             Read::Shared { mask, .. } => {
                 let before = msr::read(&self.vcpu, address)?;
                 msr::write(&self.vcpu, address, before & mask | value & !mask)?;
@@ -36,14 +39,25 @@ impl Processor {
             }
             _ => None,
         };
-        match self.pmu.write_beside(&mut self.branches, address, value).answer {
+        match self.pmu.write_beside(&mut self.facilities, address, value).answer {
             Write::Done | Write::Shared { .. } => Some(()),
+            Write::Unhandled if self.has_extended_entries() => {
+                let written = self.extended_entries.write(address, value);
+                written.or_else(|| msr::write(&self.vcpu, address, value))
+            }
             Write::Unhandled => msr::write(&self.vcpu, address, value),
             Write::GeneralProtection => {
                 msr::write(&self.vcpu, address, before?)?;
                 None
             }
         }
+    }
+
+    /// Returns whether the guest can access extended entries of the local vector table.
+    pub(crate) fn has_extended_entries(&self) -> bool {
+        /// IA32_APIC_BASE.EXTD.
+        const X2APIC: u64 = 1 << 10;
+        self.facilities.1.is_some() && self.vcpu.sync_regs().sregs.apic_base & X2APIC != 0
     }
 
     /// Answers an RDMSR with its value, or a WRMSR with any `Some`; `None`: #GP.

@@ -2,7 +2,9 @@
 
 use core::time::Duration;
 
-use pmu_virt::{Feed, GuestFacility, VirtualBranches};
+use pmu_virt::{
+    Delivery, Feed, GuestFacility, NextSample, PerformanceEntry, PmiOutcome, VirtualBranches,
+};
 
 use crate::count::source::Stop;
 use crate::error::Error;
@@ -11,6 +13,7 @@ use crate::messages::say;
 use crate::processor::apic::LocalApic;
 use crate::processor::debugging::DR6_BS;
 use crate::processor::exit::Wants;
+use crate::processor::extended_entries::ExtendedEntries;
 use crate::processor::state::{Debugging, Processor};
 use crate::shared::end::End;
 use crate::stats::Exit;
@@ -47,17 +50,20 @@ impl Processor {
         };
         let mut happened = Feed::new(self.pmu.events());
         while !self.machine.is_stopping() {
-            let recording = self.branches.as_ref().is_some_and(VirtualBranches::is_recording);
-            let counting = self.pmu.running().next().is_some() || recording && self.source.steps();
+            let counting = self.is_counting();
             let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
-            let due = if counting { self.source.due(guest, &mut self.pmu) } else { None };
+            let due = if counting {
+                self.source.due(guest, &mut self.pmu, &self.facilities)
+            } else {
+                None
+            };
             let due = if self.deviating.looks() { Some(LOOK) } else { due };
             kicks.after(due.map(|due| due.max(SOONEST))).map_err(Error::system("timer_settime"))?;
             let mut step = false;
             if counting {
                 self.halt()?;
                 let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
-                step = self.source.enter(guest, &self.pmu)?;
+                step = self.source.enter(guest, &self.pmu, &self.facilities)?;
             } else {
                 self.source.idle();
             }
@@ -66,9 +72,11 @@ impl Processor {
             if may_init && init::happened(&self.vcpu) {
                 self.stats.init(phase);
                 self.deviating.init(&mut self.pmu);
+                self.extended_entries = ExtendedEntries::new();
                 self.find_handlers()?;
             }
             let taken_back = self.take_back_step(&wants)?;
+            self.note_trap(taken_back, &wants);
             if counting {
                 let stop = match &wants {
                     _ if taken_back => Stop::Stepped,
@@ -80,16 +88,17 @@ impl Processor {
                     guest,
                     stop,
                     &mut self.pmu,
-                    &mut self.branches,
+                    &mut self.facilities,
                     &mut happened,
                 )? {
                     self.stats.unreconciled(phase);
                 }
                 let advanced = self.pmu.advance_through(&mut happened);
                 if advanced.expect("the feed is of the PMU's events").pmi {
-                    self.branches.pmi_raised();
+                    self.facilities.pmi_raised();
                 }
                 self.deliver_pmi(phase)?;
+                self.deliver_sample(phase)?;
             }
             if self.deviating.looks() {
                 let (machine, vcpu, id) = (&self.machine, &self.vcpu, self.number);
@@ -114,6 +123,17 @@ impl Processor {
         Ok(None)
     }
 
+    /// Returns whether the source has to know what the guest executes next.
+    fn is_counting(&self) -> bool {
+        let (branches, sampling) = &self.facilities;
+        let recording = branches.as_ref().is_some_and(VirtualBranches::is_recording);
+        self.pmu.running().next().is_some()
+            || recording && self.source.steps(&self.facilities)
+            || sampling
+                .as_ref()
+                .is_some_and(|sampling| sampling.next_sample() != NextSample::default())
+    }
+
     /// Performs RESET: the processor and its PMU are as after power-up, and wait to be started.
     fn reset(&mut self, power_up: &PowerUp) -> Result<(), Error> {
         // KVM completes the last exit's access when it is entered again, and then finds that it is to exit.
@@ -122,9 +142,33 @@ impl Processor {
         self.vcpu.set_kvm_immediate_exit(0);
         power_up.restore(&mut self.vcpu)?;
         self.pmu.reset();
-        self.branches.reset();
+        self.facilities.reset();
+        self.extended_entries = ExtendedEntries::new();
         self.source.idle();
         self.debug(Debugging::default())
+    }
+
+    /// Delivers the interrupt of a sampled op or fetch: through the extended entry, where the guest can access it;
+    /// otherwise as an NMI.
+    fn deliver_sample(&mut self, phase: u8) -> Result<(), Error> {
+        let has_entries = self.has_extended_entries();
+        let Some(sampling) = self.facilities.1.as_mut().filter(|one| one.interrupt_pending())
+        else {
+            return Ok(());
+        };
+        let (machine, vcpu, id) = (&self.machine, &self.vcpu, self.number);
+        let mut apic = LocalApic { machine, vcpu, id, error: None };
+        let number = sampling.configuration().lvt_entry;
+        let outcome = match number.filter(|_| has_entries) {
+            Some(number) => sampling.deliver(&mut self.extended_entries.entry(number, &mut apic)),
+            None => {
+                sampling.set_interrupt_pending(false);
+                apic.raise(Delivery::NonMaskable);
+                PmiOutcome::Raised(Delivery::NonMaskable)
+            }
+        };
+        self.stats.pmi(phase, outcome);
+        apic.error.map_or(Ok(()), |error| Err(Error::kvm("an interrupt")(error)))
     }
 
     fn deliver_pmi(&mut self, phase: u8) -> Result<(), Error> {

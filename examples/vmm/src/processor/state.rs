@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use kvm_bindings::CpuId;
 use kvm_ioctls::VcpuFd;
-use pmu_virt::{VirtualBranches, VirtualPmu};
+use pmu_virt::VirtualPmu;
 
 use crate::count::source::Source;
 use crate::guest_pmu::deviating::Deviating;
+use crate::guest_pmu::facilities::Facilities;
 use crate::guest_pmu::inverted::Inverted;
+use crate::processor::extended_entries::ExtendedEntries;
 use crate::shared::machine::Machine;
 use crate::stats::Stats;
 
@@ -20,7 +22,8 @@ pub(crate) struct Processor {
     /// CPUID as the guest sees it.
     pub(crate) seen: CpuId,
     pub(crate) pmu: VirtualPmu,
-    pub(crate) branches: Option<VirtualBranches>,
+    pub(crate) facilities: Facilities,
+    pub(crate) extended_entries: ExtendedEntries,
     pub(crate) source: Box<dyn Source>,
     pub(crate) debugging: Debugging,
     pub(crate) stats: Stats,
@@ -41,4 +44,6 @@ pub(crate) struct Debugging {
     /// A breakpoint was hit and its handler runs next: one instruction without breakpoints.
     pub(crate) passing: bool,
     pub(crate) step: bool,
+    /// A step in ring 3 ended for another reason, and kvm-pvm still raises the step's own #DB.
+    pub(crate) owes_trap: bool,
 }

@@ -1,15 +1,22 @@
 //! The guest's CPUID: KVM's own answer, the processor's place in the topology, and the PMU.
 
 use kvm_bindings::{CpuId, KVM_CPUID_FLAG_SIGNIFCANT_INDEX, kvm_cpuid_entry2};
-use pmu_virt::{
-    AmdCounters, BranchConfiguration, Configuration, GuestFacility, Vendor, VirtualBranches,
-};
+use pmu_virt::{AmdCounters, BranchConfiguration, Configuration, GuestFacility, Vendor};
 
 use crate::error::Error;
+use crate::guest_pmu::facilities::Facilities;
 
 /// Leaves that concern the PMU, whether KVM has them or not, and their number of sub-leaves.
-const LEAVES: [(u32, u32); 7] =
-    [(0x0A, 1), (0x1C, 1), (0x23, 4), (7, 2), (0x8000_0000, 1), (0x8000_0001, 1), (0x8000_0022, 1)];
+const LEAVES: [(u32, u32); 8] = [
+    (0x0A, 1),
+    (0x1C, 1),
+    (0x23, 4),
+    (7, 2),
+    (0x8000_0000, 1),
+    (0x8000_0001, 1),
+    (0x8000_001B, 1),
+    (0x8000_0022, 1),
+];
 
 /// Leaf 0x15: the time-stamp counter's frequency, as a multiple of a crystal's, which the local APIC's timer counts.
 const TIME_STAMP: u32 = 0x15;
@@ -30,7 +37,7 @@ const FREQUENCY: u32 = 0x16;
 /// counter in kHz. Linux takes one for the other where an Intel processor does not give both.
 pub(crate) fn answers(
     supported: &CpuId,
-    (pmu, branches): (&Configuration, &Option<VirtualBranches>),
+    (pmu, facilities): (&Configuration, &Facilities),
     frequency: Option<u16>,
     time_stamp: Option<u32>,
     number: u8,
@@ -83,7 +90,7 @@ pub(crate) fn answers(
                     entry.ebx & 0xFFFF | u32::from(number) << 24 | u32::from(processors) << 16;
                 // EDX: 28 HTT, more than one logical processor in the package.
                 entry.edx = entry.edx & !(1 << 28) | u32::from(processors > 1) << 28;
-                entry.eax = match branches {
+                entry.eax = match &facilities.0 {
                     // Drivers go by the model for what else the records have.
                     Some(branches) => match branches.configuration() {
                         BranchConfiguration::Architectural(_) => SAPPHIRE_RAPIDS,
@@ -114,7 +121,7 @@ pub(crate) fn answers(
         }
         let given = [entry.eax, entry.ebx, entry.ecx, entry.edx];
         if let Some(leaf) = pmu.cpuid_leaf(entry.function, entry.index) {
-            [entry.eax, entry.ebx, entry.ecx, entry.edx] = branches.cpuid(leaf).apply(given);
+            [entry.eax, entry.ebx, entry.ecx, entry.edx] = facilities.cpuid(leaf).apply(given);
         }
     }
     CpuId::from_entries(&entries).map_err(|_| Error::Kvm {
@@ -194,7 +201,7 @@ mod tests {
             kvm_cpuid_entry2 { function: 1, eax, ..Default::default() },
         ])
         .unwrap();
-        let answers = answers(&host, (&pmu, &None), None, None, 0, 1).unwrap();
+        let answers = answers(&host, (&pmu, &(None, None)), None, None, 0, 1).unwrap();
         answers.as_slice().iter().find(|entry| entry.function == 1).unwrap().eax
     }
 
@@ -231,7 +238,7 @@ mod tests {
             let host = kvm_cpuid_entry2 { eax: 0x0D, ebx, edx, ecx, ..entry(0) };
             let host =
                 CpuId::from_entries(&[host, entry(0x8000_0005), entry(0x8000_0008)]).unwrap();
-            let answers = answers(&host, (&pmu, &None), None, None, 0, 1).unwrap();
+            let answers = answers(&host, (&pmu, &(None, None)), None, None, 0, 1).unwrap();
             let leaf = |function| answers.as_slice().iter().find(|one| one.function == function);
             (leaf(0x8000_0005).unwrap().edx, leaf(0x8000_0008).unwrap().ebx)
         };
@@ -247,7 +254,8 @@ mod tests {
         let host =
             CpuId::from_entries(&[kvm_cpuid_entry2 { eax: 0x0D, ..Default::default() }]).unwrap();
         let leaf = |pmu, time_stamp| {
-            let answers = answers(&host, (&pmu, &None), Some(1000), time_stamp, 0, 1).unwrap();
+            let answers =
+                answers(&host, (&pmu, &(None, None)), Some(1000), time_stamp, 0, 1).unwrap();
             let highest = answers.as_slice().iter().find(|entry| entry.function == 0).unwrap().eax;
             let leaf = answers.as_slice().iter().find(|entry| entry.function == 0x15).copied();
             (highest, leaf)

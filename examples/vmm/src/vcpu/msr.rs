@@ -19,16 +19,17 @@ const RANGES: [(u32, u32); 16] = [
     (0x300, 0x100),
     (0x4C1, 8),
     (0x600, 1),
-    // Branch records: INFO; control and depth; FROM and TO.
+    // Branch records: INFO; control and depth, and FROM and TO from 0x1500 on.
     (0x1200, 0x20),
-    (0x14CE, 2),
-    (0x1500, 0x120),
+    (0x14CE, 0x152),
     (0x1900, 0xC0),
     (0xC000_010E, 2),
     (0xC000_0300, 4),
     (0xC001_0000, 8),
     // The counters of the core extension, and branch records from 0xC001_0300 on.
     (0xC001_0200, 0x120),
+    // Instruction-based sampling.
+    (0xC001_1030, 0x10),
     (MARKED, 1),
 ];
 
@@ -36,7 +37,7 @@ const RANGES: [(u32, u32); 16] = [
 const SHARED: [u32; 2] = [0x1A0, 0x1D9];
 
 /// Bitmap without allowed accesses: zeros, one bit per register.
-const NONE_ALLOWED: [u8; 0x120 / 8] = [0; 0x120 / 8];
+const NONE_ALLOWED: [u8; 0x160 / 8] = [0; 0x160 / 8];
 
 /// Sends the guest's accesses to the PMU's registers to the monitor.
 pub(crate) fn intercept(vm: &VmFd) -> Result<(), Error> {

@@ -1,0 +1,73 @@
+//! The time that a guest ran, as cycles and instructions at stated rates.
+
+use core::time::Duration;
+
+use crate::count::quantity::Quantity;
+
+const NANOSECONDS: u128 = 1_000_000_000;
+
+/// The time that was counted so far, and the rates.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    rates: Rates,
+    counted: Duration,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Rates {
+    /// Cycles per second.
+    frequency: u64,
+    /// Instructions per 1000 cycles.
+    instructions: u64,
+}
+
+impl Rates {
+    fn per_second(self, what: Quantity) -> u64 {
+        match what {
+            Quantity::Instructions => self.frequency * self.instructions / 1000,
+            _ => self.frequency,
+        }
+    }
+
+    /// Returns the count of a quantity after this time.
+    fn count(self, time: Duration, what: Quantity) -> u64 {
+        (time.as_nanos() * u128::from(self.per_second(what)) / NANOSECONDS) as u64
+    }
+}
+
+impl Clock {
+    /// Creates a clock; `megahertz` is the nominal frequency, `instructions` the number of them per 1000 cycles.
+    pub(crate) fn new(megahertz: u16, instructions: u16) -> Self {
+        let rates = Rates {
+            frequency: u64::from(megahertz) * 1_000_000,
+            instructions: instructions.into(),
+        };
+        Self { rates, counted: Duration::ZERO }
+    }
+
+    /// Returns the rate of a quantity per second.
+    pub(crate) fn per_second(&self, what: Quantity) -> u64 {
+        self.rates.per_second(what)
+    }
+
+    /// Counts a time. Returns the count of each quantity in it; no fraction is lost from one time to the next.
+    pub(crate) fn pass(&mut self, span: Duration) -> impl Fn(Quantity) -> u64 + use<> {
+        let (rates, before) = (self.rates, self.counted);
+        self.counted += span;
+        let after = self.counted;
+        move |what| rates.count(after, what) - rates.count(before, what)
+    }
+
+    /// Returns the count of a quantity so far.
+    pub(crate) fn so_far(&self, what: Quantity) -> u64 {
+        self.rates.count(self.counted, what)
+    }
+
+    /// Returns the time in which fewer than `count` of a quantity pass.
+    pub(crate) fn time_before(&self, what: Quantity, count: u64) -> Duration {
+        let reached = u128::from(self.so_far(what)) + u128::from(count);
+        let until = (reached * NANOSECONDS).div_ceil(self.per_second(what).max(1).into());
+        let until = until.saturating_sub(1).saturating_sub(self.counted.as_nanos());
+        Duration::from_nanos(u64::try_from(until).unwrap_or(u64::MAX))
+    }
+}
