@@ -117,6 +117,7 @@ pub use profile::source_interface::SourceInterface;
 pub use profile::status::NtStatus;
 pub use profile::with_added_sources::WithAddedSources;
 pub use profile::with_opened_events::{Report, WithOpenedEvents};
+pub use profile::with_shared_core::WithSharedCore;
 pub use raw_cpuid;
 pub use snapshot::Snapshot;
 pub use windows::{HalInterface, PointerWidth, Rules, WindowsVersion};

@@ -18,3 +18,4 @@ pub(crate) mod status;
 pub(crate) mod windows_sources;
 pub(crate) mod with_added_sources;
 pub(crate) mod with_opened_events;
+pub(crate) mod with_shared_core;

@@ -67,6 +67,8 @@ pub struct AddedSlot {
     interval: AtomicU32,
     /// Events per second if the interval is a time; 0 if the interval is a number of events.
     hertz: AtomicU64,
+    /// Number of users of the source.
+    users: AtomicU32,
     /// The source of an event that [`add_event`](AddedSources::add_event) copied.
     of_event: WriteOnce<AddedSource>,
 }
@@ -77,6 +79,7 @@ impl AddedSlot {
             source: AtomicPtr::new(ptr::null_mut()),
             interval: AtomicU32::new(0),
             hertz: AtomicU64::new(0),
+            users: AtomicU32::new(0),
             of_event: WriteOnce::new(),
         }
     }
@@ -236,11 +239,15 @@ impl AddedSources {
     /// - [`Full`](AddSourceError::Full).
     pub fn add_event(&'static self, event: &Event) -> Result<KProfileSource, AddSourceError> {
         let interval = interval_of(event)?;
-        self.take(event, interval)
+        self.take(event, interval, |_| true).map(|(_, source)| source)
     }
 
-    /// Adds an event as [`add_event`](Self::add_event) does, if a processor can count the event. `processor` describes
-    /// the processor's counters. A refused event occupies no slot.
+    /// Adds an event for a user, such as a running profile, until the user [releases](Self::release) the source. While
+    /// the event is in use with one period, a user with another period gets another source, with a slot of its own.
+    /// Otherwise the call does what [`add_event`](Self::add_event) does.
+    ///
+    /// `processor` describes the counters of a processor that must be able to count the event; `None` accepts any
+    /// event. A refused event occupies no slot.
     ///
     /// ```
     /// use pmu_core::{AddSourceError, AddedSlot, AddedSources, CounterError, CounterUnit, Event, GenericEvent};
@@ -248,7 +255,14 @@ impl AddedSources {
     /// static ADDED: AddedSources<[AddedSlot; 8]> = AddedSources::new();
     /// let cycles = Event::generic(GenericEvent::Cycles).every(1_000_003);
     /// let refused = AddSourceError::Event(CounterError::Unsupported(GenericEvent::Cycles));
-    /// assert_eq!(ADDED.add_countable(&cycles, &CounterUnit::NONE), Err(refused));
+    /// assert_eq!(ADDED.claim(&cycles, Some(&CounterUnit::NONE)), Err(refused));
+    ///
+    /// let source = ADDED.claim(&cycles, None)?;
+    /// let other = ADDED.claim(&cycles.every(100_003), None)?;
+    /// assert_ne!(source, other); // Two profiles, each with its own period.
+    /// ADDED.release(source);
+    /// ADDED.release(other);
+    /// # Ok::<(), AddSourceError>(())
     /// ```
     ///
     /// # Context
@@ -257,31 +271,50 @@ impl AddedSources {
     /// # Errors
     /// - [`Event`](AddSourceError::Event): the processor cannot count the event.
     /// - The errors of [`add_event`](Self::add_event).
-    pub fn add_countable(
+    pub fn claim(
         &'static self,
         event: &Event,
-        processor: &CounterUnit,
+        processor: Option<&CounterUnit>,
     ) -> Result<KProfileSource, AddSourceError> {
         let interval = interval_of(event)?;
-        let (_, counters) = processor.resolve(event).map_err(AddSourceError::Event)?;
-        if (counters & processor.counters()).is_empty() {
-            return Err(AddSourceError::Event(CounterError::NoCounterForEvent));
+        if let Some(processor) = processor {
+            let (_, counters) = processor.resolve(event).map_err(AddSourceError::Event)?;
+            if (counters & processor.counters()).is_empty() {
+                return Err(AddSourceError::Event(CounterError::NoCounterForEvent));
+            }
         }
-        self.take(event, interval)
+        let period = interval.get();
+        let fits = |slot: &AddedSlot| {
+            slot.users.load(Relaxed) == 0 || slot.interval.load(Relaxed) == period
+        };
+        let (slot, source) = self.take(event, interval, fits)?;
+        slot.users.fetch_add(1, Relaxed);
+        Ok(source)
     }
 
-    /// Returns the source of an event, in the event's own slot or in a free one.
+    /// Ends one use of a source that [`claim`](Self::claim) returned. The source keeps its slot for the same event.
+    ///
+    /// # Context
+    /// Task. Other callers may add sources at the same time.
+    pub fn release(&self, source: KProfileSource) {
+        if let Some(slot) = self.find(source) {
+            slot.users.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// Returns the source of an event with its slot: one that the event has and that `fits`, or a free one.
     fn take(
         &'static self,
         event: &Event,
         interval: Interval,
-    ) -> Result<KProfileSource, AddSourceError> {
+        fits: impl Fn(&AddedSlot) -> bool,
+    ) -> Result<(&'static AddedSlot, KProfileSource), AddSourceError> {
         let event = Event { reporting: Reporting::NONE, tag: 0, rotates: false, ..*event };
         let slots = || self.slots.iter().zip(FIRST_EVENT..);
         let known = slots().find_map(|(slot, _)| {
             let source = slot.of_event.get().filter(|source| source.event == event)?;
             let holds = slot.source().is_none_or(|other| ptr::eq(other, source));
-            holds.then_some((slot, source))
+            (holds && fits(slot)).then_some((slot, source))
         });
         let (slot, source) = known
             .or_else(|| {
@@ -296,7 +329,7 @@ impl AddedSources {
         slot.hertz.store(0, Relaxed);
         slot.interval.store(interval.get(), Relaxed);
         slot.source.store(ptr::from_ref(source).cast_mut(), Release);
-        Ok(source.row.source())
+        Ok((slot, source.row.source()))
     }
 
     /// Removes a source and returns it; `None` if no such source was added. Stop the source on every processor first.
@@ -351,7 +384,7 @@ impl AddedSources {
     pub(crate) fn event(&self, source: KProfileSource) -> Option<(&'static AddedSource, Event)> {
         let slot = self.find(source)?;
         let source = slot.source()?;
-        Some((source, source.event.every(slot.period()).tagged(source.tag())))
+        Some((source, source.event.every(slot.period()).tagged(source.tag()).unlisted()))
     }
 
     /// Returns the interval of a source that these counters can count.

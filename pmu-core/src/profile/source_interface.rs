@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
+use crate::counters::shared::core_counters::CoreThread;
 use crate::counters::shared::table::EventTable;
 use crate::profile::added::AddedSources;
 use crate::profile::counter_answer::CounterAnswer;
@@ -118,6 +119,14 @@ pub unsafe trait SourceInterface {
     fn opened(&self) -> &EventTable {
         EventTable::none()
     }
+
+    /// Returns the place of the processor that executes the call on its core, if events of another logical processor of
+    /// the core can corrupt its counters: see [`OnSharedCore`](crate::OnSharedCore). The result is always the same on
+    /// one processor.
+    #[inline]
+    fn core_thread(&self) -> Option<CoreThread<'_>> {
+        None
+    }
 }
 
 /// Makes the rows of the table the counters' events.
@@ -151,11 +160,19 @@ unsafe impl<I: SourceInterface> EventSource for I {
     fn opened(&self) -> &EventTable {
         SourceInterface::opened(self)
     }
+
+    #[inline]
+    fn core_thread(&self) -> Option<CoreThread<'_>> {
+        SourceInterface::core_thread(self)
+    }
 }
 
 /// Forwards what of a [`SourceInterface`] every wrapper leaves to the interface that it wraps, `$inner`.
 macro_rules! forward_interface {
     ($self:ident => $inner:expr) => {
+        forward_interface!($self => $inner; $inner.core_thread());
+    };
+    ($self:ident => $inner:expr; $thread:expr) => {
         fn name(&$self) -> &'static str {
             $inner.name()
         }
@@ -190,6 +207,11 @@ macro_rules! forward_interface {
 
         fn answer(&$self) -> Option<&CounterAnswer> {
             $inner.answer()
+        }
+
+        #[inline]
+        fn core_thread(&$self) -> Option<CoreThread<'_>> {
+            $thread
         }
     };
 }

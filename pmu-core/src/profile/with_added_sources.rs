@@ -3,6 +3,7 @@
 use core::sync::atomic::AtomicU32;
 
 use crate::counters::registers::unit::CounterUnit;
+use crate::counters::shared::core_counters::CoreThread;
 use crate::counters::shared::table::EventTable;
 use crate::profile::added::AddedSources;
 use crate::profile::counter_answer::CounterAnswer;

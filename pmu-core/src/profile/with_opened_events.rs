@@ -8,6 +8,7 @@ use crate::counters::interrupt::claim::Serviced;
 use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::registers::unit::CounterUnit;
+use crate::counters::shared::core_counters::CoreThread;
 use crate::counters::shared::memory::CounterMemory;
 use crate::counters::shared::table::EventTable;
 use crate::msr::backend::MsrBackend;

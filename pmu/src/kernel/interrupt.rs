@@ -120,7 +120,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 Report::Source(overflow) => {
                     self.profiles.interrupt(frame, overflow.source);
                 }
-                Report::Event(overflow) if of.watchdog.watched() == Some(overflow.event) => {
+                Report::Event(overflow) if overflow.tag == of.watchdog_tag() => {
                     *is_stuck |= of.watchdog.is_stuck(overflow.event);
                 }
                 Report::Event(overflow) => overflowed(overflow, facility),
@@ -181,7 +181,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     pub fn events_of(
         &'static self,
         processor: usize,
-    ) -> Option<(WithOpenedEvents<'static, MachineSources>, &'static CounterMemory)> {
+    ) -> Option<(WithOpenedEvents<'static, MachineSources<K>>, &'static CounterMemory)> {
         let (of, sources) = (self.processors.get(processor)?, self.sources()?);
         Some((WithOpenedEvents::new(sources, &of.events), &of.counters))
     }

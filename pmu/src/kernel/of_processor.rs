@@ -1,10 +1,11 @@
 //! The memory of one processor.
 
+use core::ptr;
 use core::sync::atomic::AtomicBool;
 
 use pmu_core::{
-    CounterMemory, CounterSlot, CounterUnit, EventEntry, EventTable, MAX_COUNTERS, Session,
-    WithOpenedEvents,
+    CounterMemory, CounterSlot, CounterUnit, EventEntry, EventId, EventTable, MAX_COUNTERS,
+    Session, WithOpenedEvents,
 };
 
 use crate::kernel::duties::KernelApic;
@@ -14,8 +15,12 @@ use crate::per_processor::OnProcessor;
 use crate::watchdog::Watchdog;
 
 /// The session of a processor of a [`Pmu`](crate::Pmu): the machine's sources, added sources, and opened events.
-pub type PmuSession<K> =
-    Session<'static, WithOpenedEvents<'static, MachineSources>, <K as Kernel>::Msr, KernelApic<K>>;
+pub type PmuSession<K> = Session<
+    'static,
+    WithOpenedEvents<'static, MachineSources<K>>,
+    <K as Kernel>::Msr,
+    KernelApic<K>,
+>;
 
 /// Memory that the interrupt and the tasks of one processor share.
 pub(super) struct OfProcessor<const E: usize> {
@@ -37,6 +42,20 @@ impl<const E: usize> OfProcessor<E> {
             is_up: AtomicBool::new(false),
             is_asked: AtomicBool::new(false),
         }
+    }
+
+    /// Returns the tag of the watchdog's event: an address, which no event of the kernel has. So the watchdog does not
+    /// take an event for its own that the kernel opened at the place of a closed one.
+    #[inline]
+    pub(super) fn watchdog_tag(&self) -> u64 {
+        ptr::from_ref(&self.watchdog).addr() as u64
+    }
+
+    /// Returns the watchdog's event, if it is open.
+    pub(super) fn watched<K: Kernel>(&self, here: &mut Here<K>) -> Option<EventId> {
+        let event = self.watchdog.watched()?;
+        let tag = here.session.counters_mut().event_tag(event);
+        (tag == Ok(self.watchdog_tag())).then_some(event)
     }
 }
 

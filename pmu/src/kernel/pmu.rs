@@ -47,7 +47,7 @@ use crate::per_processor::PerProcessor;
 /// ```
 pub struct Pmu<K: Kernel, const P: usize, const E: usize = 8, const N: usize = 16> {
     machine: WriteOnce<Machine>,
-    sources: WriteOnce<MachineSources>,
+    sources: WriteOnce<MachineSources<K>>,
     pub(super) added: AddedSources<[AddedSlot; N]>,
     /// A task adds a source.
     pub(super) is_adding: AtomicBool,
@@ -89,13 +89,13 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Returns the machine's sources with the added ones; `None` before the first
     /// [`processor_up`](Self::processor_up).
     #[inline]
-    pub(super) fn sources(&'static self) -> Option<&'static MachineSources> {
+    pub(super) fn sources(&'static self) -> Option<&'static MachineSources<K>> {
         self.sources.get()
     }
 
     /// Returns the same, and decides which machine this is if no processor did.
     #[inline(never)]
-    pub(super) fn detect(&'static self, this: &Snapshot) -> &'static MachineSources {
+    pub(super) fn detect(&'static self, this: &Snapshot) -> &'static MachineSources<K> {
         loop {
             if let Some(sources) = self.sources.get() {
                 return sources;

@@ -6,7 +6,7 @@ use pmu_core::{CounterSet, EventOverflow, Report, Snapshot, SourceInterface, Wit
 
 use crate::kernel::duties::Duties;
 use crate::kernel::error::PmuError;
-use crate::kernel::of_processor::Here;
+use crate::kernel::of_processor::{Here, OfProcessor};
 use crate::kernel::pmu::Pmu;
 use crate::kernel::reach::number;
 use crate::kernel::required::Kernel;
@@ -70,8 +70,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// on the other processors.
     ///
     /// All events of the processor are closed, and their identities end. After the next
-    /// [`processor_up`](Self::processor_up), an earlier [`EventId`](pmu_core::EventId) may be that of another event,
-    /// such as the watchdog's. So before this call, the kernel closes its own events, or switches them out.
+    /// [`processor_up`](Self::processor_up), an earlier [`EventId`](pmu_core::EventId) may be that of another event.
+    /// So before this call, the kernel closes its own events, or switches them out.
     ///
     /// # Context
     /// Task, on the processor.
@@ -132,10 +132,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ) -> Result<(), PmuError> {
         K::pinned(|| {
             let of = self.processors.get(K::this_processor());
-            let watched = of.and_then(|of| of.watchdog.watched());
+            let tag = of.map(OfProcessor::watchdog_tag);
             self.here(|here| {
                 here.session.suspend_all(K::now(), |report| match report {
-                    Report::Event(overflow) if watched != Some(overflow.event) => {
+                    Report::Event(overflow) if tag != Some(overflow.tag) => {
                         overflowed(overflow);
                     }
                     _ => {}
@@ -177,8 +177,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 here.is_suspended = false;
                 let resumed = here.session.resume_all(K::now(), |_| ());
                 let watched = of.map_or(Ok(()), |of| {
+                    let Some(event) = of.watched(here) else { return Ok(()) };
                     let counters = here.session.counters_mut();
-                    let Some(event) = of.watchdog.watched() else { return Ok(()) };
                     // The tick has yet to come.
                     of.watchdog.touch();
                     let runs = counters.counter_of(event).is_some();

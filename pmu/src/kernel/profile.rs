@@ -4,12 +4,13 @@ use core::ops::Range;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Release};
 
-use pmu_core::{Event, KProfileSource, SourceInterface};
+use pmu_core::{AddedSources, Event, KProfileSource, SourceInterface};
 use pmu_kprofile::{Affinity, BasicProfile, ProfileCallback, ProfileError, ProfileObject};
 
 use crate::kernel::error::PmuError;
 use crate::kernel::pmu::Pmu;
 use crate::kernel::required::Kernel;
+use crate::machine::Machine;
 
 /// The source of a profile's interrupts: a source of the machine, or any event that interrupts.
 ///
@@ -51,9 +52,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// the smallest power of two for which the buffer has enough counters. Interrupts add to the buffer's present
     /// values.
     ///
-    /// An event has one period at a time on the whole machine. If another profile of the same event runs, that profile
-    /// takes the period of `by` from its next interrupt on, and keeps the period after `work`. The buffer of that
-    /// profile then has hits of both periods.
+    /// Two profiles of one event with different periods run at the same time, on a counter each.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -84,7 +83,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// # Errors
     /// - [`Source`](PmuError::Source): the event has no period, its period is outside the limits of an interval, the
-    ///   machine lacks the event, or `N` other events were already sources.
+    ///   machine lacks the event, or `N` other events were already sources. An event counts once for each period with
+    ///   which it is in use.
     /// - [`Create`](PmuError::Create): the machine lacks the source, or the buffer is too small.
     /// - [`Profile`](PmuError::Profile), and `work` was not run: no processor is up, or the profile could not start on
     ///   a processor.
@@ -99,13 +99,14 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ) -> Result<ProfileObject<'b>, PmuError> {
         let size = range.end.saturating_sub(range.start);
         let fits = |log2: &u32| size.div_ceil(1 << log2) <= buffer.len() as u64;
+        let claimed = self.claim(by.into())?;
         let request = BasicProfile {
             process: None,
             base: range.start,
             size,
             bucket_log2: (2..31).find(fits).unwrap_or(31),
             buffer,
-            source: self.source(by)?,
+            source: claimed.source,
             affinity: Some(Affinity::ALL),
         };
         let object = ProfileObject::basic(self.profiles.rules(), request, &self.hardware())?;
@@ -138,8 +139,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     ///
     /// # Context
-    /// Task, as for [`profile`](Self::profile), which also describes two periods of one event. The callback is called
-    /// in interrupt or NMI context.
+    /// Task, as for [`profile`](Self::profile). The callback is called in interrupt or NMI context.
     ///
     /// # Errors
     /// The errors of [`profile`](Self::profile).
@@ -149,14 +149,14 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         callback: &dyn ProfileCallback,
         work: impl FnOnce(),
     ) -> Result<(), PmuError> {
-        let object = ProfileObject::callback(self.profiles.rules(), self.source(by)?, callback)?;
+        let claimed = self.claim(by.into())?;
+        let object = ProfileObject::callback(self.profiles.rules(), claimed.source, callback)?;
         self.during(&object, work)
     }
 
-    /// Returns the source of a profile. For an event, this is the source that
-    /// [`add_event`](pmu_core::AddedSources::add_event) adds. The source keeps its slot, of which there are `N`, so at
-    /// most `N` different events are ever sources. The event's period becomes the source's interval on the whole
-    /// machine, also for profiles of the same event that run already.
+    /// Returns the source of a profile that the kernel starts itself. For an event, this is the source that
+    /// [`claim`](pmu_core::AddedSources::claim) adds, and that stays in use forever: each pair of an event and a period
+    /// takes one of `N` slots.
     ///
     /// An event that the machine lacks is refused, and occupies no slot. Before the first
     /// [`processor_up`](Self::processor_up) the machine is not known, so any event is accepted.
@@ -167,20 +167,23 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Errors
     /// [`Source`](PmuError::Source): the event cannot be a profile source.
     pub fn source(&'static self, by: impl Into<Profiled>) -> Result<KProfileSource, PmuError> {
-        match by.into() {
-            Profiled::Source(source) => Ok(source),
+        let claimed = self.claim(by.into())?;
+        let source = claimed.source;
+        core::mem::forget(claimed);
+        Ok(source)
+    }
+
+    fn claim(&'static self, by: Profiled) -> Result<Claimed, PmuError> {
+        match by {
+            Profiled::Source(source) => Ok(Claimed { source, of: None }),
             Profiled::Event(event) => K::pinned(|| {
                 // One task at a time adds sources; the other one runs on another processor.
                 while self.is_adding.swap(true, Acquire) {
                     core::hint::spin_loop();
                 }
-                // An event that the machine lacks occupies no slot.
-                let source = match self.machine() {
-                    Some(machine) => self.added.add_countable(&event, machine.unit()),
-                    None => self.added.add_event(&event),
-                };
+                let source = self.added.claim(&event, self.machine().map(Machine::unit));
                 self.is_adding.store(false, Release);
-                Ok(source?)
+                Ok(Claimed { source: source?, of: Some(&self.added) })
             }),
         }
     }
@@ -199,6 +202,20 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         let stopped = started.stop();
         core::mem::forget(started);
         stopped
+    }
+}
+
+/// A source that a profile uses, and that is released if it was added for the profile.
+struct Claimed {
+    source: KProfileSource,
+    of: Option<&'static AddedSources>,
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        if let Some(added) = self.of {
+            added.release(self.source);
+        }
     }
 }
 

@@ -49,9 +49,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// rotate, and windows for guests.
     ///
     /// The session also has events that `Pmu` opened: the [watchdog](Self::watch)'s, and those of profiled events. The
-    /// session's list of [`events`](pmu_core::CounterSession::events) contains them, with tags that `Pmu` chose. The
-    /// kernel stops and closes only events whose identities it got when it opened them. If the kernel closes the
-    /// watchdog's event, the watchdog takes the next event at the same place for its own.
+    /// session's list of [`events`](pmu_core::CounterSession::events) does not contain them. An identity of an event is
+    /// its place, which an event that is opened later can have, too. A kernel that keeps identities longer gives each
+    /// event a [tag](pmu_core::Event::tagged) of its own, and compares it with
+    /// [`event_tag`](pmu_core::CounterSession::event_tag).
     ///
     /// Each call is for one processor. Between two calls the task may move, and the same
     /// [`EventId`](pmu_core::EventId) means another event on another processor. So what belongs together is done in one

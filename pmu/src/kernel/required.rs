@@ -1,7 +1,8 @@
 //! The duties of a kernel.
 
 use pmu_core::{
-    CounterSet, InterfaceError, Interval, KProfileSource, MsrBackend, Snapshot, TimerUnavailable,
+    CoreThread, CounterSet, InterfaceError, Interval, KProfileSource, MsrBackend, Snapshot,
+    TimerUnavailable,
 };
 use pmu_kprofile::SourceRequest;
 
@@ -251,6 +252,29 @@ pub unsafe trait Kernel: Sized + 'static {
     /// Returns the counters that `Pmu` takes: by default all counters.
     fn counters() -> CounterSet {
         CounterSet::ALL
+    }
+
+    /// Returns the place on its core of the processor that executes the call, if events of the core's other logical
+    /// processor corrupt its counters, as on Sandy Bridge to Haswell with hyper-threading. Such events are then
+    /// scheduled exclusively: see [`OnSharedCore`](pmu_core::OnSharedCore). The default implementation, for all other
+    /// kernels, returns `None`. The result is always the same on one processor.
+    ///
+    /// ```
+    /// use pmu::core::{CoreCounters, CoreThread, WriteOnce};
+    /// use pmu::intel::SiblingErratum;
+    /// static CORES: [CoreCounters; 4] = [const { CoreCounters::new() }; 4];
+    /// static ERRATUM: WriteOnce<Option<SiblingErratum>> = WriteOnce::new(); // `SiblingErratum::detect`
+    ///
+    /// /// Processors 0 and 1 are those of core 0.
+    /// fn shared_core(this_processor: usize) -> Option<CoreThread<'static>> {
+    ///     let core = CORES.get(this_processor / 2)?;
+    ///     let is_second = this_processor % 2 == 1;
+    ///     ERRATUM.get()?.map(|_| CoreThread::new(core, is_second, SiblingErratum::EVENTS))
+    /// }
+    /// # let _ = shared_core;
+    /// ```
+    fn shared_core() -> Option<CoreThread<'static>> {
+        None
     }
 
     /// Starts the interrupts of this processor's profile timer, or changes their interval: see

@@ -1,29 +1,40 @@
 //! The machine's sources, with what the interrupt asks for at hand.
 
+use core::fmt;
+use core::marker::PhantomData;
 use core::sync::atomic::AtomicU32;
 
-use pmu_core::{AddedSources, CounterAnswer, CounterUnit, Snapshot, SourceInterface, SourceTable};
+use pmu_core::{
+    AddedSources, CoreThread, CounterAnswer, CounterUnit, Snapshot, SourceInterface, SourceTable,
+};
 
+use crate::kernel::required::Kernel;
 use crate::machine::Machine;
 
 /// The profile sources of a [`Machine`], and the sources that the kernel added to them. The value also has a reference
 /// to the description of the counters, so the interrupt handler does not match on the machine's variant.
-#[derive(Debug)]
-pub struct MachineSources {
+pub struct MachineSources<K> {
     machine: &'static Machine,
     unit: &'static CounterUnit,
     table: &'static SourceTable,
     added: &'static AddedSources,
+    kernel: PhantomData<fn() -> K>,
 }
 
-impl MachineSources {
+impl<K> fmt::Debug for MachineSources<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MachineSources").field("machine", self.machine).finish_non_exhaustive()
+    }
+}
+
+impl<K> MachineSources<K> {
     pub(super) fn new(machine: &'static Machine, added: &'static AddedSources) -> Self {
-        Self { machine, unit: machine.unit(), table: machine.table(), added }
+        Self { machine, unit: machine.unit(), table: machine.table(), added, kernel: PhantomData }
     }
 }
 
 // SAFETY: the unit and the added sources are fields that nothing changes, and there is no table of opened events.
-unsafe impl SourceInterface for MachineSources {
+unsafe impl<K: Kernel> SourceInterface for MachineSources<K> {
     fn name(&self) -> &'static str {
         self.machine.name()
     }
@@ -61,5 +72,10 @@ unsafe impl SourceInterface for MachineSources {
     #[inline]
     fn added(&self) -> &'static AddedSources {
         self.added
+    }
+
+    #[inline]
+    fn core_thread(&self) -> Option<CoreThread<'_>> {
+        K::shared_core()
     }
 }

@@ -31,6 +31,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 let event = Watchdog::event(&here.unit, hertz, seconds);
                 let counters = here.session.counters_mut();
                 let event = event.ok_or(CounterError::NoCounterForEvent)?;
+                let event = event.tagged(of.watchdog_tag()).unlisted();
                 let id = counters.open_event(&here.unit, &event)?;
                 of.watchdog.watch(id);
                 counters.start_event(id, K::now()).or_else(|error| {
@@ -56,8 +57,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 return Err(PmuError::NotUp);
             };
             self.here(|here| {
-                let Some(event) = of.watchdog.watched() else { return Ok(()) };
+                let event = of.watched(here);
                 of.watchdog.unwatch();
+                let Some(event) = event else { return Ok(()) };
                 here.session.counters_mut().close_event(event, K::now()).map(drop)
             })?
             .map_err(PmuError::Counters)

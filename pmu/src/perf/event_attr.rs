@@ -93,6 +93,10 @@ impl PerfEventAttr {
     /// [`AttrFlags::EXCLUSIVE`] is set. `constraints` has the same meaning as in
     /// [`PerfAttributes::event`].
     ///
+    /// On a processor that can deny RDPMC for each counter, the event's counter is denied to user mode. Linux permits
+    /// RDPMC there for events of a task, and not for those of a processor, which count other tasks, too. So the kernel
+    /// opens an event of a task [`with_user_rdpmc`](Event::with_user_rdpmc), if the event's page may be mapped.
+    ///
     /// An event with a frequency starts with [`Frequency::INITIAL_PERIOD`]. The kernel acts on the other flags: for
     /// instance, the kernel starts the event unless [`AttrFlags::DISABLED`] is set.
     ///

@@ -176,20 +176,106 @@ fn a_resume_that_failed_is_repaired_by_down_and_up() {
     assert!((1..59).contains(&failed), "{failed}");
 }
 
-/// The documents of `profile`: an event has one period on the whole machine.
+/// The documents of `profile`: each of two profiles of an event has its own period.
 #[test]
-fn a_second_profile_of_an_event_gives_the_first_its_period() {
+fn a_second_profile_of_an_event_has_a_period_of_its_own() {
     let (machine, pmu) = machine();
     machine.up();
-    let buffers: [[AtomicU32; 16]; 2] = Default::default();
-    let hits = |of: usize| buffers[of].iter().map(|hits| hits.load(Ordering::Relaxed)).sum::<u32>();
+    let buffers: [[AtomicU32; 16]; 3] = Default::default();
+    let hits = || {
+        buffers.each_ref().map(|of| of.iter().map(|hits| hits.load(Ordering::Relaxed)).sum::<u32>())
+    };
+    let happen = || machine.happen(0, Happens::Cycles, 20 * PERIOD);
+    let unwound = || std::panic::resume_unwind(Box::new(()));
     pmu.profile(cycles().every(10 * PERIOD), 0..64, &buffers[0], || {
+        happen();
+        assert_eq!(hits(), [2, 0, 0]);
+        pmu.profile(cycles(), 0..64, &buffers[1], || {
+            happen();
+            // A third profile shares the source of its period.
+            pmu.profile(cycles(), 0..64, &buffers[2], happen).unwrap();
+        })
+        .unwrap();
+        assert_eq!(hits(), [6, 40, 20]);
+        // More periods than there are slots, one after the other.
+        for period in 1..9 {
+            let event = cycles().every(PERIOD + period);
+            pmu.profile(event, 0..64, &BUCKETS, || ()).unwrap();
+            pmu.profile(event, 0..64, &[], || ()).unwrap_err();
+            let work = core::panic::AssertUnwindSafe(|| {
+                pmu.profile(event, 0..64, &BUCKETS, unwound).map(drop)
+            });
+            std::panic::catch_unwind(work).unwrap_err();
+        }
+        happen();
+    })
+    .unwrap();
+    assert_eq!(hits(), [8, 40, 20]);
+    machine.down();
+}
+
+/// As many events as there are slots are in use: a further one is refused, and leaves nothing.
+#[test]
+fn periods_in_use_at_once_are_as_many_as_there_are_slots() {
+    let (machine, pmu) = machine();
+    machine.up();
+    let in_use = [1, 2, 3, 4].map(|periods| pmu.source(cycles().every(periods * PERIOD)).unwrap());
+    assert!((0..4).all(|place| !in_use[..place].contains(&in_use[place])));
+    let full = Err(PmuError::Source(AddSourceError::Full { room: 4 }));
+    for _ in 0..2 {
+        assert_eq!(pmu.source(cycles().every(5 * PERIOD)), full);
+        let other = Event::generic(GenericEvent::Instructions).every(PERIOD);
+        assert_eq!(pmu.source(other), full.map(|_: KProfileSource| unreachable!()));
+        assert_eq!(pmu.source(cycles()), Ok(in_use[0]));
+    }
+    machine.down();
+}
+
+/// A loop over all events, and an identity that outlived its event: neither makes the watchdog find what is not so.
+#[test]
+fn the_kernel_s_events_are_not_those_of_the_watchdog_and_of_profiles() {
+    let (machine, pmu) = machine();
+    machine.up();
+    let stuck = || {
+        let interrupted = machine.interrupted.take();
+        interrupted.iter().map(|(_, of)| of.is_stuck).collect::<Vec<_>>()
+    };
+    let buffer: [AtomicU32; 16] = Default::default();
+    let sampled = Event::generic(GenericEvent::Instructions).every(PERIOD).tagged(7);
+    let open = || {
+        let opened = pmu.with(|session, unit| {
+            let counters = session.counters_mut();
+            let id = counters.open_event(unit, &sampled)?;
+            counters.start_event(id, 0).map(|()| id)
+        });
+        opened.unwrap().unwrap()
+    };
+    let stale = open();
+    pmu.profile(cycles(), 0..64, &buffer, || {
+        pmu.with(|session, _| {
+            let counters = session.counters_mut();
+            assert_eq!(counters.events().collect::<Vec<_>>(), [stale]);
+            counters.close_event(stale, 0).unwrap();
+        })
+        .unwrap();
+        pmu.watch(PERIOD, 20).unwrap();
+        pmu.with(|session, _| assert_eq!(session.counters_mut().events().count(), 0)).unwrap();
         machine.happen(0, Happens::Cycles, 20 * PERIOD);
-        assert_eq!(hits(0), 2);
-        let second = || machine.happen(0, Happens::Cycles, 20 * PERIOD);
-        pmu.profile(cycles(), 0..64, &buffers[1], second).unwrap();
-        // The period that runs ends as it began: one hit, and then one in each `PERIOD`.
-        assert_eq!([hits(0), hits(1)], [2 + 11, 11]);
+        assert_eq!(buffer[0].load(Ordering::Relaxed), 20);
+        machine.happen(0, Happens::Cycles, 20 * PERIOD);
+        assert_eq!(stuck().into_iter().filter(|is_stuck| *is_stuck).count(), 1);
+        // The kernel's error: the identity is the watchdog's now, and then that of an event of the kernel.
+        pmu.with(|session, _| session.counters_mut().close_event(stale, 0)).unwrap().unwrap();
+        assert_eq!(open(), stale);
+        for _ in 0..3 {
+            machine.happen(0, Happens::Instructions, PERIOD);
+            assert_eq!(stuck(), [false]);
+            let [(0, overflow)] = machine.overflows.take()[..] else { panic!("no overflow") };
+            assert_eq!(overflow.tag, 7);
+        }
+        pmu.unwatch().unwrap();
+        machine.happen(0, Happens::Instructions, PERIOD);
+        assert_eq!(machine.overflows.take().len(), 1, "the kernel's event is still open");
     })
     .unwrap();
     machine.down();

@@ -4,13 +4,14 @@ use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pmu::core::{
-    Claim, CounterSet, Event, EventSelect, EventStatus, GenericEvent, InterruptFrame,
+    Claim, CounterId, CounterSet, Event, EventSelect, EventStatus, GenericEvent, InterruptFrame,
     KProfileSource, PlainFrame, SavedEvent, ThreadEvent,
 };
 use pmu::{PmuError, Profiled};
 use pmu_kprofile::{BasicProfile, ProfileObject, Rules};
 use pmu_tests::opened::{processors, running};
 use pmu_virt::mock::Deviations;
+use pmu_virt::{Configuration, IntelConfiguration};
 
 use crate::world::{Happens, Machine, PROCESSORS, TestPmu};
 
@@ -326,6 +327,44 @@ fn an_interrupt_by_a_vector_is_ended_and_an_nmi_is_not() {
             assert_eq!(machine.ends.get(), ends + 2);
             machine.down();
         }
+    }
+}
+
+/// Sandy Bridge to Haswell with hyper-threading: the session of a sibling does not use the counter of a memory event.
+#[test]
+fn memory_events_of_a_shared_core_are_scheduled_exclusively() {
+    let memory = Event::raw(EventSelect::from_bits(0x81D0));
+    let start = |pmu: &'static TestPmu, event: Event| {
+        let started = pmu.with(|session, unit| {
+            let counters = session.counters_mut();
+            let id = counters.open_event(unit, &event)?;
+            let started = counters.start_event(id, 0).map(|()| counters.counter_of(id));
+            if started.is_err() {
+                counters.close_event(id, 0)?;
+            }
+            started
+        });
+        started.unwrap()
+    };
+    for has_erratum in [true, false] {
+        let (machine, pmu) = Machine::new(Configuration::Intel(IntelConfiguration::new(3, 4, 3)));
+        machine.has_erratum.set(has_erratum);
+        machine.up();
+        let first = machine.on(0, || start(pmu, memory)).unwrap().unwrap().only();
+        let there = machine.on(1, || start(pmu, memory.on(first)));
+        let elsewhere = machine.on(2, || start(pmu, memory.on(first)));
+        assert_eq!(there.is_err(), has_erratum, "{there:?}");
+        assert_eq!(elsewhere.map(|on| on.map(CounterId::only)), Ok(Some(first)));
+        // Sources, too, have counters of the other numbers.
+        machine.on(1, || {
+            pmu.with(|session, _| {
+                session.start(KProfileSource::BRANCH_MISPREDICTIONS).unwrap();
+                let used = running(&machine.mocks[1]);
+                assert_eq!((used & first).is_empty(), has_erratum, "{used:?}");
+            })
+            .unwrap();
+        });
+        machine.down();
     }
 }
 

@@ -4,9 +4,10 @@ use core::cell::{Cell, OnceCell, RefCell};
 
 use pmu::amd::ibs::{Ibs, IbsKind, IbsMemory, IbsRecord, IbsSampler, IbsSampling, IbsUnit};
 use pmu::core::{
-    EventOverflow, InterfaceError, KProfileSource, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate,
-    PlainFrame, Platform, PmcIndex, SampledFrame, Snapshot,
+    CoreCounters, CoreThread, EventOverflow, InterfaceError, KProfileSource, MsrAddress,
+    MsrBackend, MsrErrorKind, MsrUpdate, PlainFrame, Platform, PmcIndex, SampledFrame, Snapshot,
 };
+use pmu::intel::SiblingErratum;
 use pmu::kprofile::SourceRequest;
 use pmu::{Delivery, Interrupted, Kernel, Pmu};
 use pmu_tests::deviations::snapshot;
@@ -61,6 +62,9 @@ pub(crate) struct Machine {
     /// Interrupts to other processors do not arrive.
     pub(crate) is_deaf: Cell<bool>,
     pub(crate) by_vector: Cell<bool>,
+    /// Processors 0 and 1 share a core with the erratum of memory events.
+    pub(crate) has_erratum: Cell<bool>,
+    core: CoreCounters,
     pub(crate) ends: Cell<u32>,
     /// Address of the code that runs on each processor.
     pub(crate) pc: [Cell<u64>; PROCESSORS],
@@ -103,6 +107,8 @@ impl Machine {
             pmu: OnceCell::new(),
             is_deaf: Cell::new(false),
             by_vector: Cell::new(false),
+            has_erratum: Cell::new(false),
+            core: CoreCounters::new(),
             ends: Cell::new(0),
             pc: [const { Cell::new(0) }; PROCESSORS],
             interrupted: RefCell::default(),
@@ -287,6 +293,12 @@ unsafe impl Kernel for World {
     fn delivery() -> Delivery {
         let by_vector = machine().by_vector.get();
         if by_vector { Delivery::vector(0xE1).unwrap() } else { Delivery::NON_MASKABLE }
+    }
+
+    fn shared_core() -> Option<CoreThread<'static>> {
+        let (machine, second) = (machine(), Self::this_processor() == 1);
+        let is_shared = machine.has_erratum.get() && Self::this_processor() < 2;
+        is_shared.then(|| CoreThread::new(&machine.core, second, SiblingErratum::EVENTS))
     }
 
     fn keep_waiting(turns: u64) -> bool {

@@ -1,8 +1,9 @@
 //! Two logical processors of a core, whose memory events corrupt each other's counters: they are scheduled exclusively.
 
 use pmu_core::{
-    CoreCounters, CounterError, CounterId, CounterSession, CounterSet, Event, EventId, EventStatus,
-    OnSharedCore, OpenedEvents, Snapshot, ThreadEvent,
+    CoreCounters, CoreThread, CounterError, CounterId, CounterSession, CounterSet, Event, EventId,
+    EventStatus, KProfileSource, OnSharedCore, OpenedEvents, Snapshot, ThreadEvent,
+    WithOpenedEvents, WithSharedCore,
 };
 use pmu_intel::SiblingErratum;
 use pmu_tests::opened::*;
@@ -240,4 +241,42 @@ fn the_other_sources_share_nothing() {
         counters.start_event_if_free(loads, 0).unwrap();
         counters.shut_down().unwrap();
     }
+}
+
+/// The same with the sources of a machine.
+#[test]
+fn sources_and_events_of_a_machine_are_scheduled_exclusively() {
+    let processor = plain(3);
+    let machine = pmu::Machine::detect(&processor.snapshot);
+    let core = CoreCounters::new();
+    let (memories, tables) = ([Memory::new(), Memory::new()], [Table::new(), Table::new()]);
+    let mocks = [processor.mock(), processor.mock()];
+    let threads =
+        [false, true].map(|second| CoreThread::new(&core, second, SiblingErratum::EVENTS));
+    let of_core = threads.map(|thread| WithSharedCore::new(&machine, thread));
+    let take = |place: usize| {
+        let (mock, memory) = (&mocks[place], &memories[place]);
+        let events = WithOpenedEvents::new(&of_core[place], &tables[place]);
+        events.initialize(&processor.snapshot, CounterSet::ALL, mock, mock, memory).unwrap()
+    };
+    let [mut first, mut second] = [0, 1].map(take);
+    let source = KProfileSource::BRANCH_MISPREDICTIONS;
+    first.start(source).unwrap();
+    let used = running(&mocks[0]);
+    assert_eq!(used.len(), 1);
+    let counters = second.counters_mut();
+    let mut open = |on| counters.open_event(&processor.unit, &raw(2).on(on)).unwrap();
+    let [beside, other] = [open(used), open(CounterSet::GENERAL)];
+    assert_eq!(counters.start_event(beside, 0), Err(CounterError::NoFreeCounter));
+    counters.start_event(other, 0).unwrap();
+    let others = counters.counter_of(other).unwrap().only();
+    assert!((others & used).is_empty());
+    // The source's next counter is not the memory event's.
+    first.stop(source).unwrap();
+    counters.stop_event(other, 0).unwrap();
+    counters.start_event(beside, 0).unwrap();
+    first.start(source).unwrap();
+    assert!((running(&mocks[0]) & used).is_empty());
+    first.shut_down().unwrap();
+    second.shut_down().unwrap();
 }

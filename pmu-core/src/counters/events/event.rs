@@ -281,6 +281,27 @@ impl Event {
         self
     }
 
+    /// Keeps the event out of the list of [`events`](crate::CounterSession::events). Only a holder of the event's
+    /// identity then stops or closes the event. This is for events that a layer opens beside the kernel's own, such as
+    /// the watchdog of `Pmu`. The events of [added](crate::AddedSources) sources are unlisted.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterError, CounterSession, CounterUnit, Event, EventSource, MsrBackend, Platform};
+    /// /// Opens an event of a layer, which no loop over all events of the kernel closes.
+    /// fn open<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     this_processor: &CounterUnit,
+    ///     event: Event,
+    /// ) -> Result<bool, CounterError> {
+    ///     let id = counters.open_event(this_processor, &event.unlisted())?;
+    ///     Ok(counters.events().all(|listed| listed != id))
+    /// }
+    /// ```
+    pub const fn unlisted(mut self) -> Self {
+        self.flags |= Membership::UNLISTED;
+        self
+    }
+
     /// Promises that the event happens at most 15 times per cycle, as floating-point operations of scalar code do.
     ///
     /// AMD's Zen processors can count more than 15 occurrences of event 0x003 per cycle only on a pair of counters,

@@ -36,6 +36,9 @@ impl Membership {
     /// The event is the first of its group.
     pub(crate) const FIRST: u8 = 1 << 5;
 
+    /// The list of a processor's events does not contain the event.
+    pub(crate) const UNLISTED: u8 = 1 << 6;
+
     /// Creates the word of an ungrouped event in its first encoding.
     pub(crate) const fn ungrouped(name: Option<GenericEvent>, flags: u8) -> Self {
         let name = match name {

@@ -23,7 +23,15 @@ impl CoreCounters {
     }
 }
 
-/// One logical processor of a core, and the events that corrupt the counters of the other one.
+/// One of the two logical processors of a core, and the events that corrupt the counters of the other one.
+///
+/// ```
+/// use pmu_core::{CoreCounters, CoreThread};
+/// static CORE: CoreCounters = CoreCounters::new(); // one per core
+/// // 0xD0 to 0xD3: what `pmu_intel::SiblingErratum` says of the processor.
+/// let threads = [false, true].map(|second| CoreThread::new(&CORE, second, 0xD0..=0xD3));
+/// # let _ = threads;
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct CoreThread<'a> {
     core: &'a CoreCounters,
@@ -59,12 +67,9 @@ impl InUse {
 
 impl<'a> CoreThread<'a> {
     /// Describes a logical processor of a core: the `second` one, or the first. `events` are the numbers of the events
-    /// that corrupt the counters of the other logical processor.
-    pub(crate) const fn new(
-        core: &'a CoreCounters,
-        second: bool,
-        events: RangeInclusive<u16>,
-    ) -> Self {
+    /// that corrupt the counters of the other logical processor. Both logical processors have the same `core` and
+    /// `events`.
+    pub const fn new(core: &'a CoreCounters, second: bool, events: RangeInclusive<u16>) -> Self {
         Self { core, second, events: [*events.start(), *events.end()] }
     }
 

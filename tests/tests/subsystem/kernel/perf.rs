@@ -103,7 +103,8 @@ impl Perf {
         for (place, attr) in attrs.iter().enumerate() {
             numbers.push(self.note(Opened::new(*attr, parents.map(|parents| parents[place]))));
         }
-        let event = |number: &usize| self.shared.event(*number).event(*number);
+        let of_task = matches!(target, Target::Task(_));
+        let event = |number: &usize| self.shared.event(*number).event(*number, of_task);
         let events: Vec<_> = numbers.iter().map(event).collect();
         let now = self.now();
         match target {

@@ -319,9 +319,15 @@ impl World {
         let rdtsc = || self.perf.shared.tsc.get();
         let page = &self.perf.shared.event(number).page;
         let count = self.naive[number].count;
-        if let Some(EventStatus::Active(counter)) = self.perf.status(number)
-            && self.processors[cpu].unit.counter(counter).unwrap().rdpmc_index().is_none()
-        {
+        let unit = &self.processors[cpu].unit;
+        let own = &self.perf.cpus[cpu].as_ref().unwrap().own;
+        let of_processor = own.iter().any(|(of, _)| *of == number);
+        let is_denied = unit.has_user_rdpmc_control() && of_processor;
+        let has_no_index = match self.perf.status(number) {
+            Some(EventStatus::Active(on)) => unit.counter(on).unwrap().rdpmc_index().is_none(),
+            _ => false,
+        };
+        if is_denied || has_no_index {
             // The program makes a system call.
             assert_eq!(page.read_with_times(rdpmc, rdtsc), None, "{context}: page");
             return assert_eq!(LinuxPage::of(page).read(rdpmc, rdtsc), None, "{context}: page");

@@ -2,6 +2,7 @@
 
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
+use crate::counters::events::membership::Membership;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::counter_id::CounterId;
 use crate::counters::names::event_id::EventId;
@@ -28,7 +29,8 @@ pub enum EventStatus {
 }
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Returns the opened events, in the order of their places in the table.
+    /// Returns the opened events, in the order of their places in the table, except those that were opened
+    /// [unlisted](crate::Event::unlisted).
     ///
     /// ```
     /// use pmu_core::{CounterSession, EventId, EventSource, EventStatus, MsrBackend, Platform};
@@ -40,7 +42,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// }
     /// ```
     pub fn events(&self) -> impl Iterator<Item = EventId> {
-        self.table().opened().filter(|_| self.is_open()).map(|(event, _)| event)
+        let is_listed = |entry: &EventEntry| !entry.membership().has(Membership::UNLISTED);
+        let listed = self.table().opened().filter(move |(_, entry)| is_listed(entry));
+        listed.filter(|_| self.is_open()).map(|(event, _)| event)
     }
 
     /// Returns the [tag](crate::Event::tagged) of an opened event.
@@ -55,8 +59,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// ```
     /// use pmu_core::{CounterSession, EventSource, GroupError, MsrBackend, Platform};
-    /// /// Closes everything that is open on a processor that goes offline. The list also has the events of a watchdog
-    /// /// and of added sources: stop those first.
+    /// /// Closes everything that the kernel opened on a processor that goes offline.
     /// fn close_all<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
     ///     now: u64,

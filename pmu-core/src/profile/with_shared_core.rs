@@ -1,0 +1,63 @@
+//! A profile interface for a processor whose core another logical processor shares.
+
+use core::sync::atomic::AtomicU32;
+
+use crate::counters::registers::unit::CounterUnit;
+use crate::counters::shared::core_counters::CoreThread;
+use crate::counters::shared::table::EventTable;
+use crate::profile::added::AddedSources;
+use crate::profile::counter_answer::CounterAnswer;
+use crate::profile::source_index::SourceTable;
+use crate::profile::source_interface::{SourceInterface, forward_interface};
+use crate::snapshot::Snapshot;
+
+/// A profile interface for a logical processor on whose core some events corrupt the counters of the other logical
+/// processor. The interface's sources and events are scheduled as [`OnSharedCore`](crate::OnSharedCore) says.
+///
+/// ```
+/// use pmu_core::{CoreCounters, CoreThread, EventEntry, EventTable, WithOpenedEvents, WithSharedCore};
+/// # use pmu_core::DefaultInterface;
+/// # static MACHINE: DefaultInterface = DefaultInterface::new();
+/// static CORE: CoreCounters = CoreCounters::new(); // one per core
+/// static EVENTS: [EventTable<[EventEntry; 8]>; 2] = [const { EventTable::new() }; 2];
+///
+/// // Of the core's second logical processor. 0xD0 to 0xD3: what `pmu_intel::SiblingErratum` says of the processor.
+/// let second = WithSharedCore::new(&MACHINE, CoreThread::new(&CORE, true, 0xD0..=0xD3));
+/// let events = WithOpenedEvents::new(&second, &EVENTS[1]);
+/// # let _ = events;
+/// ```
+#[derive(Debug)]
+pub struct WithSharedCore<'a, I> {
+    interface: &'a I,
+    thread: CoreThread<'a>,
+}
+
+impl<I> Clone for WithSharedCore<'_, I> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<I> Copy for WithSharedCore<'_, I> {}
+
+impl<'a, I: SourceInterface> WithSharedCore<'a, I> {
+    /// Gives the sources of `interface` to one logical processor of a core.
+    pub const fn new(interface: &'a I, thread: CoreThread<'a>) -> Self {
+        Self { interface, thread }
+    }
+}
+
+// SAFETY: the unit and the table of events are the interface's.
+unsafe impl<I: SourceInterface> SourceInterface for WithSharedCore<'_, I> {
+    forward_interface!(self => self.interface; Some(self.thread));
+
+    #[inline]
+    fn added(&self) -> &'static AddedSources {
+        self.interface.added()
+    }
+
+    #[inline]
+    fn opened(&self) -> &EventTable {
+        self.interface.opened()
+    }
+}
