@@ -18,7 +18,7 @@ use pmu::core::{CounterSet, Snapshot, SourceInterface};
 use check::handler;
 use demos::command_line::CommandLine;
 use demos::failure::Failure;
-use demos::{branches, costs, events, sources, watchdog, workload};
+use demos::{branches, costs, events, sources, workload};
 use embedding::memory::{MACHINE, PMU, TIME_ONLY};
 use embedding::msr::UNDEFINED_OPCODES;
 use embedding::sessions::Sessions;
@@ -80,7 +80,7 @@ extern "C" fn kernel_main(door: u32, information: u32) -> ! {
     }
 }
 
-/// Connects the interrupts with what they call, and an event's end with the watchdog.
+/// Connects the interrupts with what they call.
 fn register_handlers(check: bool) {
     interrupts::register(Handlers {
         performance: match check {
@@ -96,7 +96,6 @@ fn register_handlers(check: bool) {
             msr::resume(frame) || frame.vector as u8 == UNDEFINED && ring3::leave(frame)
         },
     });
-    interrupt::on_event(watchdog::interrupt);
     interrupt::on_branches(branches::sampled);
 }
 

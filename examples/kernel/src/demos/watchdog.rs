@@ -1,18 +1,19 @@
 //! A watchdog that fires on purpose: an event of cycles whose interrupt is an NMI, and a processor that does not
 //! touch the watchdog between two of them.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::Ordering;
 
-use pmu::Watchdog;
-use pmu::core::{CounterUnit, Event, EventId, EventTable, GenericEvent};
+use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
+use pmu::core::{CounterSet, Event, EventTable, GenericEvent, Snapshot};
 use x86_64::instructions::interrupts;
 
 use crate::demos::failure::Failure;
 use crate::demos::rate::Rate;
 use crate::demos::workload;
-use crate::embedding::opened_events::{Events, with_events};
+use crate::embedding::interrupt::{OVERFLOWS, STUCK};
+use crate::embedding::memory::PMU;
+use crate::embedding::platform::set_counters;
 use crate::line;
-use crate::machine::processor::MAX_PROCESSORS;
 use crate::machine::{clock, smp};
 
 /// Time for which a processor's cycles are measured.
@@ -24,19 +25,6 @@ const PATIENCE_MS: u64 = 8_000;
 /// Number of interrupts for which a processor that is well is watched.
 const ALIVE: u32 = 2;
 
-static WATCHDOGS: [Watchdog; MAX_PROCESSORS] = [const { Watchdog::new() }; MAX_PROCESSORS];
-/// Number of interrupts, and of those that found the processor stuck.
-static FIRED: [AtomicU32; MAX_PROCESSORS] = [const { AtomicU32::new(0) }; MAX_PROCESSORS];
-static STUCK: [AtomicU32; MAX_PROCESSORS] = [const { AtomicU32::new(0) }; MAX_PROCESSORS];
-
-/// Handles the end of an event's period, in an NMI. A real kernel reports more than a number here, or panics.
-pub fn interrupt(number: usize, event: EventId) {
-    FIRED[number].fetch_add(1, Ordering::Relaxed);
-    if WATCHDOGS[number].is_stuck(event) {
-        STUCK[number].fetch_add(1, Ordering::Relaxed);
-    }
-}
-
 /// Watches the last processor: while it is well, and while it loops with interrupts off.
 ///
 /// # Errors
@@ -46,7 +34,11 @@ pub fn run() -> Result<(), Failure> {
     let alive = smp::run_on(number, || {
         // Nothing but an NMI comes through.
         interrupts::without_interrupts(|| {
-            with_events(|counters, unit| watch(counters, unit, number))
+            set_counters(CounterSet::ALL);
+            PMU.processor_up(&Snapshot::capture(CpuIdReaderNative))?;
+            let alive = watch(number);
+            PMU.processor_down()?;
+            alive
         })
     })?;
     line!("watchdog processor {} alive {}", number, alive);
@@ -59,29 +51,23 @@ pub fn run() -> Result<(), Failure> {
 
 /// Starts a watchdog on this processor, touches it for a while, and then no more until it fires. Returns how many
 /// of its interrupts found the processor well.
-fn watch(counters: &mut Events, unit: &CounterUnit, number: usize) -> Result<u32, Failure> {
-    let cycles = Event::generic(GenericEvent::Cycles);
-    let measured = counters.open_event(unit, &cycles)?;
+fn watch(number: usize) -> Result<u32, Failure> {
     let begin = clock::now();
-    counters.start_event(measured, begin)?;
-    while clock::now() - begin < clock::milliseconds(MEASURED_MS) {
-        workload::short_turn();
-    }
-    let (events, ticks) = (counters.close_event(measured, clock::now())?, clock::now() - begin);
-    let rate = Rate { events: events.value, ticks };
+    let [cycles] = PMU.count(&[Event::generic(GenericEvent::Cycles)], || {
+        while clock::now() - begin < clock::milliseconds(MEASURED_MS) {
+            workload::short_turn();
+        }
+    })?;
+    let rate = Rate { events: cycles.value, ticks: clock::now() - begin };
 
     // A kernel of your own waits for some seconds. Here a second has 200 ms, so that the example ends.
     let hertz = rate.per(PERIOD_MS).max(EventTable::DEFAULT_MIN_PERIOD);
-    let no_cycles = Failure::Wrong("the processor has no event of cycles");
-    let event = Watchdog::event(unit, hertz, 1).ok_or(no_cycles)?;
-    let event = counters.open_event(unit, &event)?;
-    let watchdog = &WATCHDOGS[number];
-    watchdog.watch(event);
-    counters.start_event(event, clock::now())?;
-    let fired = || FIRED[number].load(Ordering::Relaxed);
+    let before = OVERFLOWS[number].load(Ordering::Relaxed);
+    PMU.watch(hertz, 1)?;
+    let fired = || OVERFLOWS[number].load(Ordering::Relaxed) - before;
     let stuck = || STUCK[number].load(Ordering::Relaxed);
     wait_for(|| {
-        watchdog.touch(); // as a kernel's timer tick does
+        PMU.touch(); // as a kernel's timer tick does
         fired() >= ALIVE
     })?;
     if stuck() != 0 {
@@ -89,7 +75,7 @@ fn watch(counters: &mut Events, unit: &CounterUnit, number: usize) -> Result<u32
     }
     let alive = fired();
     wait_for(|| stuck() != 0)?;
-    counters.close_event(event, clock::now())?;
+    PMU.unwatch()?;
     Ok(alive)
 }
 

@@ -1,20 +1,23 @@
 //! The handlers of the performance interrupt and the profile timer.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use pmu::core::{Branch, Branches, EventId, EventOverflow};
+use pmu::core::{Branch, Branches};
 use spin::Once;
 
 use crate::embedding::frame::Interrupted;
 use crate::embedding::memory::{BRANCH_UNITS, BRANCHES, PMU};
 use crate::machine::interrupts::TrapFrame;
-use crate::machine::processor;
+use crate::machine::processor::{self, MAX_PROCESSORS};
 
 /// Performance interrupts in which no counter had overflowed.
 pub static SPURIOUS: AtomicU64 = AtomicU64::new(0);
 
-/// The function of whatever opens events: it gets the processor, and the event whose period ended.
-static ON_EVENT: Once<fn(usize, EventId)> = Once::new();
+/// Number of overflows of each processor's counters.
+pub static OVERFLOWS: [AtomicU32; MAX_PROCESSORS] = [const { AtomicU32::new(0) }; MAX_PROCESSORS];
+
+/// Number of interrupts that found the processor stuck. A real kernel reports more than a number, or panics.
+pub static STUCK: [AtomicU32; MAX_PROCESSORS] = [const { AtomicU32::new(0) }; MAX_PROCESSORS];
 
 /// A function that gets the interrupted address and the branches before it.
 pub type OnBranches = fn(u64, &mut dyn Iterator<Item = Branch>);
@@ -27,32 +30,23 @@ pub fn on_branches(function: OnBranches) {
     ON_BRANCHES.call_once(|| function);
 }
 
-/// Registers the function that the end of an event's period calls, in an NMI; once.
-pub fn on_event(function: fn(usize, EventId)) {
-    ON_EVENT.call_once(|| function);
-}
-
 /// Handles the performance interrupt, as NMI or by its vector: finds the counters that overflowed, and reports what was
 /// executing.
 pub fn performance_interrupt(frame: &TrapFrame) {
     let (number, interrupted) = (processor::number(), Interrupted(frame));
-    let reported = |overflow: EventOverflow| {
-        if let Some(function) = ON_EVENT.get() {
-            function(number, overflow.event);
-        }
-    };
     let interrupted = match BRANCH_UNITS[number].get() {
-        None => PMU.interrupt_with(&interrupted, reported),
+        None => PMU.interrupt(&interrupted),
         Some(unit) => {
             let branches = Branches::new(unit, &BRANCHES[number]);
-            PMU.interrupt_beside(&interrupted, branches, |overflow, branches| {
+            PMU.interrupt_beside(&interrupted, branches, |_, branches| {
                 if let Some(function) = ON_BRANCHES.get() {
                     function(frame.rip, &mut branches.iter());
                 }
-                reported(overflow);
             })
         }
     };
+    OVERFLOWS[number].fetch_add(interrupted.overflows, Ordering::Relaxed);
+    STUCK[number].fetch_add(interrupted.is_stuck.into(), Ordering::Relaxed);
     if interrupted.overflows == 0 && interrupted.error.is_none() {
         SPURIOUS.fetch_add(1, Ordering::Relaxed);
     }

@@ -12,7 +12,7 @@ use crate::embedding::platform::{Kernel, set_counters};
 /// The counters of a processor, with its events.
 pub type Events = CounterSession<
     'static,
-    WithOpenedEvents<'static, MachineSources>,
+    WithOpenedEvents<'static, MachineSources<Kernel>>,
     FixupMsr,
     SessionPlatform<KernelApic<Kernel>>,
 >;
