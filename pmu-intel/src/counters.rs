@@ -225,7 +225,9 @@ const fn precise_sampling(counters: CounterSet) -> PreciseSampling {
 /// The events of the fixed counters, as an event select names them (SDM vol. 3B, "Fixed-function Performance
 /// Counters"): instructions retired, core cycles; and reference cycles and top-down slots, for which no general
 /// counter has an event: they go by event 0, unit masks 3 and 4, as in Linux perf.
-const FIXED_EVENTS: [u16; MAX_FIXED] = [0x00C0, 0x003C, 0x0300, 0x0400, 0, 0, 0, 0];
+///
+/// An E-core's fixed counters 4 to 6 count issue slots of bad speculation, of the front end, and of retirement.
+const FIXED_EVENTS: [u16; MAX_FIXED] = [0x00C0, 0x003C, 0x0300, 0x0400, 0x0500, 0x0600, 0x0700, 0];
 
 /// The pre-defined architectural events (SDM vol. 3B, table "UMask and Event Select Encodings for Pre-Defined
 /// Architectural Performance Events"): their order is that of their bits in leaf 0x0A's EBX, and of

@@ -15,6 +15,7 @@ pub mod precise;
 pub mod registers;
 mod sibling_erratum;
 mod sources;
+pub mod topdown;
 mod unused;
 
 pub use branches::detect::branches;

@@ -71,6 +71,16 @@ pub const FULL_WIDTH_WRITES: u64 = 1 << 13;
 /// Addresses").
 pub const LBR_FORMAT: u64 = 0x3F;
 
+/// `IA32_PERF_CAPABILITIES.PERF_METRICS_AVAILABLE`: there is [`MSR_PERF_METRICS`] (SDM vol. 4, table 2-2).
+pub const PERF_METRICS_AVAILABLE: u64 = 1 << 15;
+
+/// `MSR_PERF_METRICS`: the shares of the issue slots, in 255ths, one byte for each part (SDM vol. 3B, "Performance
+/// Metrics").
+pub const MSR_PERF_METRICS: u32 = 0x329;
+
+/// The index with which RDPMC reads [`MSR_PERF_METRICS`] (SDM vol. 2B, RDPMC).
+pub const RDPMC_METRICS: u32 = 1 << 29;
+
 /// `IA32_FIXED_CTR_CTRL` (architectural perfmon version 2 and later): the control of all fixed counters (SDM vol. 3B,
 /// §20.2.2).
 pub const IA32_FIXED_CTR_CTRL: u32 = 0x38D;

@@ -16,6 +16,7 @@ mod precise;
 mod processor;
 mod sampling;
 mod time;
+mod top_down;
 mod trace;
 
 pub use deviation::{Deviation, Deviations};

@@ -10,6 +10,7 @@ use pmu_core::{
     ServiceError, Serviced, Snapshot, SourceInterface, SourceTable, WithOpenedEvents,
 };
 use pmu_intel::Emon;
+use pmu_intel::topdown::{NoTopDown, TopDownUnit};
 
 /// Counters and profile interface of a machine, detected by CPUID.
 ///
@@ -318,6 +319,63 @@ impl Machine {
     /// Task.
     pub fn ibs_of(&self, processor: &Snapshot, kind: IbsKind) -> Option<IbsUnit> {
         IbsUnit::of(processor, kind)
+    }
+
+    /// Detects the top-down counters of the processor that `processor` describes and that executes the call. They tell
+    /// what share of the issue slots retired, and what share was lost to wrong speculation, to the front end and to the
+    /// back end. On a hybrid machine, the core types differ.
+    ///
+    /// ```
+    /// use pmu::Machine;
+    /// use pmu::core::{
+    ///     CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, MAX_COUNTERS,
+    ///     SourceInterface,
+    /// };
+    /// use pmu::intel::topdown::{TopDownCounter, TopDownFilter, TopDownMemory, TopDownPart};
+    /// # use pmu_virt::mock::MockMsr;
+    /// # use pmu_virt::{
+    /// #     Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, TopDownMix, VirtualPmu,
+    /// #     VirtualTopDown,
+    /// # };
+    /// # let slots = EventKey::fixed(3).unwrap();
+    /// # let events = FedEvents::new(&[slots])?;
+    /// # let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
+    /// # let metrics = VirtualTopDown::new(&configuration, true)?;
+    /// # let processor = MockMsr::<8>::new(VirtualPmu::new(configuration, events)?).with_top_down(metrics);
+    /// # let (this, msr, apic) = (&processor.snapshot(), &processor, &processor);
+    /// # let workload = || {
+    /// #     let mut feed = Feed::new(&events);
+    /// #     feed.add(events.find(slots).unwrap(), Privilege::User, 51_000).unwrap();
+    /// #     processor.set_mix(TopDownMix { shares: [153, 0, 51, 51, 0, 0, 0, 0] });
+    /// #     processor.advance(&mut feed);
+    /// # };
+    /// static EVENTS: EventTable<[EventEntry; 4]> = EventTable::new();
+    /// static COUNTERS: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();
+    /// static TOP_DOWN: TopDownMemory = TopDownMemory::new(); // one per processor
+    /// let machine = Machine::detect(this);
+    /// let (source, unit) = (machine.events(&EVENTS), machine.unit_of(this));
+    /// let mut counters = CounterSession::take(source, &unit, CounterSet::ALL, msr, apic, &COUNTERS)?;
+    ///
+    /// let mut topdown = TopDownCounter::take(machine.top_down_of(this, &msr)?, msr, &mut counters, &TOP_DOWN)?;
+    /// topdown.start(&mut counters, TopDownFilter::ALL)?;
+    /// workload();
+    /// let counts = topdown.read(&mut counters)?;
+    /// topdown.shut_down(&mut counters)?;
+    /// assert_eq!(counts.per_mille(TopDownPart::Retiring), Some(600));
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    ///
+    /// # Context
+    /// Task.
+    ///
+    /// # Errors
+    /// The error is the reason why the processor has no top-down counters.
+    pub fn top_down_of<M: MsrBackend>(
+        &self,
+        processor: &Snapshot,
+        msr: &M,
+    ) -> Result<TopDownUnit, NoTopDown> {
+        TopDownUnit::of(processor, msr)
     }
 
     /// Services the performance interrupt as [`service`](Self::service) does, together with a facility beside the

@@ -27,6 +27,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         if due(&self.plan.interrupt_in) {
             let mut pmu = self.pmu.borrow_mut();
             let before = pmu.model.registers.of(Family::GlobalStatus);
+            self.slots_overflow(&pmu);
             let advanced = pmu.model.overflow_all();
             pmu.model.pmi_pending = true;
             let new = pmu.model.registers.of(Family::GlobalStatus) & !before & !FROZEN;

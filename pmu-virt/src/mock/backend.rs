@@ -27,7 +27,9 @@ impl<const T: usize> MsrBackend for MockMsr<'_, T> {
         let (index, mode) = (index.get(), self.mode.get());
         let dead = index == 1 && self.deviations.contains(Deviation::DeadCounter);
         let deviation = dead.then_some(Ok(0));
-        self.finish_read(MsrOperation::ReadPmc, index, deviation, |pmu| pmu.read_pmc(index, mode))
+        self.finish_read(MsrOperation::ReadPmc, index, deviation, |pmu| {
+            pmu.read_pmc_beside(&*self.beside.borrow(), index, mode)
+        })
     }
 
     /// Makes two accesses, RDMSR and WRMSR. Each is counted and recorded, and an interrupt may come before each.

@@ -30,7 +30,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
     pub fn with_branches(mut self, branches: VirtualBranches) -> Self {
-        self.beside.get_mut().0 = Some(branches);
+        self.beside.get_mut().0.0 = Some(branches);
         self
     }
 
@@ -41,7 +41,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// On a platform with [`ErroneousBranches`](Deviation::ErroneousBranches), every fourth branch is recorded as by
     /// [`VirtualBranches::record_erroneous`].
     pub fn branch(&self, branch: &FedBranch) {
-        let (Some(branches), _) = &mut *self.beside.borrow_mut() else { return };
+        let ((Some(branches), _), _) = &mut *self.beside.borrow_mut() else { return };
         let executed = self.executed_branches.get().wrapping_add(1);
         self.executed_branches.set(executed);
         let erroneous = executed.is_multiple_of(ERRONEOUS);
@@ -58,7 +58,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// # Panics
     /// `act` accesses a register through the mock.
     pub fn with_branch_records<R>(&self, act: impl FnOnce(&mut VirtualBranches) -> R) -> Option<R> {
-        self.beside.borrow_mut().0.as_mut().map(act)
+        self.beside.borrow_mut().0.0.as_mut().map(act)
     }
 
     /// Puts the processor into a deep sleep, and wakes the processor. On a platform with

@@ -29,11 +29,13 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     pub fn snapshot(&self) -> Snapshot {
         let configuration = self.pmu.borrow().configuration();
         let beside = *self.beside.borrow();
-        let legacy = match beside.0.map(|branches| branches.configuration()) {
+        let legacy = match beside.0.0.map(|branches| branches.configuration()) {
             Some(BranchConfiguration::Legacy { format }) => Some(format),
             _ => None,
         };
-        let format = beside.1.1.and_then(|precise| precise.debug_store()).map(|store| store.format);
+        let format =
+            beside.0.1.1.and_then(|precise| precise.debug_store()).map(|store| store.format);
+        let level_1_alone = beside.1.is_some_and(|metrics| !metrics.has_level_2());
         let (name, signature) = match (configuration.vendor(), legacy) {
             // Cores whose branch records have the format: Sandy Bridge, Haswell, Skylake, Goldmont, Goldmont Plus.
             (Vendor::Intel, Some(3)) => (b"GenuineIntel", 0x0002_06A7),
@@ -41,6 +43,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
             (Vendor::Intel, Some(5)) => (b"GenuineIntel", 0x0005_06E3),
             (Vendor::Intel, Some(6)) => (b"GenuineIntel", 0x0005_06C9),
             (Vendor::Intel, Some(_)) => (b"GenuineIntel", 0x0007_06A1),
+            // Ice Lake, whose metrics have level 1 alone.
+            (Vendor::Intel, None) if level_1_alone => (b"GenuineIntel", 0x0007_06E5),
             // Cores whose precise records have the format: Penryn, Nehalem, Haswell, Skylake; later Sapphire Rapids.
             (Vendor::Intel, None) => (
                 b"GenuineIntel",

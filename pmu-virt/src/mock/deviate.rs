@@ -102,7 +102,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
                 let [_, kept] = self.shared.get();
                 if let Some(value) = value {
                     self.set_other_bits(register, value);
-                    let _ = self.beside.borrow_mut().0.write(Writer::Guest, register, value);
+                    let _ = self.beside.borrow_mut().0.0.write(Writer::Guest, register, value);
                 }
                 Some(Ok(value.unwrap_or(kept)))
             }
@@ -130,7 +130,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
                 if matches!(pmu.configuration(), Configuration::Amd(_)) && value & FROZEN != 0 {
                     // The model does not freeze AMD's counters: they were left frozen.
                     *pmu.model.registers.of_mut(Family::GlobalStatus) &= !value;
-                    let _ = self.beside.borrow_mut().0.write(Writer::Guest, register, value);
+                    let _ = self.beside.borrow_mut().0.0.write(Writer::Guest, register, value);
                     return Some(Ok(value));
                 }
                 None

@@ -84,7 +84,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         memory: &'h RefCell<dyn GuestMemory + 'h>,
         instructions: &'h dyn Fn(u64) -> FedRecord<'h>,
     ) -> Self {
-        self.beside.get_mut().1.1 = Some(precise);
+        self.beside.get_mut().0.1.1 = Some(precise);
         self.precise_records.set(Some((memory, instructions)));
         self
     }
@@ -107,7 +107,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     pub fn trace_branch(&self, branch: &FedBranch) -> bool {
         let Some((memory, _)) = self.precise_records.get() else { return false };
         let mut pmu = self.pmu.borrow_mut();
-        let recorded = match &mut self.beside.borrow_mut().1.1 {
+        let recorded = match &mut self.beside.borrow_mut().0.1.1 {
             Some(precise) => precise.branch(&mut pmu, branch, &mut *memory.borrow_mut()),
             None => Recorded::default(),
         };
@@ -126,7 +126,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// # Panics
     /// `act` accesses a register through the mock.
     pub fn with_precise_records<R>(&self, act: impl FnOnce(&mut VirtualPrecise) -> R) -> Option<R> {
-        self.beside.borrow_mut().1.1.as_mut().map(act)
+        self.beside.borrow_mut().0.1.1.as_mut().map(act)
     }
 
     /// Writes the records of counters that overflowed. Returns whether an interrupt was raised.
@@ -136,7 +136,9 @@ impl<'h, const T: usize> MockMsr<'h, T> {
             return false;
         }
         let mut pmu = self.pmu.borrow_mut();
-        let (branches, (_, Some(precise))) = &mut *self.beside.borrow_mut() else { return false };
+        let ((branches, (_, Some(precise))), _) = &mut *self.beside.borrow_mut() else {
+            return false;
+        };
         precise.due |= counters & precise.enabled();
         let collided = self.deviations.contains(Deviation::CollidedRecords);
         let each = places(from_global(counters)).map(|place| to_global(1 << place));

@@ -16,6 +16,8 @@ use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::precise::fed::FedRecord;
 use crate::precise::memory::GuestMemory;
 use crate::precise::virtual_precise::VirtualPrecise;
+use crate::topdown::mix::TopDownMix;
+use crate::topdown::virtual_top_down::VirtualTopDown;
 
 /// Status bit of frozen counters, of both vendors.
 pub(crate) const FROZEN: u64 = 1 << 59;
@@ -29,8 +31,11 @@ pub(crate) const EXTENDED_ENTRIES: usize = 4;
 /// Handler of the performance interrupt, or a function that is called before an access.
 type Handler<'h, const T: usize> = &'h dyn Fn(&MockMsr<'h, T>);
 
-/// The facilities of a processor.
-pub(super) type Beside = (Option<VirtualBranches>, (Option<VirtualIbs>, Option<VirtualPrecise>));
+/// The facilities of a processor: branch records, instruction-based sampling and precise records; top-down metrics.
+pub(super) type Beside = (
+    (Option<VirtualBranches>, (Option<VirtualIbs>, Option<VirtualPrecise>)),
+    Option<VirtualTopDown>,
+);
 
 /// Memory of the processor, and the instruction of each precise record by the record's number.
 type PreciseSource<'h> = (&'h RefCell<dyn GuestMemory + 'h>, &'h dyn Fn(u64) -> FedRecord<'h>);
@@ -64,13 +69,14 @@ type PreciseSource<'h> = (&'h RefCell<dyn GuestMemory + 'h>, &'h dyn Fn(u64) -> 
 /// ```
 pub struct MockMsr<'h, const T: usize = 64> {
     pub(super) pmu: RefCell<VirtualPmu>,
-    /// Branch records, instruction-based sampling, and precise records.
     pub(super) beside: RefCell<Beside>,
     /// Memory and instructions of the precise records, and the numbers of records that were written and lost.
     pub(super) precise_records: Cell<Option<PreciseSource<'h>>>,
     pub(super) written_records: Cell<u64>,
     pub(super) lost_records: Cell<u64>,
     pub(super) executed_branches: Cell<u32>,
+    /// The mix of the slots that are executed.
+    pub(super) mix: Cell<TopDownMix>,
     pub(super) plan: Plan,
     pub(super) trace: RefCell<Trace<T>>,
     pub(super) accesses: Cell<Accesses>,
@@ -103,10 +109,11 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     pub const fn new(pmu: VirtualPmu) -> Self {
         Self {
             pmu: RefCell::new(pmu),
-            beside: RefCell::new((None, (None, None))),
+            beside: RefCell::new(((None, (None, None)), None)),
             precise_records: Cell::new(None),
             written_records: Cell::new(0),
             lost_records: Cell::new(0),
+            mix: Cell::new(TopDownMix::RETIRING),
             executed_branches: Cell::new(0),
             plan: Plan::new(),
             trace: RefCell::new(Trace::new()),

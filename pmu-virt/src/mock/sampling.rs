@@ -31,7 +31,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
     pub fn with_sampling(mut self, sampling: VirtualIbs) -> Self {
-        self.beside.get_mut().1.0 = Some(sampling);
+        self.beside.get_mut().0.1.0 = Some(sampling);
         self
     }
 
@@ -58,7 +58,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// # Panics
     /// `act` accesses a register through the mock.
     pub fn with_sampling_unit<R>(&self, act: impl FnOnce(&mut VirtualIbs) -> R) -> Option<R> {
-        self.beside.borrow_mut().1.0.as_mut().map(act)
+        self.beside.borrow_mut().0.1.0.as_mut().map(act)
     }
 
     /// Returns the value of an extended entry of the local vector table, 0–3.

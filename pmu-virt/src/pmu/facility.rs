@@ -4,7 +4,7 @@ use crate::configuration::cpuid::CpuidLeaf;
 use crate::events::error::OtherEvents;
 use crate::events::feed::Feed;
 use crate::model::advanced::Advanced;
-use crate::pmu::access::{Read, Write, Written};
+use crate::pmu::access::{Mode, Read, Write, Written};
 use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::policy::event_policy::EventPolicy;
 use crate::registers::counters::from_global;
@@ -56,6 +56,13 @@ pub trait GuestFacility {
     /// and [`Read::Shared`] that the PMU or the embedder answers the other bits.
     fn read(&self, address: u32) -> Read;
 
+    /// Returns the facility's answer to RDPMC with this value of ECX, in a mode that allows RDPMC.
+    /// [`Read::Unhandled`] means that ECX names nothing of the facility.
+    fn read_pmc(&self, ecx: u32) -> Read {
+        let _ = ecx;
+        Read::Unhandled
+    }
+
     /// Returns the answer that [`write`](Self::write) would give, and writes nothing.
     fn check_write(&self, writer: Writer, address: u32, value: u64) -> Written;
 
@@ -93,6 +100,10 @@ pub trait GuestFacility {
 impl<F: GuestFacility> GuestFacility for Option<F> {
     fn read(&self, address: u32) -> Read {
         self.as_ref().map_or(Read::Unhandled, |facility| facility.read(address))
+    }
+
+    fn read_pmc(&self, ecx: u32) -> Read {
+        self.as_ref().map_or(Read::Unhandled, |facility| facility.read_pmc(ecx))
     }
 
     fn check_write(&self, writer: Writer, address: u32, value: u64) -> Written {
@@ -140,6 +151,10 @@ impl<F: GuestFacility> GuestFacility for Option<F> {
 impl<A: GuestFacility, B: GuestFacility> GuestFacility for (A, B) {
     fn read(&self, address: u32) -> Read {
         self.0.read(address).above(|| self.1.read(address))
+    }
+
+    fn read_pmc(&self, ecx: u32) -> Read {
+        self.0.read_pmc(ecx).above(|| self.1.read_pmc(ecx))
     }
 
     fn check_write(&self, writer: Writer, address: u32, value: u64) -> Written {
@@ -198,6 +213,26 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// ```
     pub fn read_beside(&self, facility: &impl GuestFacility, address: u32) -> Read {
         facility.read(address).above(|| self.read(address))
+    }
+
+    /// Answers the guest's RDPMC on a processor with a [facility](GuestFacility) beside the PMU. Without a facility, use
+    /// [`read_pmc`](Self::read_pmc).
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Mode, Read, VirtualPmu, VirtualTopDown};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
+    /// let pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
+    /// let metrics = VirtualTopDown::new(&configuration, true).unwrap();
+    /// assert_eq!(pmu.read_pmc_beside(&metrics, 1 << 29, Mode::KERNEL), Read::Value(0));
+    /// assert_eq!(pmu.read_pmc(1 << 29, Mode::KERNEL), Read::GeneralProtection);
+    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// ```
+    pub fn read_pmc_beside(&self, facility: &impl GuestFacility, ecx: u32, mode: Mode) -> Read {
+        match facility.read_pmc(ecx) {
+            Read::Unhandled => self.read_pmc(ecx, mode),
+            _ if !mode.allows_rdpmc() => Read::GeneralProtection,
+            answer => answer,
+        }
     }
 
     /// Answers the guest's WRMSR on a processor with a [facility](GuestFacility) beside the PMU. If the PMU or the

@@ -78,6 +78,8 @@ pub enum RegisterKind {
     InstructionSampling,
     /// Register of precise records or the branch trace store, which a [`GuestFacility`](crate::GuestFacility) lists.
     PreciseRecords,
+    /// Register of top-down metrics, which a [`GuestFacility`](crate::GuestFacility) lists.
+    TopDownMetrics,
     /// Register of a facility that a [`VirtualPmu`](crate::VirtualPmu) never offers: every access faults.
     NotOffered,
 }

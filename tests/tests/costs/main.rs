@@ -6,3 +6,4 @@ mod groups;
 mod ibs;
 mod perf;
 mod sources;
+mod topdown;

@@ -71,9 +71,21 @@ const FLOORS: &[Floors] = &[
         of: "pmu-intel",
         floors: &[
             "lib",
-            "branches, interface, later_sources, precise, sibling_erratum, unused",
+            "branches, interface, later_sources, precise, sibling_erratum, topdown, unused",
             "counters, debug_store, sources",
             "cpuid, registers",
+        ],
+    },
+    Floors {
+        of: "pmu-intel: topdown",
+        floors: &[
+            "lend, switch",
+            "counter",
+            "interrupt, view",
+            "harvest",
+            "access, memory",
+            "counts, unit",
+            "error, filter, part",
         ],
     },
     Floors {
@@ -124,7 +136,7 @@ const FLOORS: &[Floors] = &[
             "lib",
             "bytes, mediated, mock",
             "precise",
-            "branches, ibs",
+            "branches, ibs, topdown",
             "pmu",
             "model",
             "registers, events",
@@ -148,7 +160,7 @@ const FLOORS: &[Floors] = &[
         floors: &[
             "backend",
             "access, time",
-            "branches, cpuid, deviate, machine, precise, sampling",
+            "branches, cpuid, deviate, machine, precise, sampling, top_down",
             "interrupts",
             "processor",
             "deviation, plan, trace",

@@ -29,7 +29,7 @@ const fn known(id: &'static str, tried: Tried, claim: &'static str) -> Known {
 }
 
 /// Every claim, in the order in which they are tried.
-pub const CLAIMS: [Known; 61] = {
+pub const CLAIMS: [Known; 66] = {
     use Tried::{BareMetal, Linux, Reading, Stick};
     [
         known("model.absent", Reading, "registers that CPUID does not declare fault"),
@@ -188,6 +188,31 @@ pub const CLAIMS: [Known; 61] = {
             "branches.debug-exception",
             BareMetal,
             "a debug exception ends the recording of AMD's last-branch stack",
+        ),
+        known(
+            "topdown.registers",
+            BareMetal,
+            "the metrics are there where IA32_PERF_CAPABILITIES declares them, with level 2 on the models that have it",
+        ),
+        known(
+            "topdown.shares",
+            BareMetal,
+            "the shares add up to the slots within rounding, and a loop of independent additions retires most of them",
+        ),
+        known(
+            "topdown.start",
+            BareMetal,
+            "the fractions are of the slots since both registers were written, the slots first",
+        ),
+        known(
+            "topdown.overflow",
+            BareMetal,
+            "the slots and the metrics overflow with bits 35 and 48 of the status, and interrupt",
+        ),
+        known(
+            "topdown.e-core",
+            BareMetal,
+            "an E-core's counts of the four parts add up to its slots",
         ),
         known(
             "ibs.registers",

@@ -1,0 +1,475 @@
+//! The control handle of a processor's top-down counters.
+//!
+//! The slots' counter leaves the session's counters: its bits of the registers that all counters share are set through
+//! the session, as those of another owner.
+
+use core::marker::PhantomData;
+
+use pmu_core::{
+    CounterError, CounterId, CounterSession, CounterSet, EventCount, EventSource, GroupId,
+    MsrBackend, Platform,
+};
+
+use crate::topdown::access::{BITS, NotWritten};
+use crate::topdown::counts::TopDownCounts;
+use crate::topdown::error::TopDownError;
+use crate::topdown::filter::TopDownFilter;
+use crate::topdown::harvest::NotHarvested;
+use crate::topdown::memory::TopDownMemory;
+use crate::topdown::unit::{SLOTS, TopDownUnit};
+use crate::topdown::view::TopDownView;
+
+/// The control handle of one processor's top-down counters: counts where the issue slots go, of the processor or of a
+/// thread.
+///
+/// On a P-core, the slots' counter and the metrics are one event. Both are started, read and set back together. Each
+/// read sets them back to 0, because the metrics are 255ths of the slots since then: each read is right to a 255th of
+/// the slots since the read before. So a kernel that counts for long reads at its timer tick. On an E-core, the parts are
+/// a group of four events of the session, and need four places of its table.
+///
+/// `take` takes fixed counter 3 out of the session, and `shut_down` gives it back. The interrupt path is the facility
+/// [`TopDownInterrupt`](crate::topdown::TopDownInterrupt).
+///
+/// The value cannot move to another thread. Before dropping it, call [`shut_down`](Self::shut_down) on its processor.
+///
+/// ```
+/// use pmu_core::{CounterSession, EventSource, MsrBackend, Platform};
+/// use pmu_intel::topdown::{
+///     TopDownCounter, TopDownError, TopDownFilter, TopDownMemory, TopDownPart, TopDownUnit,
+/// };
+/// static TOP_DOWN: TopDownMemory = TopDownMemory::new(); // one per processor
+///
+/// /// Returns the thousandths of a function's issue slots that retired.
+/// fn retiring<S: EventSource, M: MsrBackend + Copy, P: Platform>(
+///     counters: &mut CounterSession<'_, S, M, P>,
+///     (unit, msr): (TopDownUnit, M),
+///     function: impl FnOnce(),
+/// ) -> Result<Option<u32>, TopDownError> {
+///     let mut topdown = TopDownCounter::take(unit, msr, counters, &TOP_DOWN)?;
+///     let counted = topdown.start(counters, TopDownFilter::ALL).and_then(|()| {
+///         function();
+///         topdown.read(counters)
+///     });
+///     topdown.shut_down(counters)?; // also after an error
+///     Ok(counted?.per_mille(TopDownPart::Retiring))
+/// }
+/// ```
+///
+/// # Context
+/// Every method: task, on the processor of the session. The performance interrupt may come at any time.
+///
+/// ```compile_fail,E0277
+/// fn needs_send<T: Send>() {}
+/// needs_send::<pmu_intel::topdown::TopDownCounter<'static, ()>>();
+/// ```
+#[derive(Debug)]
+pub struct TopDownCounter<'a, M> {
+    pub(crate) unit: TopDownUnit,
+    pub(crate) msr: M,
+    pub(crate) memory: &'a TopDownMemory,
+    /// The filter of the slots that are to be counted; `None`: none are.
+    pub(crate) filter: Option<TopDownFilter>,
+    /// The totals when the processor's slots, and the thread's, began to be counted.
+    pub(crate) processor: Option<TopDownCounts>,
+    pub(crate) thread: Option<TopDownCounts>,
+    /// The processor's counts of former starts.
+    counted: TopDownCounts,
+    /// An E-core's events, and their counts that are in the totals already.
+    group: Option<(GroupId, TopDownCounts)>,
+    /// Fixed counter 3 was the session's.
+    was_session_s: bool,
+    pub(crate) is_open: bool,
+    /// Suspended beside lent counters; `true` if slots were counted.
+    pub(crate) lent: Option<bool>,
+    not_send: PhantomData<*mut ()>,
+}
+
+impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
+    /// Takes the top-down counters of the processor that executes the call, which `unit` describes. `counters` is this
+    /// processor's session. On a P-core, the session must not use fixed counter 3. The call verifies the counters by
+    /// writes that RDPMC reads back.
+    ///
+    /// # Errors
+    /// - [`MemoryInUse`](TopDownError::MemoryInUse).
+    /// - [`SlotsInUse`](TopDownError::SlotsInUse): an event runs on fixed counter 3, or it is the session's only
+    ///   counter.
+    /// - [`Unresponsive`](TopDownError::Unresponsive): a hypervisor declares registers that it lacks.
+    /// - [`Session`](TopDownError::Session), [`Access`](TopDownError::Access).
+    ///
+    /// After an error, the session has fixed counter 3 again, unless that fails, too.
+    pub fn take<S: EventSource, N: MsrBackend, P: Platform>(
+        unit: TopDownUnit,
+        msr: M,
+        counters: &mut CounterSession<'_, S, N, P>,
+        memory: &'a TopDownMemory,
+    ) -> Result<Self, TopDownError> {
+        if !memory.take() {
+            return Err(TopDownError::MemoryInUse);
+        }
+        let mut taken = Self {
+            unit,
+            msr,
+            memory,
+            filter: None,
+            processor: None,
+            thread: None,
+            counted: TopDownCounts::NONE,
+            group: None,
+            was_session_s: false,
+            is_open: true,
+            lent: None,
+            not_send: PhantomData,
+        };
+        if unit.has_metrics()
+            && let Err(error) = taken.take_slots(counters)
+        {
+            let _ = taken.give_slots_back(counters);
+            memory.give_back();
+            return Err(error);
+        }
+        Ok(taken)
+    }
+
+    fn take_slots<S: EventSource, N: MsrBackend, P: Platform>(
+        &mut self,
+        counters: &mut CounterSession<'_, S, N, P>,
+    ) -> Result<(), TopDownError> {
+        let slots = slots_counter();
+        if slots.without(counters.counters().usable).is_empty() {
+            counters.give_back(slots).map_err(|error| match error {
+                CounterError::NotAvailable(_) => TopDownError::SlotsInUse,
+                error => TopDownError::Session(error),
+            })?;
+            self.was_session_s = true;
+        }
+        counters.set_others_fixed_control(self.unit.mask(), 0)?;
+        if !self.unit.answers(&self.msr).map_err(TopDownError::Access)? {
+            return Err(TopDownError::Unresponsive);
+        }
+        self.clear()?;
+        counters.acknowledge_others(BITS)?;
+        Ok(counters.set_others_control(BITS, true)?)
+    }
+
+    fn give_slots_back<S: EventSource, N: MsrBackend, P: Platform>(
+        &mut self,
+        counters: &mut CounterSession<'_, S, N, P>,
+    ) -> Result<(), TopDownError> {
+        counters.set_others_control(BITS, false)?;
+        if self.was_session_s {
+            counters.take_more(&self.unit.processor, slots_counter())?;
+            self.was_session_s = false;
+        }
+        Ok(())
+    }
+
+    /// Starts counting the processor's issue slots at the privilege levels of `filter`.
+    ///
+    /// # Errors
+    /// - [`AlreadyStarted`](TopDownError::AlreadyStarted).
+    /// - [`Filter`](TopDownError::Filter): the filter has no privilege level, or a thread's slots are being counted with
+    ///   another filter.
+    /// - [`Session`](TopDownError::Session), [`Access`](TopDownError::Access): the slots are not counted.
+    /// - [`Faulted`](TopDownError::Faulted), [`ShutDown`](TopDownError::ShutDown), [`Lent`](TopDownError::Lent).
+    pub fn start<S: EventSource, N: MsrBackend, P: Platform>(
+        &mut self,
+        counters: &mut CounterSession<'_, S, N, P>,
+        filter: TopDownFilter,
+    ) -> Result<(), TopDownError> {
+        self.check()?;
+        if self.processor.is_some() {
+            return Err(TopDownError::AlreadyStarted);
+        }
+        self.join(counters, filter)?;
+        self.processor = Some(self.memory.totals());
+        Ok(())
+    }
+
+    /// Reads what was counted of the processor's slots since [`take`](Self::take), while they were started. Each read
+    /// begins the next fractions: the difference between two reads is right to a 255th of the slots in between.
+    ///
+    /// # Errors
+    /// - [`Access`](TopDownError::Access): nothing was changed. The next read has everything.
+    /// - [`Faulted`](TopDownError::Faulted): the slots are not counted until the next call, which starts them again.
+    /// - [`Session`](TopDownError::Session), [`ShutDown`](TopDownError::ShutDown), [`Lent`](TopDownError::Lent).
+    pub fn read<S: EventSource, N: MsrBackend, P: Platform>(
+        &mut self,
+        counters: &mut CounterSession<'_, S, N, P>,
+    ) -> Result<TopDownCounts, TopDownError> {
+        self.check()?;
+        self.renew(counters)?;
+        Ok(self.of_processor())
+    }
+
+    /// Stops counting the processor's slots. A thread's slots are still counted.
+    ///
+    /// # Errors
+    /// - [`NotStarted`](TopDownError::NotStarted).
+    /// - The errors of [`read`](Self::read). After [`Faulted`](TopDownError::Faulted) the slots are not counted any
+    ///   more; after any other error they are counted as before.
+    pub fn stop<S: EventSource, N: MsrBackend, P: Platform>(
+        &mut self,
+        counters: &mut CounterSession<'_, S, N, P>,
+    ) -> Result<(), TopDownError> {
+        self.check()?;
+        if self.processor.is_none() {
+            return Err(TopDownError::NotStarted);
+        }
+        let left = self.leave(counters, self.thread.is_some());
+        if matches!(left, Ok(()) | Err(TopDownError::Faulted(_))) {
+            self.counted = self.of_processor();
+            self.processor = None;
+        }
+        left
+    }
+
+    /// Programs the registers again after they lost their contents, as in a suspend, and after
+    /// [`CounterSession::reprogram`]. What was counted since the last [`read`](Self::read) is lost.
+    ///
+    /// # Errors
+    /// The errors of [`read`](Self::read).
+    pub fn reprogram<S: EventSource, N: MsrBackend, P: Platform>(
+        &mut self,
+        counters: &mut CounterSession<'_, S, N, P>,
+    ) -> Result<(), TopDownError> {
+        self.check()?;
+        if !self.unit.has_metrics() {
+            return Ok(()); // The session has programmed the events.
+        }
+        self.memory.set_counting(false);
+        self.memory.set_stale(true);
+        counters.set_others_fixed_control(self.unit.mask(), 0)?;
+        match self.filter {
+            Some(filter) => self.begin(counters, filter),
+            None => self.clear(),
+        }
+    }
+
+    /// Stops counting, gives the session its counter back, and releases the memory. The call is repeatable after an
+    /// error. The session must not be shut down before.
+    ///
+    /// # Errors
+    /// [`Session`](TopDownError::Session), [`Access`](TopDownError::Access), [`Faulted`](TopDownError::Faulted): a
+    /// register access failed. The counter stays open.
+    pub fn shut_down<S: EventSource, N: MsrBackend, P: Platform>(
+        &mut self,
+        counters: &mut CounterSession<'_, S, N, P>,
+    ) -> Result<(), TopDownError> {
+        if !self.is_open {
+            return Ok(());
+        }
+        self.check()?;
+        if self.filter.is_some() {
+            self.leave(counters, false)?;
+        }
+        (self.processor, self.thread) = (None, None);
+        if self.unit.has_metrics() {
+            self.give_slots_back(counters)?;
+        }
+        self.is_open = false;
+        self.memory.give_back();
+        Ok(())
+    }
+
+    /// Returns whether slots are counted, the processor's or a thread's. Returns `false` after a failed access.
+    pub fn is_counting(&self) -> bool {
+        let has_slots = self.memory.is_counting() && !self.memory.is_halted();
+        self.is_open && (has_slots || self.group.is_some())
+    }
+
+    /// Returns the description of the counters.
+    pub const fn unit(&self) -> &TopDownUnit {
+        &self.unit
+    }
+
+    /// Returns the data by which user mode computes the processor's counts, from this call until the next call of any
+    /// other method. On an E-core, user mode asks the kernel.
+    pub fn view(&self) -> TopDownView {
+        self.view_of(self.of_processor(), self.processor.is_some())
+    }
+
+    pub(crate) fn view_of(&self, counted: TopDownCounts, started: bool) -> TopDownView {
+        let counting = started && self.is_counting() && self.unit.has_metrics();
+        TopDownView::new(counted, counting, self.unit.has_level_2())
+    }
+
+    /// Returns the processor's counts up to the last harvest.
+    fn of_processor(&self) -> TopDownCounts {
+        let now = self.processor.map(|begun| self.memory.totals().since(&begun));
+        self.counted.plus(&now.unwrap_or_default())
+    }
+
+    pub(crate) fn check(&self) -> Result<(), TopDownError> {
+        match (self.is_open, self.lent) {
+            (false, _) => Err(TopDownError::ShutDown),
+            (true, Some(_)) => Err(TopDownError::Lent),
+            (true, None) => Ok(()),
+        }
+    }
+
+    /// Counts slots for one more user, the processor or a thread: starts the counters, or renews their counts.
+    pub(crate) fn join<S: EventSource, N: MsrBackend, P: Platform>(
+        &mut self,
+        counters: &mut CounterSession<'_, S, N, P>,
+        filter: TopDownFilter,
+    ) -> Result<(), TopDownError> {
+        let fits = self.filter.is_none_or(|present| present == filter);
+        if !fits || !filter.user && !filter.kernel {
+            return Err(TopDownError::Filter);
+        }
+        match self.filter {
+            Some(_) => self.renew(counters),
+            None => self.begin(counters, filter),
+        }
+    }
+
+    /// Counts slots for one user less. `others`: somebody else's slots are still to be counted.
+    pub(crate) fn leave<S: EventSource, N: MsrBackend, P: Platform>(
+        &mut self,
+        counters: &mut CounterSession<'_, S, N, P>,
+        others: bool,
+    ) -> Result<(), TopDownError> {
+        if others {
+            return self.renew(counters);
+        }
+        let left = self.halt(counters);
+        if matches!(left, Ok(()) | Err(TopDownError::Faulted(_))) {
+            self.filter = None;
+        }
+        left
+    }
+
+    /// Starts both registers from 0, or an E-core's events.
+    fn begin<S: EventSource, N: MsrBackend, P: Platform>(
+        &mut self,
+        counters: &mut CounterSession<'_, S, N, P>,
+        filter: TopDownFilter,
+    ) -> Result<(), TopDownError> {
+        if self.unit.has_metrics() {
+            self.clear()?;
+            // Before the slots are counted, so that an interrupt finds them counting.
+            self.memory.set_halted(false);
+            self.memory.set_counting(true);
+            let started = counters.set_others_fixed_control(self.unit.mask(), self.bits(filter));
+            started.inspect_err(|_| self.memory.set_counting(false))?;
+        } else {
+            let group = counters.open_group(&self.unit.processor, &self.unit.events(filter))?;
+            if let Err(error) = counters.start_group(group, 0) {
+                let _ = counters.close_group(group, 0);
+                return Err(error.into());
+            }
+            self.group = Some((group, TopDownCounts::NONE));
+        }
+        self.filter = Some(filter);
+        Ok(())
+    }
+
+    /// Adds what was counted to the totals, and begins the next fractions. After a failed access, starts again.
+    pub(crate) fn renew<S: EventSource, N: MsrBackend, P: Platform>(
+        &mut self,
+        counters: &mut CounterSession<'_, S, N, P>,
+    ) -> Result<(), TopDownError> {
+        let Some(filter) = self.filter else { return Ok(()) };
+        if !self.unit.has_metrics() {
+            return self.read_events(counters);
+        }
+        if !self.memory.is_counting() {
+            return self.begin(counters, filter);
+        }
+        self.harvest(counters, Some(filter))
+    }
+
+    /// Adds what was counted to the totals, and stops.
+    fn halt<S: EventSource, N: MsrBackend, P: Platform>(
+        &mut self,
+        counters: &mut CounterSession<'_, S, N, P>,
+    ) -> Result<(), TopDownError> {
+        if self.unit.has_metrics() {
+            return if self.memory.is_counting() { self.harvest(counters, None) } else { Ok(()) };
+        }
+        let Some((group, _)) = self.group else { return Ok(()) };
+        self.read_events(counters)?;
+        counters.close_group(group, 0)?;
+        self.group = None;
+        Ok(())
+    }
+
+    /// Stops the slots' counter, harvests, and starts the counter again with the filter `then`.
+    fn harvest<S: EventSource, N: MsrBackend, P: Platform>(
+        &mut self,
+        counters: &mut CounterSession<'_, S, N, P>,
+        then: Option<TopDownFilter>,
+    ) -> Result<(), TopDownError> {
+        self.memory.begin();
+        let harvested = self.harvest_stopped(counters, then);
+        self.memory.end();
+        harvested
+    }
+
+    fn harvest_stopped<S: EventSource, N: MsrBackend, P: Platform>(
+        &mut self,
+        counters: &mut CounterSession<'_, S, N, P>,
+        then: Option<TopDownFilter>,
+    ) -> Result<(), TopDownError> {
+        counters.set_others_fixed_control(self.unit.mask(), 0)?;
+        let (outcome, then) = match self.unit.harvest(&self.msr, self.memory) {
+            Ok(()) => (Ok(()), then),
+            Err(NotHarvested::Unchanged(fault)) => (Err(TopDownError::Access(fault)), self.filter),
+            Err(NotHarvested::Stale(fault)) => {
+                self.memory.set_stale(true);
+                (Err(TopDownError::Faulted(fault)), None)
+            }
+        };
+        let Some(filter) = then else {
+            self.memory.set_counting(false);
+            return outcome;
+        };
+        let bits = self.bits(filter);
+        let restarted = counters.set_others_fixed_control(self.unit.mask(), bits);
+        self.memory.set_halted(restarted.is_err());
+        restarted.map_err(|error| match error {
+            CounterError::Access(fault) => TopDownError::Faulted(fault),
+            error => TopDownError::Session(error),
+        })?;
+        outcome
+    }
+
+    /// Adds an E-core's counts to the totals.
+    fn read_events<S: EventSource, N: MsrBackend, P: Platform>(
+        &mut self,
+        counters: &mut CounterSession<'_, S, N, P>,
+    ) -> Result<(), TopDownError> {
+        let Some((group, added)) = self.group else { return Ok(()) };
+        let mut counts = [EventCount::default(); 4];
+        counters.read_group(group, 0, &mut counts)?;
+        let now = TopDownCounts::of_counts(counts.map(|count| count.value));
+        self.memory.add(&now.since(&added));
+        self.group = Some((group, now));
+        Ok(())
+    }
+
+    /// Sets both registers to 0 while the slots' counter is stopped.
+    fn clear(&self) -> Result<(), TopDownError> {
+        let cleared = self.unit.clear_pair(&self.msr).map_err(NotWritten::fault);
+        cleared.map_err(TopDownError::Access)?;
+        self.memory.take_wrap();
+        self.memory.set_stale(false);
+        Ok(())
+    }
+
+    /// Returns the values of these bits with which the slots are counted, and interrupt.
+    fn bits(&self, filter: TopDownFilter) -> u64 {
+        let deny = self.unit.processor.has_user_rdpmc_control() && !filter.user_rdpmc;
+        let modes = filter.kernel as u64 | (filter.user as u64) << 1;
+        (modes | 1 << 3 | (deny as u64) << 33) << (4 * SLOTS)
+    }
+
+    /// Returns the value of these bits while slots are counted.
+    pub(crate) fn running_bits(&self) -> u64 {
+        self.filter.map_or(0, |filter| self.bits(filter))
+    }
+}
+
+fn slots_counter() -> CounterSet {
+    CounterId::fixed(SLOTS).map_or(CounterSet::NONE, CounterId::only)
+}

@@ -1,0 +1,129 @@
+//! Counts of issue slots by part.
+
+use crate::topdown::part::TopDownPart;
+
+/// Number of parts, of both levels.
+pub(crate) const PARTS: usize = 8;
+
+/// Counts of issue slots, in total and by [part](TopDownPart).
+///
+/// Where a processor gives the parts as fractions, each part is right to a 255th of the slots.
+///
+/// ```
+/// use pmu_intel::topdown::{TopDownCounts, TopDownPart};
+/// // The registers: 510 slots, of which 102/255 retired and 153/255 waited for the back end.
+/// let counts = TopDownCounts::of_registers(510, 102 | 153 << 24, false);
+/// assert_eq!(counts.of(TopDownPart::Retiring), Some(204));
+/// assert_eq!(counts.per_mille(TopDownPart::BackEndBound), Some(600));
+/// assert_eq!(counts.of(TopDownPart::MemoryBound), None); // a processor with level 1 alone
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct TopDownCounts {
+    /// All issue slots that were counted.
+    pub slots: u64,
+    /// The slots of processors that have level 2.
+    pub level_2_slots: u64,
+    /// The slots of each part: those of level 1, then those of level 2.
+    parts: [u64; PARTS],
+}
+
+impl TopDownCounts {
+    /// Nothing was counted.
+    pub const NONE: Self = Self { slots: 0, level_2_slots: 0, parts: [0; PARTS] };
+
+    /// Returns the counts that a number of slots and a value of `MSR_PERF_METRICS` stand for. The value has a byte for
+    /// each part, in 255ths. `level_2`: the processor has the four bytes of level 2.
+    pub fn of_registers(slots: u64, metrics: u64, level_2: bool) -> Self {
+        let last = if level_2 { PARTS } else { PARTS / 2 };
+        let mut counts =
+            Self { slots, level_2_slots: if level_2 { slots } else { 0 }, ..Self::NONE };
+        for (part, share) in counts.parts.iter_mut().zip(metrics.to_le_bytes()).take(last) {
+            // Below 2⁶⁴, and rounded.
+            *part = ((u128::from(slots) * u128::from(share) + 127) / 255) as u64;
+        }
+        counts
+    }
+
+    /// Returns the counts of a processor that counts each part of level 1 separately, in the order of
+    /// [`TopDownPart::LEVEL_1`].
+    pub(crate) fn of_counts([retiring, bad, front, back]: [u64; 4]) -> Self {
+        let slots = [retiring, bad, front, back].into_iter().fold(0, u64::wrapping_add);
+        Self { slots, level_2_slots: 0, parts: [retiring, bad, front, back, 0, 0, 0, 0] }
+    }
+
+    /// Returns the slots of a part. `None` for a part of level 2 if no processor with level 2 has counted.
+    pub fn of(&self, part: TopDownPart) -> Option<u64> {
+        let known = part.parent().is_none() || self.level_2_slots != 0;
+        if known { self.parts.get(part as usize).copied() } else { None }
+    }
+
+    /// Returns the share of a part, in thousandths of the slots, rounded. `None` if no slots were counted, or if the
+    /// part's level was not.
+    ///
+    /// ```
+    /// use pmu_intel::topdown::{TopDownCounts, TopDownPart};
+    /// /// Returns the part of level 1 in which most slots are.
+    /// fn bottleneck(counts: &TopDownCounts) -> Option<TopDownPart> {
+    ///     TopDownPart::LEVEL_1.into_iter().max_by_key(|part| counts.per_mille(*part))
+    /// }
+    /// let counts = TopDownCounts::of_registers(1_000, 55 | 200 << 8, false);
+    /// assert_eq!(bottleneck(&counts), Some(TopDownPart::BadSpeculation));
+    /// ```
+    pub fn per_mille(&self, part: TopDownPart) -> Option<u32> {
+        let all = if part.parent().is_some() { self.level_2_slots } else { self.slots };
+        let (part, all) = (u128::from(self.of(part)?), u128::from(all));
+        (part * 1000 + all / 2).checked_div(all).map(|share| share as u32)
+    }
+
+    /// Returns the sum of both counts. The numbers wrap around at 2⁶⁴.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        self.with(other, u64::wrapping_add)
+    }
+
+    /// Returns what was counted since `earlier`, an earlier value of the same counts.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        self.with(earlier, u64::wrapping_sub)
+    }
+
+    fn with(&self, other: &Self, change: impl Fn(u64, u64) -> u64) -> Self {
+        let mut parts = self.parts;
+        for (part, other) in parts.iter_mut().zip(other.parts) {
+            *part = change(*part, other);
+        }
+        Self {
+            slots: change(self.slots, other.slots),
+            level_2_slots: change(self.level_2_slots, other.level_2_slots),
+            parts,
+        }
+    }
+
+    /// Returns all numbers, for the memory.
+    pub(crate) fn words(&self) -> [u64; PARTS + 2] {
+        let [a, b, c, d, e, f, g, h] = self.parts;
+        [self.slots, self.level_2_slots, a, b, c, d, e, f, g, h]
+    }
+
+    pub(crate) fn of_words([slots, level_2_slots, parts @ ..]: [u64; PARTS + 2]) -> Self {
+        Self { slots, level_2_slots, parts }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_right_to_half_a_slot_for_every_byte_and_many_slots() {
+        for slots in [0, 1, 254, 255, 1 << 32, (1 << 48) - 1, (1 << 49) + 17] {
+            for byte in 0..=255u64 {
+                let counts = TopDownCounts::of_registers(slots, byte << 8, true);
+                let part = u128::from(counts.of(TopDownPart::BadSpeculation).unwrap());
+                let exact = u128::from(slots) * u128::from(byte);
+                assert!((part * 255).abs_diff(exact) <= 127, "{slots} {byte}");
+            }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Errors of top-down analysis.
+
+use core::fmt;
+
+use pmu_core::{CounterError, GroupError, MsrFault, NoInterface};
+
+/// Reason why a processor has no top-down counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum NoTopDown {
+    /// The processor has no counters of Intel's architectural performance monitoring.
+    NoCounters(NoInterface),
+    /// Neither `IA32_PERF_CAPABILITIES` nor CPUID declares top-down counters for this type of core.
+    NotDeclared,
+    /// `IA32_PERF_CAPABILITIES` could not be read.
+    Access(MsrFault),
+}
+
+impl fmt::Display for NoTopDown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoCounters(why) => why.fmt(f),
+            Self::NotDeclared => f.write_str("the core declares no top-down counters"),
+            Self::Access(fault) => write!(f, "top-down counters cannot be detected: {fault}"),
+        }
+    }
+}
+
+impl core::error::Error for NoTopDown {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::NoCounters(why) => Some(why),
+            Self::NotDeclared => None,
+            Self::Access(fault) => Some(fault),
+        }
+    }
+}
+
+/// Failure of an operation of a [`TopDownCounter`](crate::topdown::TopDownCounter).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum TopDownError {
+    /// The memory belongs to another counter that was not shut down.
+    MemoryInUse,
+    /// An event of the session runs on fixed counter 3, the counter of the slots.
+    SlotsInUse,
+    /// The registers of the slots or of the metrics do not hold what is written to them.
+    Unresponsive,
+    /// The processor's slots are counted already, or a thread's are.
+    AlreadyStarted,
+    /// The processor's slots are not counted, or no thread's are.
+    NotStarted,
+    /// Neither privilege level was requested, or the slots are being counted with another filter.
+    Filter,
+    /// The counter was shut down.
+    ShutDown,
+    /// The counter is [suspended](pmu_core::CounterSession::lend_with) together with the session's counters.
+    Lent,
+    /// The session refuses an operation on the registers that it shares.
+    Session(CounterError),
+    /// A register access failed. The slots are counted, or not counted, as before the call.
+    Access(MsrFault),
+    /// A register access failed, and the slots are not counted any more. What was counted up to the failure is kept.
+    Faulted(MsrFault),
+}
+
+impl fmt::Display for TopDownError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MemoryInUse => {
+                f.write_str("the memory belongs to a top-down counter that was not shut down")
+            }
+            Self::SlotsInUse => f.write_str("an event runs on the counter of the issue slots"),
+            Self::Unresponsive => f.write_str("the top-down registers do not answer"),
+            Self::AlreadyStarted => f.write_str("these issue slots are counted already"),
+            Self::NotStarted => f.write_str("these issue slots are not counted"),
+            Self::Filter => {
+                f.write_str("the issue slots of these privilege levels cannot be counted now")
+            }
+            Self::ShutDown => f.write_str("the top-down counter was shut down"),
+            Self::Lent => f.write_str("the top-down counter is lent"),
+            Self::Session(error) => error.fmt(f),
+            Self::Access(fault) => write!(f, "the issue slots are counted as before: {fault}"),
+            Self::Faulted(fault) => write!(f, "the issue slots are not counted any more: {fault}"),
+        }
+    }
+}
+
+impl core::error::Error for TopDownError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Session(error) => Some(error),
+            Self::Access(fault) | Self::Faulted(fault) => Some(fault),
+            _ => None,
+        }
+    }
+}
+
+impl From<CounterError> for TopDownError {
+    fn from(error: CounterError) -> Self {
+        Self::Session(error)
+    }
+}
+
+impl From<GroupError> for TopDownError {
+    fn from(error: GroupError) -> Self {
+        Self::Session(error.reason)
+    }
+}

@@ -1,0 +1,91 @@
+//! The interrupt path of the top-down counters.
+
+use pmu_core::{Facility, Interrupted, MsrBackend, MsrFault};
+
+use crate::topdown::access::{BITS, SLOTS_BIT};
+use crate::topdown::counts::TopDownCounts;
+use crate::topdown::memory::TopDownMemory;
+use crate::topdown::unit::TopDownUnit;
+
+/// The top-down counters of one processor in the performance interrupt: a [`Facility`] that serves an overflow of the
+/// slots' counter and of the metrics as one overflow.
+///
+/// Both overflow only if the kernel reads the counts once in some hours. They interrupt like any counter, and without
+/// this facility, that interrupt would have no owner.
+///
+/// ```
+/// use pmu_core::{Claim, CounterMemory, EventSource, MsrBackend, Platform, service_with};
+/// use pmu_intel::topdown::{TopDownInterrupt, TopDownMemory, TopDownUnit};
+/// static TOP_DOWN: TopDownMemory = TopDownMemory::new(); // one per processor
+///
+/// fn handler<S: EventSource, M: MsrBackend, P: Platform>(
+///     (source, msr, platform, counters): (&S, &M, &P, &CounterMemory),
+///     unit: &TopDownUnit, // this processor's
+/// ) -> Claim {
+///     let topdown = TopDownInterrupt::new(unit, &TOP_DOWN);
+///     let serviced = service_with(source, msr, platform, counters, topdown, |overflow, topdown| {
+///         // Where the slots went up to this sample.
+///         let _counts = topdown.read(msr);
+///         let _ = overflow;
+///     });
+///     serviced.map_or(Claim::OursAndMore, |serviced| serviced.claim)
+/// }
+/// ```
+///
+/// # Context
+/// Any context, including interrupt and NMI, on the processor of the memory.
+#[derive(Clone, Copy, Debug)]
+pub struct TopDownInterrupt<'a> {
+    pub(crate) unit: &'a TopDownUnit,
+    pub(crate) memory: &'a TopDownMemory,
+}
+
+impl<'a> TopDownInterrupt<'a> {
+    /// Creates the facility of a processor's counters and memory.
+    pub const fn new(unit: &'a TopDownUnit, memory: &'a TopDownMemory) -> Self {
+        Self { unit, memory }
+    }
+
+    /// Reads everything that was counted since the memory was taken, for the processor and its threads. The registers
+    /// stay as they are, so the parts are right to a 255th of the slots since the last
+    /// [`read`](crate::topdown::TopDownCounter::read) by a task. `None` if a task is just reading, or if no slots are
+    /// counted, or on an E-core, whose counts are those of events.
+    ///
+    /// # Errors
+    /// RDPMC failed.
+    pub fn read(&self, msr: &impl MsrBackend) -> Result<Option<TopDownCounts>, MsrFault> {
+        let memory = self.memory;
+        if !self.unit.has_metrics()
+            || !memory.is_counting()
+            || memory.is_harvesting()
+            || memory.is_stale()
+        {
+            return Ok(None);
+        }
+        let (totals, pair) = (memory.totals(), self.unit.read_pair(msr)?);
+        Ok(Some(totals.plus(&self.unit.counts(pair, 0))))
+    }
+}
+
+impl Facility for TopDownInterrupt<'_> {
+    fn status_bits(&self) -> u64 {
+        if self.unit.has_metrics() && self.memory.is_taken() { BITS } else { 0 }
+    }
+
+    fn collect<M: MsrBackend>(
+        &mut self,
+        msr: &M,
+        interrupted: Interrupted<'_>,
+    ) -> Result<u32, MsrFault> {
+        let memory = self.memory;
+        let overflowed = interrupted.status & self.status_bits();
+        if overflowed == 0 {
+            return Ok(memory.take_late().into());
+        }
+        if memory.is_counting() {
+            let wrapped = overflowed & SLOTS_BIT != 0;
+            self.unit.harvest_in_interrupt(msr, memory, wrapped)?;
+        }
+        Ok(1)
+    }
+}

@@ -1,0 +1,65 @@
+//! The parts into which issue slots are divided.
+
+use core::fmt;
+
+/// One part of a processor's issue slots. The four parts of level 1 are all slots. Each part of level 2 belongs to one
+/// part of level 1.
+///
+/// Source: A. Yasin, "A Top-Down Method for Performance Analysis and Counters Architecture", ISPASS 2014; Intel SDM vol.
+/// 3B, "Performance Metrics".
+///
+/// ```
+/// use pmu_intel::topdown::TopDownPart;
+/// assert_eq!(TopDownPart::LEVEL_1.map(|part| part.parent()), [None; 4]);
+/// assert_eq!(TopDownPart::MemoryBound.parent(), Some(TopDownPart::BackEndBound));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum TopDownPart {
+    /// Slots whose operations retired.
+    Retiring,
+    /// Slots that were lost to operations that did not retire, or to the recovery from wrong speculation.
+    BadSpeculation,
+    /// Slots for which the front end delivered no operation.
+    FrontEndBound,
+    /// Slots in which the back end accepted no operation.
+    BackEndBound,
+    /// Level 2, of [`Retiring`](Self::Retiring): slots of instructions that need many operations.
+    HeavyOperations,
+    /// Level 2, of [`BadSpeculation`](Self::BadSpeculation): slots that were lost to mispredicted branches.
+    BranchMispredicts,
+    /// Level 2, of [`FrontEndBound`](Self::FrontEndBound): slots in which the front end delivered nothing at all.
+    FetchLatency,
+    /// Level 2, of [`BackEndBound`](Self::BackEndBound): slots in which the back end waited for memory.
+    MemoryBound,
+}
+
+impl TopDownPart {
+    /// The parts of level 1, in the order of the bytes of `MSR_PERF_METRICS`.
+    pub const LEVEL_1: [Self; 4] =
+        [Self::Retiring, Self::BadSpeculation, Self::FrontEndBound, Self::BackEndBound];
+
+    /// The parts of level 2, in the order of the bytes of `MSR_PERF_METRICS`.
+    pub const LEVEL_2: [Self; 4] =
+        [Self::HeavyOperations, Self::BranchMispredicts, Self::FetchLatency, Self::MemoryBound];
+
+    /// Returns the part of level 1 to which a part of level 2 belongs; `None` for a part of level 1.
+    pub fn parent(self) -> Option<Self> {
+        (self as usize).checked_sub(4).and_then(|byte| Self::LEVEL_1.get(byte)).copied()
+    }
+}
+
+impl fmt::Display for TopDownPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Retiring => "retiring",
+            Self::BadSpeculation => "bad speculation",
+            Self::FrontEndBound => "front-end bound",
+            Self::BackEndBound => "back-end bound",
+            Self::HeavyOperations => "heavy operations",
+            Self::BranchMispredicts => "branch mispredicts",
+            Self::FetchLatency => "fetch latency",
+            Self::MemoryBound => "memory bound",
+        })
+    }
+}

@@ -1,0 +1,112 @@
+//! Top-down counts of a thread.
+
+use pmu_core::{CounterSession, EventSource, MsrBackend, Platform};
+
+use crate::topdown::counter::TopDownCounter;
+use crate::topdown::counts::TopDownCounts;
+use crate::topdown::error::TopDownError;
+use crate::topdown::filter::TopDownFilter;
+use crate::topdown::view::TopDownView;
+
+/// The top-down counts of a thread: plain data, which follows the thread from processor to processor. On a hybrid
+/// machine, the counts of both types of core add up.
+///
+/// ```
+/// use pmu_core::{CounterSession, EventSource, MsrBackend, Platform};
+/// use pmu_intel::topdown::{SavedTopDown, TopDownCounter, TopDownError};
+/// /// The context switch between two threads whose slots are counted.
+/// fn switch<S: EventSource, M: MsrBackend, P: Platform>(
+///     topdown: &mut TopDownCounter<'_, M>,
+///     counters: &mut CounterSession<'_, S, M, P>,
+///     (old, new): (&mut SavedTopDown, &SavedTopDown),
+/// ) -> Result<(), TopDownError> {
+///     let left = topdown.switch_out(counters, old);
+///     topdown.switch_in(counters, new).and(left)
+/// }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct SavedTopDown {
+    filter: TopDownFilter,
+    counted: TopDownCounts,
+}
+
+impl SavedTopDown {
+    /// Creates the counts of a thread whose slots at these privilege levels are to be counted.
+    pub const fn new(filter: TopDownFilter) -> Self {
+        Self { filter, counted: TopDownCounts::NONE }
+    }
+
+    /// Returns what was counted up to the last switch.
+    pub const fn counts(&self) -> TopDownCounts {
+        self.counted
+    }
+}
+
+impl<M: MsrBackend> TopDownCounter<'_, M> {
+    /// Begins to count the slots of the thread that is about to run. If the processor's slots are counted, too, they
+    /// are counted on.
+    ///
+    /// # Errors
+    /// - [`AlreadyStarted`](TopDownError::AlreadyStarted): a thread's slots are counted already.
+    /// - [`Filter`](TopDownError::Filter): the processor's slots are counted with another filter.
+    /// - The errors of [`start`](TopDownCounter::start).
+    pub fn switch_in<S: EventSource, N: MsrBackend, P: Platform>(
+        &mut self,
+        counters: &mut CounterSession<'_, S, N, P>,
+        saved: &SavedTopDown,
+    ) -> Result<(), TopDownError> {
+        self.check()?;
+        if self.thread.is_some() {
+            return Err(TopDownError::AlreadyStarted);
+        }
+        self.join(counters, saved.filter)?;
+        self.thread = Some(self.memory.totals());
+        Ok(())
+    }
+
+    /// Ends the counts of the thread that leaves the processor, and adds them to `saved`. Both registers are set back to
+    /// 0, so the next thread sees nothing of this one.
+    ///
+    /// # Errors
+    /// - [`NotStarted`](TopDownError::NotStarted): no thread's slots are counted.
+    /// - The errors of [`read`](TopDownCounter::read). The thread has left nevertheless. What was counted since the last
+    ///   read may be lost, and belongs to no other thread.
+    pub fn switch_out<S: EventSource, N: MsrBackend, P: Platform>(
+        &mut self,
+        counters: &mut CounterSession<'_, S, N, P>,
+        saved: &mut SavedTopDown,
+    ) -> Result<(), TopDownError> {
+        self.check()?;
+        let Some(begun) = self.thread else { return Err(TopDownError::NotStarted) };
+        let left = self.leave(counters, self.processor.is_some());
+        saved.counted = saved.counted.plus(&self.memory.totals().since(&begun));
+        self.thread = None;
+        if left.is_err() && self.unit.has_metrics() {
+            self.memory.set_stale(true);
+        }
+        left
+    }
+
+    /// Reads what was counted of the running thread, which was switched in from `saved`.
+    ///
+    /// # Errors
+    /// - [`NotStarted`](TopDownError::NotStarted): no thread's slots are counted.
+    /// - The errors of [`read`](TopDownCounter::read).
+    pub fn read_thread<S: EventSource, N: MsrBackend, P: Platform>(
+        &mut self,
+        counters: &mut CounterSession<'_, S, N, P>,
+        saved: &SavedTopDown,
+    ) -> Result<TopDownCounts, TopDownError> {
+        self.check()?;
+        let begun = self.thread.ok_or(TopDownError::NotStarted)?;
+        self.renew(counters)?;
+        Ok(saved.counted.plus(&self.memory.totals().since(&begun)))
+    }
+
+    /// Returns the data by which the running thread computes its counts, like [`view`](TopDownCounter::view).
+    pub fn view_thread(&self, saved: &SavedTopDown) -> TopDownView {
+        let now = self.thread.map(|begun| self.memory.totals().since(&begun));
+        self.view_of(saved.counted.plus(&now.unwrap_or_default()), self.thread.is_some())
+    }
+}

@@ -1,0 +1,116 @@
+//! A processor's top-down counters, as the processor declares them.
+
+use pmu_core::{
+    Counter, CounterId, CounterSet, CounterUnit, Event, EventSelect, GlobalRegisters, MsrAccess,
+    MsrBackend, MsrUpdate, NoInterface, Snapshot,
+};
+
+use crate::counters::{INTEL, counters};
+use crate::registers::{IA32_PERF_CAPABILITIES, PERF_METRICS_AVAILABLE};
+use crate::topdown::error::NoTopDown;
+use crate::topdown::filter::TopDownFilter;
+
+/// Number of the fixed counter that counts issue slots.
+pub(crate) const SLOTS: u8 = 3;
+
+/// Description of a processor's top-down counters:
+/// - on a P-core, fixed counter 3, which counts issue slots, and `MSR_PERF_METRICS`, which has the shares of the parts;
+/// - on an E-core, fixed counters 4 to 6 and an event of a general counter, each of which counts one part.
+///
+/// ```
+/// # use pmu_core::{MsrBackend, Snapshot};
+/// use pmu_intel::topdown::{NoTopDown, TopDownUnit};
+/// /// The processor that executes the call: on a hybrid machine, the types of core differ.
+/// fn levels<M: MsrBackend>(this_processor: &Snapshot, msr: &M) -> Result<u8, NoTopDown> {
+///     Ok(if TopDownUnit::of(this_processor, msr)?.has_level_2() { 2 } else { 1 })
+/// }
+/// # let _ = levels::<pmu_core::NativeMsr>;
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct TopDownUnit {
+    pub(crate) processor: CounterUnit,
+    pub(crate) kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub(crate) enum Kind {
+    /// The slots' counter and the metrics.
+    Metrics { slots: Counter, global: &'static GlobalRegisters, level_2: bool },
+    /// A counter of each part.
+    Counts,
+}
+
+/// Models of family 6 whose metrics have level 1 alone: Ice Lake, Tiger Lake, Rocket Lake, Lakefield. (Linux perf; SDM
+/// vol. 4, `MSR_PERF_METRICS`, has level 2 from Sapphire Rapids and Alder Lake on.)
+const LEVEL_1_ALONE: [u8; 8] = [0x6A, 0x6C, 0x7D, 0x7E, 0x8A, 0x8C, 0x8D, 0xA7];
+
+/// The fixed counters of an E-core's parts: bad speculation, front-end bound, retiring.
+const PART_COUNTERS: CounterSet = CounterSet::fixed(0b111 << 4);
+
+/// The type of core of leaf 0x1A, EAX 31:24, that is an E-core (SDM vol. 2A, CPUID).
+const ATOM: u32 = 0x20;
+
+/// The architectural event "Topdown Backend Bound" (SDM vol. 3B, "Pre-Defined Architectural Performance Events").
+const BACK_END_BOUND: u64 = 0x02A4;
+
+impl TopDownUnit {
+    /// Detects the top-down counters of the processor that `processor` describes, and that executes the call.
+    ///
+    /// # Context
+    /// Task.
+    ///
+    /// # Errors
+    /// The error is the reason why the processor has no supported top-down counters.
+    pub fn of<M: MsrBackend>(processor: &Snapshot, msr: &M) -> Result<Self, NoTopDown> {
+        let unit = counters(processor).map_err(NoTopDown::NoCounters)?;
+        if processor.vendor() != INTEL {
+            return Err(NoTopDown::NoCounters(NoInterface::OtherVendor(processor.vendor())));
+        }
+        let slots = CounterId::fixed(SLOTS).and_then(|slots| unit.counter(slots));
+        // SDM vol. 2A, CPUID leaf 1, ECX bit 15, PDCM: there is IA32_PERF_CAPABILITIES.
+        let declares = processor.leaf(1, 0).ecx >> 15 & 1 != 0 && unit.core_type() >> 24 != ATOM;
+        if declares
+            && let (Some(slots), Some(global)) = (slots, unit.global())
+            && read_capabilities(msr)? & PERF_METRICS_AVAILABLE != 0
+        {
+            let level_2 = processor.family() != 6
+                || !u8::try_from(processor.model())
+                    .is_ok_and(|model| LEVEL_1_ALONE.contains(&model));
+            return Ok(Self { processor: unit, kind: Kind::Metrics { slots, global, level_2 } });
+        }
+        if PART_COUNTERS.without(unit.counters()).is_empty() {
+            return Ok(Self { processor: unit, kind: Kind::Counts });
+        }
+        Err(NoTopDown::NotDeclared)
+    }
+
+    /// Returns whether the counts have the parts of level 2.
+    pub const fn has_level_2(&self) -> bool {
+        matches!(self.kind, Kind::Metrics { level_2: true, .. })
+    }
+
+    /// Returns whether the parts come from `MSR_PERF_METRICS`, as fractions. Otherwise each part has a counter.
+    pub const fn has_metrics(&self) -> bool {
+        matches!(self.kind, Kind::Metrics { .. })
+    }
+
+    /// Returns the events that an E-core counts, in the order of the parts of level 1.
+    pub(crate) fn events(&self, filter: TopDownFilter) -> [Event; 4] {
+        let fixed = |number: u8| {
+            let event = Event::raw(EventSelect::from_bits(u64::from(number + 1) << 8));
+            event.on(CounterSet::fixed(1 << number))
+        };
+        let back = Event::raw(EventSelect::from_bits(BACK_END_BOUND)).on(CounterSet::GENERAL);
+        [fixed(6), fixed(4), fixed(5), back].map(|event| match (filter.user, filter.kernel) {
+            (true, false) => event.user_only(),
+            (false, true) => event.kernel_only(),
+            _ => event,
+        })
+    }
+}
+
+fn read_capabilities<M: MsrBackend>(msr: &M) -> Result<u64, NoTopDown> {
+    msr.update_retrying(MsrUpdate::read(IA32_PERF_CAPABILITIES)).map_err(NoTopDown::Access)
+}

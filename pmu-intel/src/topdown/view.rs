@@ -1,0 +1,50 @@
+//! Top-down counts as user mode sees them.
+
+use pmu_core::PmcIndex;
+
+use crate::registers::RDPMC_METRICS;
+use crate::topdown::counts::TopDownCounts;
+use crate::topdown::unit::SLOTS;
+
+/// Data by which user mode computes its top-down counts from two RDPMCs. The kernel shares this plain data with user mode
+/// after each call of [`TopDownCounter`](crate::topdown::TopDownCounter), in memory with a sequence counter.
+///
+/// User mode reads the sequence counter, the slots and then the metrics by RDPMC, and the sequence counter again. If the
+/// sequence counter changed, user mode reads once more. The kernel sets CR4.PCE.
+///
+/// ```
+/// use pmu_intel::topdown::{TopDownCounts, TopDownPart, TopDownView};
+/// /// What a thread has counted. `rdpmc` executes the instruction.
+/// fn counts(view: &TopDownView, rdpmc: impl Fn(u32) -> u64) -> TopDownCounts {
+///     match view.indices {
+///         Some([slots, metrics]) => view.counts(rdpmc(slots.get()), rdpmc(metrics.get())),
+///         None => view.counted, // The thread's slots are not being counted.
+///     }
+/// }
+/// # let view = TopDownView::new(TopDownCounts::of_registers(255, 255, false), true, false);
+/// let counts = counts(&view, |index| if index == 1 << 29 { 51 << 8 } else { 1_000 });
+/// assert_eq!((counts.slots, counts.of(TopDownPart::BadSpeculation)), (1_255, Some(200)));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct TopDownView {
+    /// What was counted before the registers were last set to 0.
+    pub counted: TopDownCounts,
+    /// The indices that RDPMC takes in ECX, of the slots and of the metrics. `None` if both registers do not count for
+    /// this reader at present.
+    pub indices: Option<[PmcIndex; 2]>,
+    level_2: bool,
+}
+
+impl TopDownView {
+    /// Creates the view of counts. `counting`: both registers count on from 0. `level_2`: the processor has level 2.
+    pub const fn new(counted: TopDownCounts, counting: bool, level_2: bool) -> Self {
+        let indices = [PmcIndex::new(1 << 30 | SLOTS as u32), PmcIndex::new(RDPMC_METRICS)];
+        Self { counted, indices: if counting { Some(indices) } else { None }, level_2 }
+    }
+
+    /// Returns the counts, given that RDPMC has read these values of the slots and of the metrics.
+    pub fn counts(&self, slots: u64, metrics: u64) -> TopDownCounts {
+        self.counted.plus(&TopDownCounts::of_registers(slots, metrics, self.level_2))
+    }
+}

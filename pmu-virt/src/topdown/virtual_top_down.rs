@@ -1,0 +1,123 @@
+//! Top-down metrics of one virtual processor: created and reset.
+
+use core::fmt;
+
+use crate::configuration::any_vendor::Configuration;
+
+/// Number of parts, of both levels.
+pub(crate) const PARTS: usize = 8;
+
+/// Top-down metrics of one virtual Intel processor, beside its [`VirtualPmu`](crate::VirtualPmu): `MSR_PERF_METRICS`, and
+/// bit 48 of the global registers. The slots are fixed counter 3 of the PMU.
+///
+/// The embedder [observes](Self::observe) the PMU while it counts, and tells the [mix](crate::TopDownMix) of the slots.
+/// A guest that saves and restores its registers gets the fractions back, of the slots in fixed counter 3.
+///
+/// No method allocates or panics. The value is the whole state: compare and copy it.
+///
+/// ```
+/// use pmu_virt::{
+///     Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Mode, Privilege, Read, TopDownMix, VirtualPmu,
+///     VirtualTopDown,
+/// };
+/// let slots = EventKey::fixed(3).unwrap();
+/// let events = FedEvents::new(&[slots])?;
+/// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
+/// let mut pmu = VirtualPmu::new(configuration, events)?;
+/// let mut metrics = VirtualTopDown::new(&configuration, true)?;
+/// // The guest enables both: 0x38D fixed counter 3, 0x38F bits 35 and 48; and writes 0, the slots first.
+/// for (register, value) in [(0x30C, 0), (0x329, 0), (0x38D, 0b11 << 12), (0x38F, 1 << 48 | 1 << 35)] {
+///     let _ = pmu.write_beside(&mut metrics, register, value);
+/// }
+/// let mut feed = Feed::new(&events);
+/// feed.add(events.find(slots).unwrap(), Privilege::User, 10_000)?;
+/// let mix = TopDownMix { shares: [200, 5, 25, 25, 0, 0, 0, 0] };
+/// metrics.observe(&mut pmu, &mix, |pmu| pmu.advance(&mut feed))?;
+/// assert_eq!(pmu.read_pmc_beside(&metrics, 1 << 29, Mode::KERNEL), Read::Value(0x1919_05C8));
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct VirtualTopDown {
+    pub(crate) level_2: bool,
+    /// Bit 48 of the global control, and of the overflow status.
+    pub(crate) control: bool,
+    pub(crate) status: bool,
+    /// Width of the slots' counter, in bits.
+    pub(crate) width: u8,
+    /// Slots since the metrics were written, and the metrics that were written.
+    pub(crate) slots: u64,
+    pub(crate) written: u64,
+    /// The slots of each part, in 255ths.
+    pub(crate) parts: [u128; PARTS],
+}
+
+/// Reason why a processor cannot have top-down metrics or counter reload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum SlotsError {
+    /// The PMU is not Intel's, or has no fixed counter 3, which counts the slots.
+    NoSlots,
+}
+
+impl fmt::Display for SlotsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("top-down metrics need fixed counter 3 of Intel's PMU")
+    }
+}
+
+impl core::error::Error for SlotsError {}
+
+impl VirtualTopDown {
+    /// Creates the metrics in their state after reset. `level_2`: the register has the four bytes of level 2, as from
+    /// Sapphire Rapids on.
+    ///
+    /// # Errors
+    /// The PMU of this configuration does not count slots.
+    pub fn new(configuration: &Configuration, level_2: bool) -> Result<Self, SlotsError> {
+        match configuration {
+            Configuration::Intel(intel) if intel.fixed >> 3 & 1 != 0 => Ok(Self {
+                level_2,
+                control: false,
+                status: false,
+                width: intel.fixed_width,
+                slots: 0,
+                written: 0,
+                parts: [0; PARTS],
+            }),
+            _ => Err(SlotsError::NoSlots),
+        }
+    }
+
+    /// Returns whether the metrics have level 2.
+    pub const fn has_level_2(&self) -> bool {
+        self.level_2
+    }
+
+    /// Returns the value of `MSR_PERF_METRICS`.
+    pub fn metrics(&self) -> u64 {
+        if self.slots == 0 {
+            return self.written;
+        }
+        let slots = u128::from(self.slots);
+        let share = |part: u128| ((part + slots / 2) / slots).min(255) as u8;
+        u64::from_le_bytes(self.parts.map(share))
+    }
+
+    /// Returns the bits that the register has.
+    pub(crate) const fn legal(&self) -> u64 {
+        if self.level_2 { u64::MAX } else { 0xFFFF_FFFF }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Self {
+            control: false,
+            status: false,
+            slots: 0,
+            written: 0,
+            parts: [0; PARTS],
+            ..*self
+        };
+    }
+}

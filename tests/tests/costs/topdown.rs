@@ -1,0 +1,103 @@
+//! Costs of top-down counts in register accesses: exact, and equal to the table in COSTS.md.
+
+use pmu_core::{
+    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, MAX_COUNTERS,
+    OpenedEvents, service_with,
+};
+use pmu_intel::topdown::{
+    SavedTopDown, TopDownCounter, TopDownFilter, TopDownInterrupt, TopDownMemory, TopDownUnit,
+};
+use pmu_tests::opened::Mock;
+use pmu_virt::{
+    Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu,
+    VirtualTopDown,
+};
+
+/// Numbers of RDMSRs, WRMSRs, and RDPMCs.
+type Cost = [u32; 3];
+
+fn text(cost: Cost) -> String {
+    let parts = cost.into_iter().zip(["R", "W", "P"]).filter(|(count, _)| *count != 0);
+    let parts: Vec<_> = parts.map(|(count, kind)| format!("{count}{kind}")).collect();
+    if parts.is_empty() { "–".into() } else { parts.join(" ") }
+}
+
+/// Costs of a counter's interrupt without an overflow of the slots, beyond the counter's own; of the overflow's
+/// interrupt; of a start, of a read, of a read of many slots, of a switch out and in, and of a stop.
+fn measure(freezing: bool) -> [Cost; 7] {
+    let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
+    let (slots, branches) = (EventKey::fixed(3).unwrap(), EventKey::general(0xC4, 0));
+    let events = FedEvents::new(&[slots, branches]).unwrap();
+    let pmu = VirtualPmu::new(configuration, events).unwrap();
+    let metrics = VirtualTopDown::new(&configuration, true).unwrap();
+    let mock = Mock::strict(pmu).with_top_down(metrics);
+    let _ = mock.with_pmu(|pmu| pmu.write(0x38F, 0));
+    let unit = TopDownUnit::of(&mock.snapshot(), &&mock).unwrap();
+    let counters = pmu_intel::counters(&mock.snapshot()).unwrap();
+    let (lent, table) = (TopDownMemory::new(), EventTable::<[EventEntry; 2]>::new());
+    let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
+    let source = OpenedEvents::new(&counters, &table as &EventTable);
+    let handler = |mock: &Mock<'_>| {
+        let topdown = TopDownInterrupt::new(&unit, &lent);
+        service_with(&source, mock, mock, &memory, topdown, |_, _| ()).unwrap();
+    };
+    mock.on_interrupt(&handler);
+    let mut session =
+        CounterSession::take(source, &counters, CounterSet::ALL, &mock, &mock, &memory).unwrap();
+    if freezing {
+        session.freeze_on_interrupt().unwrap();
+    }
+    let event = pmu_core::Event::raw(pmu_core::EventSelect::from_bits(0xC4)).every(5_000);
+    let event = session.open_event(&counters, &event).unwrap();
+    session.start_event(event, 0).unwrap();
+    let pass = |key, count| {
+        let mut feed = Feed::new(&events);
+        feed.add(events.find(key).unwrap(), Privilege::User, count).unwrap();
+        mock.advance(&mut feed);
+    };
+    let cost = |act: &mut dyn FnMut()| {
+        let before = mock.accesses();
+        act();
+        let after = mock.accesses();
+        [
+            after.reads - before.reads,
+            after.writes - before.writes,
+            after.pmc_reads - before.pmc_reads,
+        ]
+    };
+    let own = cost(&mut || pass(branches, 5_000));
+    let mut topdown = TopDownCounter::take(unit, &mock, &mut session, &lent).unwrap();
+    let start = cost(&mut || topdown.start(&mut session, TopDownFilter::ALL).unwrap());
+    let beside = cost(&mut || pass(branches, 5_000));
+    let read = cost(&mut || {
+        topdown.read(&mut session).unwrap();
+    });
+    pass(slots, 1 << 31);
+    let read_of_many = cost(&mut || {
+        topdown.read(&mut session).unwrap();
+    });
+    let overflow = cost(&mut || pass(slots, 1 << 48));
+    let stop = cost(&mut || topdown.stop(&mut session).unwrap());
+    let mut thread = SavedTopDown::new(TopDownFilter::USER);
+    topdown.switch_in(&mut session, &thread).unwrap();
+    let switch = cost(&mut || {
+        topdown.switch_out(&mut session, &mut thread).unwrap();
+        topdown.switch_in(&mut session, &thread).unwrap();
+    });
+    assert!(mock.breach().is_none(), "{:?}", mock.breach());
+    let more = [0, 1, 2].map(|kind| beside[kind] - own[kind]);
+    [more, overflow, start, read, read_of_many, switch, stop]
+}
+
+#[test]
+fn the_rows_of_top_down_counts_are_what_is_measured() {
+    let mut lines = vec![];
+    for (name, freezing) in [("not freezing", false), ("freezing", true)] {
+        let costs = measure(freezing);
+        assert_eq!(costs[0], [0; 3], "{name}: beside counters");
+        lines.push(format!("| {name} | {} |", costs.map(text).join(" | ")));
+    }
+    let missing: Vec<_> =
+        lines.iter().filter(|line| !include_str!("../../../COSTS.md").contains(*line)).collect();
+    assert!(missing.is_empty(), "COSTS.md lacks:\n{missing:#?}");
+}

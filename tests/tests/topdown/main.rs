@@ -1,0 +1,9 @@
+//! Top-down counts: detected, counted, interrupted, failing, and of threads, E-cores and guests.
+
+mod detection;
+mod disturbed;
+mod model;
+mod registers;
+mod shares;
+mod support;
+mod threads;

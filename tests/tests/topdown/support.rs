@@ -1,0 +1,225 @@
+//! Processors that divide issue slots, a kernel that counts them, and a naive model of what is counted.
+
+use std::cell::{Cell, RefCell};
+
+use pmu_core::{
+    Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry,
+    EventTable, MAX_COUNTERS, OpenedEvents, service_with,
+};
+use pmu_intel::topdown::{
+    TopDownCounter, TopDownCounts, TopDownInterrupt, TopDownMemory, TopDownPart, TopDownUnit,
+};
+use pmu_virt::mock::MockMsr;
+use pmu_virt::{
+    Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, TopDownMix,
+    VirtualPmu, VirtualTopDown,
+};
+
+pub(crate) type Mock<'h> = MockMsr<'h, 64>;
+pub(crate) type Session<'a, 'm> = CounterSession<'a, OpenedEvents<'a>, &'m Mock<'m>, &'m Mock<'m>>;
+pub(crate) type TopDown<'a, 'm> = TopDownCounter<'a, &'m Mock<'m>>;
+
+/// Slots, and an event of a general counter beside them.
+pub(crate) const SLOTS: EventKey = EventKey::fixed(3).unwrap();
+pub(crate) const BRANCHES: EventKey = EventKey::general(0xC4, 0);
+
+/// All parts, in the order of the register's bytes.
+pub(crate) fn parts() -> impl Iterator<Item = TopDownPart> {
+    TopDownPart::LEVEL_1.into_iter().chain(TopDownPart::LEVEL_2)
+}
+
+/// Mixes whose shares are whole.
+pub(crate) const MIXES: [TopDownMix; 4] = [
+    TopDownMix { shares: [255, 0, 0, 0, 0, 0, 0, 0] },
+    TopDownMix { shares: [40, 15, 100, 100, 30, 10, 90, 70] },
+    TopDownMix { shares: [1, 2, 3, 249, 0, 2, 1, 240] },
+    TopDownMix { shares: [85, 85, 80, 5, 0, 85, 0, 5] },
+];
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Processor {
+    pub(crate) intel: IntelConfiguration,
+    pub(crate) level_2: bool,
+    pub(crate) freezing: bool,
+}
+
+/// A processor of each kind.
+pub(crate) fn processors() -> Vec<Processor> {
+    let mut all = vec![];
+    for (intel, level_2) in [
+        (IntelConfiguration::new(5, 8, 4), false),
+        (IntelConfiguration::new(5, 8, 4), true),
+        (IntelConfiguration::new(6, 8, 4).with(|intel| intel.rdpmc_user_disable = true), true),
+    ] {
+        all.extend([false, true].map(|freezing| Processor { intel, level_2, freezing }));
+    }
+    all
+}
+
+pub(crate) fn events() -> FedEvents {
+    FedEvents::new(&[SLOTS, BRANCHES]).unwrap()
+}
+
+impl Processor {
+    pub(crate) fn mock<'h>(&self) -> Mock<'h> {
+        let configuration = Configuration::Intel(self.intel);
+        let pmu = VirtualPmu::new(configuration, events()).unwrap();
+        let metrics = VirtualTopDown::new(&configuration, self.level_2).unwrap();
+        let mock = Mock::strict(pmu).with_top_down(metrics);
+        // No other owner's counters run.
+        let _ = mock.with_pmu(|pmu| pmu.write(0x38F, 0));
+        mock
+    }
+
+    pub(crate) fn counters(&self, mock: &Mock<'_>) -> CounterUnit {
+        pmu_intel::counters(&mock.snapshot()).unwrap()
+    }
+
+    pub(crate) fn unit(&self, mock: &Mock<'_>) -> TopDownUnit {
+        let unit = TopDownUnit::of(&mock.snapshot(), mock).unwrap();
+        assert_eq!((unit.has_metrics(), unit.has_level_2()), (true, self.level_2));
+        unit
+    }
+}
+
+/// A kernel's memory of one processor, and what its handler has seen.
+pub(crate) struct Kernel {
+    pub(crate) freezing: bool,
+    pub(crate) counters: CounterUnit,
+    pub(crate) unit: TopDownUnit,
+    pub(crate) memory: TopDownMemory,
+    pub(crate) counter_memory: CounterMemory<[CounterSlot; MAX_COUNTERS]>,
+    pub(crate) table: EventTable<[EventEntry; 8]>,
+    pub(crate) unclaimed: Cell<u32>,
+    pub(crate) faulted: Cell<u32>,
+    /// What the handler read.
+    pub(crate) sampled: RefCell<Vec<TopDownCounts>>,
+}
+
+impl Kernel {
+    pub(crate) fn new(processor: &Processor, mock: &Mock<'_>) -> Self {
+        Self {
+            freezing: processor.freezing,
+            counters: processor.counters(mock),
+            unit: processor.unit(mock),
+            memory: TopDownMemory::new(),
+            counter_memory: CounterMemory::new(),
+            table: EventTable::new(),
+            unclaimed: Cell::new(0),
+            faulted: Cell::new(0),
+            sampled: RefCell::default(),
+        }
+    }
+
+    pub(crate) fn source(&self) -> OpenedEvents<'_> {
+        OpenedEvents::new(&self.counters, &self.table as &EventTable)
+    }
+
+    pub(crate) fn take<'a, 'm>(&'a self, mock: &'m Mock<'m>) -> Session<'a, 'm> {
+        let memory = &self.counter_memory;
+        let mut session = CounterSession::take(
+            self.source(),
+            &self.counters,
+            CounterSet::ALL,
+            mock,
+            mock,
+            memory,
+        )
+        .unwrap();
+        if self.freezing {
+            session.freeze_on_interrupt().unwrap();
+        }
+        session
+    }
+
+    /// Services an interrupt, and reads the counts in it.
+    pub(crate) fn handle(&self, mock: &Mock<'_>) {
+        let topdown = TopDownInterrupt::new(&self.unit, &self.memory);
+        let memory = &self.counter_memory;
+        match service_with(&self.source(), mock, mock, memory, topdown, |_, _| ()) {
+            Ok(serviced) if serviced.claim == Claim::NotOurs => {
+                self.unclaimed.set(self.unclaimed.get() + 1);
+            }
+            Ok(_) => {}
+            Err(_) => self.faulted.set(self.faulted.get() + 1),
+        }
+        if let Ok(Some(counts)) = topdown.read(mock) {
+            self.sampled.borrow_mut().push(counts);
+        }
+    }
+}
+
+/// The naive model: the slots that passed while the slots' counter ran, and 255ths of them by part.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Expected {
+    pub(crate) slots: u128,
+    pub(crate) parts: [u128; 8],
+    pub(crate) level_2: bool,
+}
+
+impl Expected {
+    pub(crate) fn of(processor: &Processor) -> Self {
+        Self { level_2: processor.level_2, ..Self::default() }
+    }
+
+    pub(crate) fn add(&mut self, slots: u64, mix: TopDownMix) {
+        self.slots += u128::from(slots);
+        for (part, share) in self.parts.iter_mut().zip(mix.shares) {
+            *part += u128::from(slots) * u128::from(share);
+        }
+    }
+
+    /// Checks that the slots are exact, and each part is right to a 255th of the slots, and a slot for each reading.
+    #[track_caller]
+    pub(crate) fn check(&self, counts: &TopDownCounts, readings: u64, what: &str) {
+        assert_eq!(u128::from(counts.slots), self.slots, "{what}: slots");
+        self.check_parts(counts, readings, what);
+    }
+
+    #[track_caller]
+    pub(crate) fn check_parts(&self, counts: &TopDownCounts, readings: u64, what: &str) {
+        let mut sum = 0;
+        for (part, exact) in parts().zip(self.parts) {
+            let Some(counted) = counts.of(part) else {
+                let lacks = part.parent().is_some() && (!self.level_2 || self.slots == 0);
+                assert!(lacks, "{what}: {part}");
+                continue;
+            };
+            sum += if part.parent().is_none() { u128::from(counted) } else { 0 };
+            let off = (u128::from(counted) * 255).abs_diff(exact);
+            let most = self.slots + 255 * u128::from(readings);
+            assert!(off <= most, "{what}: {part} is {counted}, exactly {exact}/255");
+        }
+        // The parts of level 1 are all slots, within what each reading rounds.
+        let most = 2 * self.slots / 255 + 4 * u128::from(readings);
+        assert!(
+            sum.abs_diff(u128::from(counts.slots)) <= most,
+            "{what}: {sum} of {}",
+            counts.slots
+        );
+    }
+}
+
+/// Lets slots pass at a privilege level.
+pub(crate) fn pass_at(mock: &Mock<'_>, privilege: Privilege, slots: u64, mix: TopDownMix) {
+    let mut feed = Feed::new(&events());
+    feed.add(events().find(SLOTS).unwrap(), privilege, slots).unwrap();
+    mock.set_mix(mix);
+    mock.advance(&mut feed);
+}
+
+/// Lets slots of user mode pass.
+pub(crate) fn pass(mock: &Mock<'_>, slots: u64, mix: TopDownMix) {
+    pass_at(mock, Privilege::User, slots, mix);
+}
+
+pub(crate) fn branches(mock: &Mock<'_>, count: u64) {
+    let mut feed = Feed::new(&events());
+    feed.add(events().find(BRANCHES).unwrap(), Privilege::User, count).unwrap();
+    mock.advance(&mut feed);
+}
+
+/// Returns whether the slots' counter runs.
+pub(crate) fn counts_slots(mock: &Mock<'_>) -> bool {
+    mock.with_pmu(|pmu| pmu.running().any(|event| event.counter == 35))
+}
