@@ -326,43 +326,23 @@ impl Machine {
     /// back end. On a hybrid machine, the core types differ.
     ///
     /// ```
-    /// use pmu::Machine;
-    /// use pmu::core::{
-    ///     CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, MAX_COUNTERS,
-    ///     SourceInterface,
-    /// };
-    /// use pmu::intel::topdown::{TopDownCounter, TopDownFilter, TopDownMemory, TopDownPart};
-    /// # use pmu_virt::mock::MockMsr;
-    /// # use pmu_virt::{
-    /// #     Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, TopDownMix, VirtualPmu,
-    /// #     VirtualTopDown,
-    /// # };
-    /// # let slots = EventKey::fixed(3).unwrap();
-    /// # let events = FedEvents::new(&[slots])?;
-    /// # let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
-    /// # let metrics = VirtualTopDown::new(&configuration, true)?;
-    /// # let processor = MockMsr::<8>::new(VirtualPmu::new(configuration, events)?).with_top_down(metrics);
-    /// # let (this, msr, apic) = (&processor.snapshot(), &processor, &processor);
-    /// # let workload = || {
-    /// #     let mut feed = Feed::new(&events);
-    /// #     feed.add(events.find(slots).unwrap(), Privilege::User, 51_000).unwrap();
-    /// #     processor.set_mix(TopDownMix { shares: [153, 0, 51, 51, 0, 0, 0, 0] });
-    /// #     processor.advance(&mut feed);
-    /// # };
-    /// static EVENTS: EventTable<[EventEntry; 4]> = EventTable::new();
-    /// static COUNTERS: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();
-    /// static TOP_DOWN: TopDownMemory = TopDownMemory::new(); // one per processor
-    /// let machine = Machine::detect(this);
-    /// let (source, unit) = (machine.events(&EVENTS), machine.unit_of(this));
-    /// let mut counters = CounterSession::take(source, &unit, CounterSet::ALL, msr, apic, &COUNTERS)?;
-    ///
-    /// let mut topdown = TopDownCounter::take(machine.top_down_of(this, &msr)?, msr, &mut counters, &TOP_DOWN)?;
-    /// topdown.start(&mut counters, TopDownFilter::ALL)?;
-    /// workload();
-    /// let counts = topdown.read(&mut counters)?;
-    /// topdown.shut_down(&mut counters)?;
-    /// assert_eq!(counts.per_mille(TopDownPart::Retiring), Some(600));
-    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// # use pmu::Machine;
+    /// # use pmu::core::{CounterSession, MsrBackend, OpenedEvents, Platform, Snapshot};
+    /// use pmu::intel::topdown::{TopDownCounter, TopDownError, TopDownFilter, TopDownMemory, TopDownPart};
+    /// /// Returns the thousandths of the slots that retired, on a processor that tells.
+    /// fn retiring<M: MsrBackend + Copy, P: Platform>(
+    ///     (machine, this, msr): (&Machine, &Snapshot, M),
+    ///     counters: &mut CounterSession<'_, OpenedEvents<'_>, M, P>,
+    ///     (memory, workload): (&TopDownMemory, fn()),
+    /// ) -> Result<Option<u32>, TopDownError> {
+    ///     let Ok(unit) = machine.top_down_of(this, &msr) else { return Ok(None) };
+    ///     let mut topdown = TopDownCounter::take(unit, msr, counters, memory)?;
+    ///     topdown.start(counters, TopDownFilter::ALL)?;
+    ///     workload();
+    ///     let counts = topdown.read(counters)?;
+    ///     topdown.shut_down(counters)?;
+    ///     Ok(counts.per_mille(TopDownPart::Retiring))
+    /// }
     /// ```
     ///
     /// # Context

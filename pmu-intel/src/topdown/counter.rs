@@ -24,8 +24,8 @@ use crate::topdown::view::TopDownView;
 ///
 /// On a P-core, the slots' counter and the metrics are one event. Both are started, read and set back together. Each
 /// read sets them back to 0, because the metrics are 255ths of the slots since then: each read is right to a 255th of
-/// the slots since the read before. So a kernel that counts for long reads at its timer tick. On an E-core, the parts are
-/// a group of four events of the session, and need four places of its table.
+/// the slots since the read before. So a kernel that counts for long reads at its timer tick. On an E-core, the parts
+/// are a group of four events of the session, and need four places of its table.
 ///
 /// `take` takes fixed counter 3 out of the session, and `shut_down` gives it back. The interrupt path is the facility
 /// [`TopDownInterrupt`](crate::topdown::TopDownInterrupt).
@@ -167,8 +167,8 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
     ///
     /// # Errors
     /// - [`AlreadyStarted`](TopDownError::AlreadyStarted).
-    /// - [`Filter`](TopDownError::Filter): the filter has no privilege level, or a thread's slots are being counted with
-    ///   another filter.
+    /// - [`Filter`](TopDownError::Filter): the filter has no privilege level, or a thread's slots are being counted
+    ///   with another filter.
     /// - [`Session`](TopDownError::Session), [`Access`](TopDownError::Access): the slots are not counted.
     /// - [`Faulted`](TopDownError::Faulted), [`ShutDown`](TopDownError::ShutDown), [`Lent`](TopDownError::Lent).
     pub fn start<S: EventSource, N: MsrBackend, P: Platform>(
@@ -323,7 +323,7 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
         }
     }
 
-    /// Counts slots for one user less. `others`: somebody else's slots are still to be counted.
+    /// Counts slots for one user less. `others`: the slots of the other user are still to be counted.
     pub(crate) fn leave<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
         counters: &mut CounterSession<'_, S, N, P>,

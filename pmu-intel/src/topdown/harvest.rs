@@ -89,7 +89,7 @@ impl TopDownUnit {
             return Err(NotHarvested::Unchanged(fault));
         }
         let wrapped = if memory.take_wrap() { self.range() } else { 0 };
-        // What the registers held before is in the totals already.
+        // Stale registers hold slots that are in the totals already.
         if !memory.is_stale() {
             memory.add(&self.counts(pair, wrapped));
         }

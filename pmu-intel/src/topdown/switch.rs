@@ -65,13 +65,13 @@ impl<M: MsrBackend> TopDownCounter<'_, M> {
         Ok(())
     }
 
-    /// Ends the counts of the thread that leaves the processor, and adds them to `saved`. Both registers are set back to
-    /// 0, so the next thread sees nothing of this one.
+    /// Ends the counts of the thread that leaves the processor, and adds them to `saved`. Both registers are set back
+    /// to 0, so the next thread sees nothing of this one.
     ///
     /// # Errors
     /// - [`NotStarted`](TopDownError::NotStarted): no thread's slots are counted.
-    /// - The errors of [`read`](TopDownCounter::read). The thread has left nevertheless. What was counted since the last
-    ///   read may be lost, and belongs to no other thread.
+    /// - The errors of [`read`](TopDownCounter::read). The thread has left nevertheless. What was counted since the
+    ///   last read may be lost, and belongs to no other thread.
     pub fn switch_out<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
         counters: &mut CounterSession<'_, S, N, P>,

@@ -24,7 +24,6 @@ pub(crate) const SLOTS: u8 = 3;
 /// fn levels<M: MsrBackend>(this_processor: &Snapshot, msr: &M) -> Result<u8, NoTopDown> {
 ///     Ok(if TopDownUnit::of(this_processor, msr)?.has_level_2() { 2 } else { 1 })
 /// }
-/// # let _ = levels::<pmu_core::NativeMsr>;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -75,9 +74,7 @@ impl TopDownUnit {
             && let (Some(slots), Some(global)) = (slots, unit.global())
             && read_capabilities(msr)? & PERF_METRICS_AVAILABLE != 0
         {
-            let level_2 = processor.family() != 6
-                || !u8::try_from(processor.model())
-                    .is_ok_and(|model| LEVEL_1_ALONE.contains(&model));
+            let level_2 = processor.family() != 6 || !LEVEL_1_ALONE.contains(&processor.model());
             return Ok(Self { processor: unit, kind: Kind::Metrics { slots, global, level_2 } });
         }
         if PART_COUNTERS.without(unit.counters()).is_empty() {

@@ -6,11 +6,11 @@ use crate::registers::RDPMC_METRICS;
 use crate::topdown::counts::TopDownCounts;
 use crate::topdown::unit::SLOTS;
 
-/// Data by which user mode computes its top-down counts from two RDPMCs. The kernel shares this plain data with user mode
-/// after each call of [`TopDownCounter`](crate::topdown::TopDownCounter), in memory with a sequence counter.
+/// Data by which user mode computes its top-down counts from two RDPMCs. The kernel shares this plain data with user
+/// mode after each call of [`TopDownCounter`](crate::topdown::TopDownCounter), in memory with a sequence counter.
 ///
-/// User mode reads the sequence counter, the slots and then the metrics by RDPMC, and the sequence counter again. If the
-/// sequence counter changed, user mode reads once more. The kernel sets CR4.PCE.
+/// User mode reads the sequence counter, the slots and then the metrics by RDPMC, and the sequence counter again. If
+/// the sequence counter changed, user mode reads once more. The kernel sets CR4.PCE.
 ///
 /// ```
 /// use pmu_intel::topdown::{TopDownCounts, TopDownPart, TopDownView};
@@ -28,7 +28,7 @@ use crate::topdown::unit::SLOTS;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct TopDownView {
-    /// What was counted before the registers were last set to 0.
+    /// The counts from before the registers were last set to 0.
     pub counted: TopDownCounts,
     /// The indices that RDPMC takes in ECX, of the slots and of the metrics. `None` if both registers do not count for
     /// this reader at present.

@@ -7,9 +7,9 @@ use crate::topdown::mix::TopDownMix;
 use crate::topdown::virtual_top_down::VirtualTopDown;
 
 impl<'h, const T: usize> MockMsr<'h, T> {
-    /// Gives the processor top-down metrics beside the PMU. `IA32_PERF_CAPABILITIES` declares the metrics, and the model
-    /// in [`snapshot`](Self::snapshot) tells whether they have level 2. The test feeds slots, the event of fixed counter
-    /// 3, like any event.
+    /// Gives the processor top-down metrics beside the PMU. `IA32_PERF_CAPABILITIES` declares the metrics, and the
+    /// model in [`snapshot`](Self::snapshot) tells whether they have level 2. The test feeds slots, the event of fixed
+    /// counter 3, like any event.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};

@@ -215,8 +215,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
         facility.read(address).above(|| self.read(address))
     }
 
-    /// Answers the guest's RDPMC on a processor with a [facility](GuestFacility) beside the PMU. Without a facility, use
-    /// [`read_pmc`](Self::read_pmc).
+    /// Answers the guest's RDPMC on a processor with a [facility](GuestFacility) beside the PMU. Without a facility,
+    /// use [`read_pmc`](Self::read_pmc).
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Mode, Read, VirtualPmu, VirtualTopDown};

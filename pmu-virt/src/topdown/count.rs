@@ -14,9 +14,9 @@ const FIXED_CONTROL: u32 = 0x38D;
 const INTERRUPTS: u64 = 1 << 15;
 
 impl VirtualTopDown {
-    /// Lets the PMU count by `pass`, commonly [`VirtualPmu::advance`], and divides the slots that fixed counter 3 counts
-    /// meanwhile as `mix` says. If the metrics overflow, which they do together with the slots' counter, bit 48 of the
-    /// status is set, and an interrupt is raised if the slots' counter interrupts.
+    /// Lets the PMU count by `pass`, commonly [`VirtualPmu::advance`], and divides the slots that fixed counter 3
+    /// counts meanwhile as `mix` says. If the metrics overflow, which they do together with the slots' counter, bit 48
+    /// of the status is set, and an interrupt is raised if the slots' counter interrupts.
     ///
     /// # Errors
     /// The error of `pass`.

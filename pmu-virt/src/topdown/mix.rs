@@ -1,7 +1,7 @@
 //! The mix of a program's issue slots, which the embedder feeds.
 
-/// Shares of a program's issue slots, in 255ths of the slots: the four parts of level 1, whose sum is 255, then the four
-/// parts of level 2, each at most its part of level 1. The order is that of the bytes of `MSR_PERF_METRICS`.
+/// Shares of a program's issue slots, in 255ths of the slots: the four parts of level 1, whose sum is 255, then the
+/// four parts of level 2, each at most its part of level 1. The order is that of the bytes of `MSR_PERF_METRICS`.
 ///
 /// ```
 /// use pmu_virt::TopDownMix;

@@ -7,8 +7,8 @@ use crate::configuration::any_vendor::Configuration;
 /// Number of parts, of both levels.
 pub(crate) const PARTS: usize = 8;
 
-/// Top-down metrics of one virtual Intel processor, beside its [`VirtualPmu`](crate::VirtualPmu): `MSR_PERF_METRICS`, and
-/// bit 48 of the global registers. The slots are fixed counter 3 of the PMU.
+/// Top-down metrics of one virtual Intel processor, beside its [`VirtualPmu`](crate::VirtualPmu): `MSR_PERF_METRICS`,
+/// and bit 48 of the global registers. The slots are fixed counter 3 of the PMU.
 ///
 /// The embedder [observes](Self::observe) the PMU while it counts, and tells the [mix](crate::TopDownMix) of the slots.
 /// A guest that saves and restores its registers gets the fractions back, of the slots in fixed counter 3.

@@ -1,4 +1,4 @@
-//! Which processors have top-down counts, and of which levels.
+//! Detection: processors with top-down counts, and their levels.
 
 use pmu_core::{MsrBackend, MsrErrorKind, Snapshot};
 use pmu_intel::topdown::{NoTopDown, TopDownUnit};

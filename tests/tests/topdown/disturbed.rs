@@ -1,6 +1,6 @@
 //! Operations of a task on the top-down counts, with an interrupt, an overflow and a fault at each access.
 
-use std::cell::{Cell, RefCell};
+use core::cell::{Cell, RefCell};
 
 use pmu_core::{Event, EventSelect};
 use pmu_intel::topdown::{SavedTopDown, TopDownCounter, TopDownError, TopDownFilter};
@@ -34,7 +34,7 @@ const OPERATIONS: [(&str, Operation); 5] = [
     }),
 ];
 
-/// What happens before a chosen access.
+/// An occurrence before a chosen access.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Disturbance {
     /// Another source's NMI.
@@ -136,7 +136,7 @@ fn disturb(
     let counts = topdown.read(&mut session).unwrap();
     expected.borrow().check(&counts, 20, what);
     assert_eq!(kernel.faulted.get(), 0, "{what}");
-    // The NMI of another source is nobody's here.
+    // Here, no owner claims the NMI of another source.
     let others = u32::from(disturbance == Disturbance::Interrupt);
     assert!(kernel.unclaimed.get() <= others, "{what}: {} unclaimed", kernel.unclaimed.get());
     assert!(mock.breach().is_none(), "{what}");
@@ -174,7 +174,7 @@ fn a_fault_at_each_access_is_a_typed_error_and_counts_nothing_twice() {
                 if !permanent {
                     assert_eq!(done, Ok(()), "{what}");
                 }
-                // What the failure stopped is started again.
+                // The failure may have stopped the counts: they are started again.
                 if topdown.stop(&mut session) != Ok(()) {
                     let _ = topdown.read(&mut session);
                 }

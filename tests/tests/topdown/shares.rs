@@ -106,7 +106,7 @@ fn a_wrap_whose_interrupt_is_late_is_counted_once_and_its_interrupt_claimed() {
             let mut expected = Expected::of(&processor);
             pass(&mock, (1 << 48) - 5, MIXES[1]);
             mock.inject_pmi(late);
-            // Where the counters freeze, nothing is counted after the overflow.
+            // Frozen counters: nothing is counted after the overflow.
             let after = if processor.freezing { 0 } else { 100 };
             pass(&mock, 5, MIXES[1]);
             pass(&mock, after, MIXES[1]);

@@ -1,6 +1,6 @@
 //! Processors that divide issue slots, a kernel that counts them, and a naive model of what is counted.
 
-use std::cell::{Cell, RefCell};
+use core::cell::{Cell, RefCell};
 
 use pmu_core::{
     Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry,
@@ -92,7 +92,7 @@ pub(crate) struct Kernel {
     pub(crate) table: EventTable<[EventEntry; 8]>,
     pub(crate) unclaimed: Cell<u32>,
     pub(crate) faulted: Cell<u32>,
-    /// What the handler read.
+    /// The counts that the handler read.
     pub(crate) sampled: RefCell<Vec<TopDownCounts>>,
 }
 
