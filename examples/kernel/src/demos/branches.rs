@@ -17,10 +17,14 @@ use crate::machine::{clock, processor};
 
 /// Retired instructions, by the number that both vendors' manuals give them.
 const INSTRUCTIONS: EventSelect = EventSelect::from_bits(0xC0);
-/// Instructions between two samples.
-const PERIOD: u64 = 10_007;
-/// Time to wait for a sample that is late enough in the loop.
-const PATIENCE_MS: u64 = 2_000;
+/// Instructions between two samples. A monitor that counts by time counts the handler, too, which may take longer than a
+/// short period: then the next interrupt is due before the loop goes on, after branches of the handler alone. A monitor
+/// that executes one instruction at a time reaches the end of a short period alone.
+const PERIODS: [u64; 5] = [10_007, 100_003, 1_000_003, 10_000_019, 100_000_007];
+/// Samples after which the period grows.
+const SAMPLES_PER_PERIOD: usize = 20;
+/// Time to wait for a sample that is late enough in the loop, where no interrupt comes.
+const PATIENCE_MS: u64 = 60_000;
 
 /// The first sample in the loop after as many of the loop's branches as there are records: the interrupted address,
 /// and the branches before it, the newest first.
@@ -28,9 +32,12 @@ static SAMPLED: AtomicU64 = AtomicU64::new(0);
 static FOUND: [[AtomicU64; 2]; MAX_RECORDS] =
     [const { [const { AtomicU64::new(0) }; 2] }; MAX_RECORDS];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Samples so far, wherever they were.
+static SAMPLES: AtomicUsize = AtomicUsize::new(0);
 
 /// Keeps the branches of a sample, in an NMI. A sample that is not in the loop, or soon after its begin, is left out.
 pub fn sampled(rip: u64, branches: &mut dyn Iterator<Item = Branch>) {
+    SAMPLES.fetch_add(1, Ordering::Relaxed);
     if SAMPLED.load(Ordering::Relaxed) != 0 || CALLS.name_of(rip).is_none() {
         return;
     }
@@ -66,22 +73,32 @@ pub fn run(
             return Ok(true);
         }
     };
-    let sampled = Event::raw(INSTRUCTIONS).on(CounterSet::GENERAL).every(PERIOD);
-    let event = counters.open_event(unit, &sampled)?;
     let mut recorder = BranchRecorder::take(records, control_msr(), &BRANCHES[number])?;
     let freezes = recorder.freeze_on_interrupt().is_ok();
     recorder.start(BranchFilter::KERNEL)?;
-    counters.start_event(event, clock::now())?;
     let begin = clock::now();
-    while SAMPLED.load(Ordering::Relaxed) == 0
-        && clock::now() - begin < clock::milliseconds(PATIENCE_MS)
-    {
-        let calls = &COUNTED[2];
-        (calls.run)();
+    for period in PERIODS {
+        let sampled = Event::raw(INSTRUCTIONS).on(CounterSet::GENERAL).every(period);
+        let event = counters.open_event(unit, &sampled)?;
+        counters.start_event(event, clock::now())?;
+        SAMPLES.store(0, Ordering::Relaxed);
+        while !is_over(begin) && SAMPLES.load(Ordering::Relaxed) < SAMPLES_PER_PERIOD {
+            let calls = &COUNTED[2];
+            (calls.run)();
+        }
+        counters.close_event(event, clock::now())?;
+        if is_over(begin) {
+            break;
+        }
     }
-    counters.close_event(event, clock::now())?;
     recorder.shut_down()?;
     Ok(print(records.depth(), freezes))
+}
+
+/// Returns whether there is a sample, or will be none.
+fn is_over(begin: u64) -> bool {
+    let patience = clock::milliseconds(PATIENCE_MS);
+    SAMPLED.load(Ordering::Relaxed) != 0 || clock::now() - begin >= patience
 }
 
 /// Prints the sample, and compares it with the listing: before each branch of the loop comes one other.
