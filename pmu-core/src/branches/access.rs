@@ -197,6 +197,7 @@ impl BranchUnit {
     }
 
     /// Releases records that an interrupt froze.
+    #[inline(never)]
     pub(crate) fn release(&self, msr: &impl MsrBackend) -> Result<(), MsrFault> {
         match self.registers().freeze.and_then(|freeze| freeze.status) {
             Some((frozen, acknowledge)) => msr.wrmsr_retrying(acknowledge, frozen),

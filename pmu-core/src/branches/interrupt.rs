@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::branches::memory::{BranchMemory, FREEZING, LOST, RECORDING, STALE};
 use crate::branches::record::{Branch, RawBranch};
-use crate::branches::unit::BranchUnit;
+use crate::branches::unit::{BranchFreeze, BranchUnit};
 use crate::counters::hooks::facility::{Facility, Interrupted};
 use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
@@ -50,7 +50,8 @@ pub struct Branches<'a> {
 impl<'a> Branches<'a> {
     /// Creates the value with which an interrupt handler reads a processor's branch records. `memory` is the memory of
     /// this processor's [`BranchRecorder`](crate::BranchRecorder). If no recorder uses the memory, or the recorder does
-    /// not record, the interrupt accesses no register of the branch records, and the value has no branches.
+    /// not record, the interrupt accesses no register of the branch records, and the value has no branches. The same
+    /// holds if the recorder was taken with another `unit`, such as that of another core type.
     pub const fn new(unit: &'a BranchUnit, memory: &'a BranchMemory) -> Self {
         Self { unit, memory, found: 0, len: 0, is_frozen: false, stopped: false }
     }
@@ -98,16 +99,18 @@ impl<'a> Branches<'a> {
         self.is_frozen
     }
 
-    fn read<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+    /// Reads the records of a recording that was stopped, when the enabling register had the value `found`.
+    pub(crate) fn read<M: MsrBackend>(&mut self, msr: &M, found: u64) -> Result<(), MsrFault> {
         if self.memory.mode() & STALE != 0 {
             return Ok(());
         }
-        let (len, read) = self.unit.read_records(msr, self.memory, self.found);
+        let (len, read) = self.unit.read_records(msr, self.memory, found);
         self.len = len;
         read
     }
 
     /// Starts the recording again, or notes that that failed.
+    #[inline(never)]
     fn restart<M: MsrBackend>(&self, msr: &M) -> Result<u64, MsrFault> {
         let started = self.unit.start(msr, self.memory.control.load(Relaxed));
         match started {
@@ -123,7 +126,7 @@ impl Facility for Branches<'_> {
     /// Returns the bit that tells of frozen records. Another owner may let them freeze, too.
     #[inline]
     fn status_bits(&self) -> u64 {
-        if self.memory.mode() & (FREEZING | RECORDING) == 0 {
+        if self.memory.mode_of(self.unit) & (FREEZING | RECORDING) == 0 {
             return 0;
         }
         let status = self.unit.registers().freeze.and_then(|freeze| freeze.status);
@@ -133,7 +136,7 @@ impl Facility for Branches<'_> {
     /// Stops a recording that the processor does not freeze.
     fn begin<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
         *self = Self::new(self.unit, self.memory);
-        if self.memory.mode() & (RECORDING | FREEZING) == RECORDING {
+        if self.memory.mode_of(self.unit) & (RECORDING | FREEZING) == RECORDING {
             self.found = self.unit.stop(msr)?;
             self.stopped = true;
         }
@@ -146,12 +149,12 @@ impl Facility for Branches<'_> {
         msr: &M,
         interrupted: Interrupted<'_>,
     ) -> Result<u32, MsrFault> {
-        let mode = self.memory.mode();
+        let mode = self.memory.mode_of(self.unit);
         let freeze = self.unit.registers().freeze.filter(|_| mode & FREEZING != 0);
         let overflowed = !interrupted.overflowed.is_empty();
         match freeze.map(|freeze| freeze.status) {
             _ if mode & RECORDING == 0 => {}
-            None if overflowed && self.stopped => self.read(msr)?,
+            None if overflowed && self.stopped => self.read(msr, self.found)?,
             None => {}
             Some(Some((frozen, _))) if overflowed => {
                 self.is_frozen = interrupted.status & frozen != 0;
@@ -160,12 +163,12 @@ impl Facility for Branches<'_> {
                     self.found = self.unit.stop(msr)?;
                     self.stopped = true;
                 }
-                self.read(msr)?;
+                self.read(msr, self.found)?;
             }
             Some(Some(_)) => {}
             Some(None) => {
                 // To freeze them the processor stopped the recording, whosever interrupt it is.
-                let read = if overflowed { self.read(msr) } else { Ok(()) };
+                let read = if overflowed { self.read(msr, self.found) } else { Ok(()) };
                 let found = self.restart(msr)?;
                 self.is_frozen = !self.unit.is_on(found);
                 read?;
@@ -177,5 +180,18 @@ impl Facility for Branches<'_> {
     /// Starts a recording that this interrupt stopped.
     fn end<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
         if core::mem::take(&mut self.stopped) { self.restart(msr).map(|_| ()) } else { Ok(()) }
+    }
+
+    /// Releases records that the interrupt froze.
+    #[cold]
+    #[inline(never)]
+    fn without_counters<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        const FROZEN: u8 = FREEZING | RECORDING;
+        let freeze = self.unit.registers().freeze;
+        match freeze.filter(|_| self.memory.mode_of(self.unit) & FROZEN == FROZEN) {
+            None => Ok(()),
+            Some(BranchFreeze { status: Some(_), .. }) => self.unit.release(msr),
+            Some(BranchFreeze { status: None, .. }) => self.restart(msr).map(|_| ()),
+        }
     }
 }

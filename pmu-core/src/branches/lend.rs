@@ -23,24 +23,53 @@ impl<R: MsrBackend> Facility for BranchRecorder<'_, R> {
         msr: &M,
         interrupted: Interrupted<'_>,
     ) -> Result<u32, MsrFault> {
+        if let Some(found) = self.held
+            && !interrupted.overflowed.is_empty()
+        {
+            return self.branches.read(msr, found).map(|()| 0);
+        }
         self.branches.collect(msr, interrupted)
     }
 
     fn end<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
         self.branches.end(msr)
     }
+
+    fn without_counters<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        self.branches.without_counters(msr)
+    }
 }
 
 /// The borrower finds the recording stopped, freezing disabled, and the records clear. A call stack is saved in the
 /// recorder's memory, and restored afterwards. Other records are not restored. All accesses use the recorder's own
 /// backend.
+///
+/// If the records cannot be suspended, the recording continues. If the records could not be cleared, samples have no
+/// branches until the recording is cleared or restarted. If the recording cannot continue either,
+/// [`is_recording`](BranchRecorder::is_recording) returns `false`.
+///
+/// If the records cannot be resumed, the processor does not record, and the records do not freeze. The recorder then
+/// answers [`Lent`](crate::BranchError::Lent), until a call of [`resume`](FacilityControl::resume), or the end of
+/// another window, succeeds.
 impl<R: MsrBackend> FacilityControl for BranchRecorder<'_, R> {
+    /// Stops a sampling that [delays the counter's interrupt](crate::BranchUnit::holds_interrupt).
+    fn before_stop<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
+        let holds = self.unit.holds_interrupt() && self.check_open().is_ok();
+        if holds && self.memory.mode() & RECORDING != 0 {
+            self.held = Some(self.halt()?);
+        }
+        Ok(())
+    }
+
     fn suspend<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
+        if self.lent.is_some() {
+            return self.leave_no_records();
+        }
         if self.check_open().is_err() {
             return Ok(());
         }
         let mode = self.memory.mode();
-        let recorded = mode & RECORDING != 0;
+        let recorded = self.held.take().is_some() || mode & RECORDING != 0;
         let found = self.halt()?;
         let mut lent = Lent { recorded, froze: mode & FREEZING != 0, len: 0, newest: 0 };
         match self.empty(found, &mut lent) {
@@ -59,13 +88,14 @@ impl<R: MsrBackend> FacilityControl for BranchRecorder<'_, R> {
     }
 
     fn resume<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
-        let Some(lent) = self.lent else { return Ok(()) };
-        self.program_again(lent.froze)?;
-        let slots = self.memory.slots().iter().take(lent.len.into());
-        self.unit.write_records(&self.msr, lent.newest, slots.map(|slot| slot.load()))?;
-        if lent.recorded {
-            self.go_on()?;
-        }
+        let Some(lent) = self.lent else {
+            return if self.held.take().is_some() { self.go_on() } else { Ok(()) };
+        };
+        self.bring_back_lent(lent).inspect_err(|_| {
+            // As suspended: a borrower that comes next finds no records and no freeze.
+            let _ = self.clear_stopped();
+            let _ = self.set_freeze(false);
+        })?;
         self.lent = None;
         Ok(())
     }
@@ -82,5 +112,15 @@ impl<R: MsrBackend> BranchRecorder<'_, R> {
         }
         self.set_freeze(false)?;
         self.clear_stopped()
+    }
+
+    /// Programs the records as they were before they were lent.
+    fn bring_back_lent(&self, lent: Lent) -> Result<(), MsrFault> {
+        self.program_again(lent.froze)?;
+        if lent.len != 0 {
+            let slots = self.memory.slots().iter().take(lent.len.into());
+            self.unit.write_records(&self.msr, lent.newest, slots.map(|slot| slot.load()))?;
+        }
+        if lent.recorded { self.go_on() } else { Ok(()) }
     }
 }

@@ -2,9 +2,10 @@
 
 use core::ops::Deref;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicU8, AtomicU64};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 use crate::branches::record::RawBranch;
+use crate::branches::unit::BranchUnit;
 
 /// Memory for the branch records of one processor: 24 bytes per record, and 16 bytes for the processor.
 ///
@@ -23,6 +24,8 @@ use crate::branches::record::RawBranch;
 pub struct BranchMemory<S: ?Sized = [BranchSlot]> {
     /// Value of the control register while the processor records.
     pub(crate) control: AtomicU64,
+    /// [Fingerprint](BranchUnit::fingerprint) of the records whose recorder took the memory last.
+    unit: AtomicU32,
     owner: AtomicU8,
     mode: AtomicU8,
     slots: S,
@@ -52,6 +55,9 @@ pub(crate) const STALE: u8 = 8;
 /// Bit of `mode`: the registers have no records, and the processor does not record.
 pub(crate) const CLEAR: u8 = 16;
 
+/// Bit of `mode`: the registers of the freeze did not answer as the records were taken.
+pub(crate) const UNFREEZABLE: u8 = 32;
+
 impl BranchSlot {
     /// Creates an empty slot.
     pub const fn new() -> Self {
@@ -77,6 +83,7 @@ impl<const N: usize> BranchMemory<[BranchSlot; N]> {
     pub const fn new() -> Self {
         Self {
             control: AtomicU64::new(0),
+            unit: AtomicU32::new(0),
             owner: AtomicU8::new(UNTAKEN),
             mode: AtomicU8::new(0),
             slots: [const { BranchSlot::new() }; N],
@@ -108,9 +115,21 @@ impl BranchMemory {
         &self.slots
     }
 
-    /// Takes the memory for a recorder. Returns `false` if it is taken already.
-    pub(crate) fn take(&self) -> bool {
-        self.owner.compare_exchange(UNTAKEN, TAKEN, Acquire, Relaxed).is_ok()
+    /// Takes the memory for a recorder of these records. Returns `false` if it is taken already.
+    pub(crate) fn take(&self, unit: &BranchUnit) -> bool {
+        let taken = self.owner.compare_exchange(UNTAKEN, TAKEN, Acquire, Relaxed).is_ok();
+        if taken {
+            // Until the mode is set, an interrupt accesses no register.
+            self.unit.store(unit.fingerprint(), Relaxed);
+        }
+        taken
+    }
+
+    /// Returns the mode, if the memory's recorder has the records of this unit: 0 otherwise.
+    #[inline(never)]
+    pub(crate) fn mode_of(&self, unit: &BranchUnit) -> u8 {
+        let mode = self.mode();
+        if self.unit.load(Relaxed) == unit.fingerprint() { mode } else { 0 }
     }
 
     /// Gives the memory back: the interrupt path touches no register from here on.

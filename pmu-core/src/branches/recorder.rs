@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::branches::error::BranchError;
 use crate::branches::filter::BranchFilter;
 use crate::branches::interrupt::Branches;
-use crate::branches::memory::{BranchMemory, CLEAR, FREEZING, LOST, RECORDING, STALE};
+use crate::branches::memory::{BranchMemory, CLEAR, FREEZING, LOST, RECORDING, STALE, UNFREEZABLE};
 use crate::branches::unit::BranchUnit;
 use crate::msr::access::MsrAccess;
 use crate::msr::backend::MsrBackend;
@@ -64,6 +64,8 @@ pub struct BranchRecorder<'a, M> {
     pub(crate) uses_xsaves: bool,
     /// While the records are lent: what is to be brought back.
     pub(crate) lent: Option<Lent>,
+    /// Of a sampling that is stopped before the counters are: the value that the enabling register had.
+    pub(crate) held: Option<u64>,
     pub(crate) branches: Branches<'a>,
     not_send: PhantomData<*mut ()>,
 }
@@ -100,7 +102,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         if lent < needed {
             return Err(BranchError::InsufficientMemory { needed, lent });
         }
-        if !memory.take() {
+        if !memory.take(unit) {
             return Err(BranchError::MemoryInUse);
         }
         let recorder = Self {
@@ -112,6 +114,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
             is_open: true,
             uses_xsaves: false,
             lent: None,
+            held: None,
             branches: Branches::new(unit, memory),
             not_send: PhantomData,
         };
@@ -132,7 +135,10 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// Ends what a predecessor left. Returns whether the processor has the records.
     fn end_left_over(&self) -> Result<bool, MsrFault> {
         self.unit.stop(&self.msr)?;
-        self.set_freeze(false)?;
+        if self.set_freeze(false).is_err() {
+            // Records that cannot freeze are records nevertheless: a hypervisor may lack the registers of the freeze.
+            self.memory.set_mode(UNFREEZABLE);
+        }
         let starts = self.unit.starts(&self.msr)?;
         self.unit.clear_records(&self.msr)?;
         Ok(self.unit.answers(&self.msr)? && starts)
@@ -150,8 +156,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// or a return would corrupt the call stack.
     ///
     /// # Errors
-    /// - [`FreezeUnsupported`](BranchError::FreezeUnsupported): the processor cannot freeze its records, or the freeze
-    ///   bit reads back 0 after it was set.
+    /// - [`FreezeUnsupported`](BranchError::FreezeUnsupported): the processor cannot freeze its records, the registers
+    ///   of the freeze did not answer in [`take`](Self::take), or the freeze bit reads back 0 after it was set.
     /// - [`Access`](BranchError::Access): an access failed; the records do not freeze.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn freeze_on_interrupt(&mut self) -> Result<(), BranchError> {
@@ -173,7 +179,10 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
 
     /// Sets or clears the freeze bit. The interrupt acknowledges the frozen records while the bit can be set.
     pub(crate) fn set_freeze(&self, freezes: bool) -> Result<(), MsrFault> {
-        let Some(freeze) = self.unit.registers().freeze else { return Ok(()) };
+        let Some(freeze) = &self.unit.registers().freeze else { return Ok(()) };
+        if self.memory.mode() & UNFREEZABLE != 0 {
+            return Ok(());
+        }
         if freezes {
             self.memory.set_mode(FREEZING);
             return self.msr.update_retrying(freeze.bit.set_to(u64::MAX)).map(|_| ());
@@ -406,13 +415,18 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
 
     /// Starts the recording, with what is in the memory and in the filter. If that fails, the recording is stopped.
     pub(crate) fn go_on(&self) -> Result<(), MsrFault> {
+        let before = self.memory.mode();
         self.memory.clear_mode(LOST | CLEAR);
         self.memory.set_mode(RECORDING);
-        // An interrupt that came while no counter was serviced may have frozen the records.
-        let freezes = self.memory.mode() & FREEZING != 0;
-        let released = if freezes { self.unit.release(&self.msr) } else { Ok(()) };
+        // An interrupt of another owner may have frozen the records.
+        let released = if before & FREEZING != 0 { self.unit.release(&self.msr) } else { Ok(()) };
         let start = || self.unit.start(&self.msr, self.memory.control.load(Relaxed));
-        released.and_then(|()| start()).map(|_| ()).or_else(|fault| self.halt().and(Err(fault)))
+        released.and_then(|()| start()).map(|_| ()).inspect_err(|_| {
+            // A recording that was stopped is not started by a write that fails.
+            if self.halt().is_err() {
+                self.memory.clear_mode(!before & RECORDING);
+            }
+        })
     }
 
     /// Stops the recording for another thread or owner. If that fails, the records are read no more until they are

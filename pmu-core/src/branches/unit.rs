@@ -196,6 +196,18 @@ impl BranchUnit {
         Some(Self { registers, format, offers, depth })
     }
 
+    /// Returns a number that tells records of other formats, of other depths, and that freeze otherwise, apart.
+    #[inline]
+    pub(crate) fn fingerprint(&self) -> u32 {
+        let freeze = match self.registers.freeze {
+            None => 0,
+            Some(BranchFreeze { status: None, .. }) => 1,
+            Some(BranchFreeze { status: Some(_), .. }) => 2,
+        };
+        let format = core::ptr::from_ref(self.format).addr() as u32;
+        format ^ freeze << 30 ^ u32::from(self.depth) << 22
+    }
+
     /// Returns the number of branches that the processor keeps.
     pub const fn depth(&self) -> u8 {
         self.depth

@@ -1,17 +1,11 @@
 //! Faults and interrupts at each access.
 
 use super::support::*;
-use core::cell::{Cell, RefCell};
-use pmu_core::{
-    BranchError, BranchFilter, BranchRecorder, Branches, CounterMemory, CounterSession, CounterSet,
-    CounterSlot, EventEntry, EventTable, MAX_COUNTERS, MsrAddress, MsrBackend, OpenedEvents,
-    SavedBranches, service_with,
-};
-use pmu_tests::opened::{happened, raw};
+use core::cell::RefCell;
+use pmu_core::{BranchError, BranchFilter, BranchRecorder, MsrAddress, MsrBackend, SavedBranches};
+use pmu_tests::opened::happened;
 use pmu_virt::BranchConfiguration;
 use pmu_virt::mock::{Deviation, Deviations, Fault};
-
-type Recorder<'a, 'm> = BranchRecorder<'a, &'m Mock<'m>>;
 
 /// An operation of a recorder that records, or did.
 type Operation = (&'static str, fn(&mut Recorder<'_, '_>) -> Result<(), BranchError>);
@@ -30,10 +24,6 @@ const OPERATIONS: [Operation; 9] = [
     ("switch in", |recorder| recorder.switch_in(Some(&SavedBranches::<32>::new()))),
     ("shut down", |recorder| recorder.shut_down()),
 ];
-
-fn is_recording(mock: &Mock<'_>) -> bool {
-    mock.with_branch_records(|records| records.is_recording()).unwrap()
-}
 
 #[test]
 fn an_operation_that_fails_says_whether_the_processor_records() {
@@ -128,38 +118,16 @@ fn with_counters(
     freezing: bool,
     act: impl FnOnce(&Mock<'_>, &mut Recorder<'_, '_>, &dyn Fn() -> u32),
 ) {
-    let (unit, counter_unit, mock) = (processor.unit(), processor.counters(), processor.mock());
-    let records = Records::new();
-    let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
-    let table = EventTable::<[EventEntry; 4]>::new();
-    let source = OpenedEvents::new(&counter_unit, &table as &EventTable);
-    let mut counters =
-        CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &mock, &memory)
-            .unwrap();
-    let event = counters.open_event(&counter_unit, &raw(3).every(100_000)).unwrap();
-    let mut recorder = BranchRecorder::take(&unit, &mock, &records).unwrap();
-    if freezing {
-        recorder.freeze_on_interrupt().unwrap();
-    }
-    recorder.start(BranchFilter::ALL).unwrap();
-    counters.start_event(event, 0).unwrap();
-    let overflows = Cell::new(0);
-    let handler = |mock: &Mock<'_>| {
-        let branches = Branches::new(&unit, &records);
-        let serviced = service_with(&source, mock, mock, &memory, branches, |_, branches| {
-            overflows.set(overflows.get() + 1);
-            // Never a torn one.
-            for branch in branches.iter() {
-                let is_fed = (0..100).any(|number| processor.told(&user(number)) == branch);
-                assert!(is_fed, "{}: {branch:X?}", processor.name);
-            }
-        });
-        if let Ok(serviced) = serviced {
-            assert_eq!(serviced.others, 0, "{}", processor.name);
+    with_samples(processor, freezing, |mock, recorder, _, samples| {
+        act(mock, recorder, &|| samples.borrow().taken.len() as u32);
+        let samples = samples.borrow();
+        assert_eq!(samples.others, 0, "{}", processor.name);
+        // Never a torn one.
+        for branch in samples.taken.iter().flat_map(|sample| &sample.branches) {
+            let is_fed = (0..100).any(|number| processor.told(&user(number)) == *branch);
+            assert!(is_fed, "{}: {branch:X?}", processor.name);
         }
-    };
-    mock.on_interrupt(&handler);
-    act(&mock, &mut recorder, &|| overflows.get());
+    });
 }
 
 #[test]

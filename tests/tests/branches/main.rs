@@ -4,6 +4,7 @@ mod call_chains;
 mod detection;
 mod formats;
 mod interrupted;
+mod lent;
 mod outsiders;
 mod recorder;
 mod registers;

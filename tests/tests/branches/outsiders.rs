@@ -3,60 +3,13 @@
 use super::support::*;
 use core::cell::RefCell;
 use pmu_core::{
-    BranchError, BranchFilter, BranchRecorder, Branches, CounterMemory, CounterSession, CounterSet,
-    CounterSlot, EventEntry, EventTable, MAX_COUNTERS, MsrAddress, MsrBackend, OpenedEvents,
-    service_with,
+    BranchError, BranchFilter, BranchFreeze, BranchRecorder, Branches, CounterMemory,
+    CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, MAX_COUNTERS, MsrAddress,
+    MsrBackend, OpenedEvents, service_with,
 };
 use pmu_tests::opened::{happened, raw};
 use pmu_virt::mock::Fault;
 use pmu_virt::{BranchConfiguration, GuestFacility};
-
-type Recorder<'a, 'm> = BranchRecorder<'a, &'m Mock<'m>>;
-type Counters<'a, 'm> = CounterSession<'a, OpenedEvents<'a>, &'m Mock<'m>, &'m Mock<'m>>;
-
-/// A sample: the addresses of its branches, and whether they were frozen.
-type Sample = (Vec<u64>, bool);
-
-fn is_recording(mock: &Mock<'_>) -> bool {
-    mock.with_branch_records(|records| records.is_recording()).unwrap()
-}
-
-fn addresses(recorder: &mut Recorder<'_, '_>) -> Vec<u64> {
-    recorder.read().unwrap().iter().map(|branch| branch.from).collect()
-}
-
-/// A recorder that records, beside a counter whose samples have the branches.
-fn with_samples(
-    processor: &Processor,
-    freezing: bool,
-    act: impl FnOnce(&Mock<'_>, &mut Recorder<'_, '_>, &mut Counters<'_, '_>, &RefCell<Vec<Sample>>),
-) {
-    let (unit, counter_unit, mock) = (processor.unit(), processor.counters(), processor.mock());
-    let records = Records::new();
-    let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
-    let table = EventTable::<[EventEntry; 4]>::new();
-    let source = OpenedEvents::new(&counter_unit, &table as &EventTable);
-    let mut counters =
-        CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &mock, &memory)
-            .unwrap();
-    let event = counters.open_event(&counter_unit, &raw(3).every(100_000)).unwrap();
-    let mut recorder = BranchRecorder::take(&unit, &mock, &records).unwrap();
-    if freezing {
-        recorder.freeze_on_interrupt().unwrap();
-    }
-    recorder.start(BranchFilter::ALL).unwrap();
-    counters.start_event(event, 0).unwrap();
-    let samples = RefCell::new(vec![]);
-    let handler = |mock: &Mock<'_>| {
-        let branches = Branches::new(&unit, &records);
-        let _ = service_with(&source, mock, mock, &memory, branches, |_, branches| {
-            let addresses = branches.iter().map(|branch| branch.from).collect();
-            samples.borrow_mut().push((addresses, branches.is_frozen()));
-        });
-    };
-    mock.on_interrupt(&handler);
-    act(&mock, &mut recorder, &mut counters, &samples);
-}
 
 #[test]
 fn a_thread_whose_predecessor_was_stopped_or_read_sees_none_of_its_branches() {
@@ -160,13 +113,14 @@ fn a_sample_after_a_switch_that_fails_has_no_branch_of_another_thread() {
                         mock.branch(&user(2));
                         mock.advance(&mut happened(3, 100_000));
                         let at = format!("{}, {freezing}, {name}, {failing}", processor.name);
-                        let of_another = samples.borrow()[0].0.contains(&user(1).from);
+                        let of_another =
+                            samples.borrow().taken[0].addresses().contains(&user(1).from);
                         assert!(!of_another, "{at}");
                         // After a restart the samples are whole.
                         recorder.restart().unwrap();
                         mock.branch(&user(3));
                         mock.advance(&mut happened(3, 100_000));
-                        let newest = samples.borrow()[1].0.first().copied();
+                        let newest = samples.borrow().taken[1].addresses().first().copied();
                         assert_eq!(newest, Some(user(3).from), "{at}");
                         assert!(!addresses(recorder).contains(&user(1).from), "{at}");
                         no_breach(mock, &at);
@@ -251,11 +205,11 @@ fn a_recording_has_its_filter_and_freezes_again_after_a_suspend() {
                 lost.iter().for_each(|address| mock.write(msr(*address), 0).unwrap());
                 counters.reprogram(|_| ()).unwrap();
                 operation(recorder).unwrap();
-                let before = samples.borrow().len();
                 mock.branch(&user(1));
                 mock.branch(&kernel(1));
                 mock.advance(&mut happened(3, 100_000));
-                let sample = samples.borrow()[before].clone();
+                let samples = samples.borrow();
+                let sample = (samples.last().addresses(), samples.last().is_frozen);
                 assert_eq!(sample, (vec![user(1).from], freezing), "{}, {name}", processor.name);
                 no_breach(mock, processor.name);
             });
@@ -274,12 +228,127 @@ fn records_that_anothers_freeze_bit_froze_are_released() {
             for round in 1..4 {
                 mock.branch(&user(round));
                 mock.advance(&mut happened(3, 100_000));
-                let newest = samples.borrow().last().unwrap().0[0];
+                let newest = samples.borrow().last().addresses()[0];
                 assert_eq!(newest, user(round).from, "{}, {round}", processor.name);
             }
             mock.branch(&user(50));
             assert_eq!(addresses(recorder)[0], user(50).from, "{}", processor.name);
             no_breach(mock, processor.name);
         });
+    }
+}
+
+/// Another owner's counter interrupts while no session has the counters: no task has to notice it.
+#[test]
+fn records_that_an_interrupt_froze_while_no_counter_is_served_are_released_by_that_interrupt() {
+    for processor in processors().into_iter().filter(|processor| processor.unit().can_freeze()) {
+        with_samples(&processor, true, |mock, recorder, counters, samples| {
+            counters.shut_down().unwrap();
+            for round in 1..4 {
+                mock.branch(&user(round));
+                mock.with_branch_records(GuestFacility::pmi_raised);
+                assert!(!is_recording(mock), "{}", processor.name);
+                mock.interrupt_from_elsewhere();
+                assert!(is_recording(mock), "{}, {round}", processor.name);
+                assert!(recorder.is_recording());
+            }
+            mock.branch(&user(50));
+            let expected = [50, 3, 2, 1].map(|round| user(round).from);
+            assert_eq!(addresses(recorder), expected, "{}", processor.name);
+            assert_eq!(samples.borrow().taken, [], "{}", processor.name);
+            no_breach(mock, processor.name);
+        });
+    }
+}
+
+/// A handler that looks up the wrong description, as of another core type: its registers may not exist.
+#[test]
+fn the_interrupt_accesses_no_register_of_another_processors_branch_records() {
+    let all = processors();
+    for processor in &all {
+        let (unit, counter_unit) = (processor.unit(), processor.counters());
+        for other in &all {
+            let other_unit = other.unit();
+            let (mock, records) = (processor.mock(), Records::new());
+            let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
+            let table = EventTable::<[EventEntry; 1]>::new();
+            let source = OpenedEvents::new(&counter_unit, &table as &EventTable);
+            let mut counters =
+                CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &mock, &memory)
+                    .unwrap();
+            let event = counters.open_event(&counter_unit, &raw(3).every(100_000)).unwrap();
+            counters.start_event(event, 0).unwrap();
+            let mut recorder = BranchRecorder::take(&unit, &mock, &records).unwrap();
+            recorder.start(BranchFilter::ALL).unwrap();
+            mock.branch(&user(1));
+            let at = format!("{} as {}", processor.name, other.name);
+            let found = RefCell::new(vec![]);
+            let handler = |mock: &Mock<'_>| {
+                let branches = Branches::new(&other_unit, &records);
+                let served = service_with(&source, mock, mock, &memory, branches, |_, branches| {
+                    found.borrow_mut().extend(branches.iter().map(|branch| branch.from));
+                });
+                assert_eq!(served.unwrap().overflows, 1, "{at}");
+            };
+            mock.on_interrupt(&handler);
+            let before = mock.accesses().total();
+            mock.advance(&mut happened(3, 100_000));
+            let accesses = mock.accesses().total() - before;
+            no_breach(&mock, &at);
+            if processor.name == other.name {
+                assert_eq!(found.take(), [user(1).from], "{at}");
+                continue;
+            }
+            assert_eq!(found.take(), [], "{at}");
+            let without = {
+                let handler = |mock: &Mock<'_>| {
+                    service_with(&source, mock, mock, &memory, (), |_, ()| ()).unwrap();
+                };
+                mock.on_interrupt(&handler);
+                let before = mock.accesses().total();
+                mock.advance(&mut happened(3, 100_000));
+                mock.accesses().total() - before
+            };
+            assert_eq!(accesses, without, "{at}");
+        }
+    }
+}
+
+/// As below a hypervisor that has the records, but no PMU: DebugCtl, and the register that acknowledges.
+#[test]
+fn records_whose_freezing_alone_does_not_answer_are_taken_and_do_not_freeze() {
+    for processor in processors().into_iter().filter(|processor| processor.unit().can_freeze()) {
+        let unit = processor.unit();
+        let BranchFreeze { bit: _, status } = unit.registers().freeze.unwrap();
+        let is_legacy = matches!(processor.branches, BranchConfiguration::Legacy { .. });
+        let debug_control = (!is_legacy).then_some(0x1D9);
+        for register in status.map(|(_, register)| register.get()).into_iter().chain(debug_control)
+        {
+            let at = format!("{}, {register:#X}", processor.name);
+            let (mock, records) = (processor.mock(), Records::new());
+            mock.inject(Fault::Register(register));
+            let mut recorder = BranchRecorder::take(&unit, &mock, &records)
+                .unwrap_or_else(|error| panic!("{at}: {error}"));
+            let refused = recorder.freeze_on_interrupt();
+            let refused =
+                matches!(refused, Err(BranchError::Access(_) | BranchError::FreezeUnsupported));
+            assert!(refused, "{at}");
+            recorder.start(BranchFilter::ALL).unwrap();
+            mock.branch(&user(1));
+            assert_eq!(addresses(&mut recorder), [user(1).from], "{at}");
+            recorder.restart().unwrap();
+            recorder.reprogram().unwrap();
+            recorder.switch_out::<32>(None).unwrap();
+            recorder.switch_in::<32>(None).unwrap();
+            recorder.shut_down().unwrap();
+            assert!(!is_recording(&mock), "{at}");
+            // The register answers again.
+            mock.inject(Fault::None);
+            let mut recorder = BranchRecorder::take(&unit, &mock, &records).unwrap();
+            recorder.freeze_on_interrupt().unwrap();
+            recorder.start(BranchFilter::ALL).unwrap();
+            mock.with_branch_records(GuestFacility::pmi_raised);
+            assert!(!is_recording(&mock), "{at}: frozen");
+        }
     }
 }

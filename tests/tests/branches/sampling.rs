@@ -6,7 +6,7 @@ use pmu_core::{
     CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry, EventSelect,
     EventTable, OpenedEvents, Snapshot, service_with,
 };
-use pmu_tests::{FakePlatform, RegisterFile, recorded};
+use pmu_tests::{FakePlatform, Fault, RegisterFile, recorded};
 
 use super::support::Records;
 
@@ -106,4 +106,58 @@ fn the_event_is_taken_branches_on_counter_0_sixteen_before_the_period() {
     assert_eq!(pmu_amd::branch_sampling_event(100_003), Some(event(99_987)));
     assert_eq!([0, 15, 16].map(pmu_amd::branch_sampling_event), [None; 3]);
     assert!(zen_3().1.holds_interrupt());
+}
+
+/// Under a stopped counter, the interrupt that the sampling holds would never come.
+#[test]
+fn a_window_stops_the_sampling_before_the_counter() {
+    const SELECT: u32 = 0xC001_0200;
+    let ((processor, unit), msr, platform) = (zen_3(), registers(), FakePlatform::default());
+    let records = Records::new();
+    let counter_unit = pmu_amd::counters(&processor).unwrap();
+    let memory = CounterMemory::<[CounterSlot; 6]>::new();
+    let table = EventTable::<[EventEntry; 2]>::new();
+    let source = OpenedEvents::new(&counter_unit, &table as &EventTable);
+    let mut counters =
+        CounterSession::take(source, &counter_unit, CounterSet::ALL, &msr, &platform, &memory)
+            .unwrap();
+    let mut recorder = BranchRecorder::take(&unit, &msr, &records).unwrap();
+    recorder.start(BranchFilter::ALL).unwrap();
+    let event = pmu_amd::branch_sampling_event(100_003).unwrap();
+    let event = counters.open_event(&counter_unit, &event).unwrap();
+    counters.start_event(event, 0).unwrap();
+    for record in 0..4 {
+        msr.set(FIRST + 2 * record, 0x1000 + u64::from(record));
+        msr.set(FIRST + 2 * record + 1, 0x2000 + u64::from(record));
+    }
+    // It overflowed, and four of the sixteen branches are sampled: the interrupt is held.
+    msr.set(CONTROL, SAMPLING | 1 << 5 | 4 << 16);
+    msr.set(0xC001_0201, 3);
+    msr.take_writes();
+    let sampled = RefCell::new(vec![]);
+    let window = counters
+        .lend_with(0, &mut recorder, |_, recorder| {
+            sampled.borrow_mut().extend(recorder.branches().iter().map(|branch| branch.from));
+        })
+        .unwrap();
+    let writes = msr.take_writes();
+    let stopped = writes
+        .iter()
+        .position(|(register, value)| (*register, value & SAMPLING) == (CONTROL, STOPPED));
+    let counter = writes.iter().position(|(register, _)| *register == SELECT).unwrap();
+    assert!(stopped.unwrap() < counter, "{writes:X?}");
+    assert_eq!(sampled.take(), [0x1003, 0x1002, 0x1001, 0x1000]);
+    assert_eq!((msr.get(CONTROL), msr.get(FIRST)), (STOPPED, 0));
+    window.end(0).unwrap();
+    assert_eq!(msr.get(CONTROL), SAMPLING);
+    // A counter that cannot be stopped: the sampling goes on, too.
+    for fault in [Fault::WritesTo(SELECT), Fault::WritesTo(FIRST)] {
+        msr.set(CONTROL, SAMPLING);
+        msr.fail(fault);
+        let lent = counters.lend_with(0, &mut recorder, |_, _| ()).map(|_| ());
+        assert!(lent.is_err(), "{fault:?}");
+        msr.fail(Fault::Never);
+        assert_eq!(msr.get(CONTROL), SAMPLING, "{fault:?}");
+        assert!(recorder.is_recording(), "{fault:?}");
+    }
 }

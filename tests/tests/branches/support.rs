@@ -1,10 +1,14 @@
 //! Processors with branch records, and the branches that they take.
 
+use core::cell::RefCell;
+
 use pmu_core::{
-    Branch, BranchKind, BranchMemory, BranchPath, BranchSlot, BranchTransaction, BranchUnit,
-    CounterUnit, Snapshot,
+    Branch, BranchFilter, BranchKind, BranchMemory, BranchPath, BranchRecorder, BranchSlot,
+    BranchTransaction, BranchUnit, Branches, CounterMemory, CounterSession, CounterSet,
+    CounterSlot, CounterUnit, EventEntry, EventTable, MAX_COUNTERS, OpenedEvents, Snapshot,
+    service_with,
 };
-use pmu_tests::opened::fed_events;
+use pmu_tests::opened::{fed_events, raw};
 use pmu_virt::mock::{Deviation, Deviations, MockMsr};
 use pmu_virt::{
     AmdConfiguration, BranchConfiguration, Configuration, FedBranch, FedBranchKind,
@@ -13,6 +17,35 @@ use pmu_virt::{
 
 pub(crate) type Mock<'h> = MockMsr<'h, 64>;
 pub(crate) type Records = BranchMemory<[BranchSlot; 32]>;
+pub(crate) type Recorder<'a, 'm> = BranchRecorder<'a, &'m Mock<'m>>;
+pub(crate) type Counters<'a, 'm> = CounterSession<'a, OpenedEvents<'a>, &'m Mock<'m>, &'m Mock<'m>>;
+
+/// Findings of the interrupts of [`with_samples`].
+#[derive(Default)]
+pub(crate) struct Samples {
+    pub(crate) taken: Vec<Sample>,
+    /// Bits of the status that no service acknowledged.
+    pub(crate) others: u64,
+}
+
+/// A sample: its branches, and whether the records were frozen.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Sample {
+    pub(crate) branches: Vec<Branch>,
+    pub(crate) is_frozen: bool,
+}
+
+impl Samples {
+    pub(crate) fn last(&self) -> &Sample {
+        self.taken.last().unwrap()
+    }
+}
+
+impl Sample {
+    pub(crate) fn addresses(&self) -> Vec<u64> {
+        self.branches.iter().map(|branch| branch.from).collect()
+    }
+}
 
 /// A processor with branch records.
 #[derive(Clone, Copy, Debug)]
@@ -156,4 +189,49 @@ pub(crate) fn no_breach(mock: &Mock<'_>, name: &str) {
     if let Some(breach) = mock.breach() {
         panic!("{name}: {breach}");
     }
+}
+
+pub(crate) fn is_recording(mock: &Mock<'_>) -> bool {
+    mock.with_branch_records(|records| records.is_recording()).unwrap()
+}
+
+/// Returns the addresses of the branches that a task reads.
+pub(crate) fn addresses(recorder: &mut Recorder<'_, '_>) -> Vec<u64> {
+    recorder.read().unwrap().iter().map(|branch| branch.from).collect()
+}
+
+/// A recorder that records, beside an event of 100,000 whose samples have the branches.
+pub(crate) fn with_samples(
+    processor: &Processor,
+    freezing: bool,
+    act: impl FnOnce(&Mock<'_>, &mut Recorder<'_, '_>, &mut Counters<'_, '_>, &RefCell<Samples>),
+) {
+    let (unit, counter_unit, mock) = (processor.unit(), processor.counters(), processor.mock());
+    let records = Records::new();
+    let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
+    let table = EventTable::<[EventEntry; 4]>::new();
+    let source = OpenedEvents::new(&counter_unit, &table as &EventTable);
+    let mut counters =
+        CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &mock, &memory)
+            .unwrap();
+    let event = counters.open_event(&counter_unit, &raw(3).every(100_000)).unwrap();
+    let mut recorder = BranchRecorder::take(&unit, &mock, &records).unwrap();
+    if freezing {
+        recorder.freeze_on_interrupt().unwrap();
+    }
+    recorder.start(BranchFilter::ALL).unwrap();
+    counters.start_event(event, 0).unwrap();
+    let samples = RefCell::new(Samples::default());
+    let handler = |mock: &Mock<'_>| {
+        let branches = Branches::new(&unit, &records);
+        let serviced = service_with(&source, mock, mock, &memory, branches, |_, branches| {
+            let (branches, is_frozen) = (branches.iter().collect(), branches.is_frozen());
+            samples.borrow_mut().taken.push(Sample { branches, is_frozen });
+        });
+        if let Ok(serviced) = serviced {
+            samples.borrow_mut().others |= serviced.others;
+        }
+    };
+    mock.on_interrupt(&handler);
+    act(&mock, &mut recorder, &mut counters, &samples);
 }

@@ -1,6 +1,11 @@
 //! A facility whose interrupt comes without any counter.
 
-use pmu_core::{Claim, CounterSession, CounterSet, Facility, OpenedEvents, service_with};
+use core::cell::Cell;
+
+use pmu_core::{
+    Claim, CounterSession, CounterSet, Facility, MsrBackend, MsrErrorKind, MsrFault, MsrOperation,
+    OpenedEvents, service_with,
+};
 use pmu_tests::opened::Mock;
 use pmu_virt::mock::{Deviation, Deviations};
 
@@ -176,4 +181,49 @@ fn a_pair_is_served_alone_if_one_of_the_two_is() {
     const { assert!(<((Ops<'_>, Buffer<'_>), ()) as Facility>::ALONE) };
     const { assert!(!<(LastBranch<'_>, Buffer<'_>) as Facility>::ALONE) };
     const { assert!(<&mut Ops<'_> as Facility>::ALONE) };
+}
+
+/// A facility that another owner's interrupt stopped.
+struct Stopped<'a>(&'a Cell<u32>);
+
+impl Facility for Stopped<'_> {
+    fn without_counters<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
+        self.0.set(self.0.get() + 1);
+        let (operation, kind) = (MsrOperation::Write, MsrErrorKind::GeneralProtection);
+        Err(MsrFault { operation, register: 0x390, kind })
+    }
+}
+
+/// Of a pair, beside one that interrupts alone, and behind a reference; and the failure is told.
+#[test]
+fn each_facility_learns_of_an_interrupt_without_counters_and_of_none_in_a_window() {
+    let processor = pmu_tests::opened::plain(4);
+    let scene = Scene::new(&processor, false);
+    let mock = processor.mock();
+    let registers = Registers(&mock, &scene.hardware, |_: &Mock<'_>| ());
+    let source = OpenedEvents::new(&processor.unit, &scene.table);
+    let (unit, memory) = (&processor.unit, &scene.memory);
+    let calls = Cell::new(0);
+    let stopped = || Stopped(&calls);
+    let refused = |error: pmu_core::ServiceError| (error.fault.register, error.masked);
+    let serve = || {
+        let mut behind = stopped();
+        let both = (Some(stopped()), (&mut behind, None::<Stopped<'_>>));
+        service_with(&source, &registers, &registers, memory, both, |_, _| ()).map_err(refused)
+    };
+    assert_eq!(serve().map(|_| ()), Err((0x390, false)));
+    assert_eq!(calls.replace(0), 2);
+    let ops = (Ops(&scene.hardware), stopped());
+    let served = service_with(&source, &registers, &registers, memory, ops, |_, _| ());
+    assert_eq!(served.map(|_| ()).map_err(refused), Err((0x390, false)));
+    assert_eq!(calls.replace(0), 1);
+    // It is called neither while counters are served nor while they are lent.
+    let mut counters =
+        CounterSession::take(source, unit, CounterSet::ALL, &registers, &registers, memory)
+            .unwrap();
+    serve().unwrap();
+    let window = counters.lend(0, |_| ()).unwrap();
+    assert!(serve().unwrap().lent);
+    window.end(0).unwrap();
+    assert_eq!(calls.get(), 0);
 }

@@ -17,9 +17,9 @@ use crate::machine::{clock, processor};
 
 /// Retired instructions, by the number that both vendors' manuals give them.
 const INSTRUCTIONS: EventSelect = EventSelect::from_bits(0xC0);
-/// Instructions between two samples. A monitor that counts by time counts the handler, too, which may take longer than a
-/// short period: then the next interrupt is due before the loop goes on, after branches of the handler alone. A monitor
-/// that executes one instruction at a time reaches the end of a short period alone.
+/// Instructions between two samples. A monitor that counts by time counts the handler, too, which may take longer than
+/// a short period: then the next interrupt is due before the loop goes on, after branches of the handler alone. A
+/// monitor that executes one instruction at a time reaches the end of a short period alone.
 const PERIODS: [u64; 5] = [10_007, 100_003, 1_000_003, 10_000_019, 100_000_007];
 /// Samples after which the period grows.
 const SAMPLES_PER_PERIOD: usize = 20;

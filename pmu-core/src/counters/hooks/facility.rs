@@ -114,6 +114,17 @@ pub trait Facility {
     fn end<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
         Ok(())
     }
+
+    /// Handles an interrupt for which no counter is served, because no session has taken the counters. A facility that
+    /// the interrupt stopped, whoever's it is, continues. The method is not called while the counters are
+    /// [lent](crate::CounterSession::lend).
+    ///
+    /// # Errors
+    /// An access failed.
+    #[inline]
+    fn without_counters<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
+        Ok(())
+    }
 }
 
 /// The overflows of one pass, for a [`Facility`] that collects what it recorded.
@@ -150,6 +161,45 @@ impl Interrupted<'_> {
 /// No facility: no method does anything.
 impl Facility for () {}
 
+/// The facility, if there is one. `None` does nothing.
+impl<F: Facility> Facility for Option<F> {
+    const ALONE: bool = F::ALONE;
+
+    #[inline]
+    fn status_bits(&self) -> u64 {
+        self.as_ref().map_or(0, F::status_bits)
+    }
+
+    #[inline]
+    fn own_counters(&self) -> CounterSet {
+        self.as_ref().map_or(CounterSet::NONE, F::own_counters)
+    }
+
+    #[inline]
+    fn begin<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        self.as_mut().map_or(Ok(()), |facility| facility.begin(msr))
+    }
+
+    #[inline]
+    fn collect<M: MsrBackend>(
+        &mut self,
+        msr: &M,
+        interrupted: Interrupted<'_>,
+    ) -> Result<u32, MsrFault> {
+        self.as_mut().map_or(Ok(0), |facility| facility.collect(msr, interrupted))
+    }
+
+    #[inline]
+    fn end<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        self.as_mut().map_or(Ok(()), |facility| facility.end(msr))
+    }
+
+    #[inline]
+    fn without_counters<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        self.as_mut().map_or(Ok(()), |facility| facility.without_counters(msr))
+    }
+}
+
 /// The facility behind the reference.
 impl<F: Facility + ?Sized> Facility for &mut F {
     const ALONE: bool = F::ALONE;
@@ -181,6 +231,11 @@ impl<F: Facility + ?Sized> Facility for &mut F {
     #[inline]
     fn end<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
         (**self).end(msr)
+    }
+
+    #[inline]
+    fn without_counters<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        (**self).without_counters(msr)
     }
 }
 
@@ -217,6 +272,12 @@ impl<A: Facility, B: Facility> Facility for (A, B) {
     #[inline]
     fn end<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
         let (first, second) = (self.0.end(msr), self.1.end(msr));
+        first.and(second)
+    }
+
+    #[inline]
+    fn without_counters<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        let (first, second) = (self.0.without_counters(msr), self.1.without_counters(msr));
         first.and(second)
     }
 }

@@ -35,6 +35,16 @@ use crate::msr::fault::MsrFault;
 /// Task, on the processor of the counters. An interrupt may come at any time, and its handler then calls the methods of
 /// [`Facility`].
 pub trait FacilityControl: Facility {
+    /// Prepares the facility for [`suspend`](Self::suspend), before the counters are stopped. A facility that delays
+    /// the counters' interrupt stops in this method: under a stopped counter, the delayed interrupt would never come.
+    /// If the counters cannot be stopped, [`resume`](Self::resume) undoes this call.
+    ///
+    /// # Errors
+    /// An access failed. The facility continues as before the call.
+    fn before_stop<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
+        Ok(())
+    }
+
     /// Stops the facility, saves what has to be restored, and clears all data of this owner that the borrower could
     /// read. Does nothing if the facility is already suspended.
     ///
@@ -46,7 +56,8 @@ pub trait FacilityControl: Facility {
     fn suspend<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault>;
 
     /// Resumes the facility as it was before [`suspend`](Self::suspend), whatever the borrower left in the facility's
-    /// registers and bits of the overflow status. Does nothing if the facility was not suspended.
+    /// registers and bits of the overflow status. Undoes [`before_stop`](Self::before_stop) if `suspend` did not
+    /// follow. Does nothing if neither was called.
     ///
     /// If the processor has a global control register, the counters are still stopped during this call.
     ///
@@ -56,6 +67,10 @@ pub trait FacilityControl: Facility {
 }
 
 impl<F: FacilityControl + ?Sized> FacilityControl for &mut F {
+    fn before_stop<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        (**self).before_stop(msr)
+    }
+
     fn suspend<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
         (**self).suspend(msr)
     }
@@ -76,6 +91,13 @@ impl FacilityControl for () {
 }
 
 impl<A: FacilityControl, B: FacilityControl> FacilityControl for (A, B) {
+    fn before_stop<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        self.0.before_stop(msr)?;
+        self.1.before_stop(msr).inspect_err(|_| {
+            let _ = self.0.resume(msr);
+        })
+    }
+
     fn suspend<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
         self.0.suspend(msr)?;
         self.1.suspend(msr).inspect_err(|_| {

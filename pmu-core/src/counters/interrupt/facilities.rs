@@ -56,7 +56,8 @@ pub(crate) fn serve_alone<M: MsrBackend, B: Facility>(
         let interrupted = Interrupted { status: 0, overflowed: CounterSet::NONE, memory };
         let collected = facility.collect(msr, interrupted).map(|more| accounted += more);
         let ended = facility.end(msr);
-        outcome = outcome.and(begun).and(collected).and(ended);
+        let unserved = facility.without_counters(msr);
+        outcome = outcome.and(begun).and(collected).and(ended).and(unserved);
     });
     let Some(is_nested) = served else {
         let (claim, lent) = memory.unserved(true);

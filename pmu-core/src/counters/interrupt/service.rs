@@ -102,7 +102,7 @@ pub fn service_with<S: EventSource, M: MsrBackend, P: Platform, B: Facility>(
     msr: &M,
     platform: &P,
     memory: &CounterMemory,
-    facility: B,
+    mut facility: B,
     overflowed: impl FnMut(EventOverflow, &B),
 ) -> Result<Serviced, ServiceError> {
     let unit = source.unit();
@@ -113,6 +113,11 @@ pub fn service_with<S: EventSource, M: MsrBackend, P: Platform, B: Facility>(
     }
     if own.is_empty() {
         let (claim, lent) = memory.unserved(false);
+        if !lent {
+            let (counters, masked) = (CounterSet::NONE, false);
+            let outcome = facility.without_counters(msr);
+            outcome.map_err(|fault| ServiceError { fault, counters, masked })?;
+        }
         return Ok(Serviced { overflows: 0, claim, others: 0, lent });
     }
     let mut pass = Pass {

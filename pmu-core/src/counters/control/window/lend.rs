@@ -156,12 +156,21 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             (own.bits(), self.begin_anew(own))
         } else {
             let gate = control.load(Relaxed) & own.bits();
-            let stopped = self.stop_all(own).and_then(|()| {
-                let values = self.settle(own, &mut facility, overflowed)?;
-                facility.suspend(&self.msr).map_err(CounterError::Access)?;
-                Ok(values)
-            });
-            (gate, stopped.map_err(|error| self.undo(own, gate, error))?)
+            facility.before_stop(&self.msr).map_err(CounterError::Access)?;
+            let stopped = self.stop_all(own);
+            let settled = stopped.and_then(|()| self.settle(own, &mut facility, overflowed));
+            let values = match settled {
+                Err(error) => {
+                    let error = self.undo(own, gate, error);
+                    let _ = facility.resume(&self.msr);
+                    return Err(error);
+                }
+                Ok(values) => match facility.suspend(&self.msr) {
+                    Err(fault) => return Err(self.undo(own, gate, CounterError::Access(fault))),
+                    Ok(()) => values,
+                },
+            };
+            (gate, values)
         };
         self.add_times(now);
         self.memory.lend();
