@@ -11,3 +11,4 @@ mod samples;
 mod sampling;
 mod stopping;
 mod support;
+mod together;

@@ -4,7 +4,7 @@ use pmu_amd::ibs::{IbsError, IbsKind, IbsSampler, IbsSampling};
 use pmu_core::{ExtendedEntryError, MsrAddress, MsrBackend};
 use pmu_tests::opened::{happened, raw};
 use pmu_virt::mock::PmiFault;
-use pmu_virt::{FedFetch, FedOp, IbsConfiguration};
+use pmu_virt::{FedFetch, FedOp, GuestFacility, IbsConfiguration, Read, Writer};
 
 use crate::support::*;
 
@@ -108,6 +108,25 @@ fn a_latency_filter_reports_slow_loads_only() {
     assert!(feed(FedOp::new(0x2000)) && kernel.reported.borrow().is_empty());
     assert_eq!(kernel.memory.dropped(), 1);
     assert!(feed(load(257)) && kernel.reported.borrow().len() == 1);
+}
+
+/// The processor's filter is coarser here: the driver drops what it lets through.
+#[test]
+fn a_latency_filter_reports_slow_fetches_only() {
+    let processor = named("Zen 6");
+    sampler!(processor, IbsKind::Fetch => mock, kernel, sampler);
+    sampler.start(&IbsSampling::fetches(PERIOD).slower_than(256)).unwrap();
+    let control2 = mock.with_sampling_unit(|unit| unit.read(0xC001_103F));
+    assert_eq!(control2, Some(Read::Value(2 << 1)), "in units of 128 cycles");
+    let fetch = |latency: u64| FedFetch { control: latency << 32, ..FedFetch::new(0x1000) };
+    let feed = |fetch: FedFetch| {
+        let _ = mock.with_sampling_unit(|unit| unit.write(Writer::Host, 0xC001_103F, 1 << 1));
+        (0..PERIOD).any(|_| mock.fetch(&fetch))
+    };
+    assert!(!feed(fetch(128)), "the processor leaves it out");
+    assert!(feed(fetch(256)) && kernel.reported.borrow().is_empty());
+    assert_eq!(kernel.memory.dropped(), 1);
+    assert!(feed(fetch(257)) && kernel.reported.borrow().len() == 1);
 }
 
 /// Erratum 1197.

@@ -8,7 +8,7 @@ use pmu_core::{
     EventTable, Facility, MAX_COUNTERS, OpenedEvents, service_with,
 };
 use pmu_tests::opened::fed_events;
-use pmu_virt::mock::{Deviations, MockMsr};
+use pmu_virt::mock::{Deviation, Deviations, MockMsr};
 use pmu_virt::{
     AmdConfiguration, Configuration, FedFetch, FedOp, IbsConfiguration, VirtualIbs, VirtualPmu,
 };
@@ -27,6 +27,7 @@ pub(crate) struct Processor {
     pub(crate) family: u32,
     pub(crate) model: u32,
     pub(crate) ibs: IbsConfiguration,
+    pub(crate) counters: AmdConfiguration,
     pub(crate) deviations: Deviations,
 }
 
@@ -44,7 +45,8 @@ pub(crate) fn processors() -> Vec<Processor> {
     ]
     .map(|(name, family, model, ibs)| {
         let ibs = IbsConfiguration { lvt_entry: Some(1), ..ibs };
-        Processor { name, family, model, ibs, deviations: Deviations::NONE }
+        let counters = AmdConfiguration::perf_mon_v2(6);
+        Processor { name, family, model, ibs, counters, deviations: Deviations::NONE }
     })
     .to_vec()
 }
@@ -67,12 +69,14 @@ impl Processor {
     }
 
     pub(crate) fn mock<'h>(&self) -> Mock<'h> {
-        let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
+        let configuration = self.deviations.configuration(Configuration::Amd(self.counters));
         let pmu = VirtualPmu::new(configuration, fed_events()).unwrap();
         let mock = Mock::strict(pmu).with_sampling(VirtualIbs::new(self.ibs));
         let mock = mock.deviating(self.deviations);
-        // No other owner's counters run.
-        let _ = mock.with_pmu(|pmu| pmu.write(0xC000_0301, 0));
+        if !self.deviations.contains(Deviation::LeftRunning) {
+            // No other owner's counters run.
+            let _ = mock.with_pmu(|pmu| pmu.write(0xC000_0301, 0));
+        }
         mock
     }
 
@@ -122,6 +126,9 @@ pub(crate) struct Kernel {
     pub(crate) overflows: Cell<u32>,
     pub(crate) claimed: Cell<u32>,
     pub(crate) unclaimed: Cell<u32>,
+    /// Interrupts that no claim accounts for, not even an earlier one that stood for two.
+    pub(crate) unknown: Cell<u32>,
+    expects: Cell<bool>,
     pub(crate) faulted: Cell<u32>,
     next: Cell<u64>,
 }
@@ -139,6 +146,8 @@ impl Kernel {
             overflows: Cell::new(0),
             claimed: Cell::new(0),
             unclaimed: Cell::new(0),
+            unknown: Cell::new(0),
+            expects: Cell::new(false),
             faulted: Cell::new(0),
             next: Cell::new(0x40_0000),
         }
@@ -183,8 +192,14 @@ impl Kernel {
         });
         let count = |cell: &Cell<u32>, more| cell.set(cell.get() + more);
         match serviced.map(|serviced| serviced.claim) {
-            Ok(Claim::NotOurs) => count(&self.unclaimed, 1),
-            Ok(claim) => count(&self.claimed, claim.interrupts()),
+            Ok(Claim::NotOurs) => {
+                count(&self.unclaimed, 1);
+                count(&self.unknown, u32::from(!self.expects.take()));
+            }
+            Ok(claim) => {
+                count(&self.claimed, claim.interrupts());
+                self.expects.set(self.expects.get() | (claim == Claim::OursAndMore));
+            }
             Err(_) => count(&self.faulted, 1),
         }
     }
