@@ -15,3 +15,5 @@ pub mod registers;
 pub mod report;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod run;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub mod samples;

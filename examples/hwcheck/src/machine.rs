@@ -2,11 +2,13 @@
 //!
 //! Uses the [report](crate::report), and [numbers from a seed](crate::random).
 
+pub(crate) mod counted_ops;
 pub mod device;
 pub(crate) mod host;
 pub mod identity;
 pub(crate) mod interface;
 pub mod interrupts;
+pub(crate) mod perf_ops;
 pub mod rdpmc;
 pub mod software;
 pub mod workload;

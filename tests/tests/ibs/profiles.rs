@@ -47,6 +47,17 @@ impl ProfileHardware for Hardware<'_, '_, '_> {
     }
 }
 
+/// An address of a sample is linear, also where the interrupted one is an offset into a segment.
+#[test]
+fn a_sample_s_frame_is_not_in_virtual_8086_mode() {
+    let interrupted =
+        PlainFrame { pc: 0x10, cs: 0xF000, flags: 1 << 17 | 2, ..PlainFrame::default() };
+    let sampled = SampledFrame::new(&interrupted, Some(0xF_0008));
+    assert_eq!((sampled.pc(), sampled.cs(), sampled.flags()), (0xF_0008, 0xF000, 2));
+    let without = SampledFrame::new(&interrupted, None);
+    assert_eq!((without.pc(), without.flags()), (0x10, 1 << 17 | 2));
+}
+
 #[test]
 fn objects_of_both_kinds_see_each_sample_at_its_address_while_they_are_started() {
     for late in [Deviations::NONE, Deviations::of(&[Deviation::LateIbs])] {

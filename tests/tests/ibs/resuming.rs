@@ -54,15 +54,22 @@ fn a_sampler_goes_on_after_its_registers_were_lost() {
 fn what_firmware_left_after_a_suspend_is_ended() {
     for (processor, kind) in units() {
         let what = format!("{}, {kind:?}", processor.name);
-        sampler!(processor, kind => mock, kernel, sampler);
-        sampler.start(&processor.request(kind)).unwrap();
-        mock.lose_registers();
-        let (register, value) = control(kind);
-        let _ = mock.with_sampling_unit(|unit| unit.write(Writer::Guest, register, value));
-        assert!((0..160).any(|number| step(&mock, kind, number)), "{what}");
-        sampler.reprogram(&&mock).unwrap();
-        assert!(kernel.run(&mock, PERIOD), "{what}");
-        kernel.all_reported(&what);
+        for sampled in [true, false] {
+            sampler!(processor, kind => mock, kernel, sampler);
+            if sampled {
+                sampler.start(&processor.request(kind)).unwrap();
+            }
+            mock.lose_registers();
+            let (register, value) = control(kind);
+            let _ = mock.with_sampling_unit(|unit| unit.write(Writer::Guest, register, value));
+            assert!((0..160).any(|number| step(&mock, kind, number)), "{what}");
+            sampler.reprogram(&&mock).unwrap();
+            assert_eq!(kernel.run(&mock, PERIOD), sampled, "{what}");
+            kernel.all_reported(&what);
+            // The interrupt of firmware's sample may still come.
+            mock.interrupt_from_elsewhere();
+            assert_eq!(kernel.unclaimed.get(), u32::from(sampled), "{what}");
+        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! Samples with, without and together with counters: an interrupt and a fault at each access, on each kind of counters and
-//! on each platform.
+//! Samples with, without and together with counters: an interrupt and a fault at each access, on each kind of counters
+//! and on each platform.
 
 use core::cell::Cell;
 
@@ -15,7 +15,7 @@ use crate::support::*;
 const EVENT: usize = 3;
 const EVENTS: u64 = 10_000;
 
-/// What comes just before one access.
+/// An event just before one access.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Comes {
     Nothing,
@@ -77,7 +77,7 @@ fn run(case: Case<'_>) -> bool {
                 if comes == Comes::TwoFaults {
                     mock.inject(Fault::From(1));
                 }
-                // What follows accesses registers, too.
+                // The handlers of these access registers, too.
                 left.set(if comes == Comes::TwoFaults { 3 } else { u32::MAX });
                 match comes {
                     Comes::Foreign | Comes::ForeignAndFault => {

@@ -108,7 +108,7 @@ const FLOORS: &[Floors] = &[
             "lib",
             "cli",
             "run",
-            "programs, counts",
+            "programs, counts, samples",
             "registers",
             "machine",
             "report, random",

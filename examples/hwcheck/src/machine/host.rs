@@ -4,12 +4,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use pmu_amd::ibs::IbsOpRecord;
 use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::raw_cpuid::native_cpuid::cpuid_count;
 use pmu_virt::CpuidRegisters;
 
 use crate::machine::device::LinuxMsr;
 use crate::machine::interface::{Machine, Msr};
+use crate::machine::perf_ops::sample_ops;
 use crate::machine::workload::{Memory, Workload};
 
 /// CPUID of the processor that executes the call.
@@ -77,6 +79,10 @@ impl Machine for Host {
 
     fn run(&self, workload: Workload, memory: &Memory, iterations: u64) {
         workload.execute(memory, iterations);
+    }
+
+    fn sample_ops(&self, period: u32, work: &mut dyn FnMut()) -> Option<Vec<IbsOpRecord>> {
+        sample_ops(self.root(), period, work)
     }
 
     fn processor(&self) -> u32 {

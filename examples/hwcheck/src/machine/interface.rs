@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+use pmu_amd::ibs::IbsOpRecord;
 use pmu_core::raw_cpuid::{CpuIdReader, CpuIdResult};
 use pmu_core::{MsrBackend, MsrErrorKind};
 use pmu_virt::CpuidRegisters;
@@ -22,6 +23,12 @@ pub trait Machine {
 
     /// Executes a workload's body so many times.
     fn run(&self, workload: Workload, memory: &Memory, iterations: u64);
+
+    /// Samples one op in `period` dispatched ops of this thread while `work` runs, by the kernel's driver. `None`, without
+    /// running `work`, if the kernel cannot.
+    fn sample_ops(&self, _period: u32, _work: &mut dyn FnMut()) -> Option<Vec<IbsOpRecord>> {
+        None
+    }
 
     /// The processor's number.
     fn processor(&self) -> u32;

@@ -137,6 +137,8 @@ pub enum Reason {
     BareMetal,
     /// The command line said so.
     Skipped,
+    /// Too few samples came.
+    FewSamples,
     /// A reason of a later version.
     #[serde(other)]
     Unknown,
@@ -158,6 +160,7 @@ impl Reason {
             Self::DisturbedBefore => "another owner of the counters had been noticed",
             Self::BareMetal => "it is for bare metal",
             Self::Skipped => "the command line said so",
+            Self::FewSamples => "too few samples came",
             Self::Unknown => "a reason of a later version",
         }
     }

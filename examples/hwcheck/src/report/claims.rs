@@ -216,7 +216,7 @@ pub const CLAIMS: [Known; 66] = {
         ),
         known(
             "ibs.registers",
-            BareMetal,
+            Reading,
             "the registers that leaf 0x8000001B declares are there, and no other",
         ),
         known(
@@ -226,15 +226,15 @@ pub const CLAIMS: [Known; 66] = {
         ),
         known(
             "ibs.period",
-            BareMetal,
+            Linux,
             "a loop of N ops has N samples per period, within the period's random bits",
         ),
         known(
             "ibs.address",
-            BareMetal,
+            Linux,
             "each sample of a hand-counted loop is at an address of one of its instructions",
         ),
-        known("ibs.latency", BareMetal, "the latencies of a load that misses are above zero"),
+        known("ibs.latency", Linux, "the latencies of a load that misses are above zero"),
         known(
             "ibs.stop",
             BareMetal,

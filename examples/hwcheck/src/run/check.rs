@@ -25,6 +25,7 @@ use crate::report::whole::{Register, Report, Restored};
 use crate::run::refusal::{Refusal, check_counters, check_kernel};
 use crate::run::run_lock::{Found, LockError, RunLock};
 use crate::run::supervisor::{Supervised, supervise};
+use crate::samples;
 
 /// `IA32_PERF_CAPABILITIES`, of processors with CPUID leaf 1, ECX bit 15.
 const CAPABILITIES: u32 = 0x345;
@@ -157,7 +158,9 @@ pub fn check(
             }
             Stop::Disturbed(_) | Stop::Alone => io::Error::other("the reading was stopped").into(),
         })?;
-        Supervised { claims: comparison.claims(), ..Supervised::default() }
+        let mut claims = comparison.claims();
+        claims.extend(samples::registers(machine));
+        Supervised { claims, ..Supervised::default() }
     } else {
         write_and_restore(&registers, lock, options)?
     };
@@ -210,6 +213,8 @@ fn write_and_restore(
                 .read_only()
                 .and_then(|()| comparison.programs(options.seed, options.programs, alone));
             comparison.claims().into_iter().for_each(&mut *tell);
+            samples::registers(registers.machine).into_iter().for_each(&mut *tell);
+            samples::samples(registers.machine, tell);
             compared.and_then(|()| counts(registers, is_allowed, options.runs, alone, tell))
         }),
         &|| {
