@@ -298,7 +298,8 @@ impl AddedSources {
     /// Task. Other callers may add sources at the same time.
     pub fn release(&self, source: KProfileSource) {
         if let Some(slot) = self.find(source) {
-            slot.users.fetch_sub(1, Relaxed);
+            let fewer = |users: u32| users.checked_sub(1);
+            let _ = slot.users.fetch_update(Relaxed, Relaxed, fewer);
         }
     }
 

@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use pmu_core::{CounterSet, EventOverflow, Report, Snapshot, SourceInterface, WithOpenedEvents};
+use pmu_kprofile::ProfileError;
 
 use crate::kernel::duties::Duties;
 use crate::kernel::error::PmuError;
@@ -187,8 +188,19 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 Ok::<_, PmuError>((number(index), resumed, watched))
             })?
         })?;
-        let profiles =
-            self.change(|profiles, hardware| profiles.try_restart_processor(this, hardware));
+        let profiles = self.change(|profiles, _| {
+            // With the session in use, no source stops in between.
+            let started = self.here(|here| {
+                let mut outcome = Ok(());
+                for source in profiles.try_running_sources(this)? {
+                    if !K::has_source(source) && !here.session.is_running(source) {
+                        outcome = outcome.and(here.session.start(source));
+                    }
+                }
+                outcome.map_err(|error| ProfileError::Hardware { processor: this, error })
+            });
+            started.unwrap_or(Ok(())) // The error of the session is that of the next call.
+        });
         let lost = resumed?;
         watched?;
         profiles.map(|()| lost)

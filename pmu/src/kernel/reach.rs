@@ -188,8 +188,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> RemoteProcessors
             return K::serve_source(request);
         }
         let served = self.0.here(|here| match request {
-            // It may run since before a suspend.
-            SourceRequest::Start(source) if here.session.is_running(source) => Ok(()),
             SourceRequest::Start(source) => here.session.start(source),
             SourceRequest::Stop(source) => here.session.stop(source),
         });
