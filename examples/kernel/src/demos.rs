@@ -8,6 +8,7 @@ pub mod exact;
 pub mod failure;
 pub mod loops;
 pub mod named;
+pub mod ops;
 pub mod others;
 pub mod profile;
 pub mod programs;

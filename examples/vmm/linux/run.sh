@@ -24,7 +24,7 @@ machines=(
     "amd:core 1"
     "amd:v2,lbr 1"
     "intel:version=4,full-width 2"
-    "amd:v2 2"
+    "amd:v2,ibs 2"
 )
 
 usage() {
@@ -92,6 +92,8 @@ disk=(--init "$target_dir/linux-init")
 run() {
     local kernel="$1" line="console=ttyS0 quiet"
     shift
+    # In x2APIC mode Linux finds instruction-based sampling; the others are for xAPIC mode.
+    [[ "$*" == *ibs* ]] || line+=" nox2apic"
     # What kvm-pvm's interpreter lacks, or has only by way of the monitor.
     [ ! -e /sys/module/kvm_pvm ] || line+=" noxsave noinvpcid nosmap clearcpuid=popcnt"
     # A host that is busy lets processors wait: that is no stall, and the ticks of that time are not made up for.
@@ -106,7 +108,8 @@ run() {
 # No sample is lost, and each came by an NMI: there are at most as many samples as NMIs, and of NMIs at most a
 # twentieth and two more, since one may find what another serviced. No sample is in the kernel, which the event does
 # not count. A sample stands for a period of events or more. With branch records, samples of a loop have its branches
-# alone, 16 or more: the program has looked at their order.
+# alone, 16 or more: the program has looked at their order. With instruction-based sampling the program has looked at
+# the addresses of the loop's samples; none is lost, each came by an NMI, and some have a data address.
 compare() {
     tr -d '\r' | awk -v pmu="$1" -v processors="$2" -v seconds="$3" '
         function wrong(why) { print "run.sh: " pmu ": " why ": " $0; failed = 1; exit }
@@ -131,12 +134,21 @@ compare() {
             print
         }
         $3 == "no" && $4 == "branches" { without++ }
+        $3 ~ /^ibs_/ && $4 == "sampled" {
+            ops++
+            if ($12 < 150 || $10 < $12 || $18 != 0) wrong("too few samples, or lost")
+            if ($3 == "ibs_op" && $14 == 0) wrong("no sample has a data address")
+            if ($20 < $10 || $20 > $10 + $10 / 20 + 2) wrong("samples are not as many as NMIs")
+            print
+        }
+        $3 == "no" && $4 == "ibs_op" { without_ops++ }
         /^end good$/ { good = 1 }
         END {
             if (failed) exit 1
             with = pmu ~ /lbr/ ? processors : 0
+            with_ops = pmu ~ /ibs/ ? processors : 0
             if (!good || counted != processors || sampled != 2 * processors || branches != with ||
-                without != processors - with) {
+                without != processors - with || ops != 3 * with_ops || without_ops != processors - with_ops) {
                 print "run.sh: " pmu ": the program did not come to its end"
                 exit 1
             }

@@ -196,6 +196,41 @@ fn the_branches_before_a_sample_are_those_of_the_listing() {
     assert_eq!(run.lines_of("branches"), ["none: no branch records are declared"]);
 }
 
+/// The loop `calls` of `examples/kernel/src/demos/loops.rs`: its call stores the address to which its leaf's return
+/// jumps, and its last jump leads back. The end, which is sampled rarely, returns to the caller.
+#[test]
+fn sampled_ops_of_a_known_loop_are_those_of_the_listing() {
+    let Some(kernel) = kernel() else { return };
+    let pmu = "amd:v2,ibs";
+    for (count, words) in [("step", "exact events"), ("time", "events")] {
+        let arguments = ["--x2apic", "--count", count, "--append", words];
+        let Some(run) = Run::stepped(&kernel, pmu, &arguments) else { return };
+        let samples = run.fields("op");
+        assert!(!samples.is_empty(), "{count}: {:?}", run.lines_of("ops"));
+        let mut stack = None;
+        for sample in &samples {
+            let [place, "access", access, "at", address, "to", target] = sample[..] else {
+                panic!("{count}: {sample:?}")
+            };
+            match (place, access, target) {
+                ("call", "store", "leaf") | ("leaf", "load", "returned") => {
+                    assert_eq!(*stack.get_or_insert(address), address, "{count}: {sample:?}");
+                }
+                ("returned", "none", "none") | ("back", "none", "call" | "none") => {
+                    assert_eq!(address, "0", "{count}: {sample:?}");
+                }
+                ("end", "load", "elsewhere") => {}
+                _ => panic!("{count}: {sample:?}"),
+            }
+        }
+    }
+    // KVM's local APIC has no entry through which a sample could interrupt, and the rest of the run is the same.
+    let run = Run::new(&kernel, pmu, &["--append", "events"]);
+    assert_eq!(run.lines_of("ops"), ["none: the extended entry of the local APIC is unavailable"]);
+    let run = Run::new(&kernel, AMD, &["--append", "events"]);
+    assert_eq!(run.lines_of("ops"), ["none"]);
+}
+
 /// A counter whose event was not opened for ring 3 reads as 0 there. Leaf 7, sub-leaf 1, declares the control; kvm-pvm
 /// does not show it as the monitor sets it.
 #[test]

@@ -24,6 +24,8 @@ const TARGET: u32 = 0xC001_103B;
 const OPS: u64 = 1 << 17 | 1 << 19 | 160 >> 4;
 /// One op in 400,000 cycles.
 const CYCLES: u64 = 1 << 17 | 400_000 >> 4;
+/// IBS_OP_DATA: one cycle from tag to retirement, bits 31:16.
+const CYCLE: u64 = 1 << 16;
 const NMI: u8 = 2;
 /// A word of the guest's memory, and the number of NMIs.
 const WORD: u64 = 0x15_0008;
@@ -98,14 +100,14 @@ fn a_stepped_sample_is_of_the_last_op_of_its_period() {
     // Data 3: load 0, store 1, linear address 17 and physical address 18 valid, width 25:22 (3: 4 bytes; 1: 1 byte).
     // The guest's memory is mapped as it is.
     let (valid, place) = (1 << 17 | 1 << 18, store[0]);
-    assert_eq!(store[1..], [place, 0, 3 << 22 | valid | 1 << 1, WORD, WORD, 0, 1]);
+    assert_eq!(store[1..], [place, CYCLE, 3 << 22 | valid | 1 << 1, WORD, WORD, 0, 1]);
     let place = load[0];
-    assert_eq!(load[1..], [place, 0, 1 << 22 | valid | 1, WORD + 3, WORD + 3, 0, 2]);
+    assert_eq!(load[1..], [place, CYCLE, 1 << 22 | valid | 1, WORD + 3, WORD + 3, 0, 2]);
     let place = none[0];
-    assert_eq!(none[1..], [place, 0, 0, 0, 0, 0, 3]);
+    assert_eq!(none[1..], [place, CYCLE, 0, 0, 0, 0, 3]);
     // Data: taken 35, branch 37. The jump is of two bytes, and so is UD2.
     let place = jump[0];
-    assert_eq!(jump[1..], [place, 1 << 37 | 1 << 35, 0, 0, 0, place + 4, 4]);
+    assert_eq!(jump[1..], [place, 1 << 37 | 1 << 35 | CYCLE, 0, 0, 0, place + 4, 4]);
 }
 
 /// Until an NMI has come: the sampled op is one of the loop, with the loop's access.

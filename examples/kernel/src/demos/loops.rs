@@ -63,6 +63,19 @@ pub const CALLS: Listing = Listing(&[
     ("leaf", &raw const calls_leaf),
 ]);
 
+/// The effect of an instruction: its access to the stack, its branch.
+#[derive(Clone, Copy, Debug)]
+pub struct Effect {
+    /// It loads from the stack.
+    pub loads: bool,
+    /// It stores to the stack.
+    pub stores: bool,
+    /// The target, if the instruction is a branch within the loop.
+    pub target: Option<u64>,
+    /// The next instruction may follow.
+    pub may_pass: bool,
+}
+
 /// A loop's instructions, each with its name: a call, the two behind it, the end, and the function that is called.
 #[derive(Clone, Copy, Debug)]
 pub struct Listing(&'static [(&'static str, *const u8); 5]);
@@ -71,6 +84,25 @@ impl Listing {
     /// Returns the name of the instruction at an address; `None`: it is not the loop's.
     pub fn name_of(&self, address: u64) -> Option<&'static str> {
         self.0.iter().find(|(_, place)| *place as u64 == address).map(|(name, _)| *name)
+    }
+
+    /// Returns what the instruction at an address does when it retires; `None`: it is not the loop's.
+    pub fn effect_of(&self, address: u64) -> Option<Effect> {
+        let [call, returned, back, end, leaf] = self.0.map(|(_, place)| place as u64);
+        let nothing = Effect { loads: false, stores: false, target: None, may_pass: true };
+        Some(match address {
+            _ if address == call => {
+                Effect { stores: true, target: Some(leaf), may_pass: false, ..nothing }
+            }
+            _ if address == leaf => {
+                Effect { loads: true, target: Some(returned), may_pass: false, ..nothing }
+            }
+            _ if address == returned => nothing,
+            _ if address == back => Effect { target: Some(call), ..nothing },
+            // Its target is the caller.
+            _ if address == end => Effect { loads: true, may_pass: false, ..nothing },
+            _ => return None,
+        })
     }
 
     /// Returns the taken branch after which the instruction at an address was executed, from and to, within the loop.

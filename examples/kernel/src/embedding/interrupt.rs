@@ -2,11 +2,12 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use pmu::core::{Branch, Branches};
+use pmu::amd::ibs::{Ibs, IbsRecord};
+use pmu::core::{Branch, Branches, PreciseSample};
 use spin::Once;
 
 use crate::embedding::frame::Interrupted;
-use crate::embedding::memory::{BRANCH_UNITS, BRANCHES, PMU};
+use crate::embedding::memory::{BRANCH_UNITS, BRANCHES, OP_UNITS, OPS, PMU};
 use crate::machine::interrupts::TrapFrame;
 use crate::machine::processor::{self, MAX_PROCESSORS};
 
@@ -25,6 +26,14 @@ pub type OnBranches = fn(u64, &mut dyn Iterator<Item = Branch>);
 /// The function of whatever samples branches.
 static ON_BRANCHES: Once<OnBranches> = Once::new();
 
+/// The function of whatever samples ops.
+static ON_OP: Once<fn(&PreciseSample)> = Once::new();
+
+/// Registers the function that a sample of an op calls, in an NMI; once.
+pub fn on_op(function: fn(&PreciseSample)) {
+    ON_OP.call_once(|| function);
+}
+
 /// Registers the function that the end of an event's period calls where branches are recorded, in an NMI; once.
 pub fn on_branches(function: OnBranches) {
     ON_BRANCHES.call_once(|| function);
@@ -34,9 +43,18 @@ pub fn on_branches(function: OnBranches) {
 /// executing.
 pub fn performance_interrupt(frame: &TrapFrame) {
     let (number, interrupted) = (processor::number(), Interrupted(frame));
-    let interrupted = match BRANCH_UNITS[number].get() {
-        None => PMU.interrupt(&interrupted),
-        Some(unit) => {
+    let interrupted = match (BRANCH_UNITS[number].get(), OP_UNITS[number].get()) {
+        (None, None) => PMU.interrupt(&interrupted),
+        (_, Some(unit)) => {
+            let sampled = |record: &IbsRecord| {
+                if let Some(function) = ON_OP.get() {
+                    function(&record.sample(unit));
+                }
+            };
+            let ops = Ibs::new(unit, &OPS[number], sampled);
+            PMU.interrupt_beside(&interrupted, ops, |_, _| ())
+        }
+        (Some(unit), None) => {
             let branches = Branches::new(unit, &BRANCHES[number]);
             PMU.interrupt_beside(&interrupted, branches, |_, branches| {
                 if let Some(function) = ON_BRANCHES.get() {

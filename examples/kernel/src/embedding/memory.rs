@@ -1,5 +1,6 @@
 //! Static memory: it lives as long as the kernel, and interrupts find everything here.
 
+use pmu::amd::ibs::{IbsMemory, IbsUnit};
 use pmu::core::{BranchMemory, BranchSlot, BranchUnit, DefaultInterface, NoInterface};
 use pmu::intel::debug_store::{ControlAreaMemory, ProcessorProfileControl};
 use pmu::{Machine, Pmu};
@@ -24,6 +25,10 @@ pub static BRANCHES: [BranchMemory<[BranchSlot; MAX_RECORDS]>; MAX_PROCESSORS] =
     [const { BranchMemory::new() }; MAX_PROCESSORS];
 pub static BRANCH_UNITS: [Once<BranchUnit>; MAX_PROCESSORS] =
     [const { Once::new() }; MAX_PROCESSORS];
+
+/// Each processor's samples of ops; and their unit, for its interrupt.
+pub static OPS: [IbsMemory; MAX_PROCESSORS] = [const { IbsMemory::new() }; MAX_PROCESSORS];
+pub static OP_UNITS: [Once<IbsUnit>; MAX_PROCESSORS] = [const { Once::new() }; MAX_PROCESSORS];
 
 /// The boot processor's Debug Store area, whose index stamps context switches.
 pub static DEBUG_STORE: ProcessorProfileControl<'_> = ProcessorProfileControl::new(Some(&AREA));

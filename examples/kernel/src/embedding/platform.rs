@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64};
 use pmu::core::{CounterSet, FixupMsr, Interval, Snapshot, TimerUnavailable};
 use pmu::{Delivery, Machine};
 
+use crate::embedding::extended_entries;
 use crate::embedding::msr::control_msr;
 use crate::machine::smp::CALL_MS;
 use crate::machine::vectors::PERFORMANCE;
@@ -35,6 +36,14 @@ unsafe impl pmu::Kernel for Kernel {
 
     fn write_performance_entry(entry: u32) {
         apic::write_performance_entry(entry);
+    }
+
+    fn read_extended_entry(number: u8) -> Option<u32> {
+        extended_entries::read(number)
+    }
+
+    fn write_extended_entry(number: u8, entry: u32) {
+        extended_entries::write(number, entry);
     }
 
     /// Does nothing: `interrupts` tells the local APIC after each handler.

@@ -43,15 +43,22 @@ const X2APIC: u32 = 0x800;
 /// The boot processor was handed over in x2APIC mode, so all are used in it.
 static IS_X2APIC: AtomicBool = AtomicBool::new(false);
 
-fn is_x2apic() -> bool {
+/// Returns whether the local APICs are used in x2APIC mode.
+pub fn is_x2apic() -> bool {
     IS_X2APIC.load(Ordering::Relaxed)
 }
 
-fn register(offset: usize) -> Msr {
-    Msr::new(X2APIC + (offset >> 4) as u32)
+/// Returns the number of a register in x2APIC mode, by its offset in the page.
+pub const fn number(offset: usize) -> u32 {
+    X2APIC + (offset >> 4) as u32
 }
 
-fn read(offset: usize) -> u32 {
+fn register(offset: usize) -> Msr {
+    Msr::new(number(offset))
+}
+
+/// Reads a register that every local APIC has, or that this one declares.
+pub fn read(offset: usize) -> u32 {
     // SAFETY: mapped, uncached, at its own address on every processor; registers are 32 bits wide. In x2APIC mode each
     // is a register of the processor.
     unsafe {
@@ -62,7 +69,8 @@ fn read(offset: usize) -> u32 {
     }
 }
 
-fn write(offset: usize, value: u32) {
+/// Writes a register that every local APIC has, or that this one declares.
+pub fn write(offset: usize, value: u32) {
     // SAFETY: mapped, uncached, at its own address on every processor, or a register of the processor; this kernel sets
     // no entry that writes to memory.
     unsafe {

@@ -6,7 +6,8 @@ use crate::count::branch::is_return;
 use crate::count::retired::Retired;
 use crate::guest::Guest;
 
-/// IBS_OP_DATA: the op is a return, is a taken branch, is a branch. APM vol. 2, "IBS Op Data".
+/// IBS_OP_DATA: one cycle from tag to retirement; a return, a taken branch, a branch. APM vol. 2, "IBS Op Data".
+const ONE_CYCLE: u64 = 1 << 16;
 const RETURN: u64 = 1 << 34;
 const TAKEN: u64 = 1 << 35;
 const BRANCH: u64 = 1 << 37;
@@ -37,10 +38,10 @@ pub(crate) fn execute(sampling: &mut VirtualIbs, retired: &Retired, guest: Guest
     });
 }
 
-/// Returns the op of an instruction. Nothing tells the monitor of caches, TLBs, times and mispredictions.
+/// Returns the op of an instruction. Nothing tells the monitor of caches, TLBs and mispredictions.
 fn op(retired: &Retired, physical: impl Fn(u64) -> Option<u64>) -> FedOp {
     let instruction = &retired.instruction;
-    let mut op = FedOp::new(instruction.ip());
+    let mut op = FedOp { data: ONE_CYCLE, ..FedOp::new(instruction.ip()) };
     if retired.is_branch() {
         op.data |= BRANCH;
         op.data |= if is_return(instruction) { RETURN } else { 0 };
