@@ -16,6 +16,25 @@ pub(crate) fn take(extra: &WithExtra<'_, '_>, platform: &FakePlatform) -> String
     if parts.is_empty() { "–".into() } else { parts.join(" ") }
 }
 
+/// Asserts that COSTS.md has the row of each kind of PMU.
+pub(crate) fn assert_rows(row: impl Fn(Configuration, bool) -> String) {
+    let intel = |version| Configuration::Intel(IntelConfiguration::new(version, 8, 0));
+    let amd = Configuration::Amd;
+    let mut missing = vec![];
+    for (name, configuration, freezing) in [
+        ("Intel, version 2 on", intel(2), false),
+        ("Intel, version 4 on, freezing", intel(4), true),
+        ("AMD, legacy and core extension", amd(AmdConfiguration::LEGACY), false),
+        ("AMD, PerfMonV2", amd(AmdConfiguration::perf_mon_v2(6)), false),
+    ] {
+        let row = format!("| {name} {}", row(configuration, freezing));
+        if !include_str!("../../../COSTS.md").contains(&row) {
+            missing.push(row);
+        }
+    }
+    assert!(missing.is_empty(), "COSTS.md lacks:\n{}", missing.join("\n"));
+}
+
 /// A group of four on general counters, the first of which interrupts: interrupt, switch out and in, start, stop, read;
 /// and a rotation from two groups of two.
 fn row(configuration: Configuration, freezing: bool) -> String {
@@ -65,21 +84,7 @@ fn row(configuration: Configuration, freezing: bool) -> String {
 
 #[test]
 fn the_table_of_groups_costs_is_what_is_measured() {
-    let intel = |version| Configuration::Intel(IntelConfiguration::new(version, 8, 0));
-    let amd = Configuration::Amd;
-    let mut missing = vec![];
-    for (name, configuration, freezing) in [
-        ("Intel, version 2 on", intel(2), false),
-        ("Intel, version 4 on, freezing", intel(4), true),
-        ("AMD, legacy and core extension", amd(AmdConfiguration::LEGACY), false),
-        ("AMD, PerfMonV2", amd(AmdConfiguration::perf_mon_v2(6)), false),
-    ] {
-        let row = format!("| {name} {}", row(configuration, freezing));
-        if !include_str!("../../../COSTS.md").contains(&row) {
-            missing.push(row);
-        }
-    }
-    assert!(missing.is_empty(), "COSTS.md lacks:\n{}", missing.join("\n"));
+    assert_rows(row);
 }
 
 #[test]

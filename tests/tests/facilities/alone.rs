@@ -91,12 +91,7 @@ fn an_op_and_an_overflow_within_a_tasks_own_service_are_not_lost() {
                 }
             };
             let registers = Registers(&mock, &scene.hardware, sample);
-            let source = OpenedEvents::new(&processor.unit, &scene.table);
-            let (unit, memory) = (&processor.unit, &scene.memory);
-            let mut counters =
-                CounterSession::take(source, unit, CounterSet::ALL, &registers, &registers, memory)
-                    .unwrap();
-            scene.start(&mut counters);
+            let mut counters = scene.take(&registers);
             scene.hardware.accesses.set(0);
             counters.reprogram(|_| scene.told.borrow_mut().push(None)).unwrap();
             let ops: Vec<_> = (1..=scene.hardware.ops.get()).collect();
@@ -156,12 +151,7 @@ fn while_the_counters_are_lent_no_facility_is_served() {
         let mock = processor.mock();
         mock.on_interrupt(&handler);
         let registers = Registers(&mock, &scene.hardware, |mock: &Mock<'_>| scene.step(mock));
-        let source = OpenedEvents::new(&processor.unit, &scene.table);
-        let (unit, memory) = (&processor.unit, &scene.memory);
-        let mut counters =
-            CounterSession::take(source, unit, CounterSet::ALL, &registers, &registers, memory)
-                .unwrap();
-        scene.start(&mut counters);
+        let mut counters = scene.take(&registers);
         let window = counters.lend(0, |_| ()).unwrap();
         scene.hardware.accesses.set(0);
         scene.expect_foreign();

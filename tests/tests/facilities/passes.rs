@@ -1,6 +1,6 @@
 //! One interrupt, with the facilities' records.
 
-use pmu_core::{Claim, CounterSession, CounterSet, OpenedEvents};
+use pmu_core::{Claim, OpenedEvents};
 use pmu_virt::mock::Deviations;
 
 use super::hardware::{FROZEN, OWN_BRANCH, Registers};
@@ -86,12 +86,7 @@ fn a_facilitys_interrupt_is_not_that_of_a_stopped_counter() {
         let scene = Scene::new(processor, freezes);
         let mock = processor.mock();
         let registers = Registers(&mock, &scene.hardware, |_: &Mock<'_>| ());
-        let source = OpenedEvents::new(&processor.unit, &scene.table);
-        let (unit, memory) = (&processor.unit, &scene.memory);
-        let mut counters =
-            CounterSession::take(source, unit, CounterSet::ALL, &registers, &registers, memory)
-                .unwrap();
-        scene.start(&mut counters);
+        let mut counters = scene.take(&registers);
         let event = scene.sampled_event();
         // No handler is set: interrupts are off.
         scene.happen(&mock, SAMPLED, PERIOD);

@@ -84,6 +84,20 @@ impl<'a> Scene<'a> {
         Self { counters: [scene.counters[0], None], samples_only: true, ..scene }
     }
 
+    /// Takes the counters, and starts the events and the facilities.
+    pub(crate) fn take<'s, 'r, 'h, B: Fn(&Mock<'_>)>(
+        &'s self,
+        registers: &'r Registers<'r, 'h, B>,
+    ) -> Session<'s, 'r, 'h, B> {
+        let (unit, memory) = (&self.processor.unit, &self.memory);
+        let source = OpenedEvents::new(unit, &self.table);
+        let all = CounterSet::ALL;
+        let taken = CounterSession::take(source, unit, all, registers, registers, memory);
+        let mut counters = taken.unwrap();
+        self.start(&mut counters);
+        counters
+    }
+
     /// Opens and starts the events, and the facilities.
     pub(crate) fn start<B: Fn(&Mock<'_>)>(&self, counters: &mut Session<'_, '_, '_, B>) {
         let deviates = |deviation| self.processor.deviations.contains(deviation);
@@ -222,17 +236,7 @@ pub(crate) fn on(processor: &Processor, freezes: bool, act: impl FnOnce(&Scene<'
     let mock = processor.mock();
     mock.on_interrupt(&handler);
     let registers = Registers(&mock, &scene.hardware, |mock: &Mock<'_>| scene.step(mock));
-    let source = OpenedEvents::new(&processor.unit, &scene.table);
-    let mut counters = CounterSession::take(
-        source,
-        &processor.unit,
-        CounterSet::ALL,
-        &registers,
-        &registers,
-        &scene.memory,
-    )
-    .unwrap();
-    scene.start(&mut counters);
+    let _counters = scene.take(&registers);
     scene.hardware.accesses.set(0);
     act(&scene, &mock);
     assert_eq!(mock.breach(), None, "{}", scene.context);

@@ -3,8 +3,7 @@
 use core::cell::{Cell, RefCell};
 
 use pmu_core::{
-    CounterError, CounterSession, CounterSet, Facility, FacilityControl, MsrBackend, MsrErrorKind,
-    MsrFault, MsrOperation, OpenedEvents,
+    CounterError, Facility, FacilityControl, MsrBackend, MsrErrorKind, MsrFault, MsrOperation,
 };
 use pmu_tests::opened::{Mock, Processor};
 use pmu_virt::mock::Deviations;
@@ -20,12 +19,8 @@ fn lent(processor: &Processor, freezes: bool, at: Option<u32>, faults: Option<(u
     let mock = processor.mock();
     mock.on_interrupt(&handler);
     let registers = Registers(&mock, &scene.hardware, |mock: &Mock<'_>| scene.step(mock));
-    let source = OpenedEvents::new(&processor.unit, &scene.table);
-    let (unit, memory, hardware) = (&processor.unit, &scene.memory, &scene.hardware);
-    let mut counters =
-        CounterSession::take(source, unit, CounterSet::ALL, &registers, &registers, memory)
-            .unwrap();
-    scene.start(&mut counters);
+    let (memory, hardware) = (&scene.memory, &scene.hardware);
+    let mut counters = scene.take(&registers);
     let event = scene.sampled_event();
     scene.happen(&mock, SAMPLED, PERIOD - 1);
     let context = format!("{}, {at:?}, {faults:?}", scene.context);
@@ -118,12 +113,7 @@ fn an_overflow_that_is_pending_as_a_window_begins_has_its_records() {
         let scene = Scene::new(processor, freezes);
         let mock = processor.mock();
         let registers = Registers(&mock, &scene.hardware, |_: &Mock<'_>| ());
-        let source = OpenedEvents::new(&processor.unit, &scene.table);
-        let (unit, memory) = (&processor.unit, &scene.memory);
-        let mut counters =
-            CounterSession::take(source, unit, CounterSet::ALL, &registers, &registers, memory)
-                .unwrap();
-        scene.start(&mut counters);
+        let mut counters = scene.take(&registers);
         // No handler is set: interrupts are off.
         scene.happen(&mock, SAMPLED, PERIOD);
         let context = &scene.context;
@@ -150,12 +140,7 @@ fn records_that_cannot_be_read_as_a_window_begins_lose_no_event() {
         let scene = Scene::of_samples(processor, freezes);
         let mock = processor.mock();
         let registers = Registers(&mock, &scene.hardware, |_: &Mock<'_>| ());
-        let source = OpenedEvents::new(&processor.unit, &scene.table);
-        let (unit, memory) = (&processor.unit, &scene.memory);
-        let mut counters =
-            CounterSession::take(source, unit, CounterSet::ALL, &registers, &registers, memory)
-                .unwrap();
-        scene.start(&mut counters);
+        let mut counters = scene.take(&registers);
         let event = scene.sampled_event();
         // No handler is set: interrupts are off.
         scene.happen(&mock, SAMPLED, PERIOD);
@@ -183,12 +168,7 @@ fn records_that_another_owners_interrupt_froze_are_released_before_a_window() {
         let scene = Scene::new(processor, freezes);
         let mock = processor.mock();
         let registers = Registers(&mock, &scene.hardware, |_: &Mock<'_>| ());
-        let source = OpenedEvents::new(&processor.unit, &scene.table);
-        let (unit, memory) = (&processor.unit, &scene.memory);
-        let mut counters =
-            CounterSession::take(source, unit, CounterSet::ALL, &registers, &registers, memory)
-                .unwrap();
-        scene.start(&mut counters);
+        let mut counters = scene.take(&registers);
         scene.hardware.raised();
         let mut recorder = LastBranch::new(&scene.hardware);
         let window = counters.lend_with(0, &mut recorder, |_, _| ()).unwrap();
@@ -205,12 +185,7 @@ fn a_dropped_window_leaves_the_facility_suspended() {
         let scene = Scene::new(processor, freezes);
         let mock = processor.mock();
         let registers = Registers(&mock, &scene.hardware, |_: &Mock<'_>| ());
-        let source = OpenedEvents::new(&processor.unit, &scene.table);
-        let (unit, memory) = (&processor.unit, &scene.memory);
-        let mut counters =
-            CounterSession::take(source, unit, CounterSet::ALL, &registers, &registers, memory)
-                .unwrap();
-        scene.start(&mut counters);
+        let mut counters = scene.take(&registers);
         let mut recorder = LastBranch::new(&scene.hardware);
         drop(counters.lend_with(0, &mut recorder, |_, _| ()).unwrap());
         assert!(!scene.hardware.recording.get());
@@ -265,12 +240,7 @@ fn of_a_pair_the_first_is_resumed_if_the_second_cannot_be_suspended() {
         let scene = Scene::new(&processor, false);
         let mock = processor.mock();
         let registers = Registers(&mock, &scene.hardware, |_: &Mock<'_>| ());
-        let source = OpenedEvents::new(&processor.unit, &scene.table);
-        let (unit, memory) = (&processor.unit, &scene.memory);
-        let mut counters =
-            CounterSession::take(source, unit, CounterSet::ALL, &registers, &registers, memory)
-                .unwrap();
-        scene.start(&mut counters);
+        let mut counters = scene.take(&registers);
         let [first, second] = fails;
         let noted = |name, fails| Noted { name, calls: &calls, fails };
         let pair = (noted("first", first), noted("second", second));

@@ -10,23 +10,45 @@ use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviations, Fault};
 
 type Sibling<'a, 'm> =
-    CounterSession<'a, OnSharedCore<'a, OpenedEvents<'a>>, &'m Mock<'m>, &'m Mock<'m>>;
+    CounterSession<'a, OnSharedCore<'a, OpenedEvents<'a>>, &'m Mock<'static>, &'m Mock<'static>>;
 
 /// Of [`KINDS`]: 2 to 5 are memory events, 0xD0 to 0xD3; 6 and 7 are not.
 fn is_of_memory(kind: usize) -> bool {
     (2..6).contains(&kind)
 }
 
-fn take<'a, 'm>(
-    processor: &'a Processor,
-    (core, second): (&'a CoreCounters, bool),
-    mock: &'m Mock<'m>,
-    memory: &'a Memory,
-    table: &'a Table,
-) -> Sibling<'a, 'm> {
-    let source = OpenedEvents::new(&processor.unit, table);
-    let source = OnSharedCore::new(source, core, second, SiblingErratum::EVENTS);
-    CounterSession::take(source, &processor.unit, CounterSet::ALL, mock, mock, memory).unwrap()
+/// A core of two logical processors.
+struct Core<'p> {
+    processor: &'p Processor,
+    counters: CoreCounters,
+    memories: [Memory; 2],
+    tables: [Table; 2],
+    mocks: [Mock<'static>; 2],
+}
+
+impl<'p> Core<'p> {
+    fn new(processor: &'p Processor) -> Self {
+        Self {
+            processor,
+            counters: CoreCounters::new(),
+            memories: [Memory::new(), Memory::new()],
+            tables: [Table::new(), Table::new()],
+            mocks: [processor.mock(), processor.mock()],
+        }
+    }
+
+    /// Takes the counters of both logical processors.
+    fn take(&self) -> [Sibling<'_, '_>; 2] {
+        [0, 1].map(|number| {
+            let (unit, mock) = (&self.processor.unit, &self.mocks[number]);
+            let source = OpenedEvents::new(unit, &self.tables[number]);
+            let is_second = number == 1;
+            let source =
+                OnSharedCore::new(source, &self.counters, is_second, SiblingErratum::EVENTS);
+            let memory = &self.memories[number];
+            CounterSession::take(source, unit, CounterSet::ALL, mock, mock, memory).unwrap()
+        })
+    }
 }
 
 fn open(counters: &mut Sibling<'_, '_>, processor: &Processor, event: Event) -> EventId {
@@ -65,11 +87,8 @@ fn the_erratum_is_that_of_sandy_bridge_to_haswell() {
 #[test]
 fn a_memory_event_and_the_siblings_events_never_have_counters_of_one_number() {
     let processor = plain(3);
-    let core = CoreCounters::new();
-    let (memories, tables) = ([Memory::new(), Memory::new()], [Table::new(), Table::new()]);
-    let mocks = [processor.mock(), processor.mock()];
-    let mut first = take(&processor, (&core, false), &mocks[0], &memories[0], &tables[0]);
-    let mut second = take(&processor, (&core, true), &mocks[1], &memories[1], &tables[1]);
+    let core = Core::new(&processor);
+    let [mut first, mut second] = core.take();
     // The sibling's plain event is on counter 0: a memory event takes another.
     let plain = open(&mut second, &processor, raw(6).on(on(0)));
     second.start_event(plain, 0).unwrap();
@@ -109,11 +128,8 @@ fn a_memory_event_and_the_siblings_events_never_have_counters_of_one_number() {
 #[test]
 fn a_memory_event_waits_for_the_sibling() {
     let processor = plain(3);
-    let core = CoreCounters::new();
-    let (memories, tables) = ([Memory::new(), Memory::new()], [Table::new(), Table::new()]);
-    let mocks = [processor.mock(), processor.mock()];
-    let mut first = take(&processor, (&core, false), &mocks[0], &memories[0], &tables[0]);
-    let mut second = take(&processor, (&core, true), &mocks[1], &memories[1], &tables[1]);
+    let core = Core::new(&processor);
+    let [mut first, mut second] = core.take();
     let blocking = open(&mut second, &processor, raw(3).on(on(2)));
     second.start_event(blocking, 0).unwrap();
     let waits = open(&mut first, &processor, raw(2).on(on(2)).rotating());
@@ -141,13 +157,8 @@ fn random_operations_of_two_siblings_keep_the_rule() {
     for seed in 1..=200 {
         let mut random = Random(0x9E37_79B9_7F4A_7C15_u64.wrapping_mul(seed));
         let processor = plain(3);
-        let core = CoreCounters::new();
-        let (memories, tables) = ([Memory::new(), Memory::new()], [Table::new(), Table::new()]);
-        let mocks = [processor.mock(), processor.mock()];
-        let mut sessions = [0, 1].map(|number| {
-            let sibling = (&core, number == 1);
-            take(&processor, sibling, &mocks[number], &memories[number], &tables[number])
-        });
+        let core = Core::new(&processor);
+        let mut sessions = core.take();
         let mut events: [Vec<(EventId, usize, CounterSet)>; 2] = Default::default();
         for (session, events) in sessions.iter_mut().zip(&mut events) {
             for _ in 0..8 {
@@ -202,18 +213,15 @@ fn a_fault_at_each_access_leaves_no_counter_to_both() {
     for access in 1.. {
         let mut reached = false;
         for fault in [Fault::At(access), Fault::From(access)] {
-            let core = CoreCounters::new();
-            let (memories, tables) = ([Memory::new(), Memory::new()], [Table::new(), Table::new()]);
-            let mocks = [processor.mock(), processor.mock()];
-            let mut first = take(&processor, (&core, false), &mocks[0], &memories[0], &tables[0]);
-            let mut second = take(&processor, (&core, true), &mocks[1], &memories[1], &tables[1]);
+            let core = Core::new(&processor);
+            let [mut first, mut second] = core.take();
             let loads = open(&mut first, &processor, raw(2).on(on(0)));
-            mocks[0].clear();
-            mocks[0].inject(fault);
+            core.mocks[0].clear();
+            core.mocks[0].inject(fault);
             let started = first.start_event(loads, 0);
-            reached = mocks[0].accesses().total() >= access;
-            let runs = running(&mocks[0]).contains(CounterId::general(0).unwrap());
-            mocks[0].inject(Fault::None);
+            reached = core.mocks[0].accesses().total() >= access;
+            let runs = running(&core.mocks[0]).contains(CounterId::general(0).unwrap());
+            core.mocks[0].inject(Fault::None);
             let other = open(&mut second, &processor, raw(6).on(on(0)));
             let beside = second.start_event(other, 0);
             assert!(!(runs && beside.is_ok()), "{fault:?}: {started:?}");
@@ -248,21 +256,19 @@ fn the_other_sources_share_nothing() {
 fn sources_and_events_of_a_machine_are_scheduled_exclusively() {
     let processor = plain(3);
     let machine = pmu::Machine::detect(&processor.snapshot);
-    let core = CoreCounters::new();
-    let (memories, tables) = ([Memory::new(), Memory::new()], [Table::new(), Table::new()]);
-    let mocks = [processor.mock(), processor.mock()];
+    let core = Core::new(&processor);
     let threads =
-        [false, true].map(|second| CoreThread::new(&core, second, SiblingErratum::EVENTS));
+        [false, true].map(|second| CoreThread::new(&core.counters, second, SiblingErratum::EVENTS));
     let of_core = threads.map(|thread| WithSharedCore::new(&machine, thread));
     let take = |place: usize| {
-        let (mock, memory) = (&mocks[place], &memories[place]);
-        let events = WithOpenedEvents::new(&of_core[place], &tables[place]);
+        let (mock, memory) = (&core.mocks[place], &core.memories[place]);
+        let events = WithOpenedEvents::new(&of_core[place], &core.tables[place]);
         events.initialize(&processor.snapshot, CounterSet::ALL, mock, mock, memory).unwrap()
     };
     let [mut first, mut second] = [0, 1].map(take);
     let source = KProfileSource::BRANCH_MISPREDICTIONS;
     first.start(source).unwrap();
-    let used = running(&mocks[0]);
+    let used = running(&core.mocks[0]);
     assert_eq!(used.len(), 1);
     let counters = second.counters_mut();
     let mut open = |on| counters.open_event(&processor.unit, &raw(2).on(on)).unwrap();
@@ -276,7 +282,7 @@ fn sources_and_events_of_a_machine_are_scheduled_exclusively() {
     counters.stop_event(other, 0).unwrap();
     counters.start_event(beside, 0).unwrap();
     first.start(source).unwrap();
-    assert!((running(&mocks[0]) & used).is_empty());
+    assert!((running(&core.mocks[0]) & used).is_empty());
     first.shut_down().unwrap();
     second.shut_down().unwrap();
 }
