@@ -29,14 +29,18 @@ impl<'h, const T: usize> MockMsr<'h, T> {
             let before = pmu.model.registers.of(Family::GlobalStatus);
             self.slots_overflow(&pmu);
             let advanced = pmu.model.overflow_all();
-            pmu.model.pmi_pending = true;
             let new = pmu.model.registers.of(Family::GlobalStatus) & !before & !FROZEN;
             self.overflowed.set(self.overflowed.get() | new);
             drop(pmu);
-            if advanced.pmi | self.write_records(advanced.records) {
+            let raised = advanced.pmi | self.write_records(advanced.records);
+            if raised {
                 self.raised();
             }
-            self.interrupt();
+            // A record below the threshold does not interrupt; without any overflow, the interrupt is spurious.
+            if raised || advanced.overflowed == 0 {
+                self.pmu.borrow_mut().model.pmi_pending = true;
+                self.interrupt();
+            }
         }
         if due(&self.plan.deliver_in) {
             self.deliver();

@@ -315,7 +315,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     }
 
     /// Just before the `access`-th access from now, counted from 1, overflows every running counter whose interrupt is
-    /// enabled, and delivers the interrupt. If there is no such counter, the delivered interrupt is spurious.
+    /// enabled, and delivers the interrupt. If there is no such counter, the delivered interrupt is spurious. Running
+    /// counters that write [precise records](Self::with_precise) overflow, too; their interrupt comes at the threshold.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};

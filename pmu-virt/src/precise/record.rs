@@ -138,6 +138,12 @@ impl VirtualPrecise {
     ) -> Result<bool, GuestFault> {
         let mut buffer = Buffer::read(memory, self.area, RECORDS)?;
         let written = self.write_at_index(records, model, counters, fed, memory, &mut buffer);
+        match written {
+            Ok(true) => recorded.written += 1,
+            Ok(false) => recorded.lost += 1,
+            Err(_) => {}
+        }
+        let mut interrupts = written.map(|_| buffer.interrupts());
         // The counter goes on where its record failed, too.
         for place in places(from_global(counters)) {
             let slot = match (place, records.format) {
@@ -145,14 +151,12 @@ impl VirtualPrecise {
                 (_, ..=4) => place,
                 _ => 32 + place - MAX_PER_KIND,
             };
-            let [reset] = read_words(memory, self.area.wrapping_add(RESETS + 8 * slot as u64))?;
-            model.load(place, reset);
+            match read_words(memory, self.area.wrapping_add(RESETS + 8 * slot as u64)) {
+                Ok([reset]) => model.load(place, reset),
+                Err(fault) => interrupts = interrupts.and(Err(fault)),
+            }
         }
-        match written? {
-            true => recorded.written += 1,
-            false => recorded.lost += 1,
-        }
-        Ok(buffer.interrupts())
+        interrupts
     }
 
     /// Writes the record, and the index behind it. Returns `false` if there is no room.

@@ -11,6 +11,8 @@ mod mock;
 mod model;
 mod naive;
 mod naive_branches;
+mod naive_precise;
 mod overflow;
+mod precise;
 mod running;
 mod version_6;
