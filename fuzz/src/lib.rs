@@ -29,6 +29,7 @@ pub mod virt_filter;
 pub mod virt_ibs;
 pub mod virt_model;
 pub mod virt_pmi;
+pub mod virt_precise;
 pub mod virt_state;
 pub mod vmm_image;
 pub mod vmm_step;
@@ -81,6 +82,7 @@ pub const TARGETS: [(&str, Target); 29] = [
     ("virt_ibs", virt_ibs::run),
     ("virt_model", virt_model::run),
     ("virt_pmi", virt_pmi::run),
+    ("virt_precise", virt_precise::run),
     ("virt_state", virt_state::run),
     ("vmm_image", vmm_image::run),
     ("vmm_step", vmm_step::run),
