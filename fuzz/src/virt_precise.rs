@@ -1,6 +1,6 @@
-//! A guest's accesses to precise records, overflows, traced branches and any bytes in the guest's memory, on the model and
-//! on the naive one, with the records saved and restored between any two steps; and saved records from anywhere, which
-//! are refused or written as they were read.
+//! A guest's accesses to precise records, overflows, traced branches, and any bytes in the guest's memory, on the model
+//! and on the naive one. The records are saved and restored between any two steps. Saved records from anywhere are
+//! refused, or written as they were read.
 
 use crate::input::Input;
 
@@ -15,7 +15,7 @@ const HEADER: usize = 24;
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let words = [(); 4].map(|()| input.u8());
-    let (configuration, precise, ..) = naive::processor(words);
+    let (configuration, precise, ..) = naive::registers::processor(words);
     let mut records = pmu_virt::VirtualPrecise::new(&configuration, precise).unwrap();
     let mut saved = records.to_bytes();
     let mut rest = input;
@@ -25,9 +25,9 @@ pub fn run(bytes: &[u8]) {
     if records.restore(&saved).is_ok() {
         assert_eq!(records.to_bytes(), saved);
     }
-    let mut program: Vec<naive::Step> = Vec::new();
+    let mut program: Vec<naive::program::Step> = Vec::new();
     while !input.is_empty() {
         program.push((input.u8(), input.u8(), input.u32(), input.u64()));
     }
-    naive::run(words, &program, true);
+    naive::program::run(words, &program, true);
 }

@@ -1,6 +1,6 @@
 //! Memory of the test itself, to which a mock processor writes precise records.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use pmu_virt::{GuestFault, GuestMemory};
 

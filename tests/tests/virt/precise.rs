@@ -1,6 +1,8 @@
 //! Precise records and the branch trace store of a guest: the manuals' rules, and a naive model on random programs.
 
-use super::naive_precise::{RAM, Ram, Step, registers, run, vector_registers};
+use super::naive_precise::fed::{registers, vector_registers};
+use super::naive_precise::memory::{RAM, Ram};
+use super::naive_precise::program::{Step, run};
 use core::cell::{Cell, RefCell};
 use pmu_core::{MsrAddress, MsrBackend, MsrErrorKind};
 use pmu_virt::mock::{Deviation, Deviations, MockMsr};
@@ -493,7 +495,7 @@ fn records_are_declared_only_where_they_are_offered() {
         let read = pmu.read_beside(&precise, 0x1A0);
         assert_eq!(read, Read::Shared { value: misc, mask: 0x1880 });
         assert_eq!(pmu.read_beside(&precise, 0x345), Read::Value(capabilities));
-        // What the guest reads, it can write back; it cannot make records available.
+        // The guest can write back the value that it reads. It cannot make records available.
         let mut write = |value| pmu.write_beside(&mut precise, 0x1A0, value).answer;
         assert_eq!(write(misc), Write::Shared { mask: 0x1880 });
         for bit in [1 << 11, 1 << 12] {

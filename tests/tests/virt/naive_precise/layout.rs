@@ -1,6 +1,6 @@
 //! The records' layouts, each field at its offset from the manuals' tables.
 
-use super::{Kind, Naive, bits, registers, vector_registers};
+use super::registers::{Kind, Naive, bits};
 use pmu_virt::{FedRecord, FedVectors};
 
 /// Bytes of a record. A field is put at its offset, behind which the record grows.
@@ -18,28 +18,6 @@ impl Bytes {
     fn wide(&mut self, offset: usize, value: u128) {
         self.put(offset, value as u64);
         self.put(offset + 8, (value >> 64) as u64);
-    }
-}
-
-pub(crate) fn vectors() -> FedVectors {
-    vector_registers()
-}
-
-/// Returns an instruction whose values follow from a seed.
-pub(crate) fn fed(seed: u64, vectors: Option<&FedVectors>) -> FedRecord<'_> {
-    FedRecord {
-        registers: registers(seed),
-        long_mode: seed & 1 == 0,
-        tsc: !seed,
-        data_address: seed ^ 0xDA7A,
-        data_source: seed >> 3,
-        latency: seed as u16,
-        cache_latency: (seed >> 16) as u16,
-        transaction: seed >> 5,
-        retire_latency: (seed >> 32) as u16,
-        metrics: [seed >> 7, seed >> 9],
-        vectors,
-        ..FedRecord::new(seed ^ 0x2222)
     }
 }
 
@@ -129,7 +107,7 @@ impl Naive {
         record.put(0x10, applicable);
         record.put(0x18, fed.tsc);
         let mut at = 0x20;
-        if groups >> 0 & 1 == 1 {
+        if groups & 1 == 1 {
             record.put(at, fed.data_address);
             record.put(at + 0x08, fed.data_source);
             record.put(at + 0x10, u64::from(fed.latency) + (u64::from(fed.cache_latency) << 32));
