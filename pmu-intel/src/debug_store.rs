@@ -3,12 +3,12 @@
 //! Read first: Intel SDM vol. 3B, §18.4.9 "BTS and DS Save Area", §20.6.2.4 "Processor Event-Based
 //! Sampling".
 
-mod area;
+pub(crate) mod area;
 mod control;
 mod error;
 mod operations;
 mod request;
-mod support;
+pub(crate) mod support;
 
 pub use area::{ControlAreaMemory, DsSaveArea, PebsDsSaveArea, PebsDsSaveArea32};
 pub use area::{ProcessorProfileControlArea, ProcessorProfileControlArea32};

@@ -4,6 +4,23 @@
 //! Intel's Architecture Instruction Set Extensions reference, "Architectural PEBS".
 
 pub(crate) mod decode;
+pub(crate) mod drain;
+pub(crate) mod error;
+pub(crate) mod event;
+pub(crate) mod groups;
+pub(crate) mod hardware;
+pub(crate) mod interrupt;
+pub(crate) mod lend;
+pub(crate) mod memory;
+pub(crate) mod model;
+pub(crate) mod recorder;
+pub mod registers;
+pub(crate) mod report;
+pub(crate) mod slot;
+pub(crate) mod start;
+pub(crate) mod thread;
+pub(crate) mod threshold;
+pub(crate) mod unit;
 
 pub use decode::branches::RecordBranches;
 pub use decode::format::PreciseFormat;
@@ -13,3 +30,14 @@ pub use decode::records::PreciseRecords;
 pub use decode::registers::{GeneralRegister, GeneralRegisters};
 pub use decode::values::CounterValues;
 pub use decode::vectors::VectorRegisters;
+pub use error::{NoPrecise, PreciseError, PreciseEventError};
+pub use event::{PreciseEvent, Precision};
+pub use groups::PreciseGroups;
+pub use interrupt::Precise;
+pub use lend::LentPrecise;
+pub use memory::{DroppedRecords, PreciseMemory};
+pub use recorder::PreciseRecorder;
+pub use report::{AccessKind, PreciseReport};
+pub use thread::ThreadRecords;
+pub use threshold::PreciseThreshold;
+pub use unit::PreciseUnit;

@@ -414,6 +414,11 @@ impl Event {
         if self.reporting.period == 0 { None } else { Some(self.reporting.period) }
     }
 
+    /// Returns the event's [tag](Self::tagged).
+    pub const fn tag(&self) -> u64 {
+        self.tag
+    }
+
     /// Returns the event's select (event number, unit mask and qualifiers, without the mode bits), or `None` for a
     /// generic event.
     pub const fn select(&self) -> Option<EventSelect> {

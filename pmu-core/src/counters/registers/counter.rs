@@ -38,8 +38,8 @@ impl CounterControl {
     pub(crate) const fn mask(self) -> u64 {
         match self {
             Self::Select(_) => u64::MAX,
-            // With bit 33 + 4n, RDPMC user disable (SDM vol. 3B, IA32_FIXED_CTR_CTRL).
-            Self::Shared { counter, .. } => (0b1111 | 0b10 << 32) << (4 * (counter % 8)),
+            // With bits 32 + 4n, adaptive records, and 33 + 4n, RDPMC user disable (SDM vol. 3B, IA32_FIXED_CTR_CTRL).
+            Self::Shared { counter, .. } => (0b1111 | 0b11 << 32) << (4 * (counter % 8)),
         }
     }
 
@@ -55,6 +55,20 @@ impl CounterControl {
                 (modes | any_thread | interrupts | no_user_rdpmc) << (4 * (counter % 8))
             }
         }
+    }
+}
+
+impl CounterControl {
+    /// Returns the value of the counter's bits with which the counter counts `select`, and does not interrupt.
+    /// `adaptive`: its precise records are adaptive.
+    pub(crate) const fn running_silently(self, select: EventSelect, adaptive: bool) -> u64 {
+        let (interrupt, is_adaptive) = match self {
+            Self::Select(_) => (1 << 20, 1 << 34),
+            Self::Shared { counter, .. } => {
+                (1 << 3 << (4 * (counter % 8)), 1 << 32 << (4 * (counter % 8)))
+            }
+        };
+        self.running(select) & !interrupt | if adaptive { is_adaptive } else { 0 }
     }
 }
 
@@ -137,6 +151,36 @@ impl Counter {
     #[inline]
     pub const fn mask(&self) -> u64 {
         self.mask
+    }
+
+    /// Loads the stopped counter with `value`, at the address at which a write makes the counter hold the value. The
+    /// processor has full-width writes, or `value` is a [preload](Self::preload) for less than 2³¹ events.
+    ///
+    /// # Errors
+    /// The write failed.
+    pub fn load(&self, msr: &impl MsrBackend, value: u64) -> Result<(), MsrFault> {
+        msr.wrmsr_retrying(self.register_for(value), value)
+    }
+
+    /// Programs a general counter's select as [`start_reserved`](crate::CounterSession::start_reserved) does, for the
+    /// [`resume`](crate::FacilityControl::resume) of a facility with reserved counters. Writes nothing for a fixed
+    /// counter, whose control the session restores.
+    ///
+    /// # Errors
+    /// The write failed.
+    pub fn select_silently(
+        &self,
+        msr: &impl MsrBackend,
+        select: EventSelect,
+        adaptive: bool,
+    ) -> Result<(), MsrFault> {
+        match self.control {
+            CounterControl::Select(register) => {
+                let bits = self.control.running_silently(select, adaptive);
+                msr.wrmsr_retrying(register, bits)
+            }
+            CounterControl::Shared { .. } => Ok(()),
+        }
     }
 
     /// Returns the longest period that the counter can be loaded for. `full_width`: the processor has full-width
@@ -253,6 +297,9 @@ mod tests {
         assert_eq!(of(2).running(select(0x2_0300)), 0b1001_0000_0000);
         assert_eq!(of(2).running(select(0x23_0300)), 0b1111_0000_0000);
         assert_eq!(of(3).running(select(1 << 37 | 0x1_0400)), 1 << 45 | 0b1010 << 12);
-        assert_eq!(of(3).mask(), 1 << 45 | 0b1111 << 12);
+        assert_eq!(of(3).mask(), 0b11 << 44 | 0b1111 << 12);
+        // Bit 32 + 4n: adaptive records. Without PMI, no overflow interrupts.
+        assert_eq!(of(1).running_silently(select(0x3_003C), true), 1 << 36 | 0b0011_0000);
+        assert_eq!(of(1).running_silently(select(0x1_003C), false), 0b0010_0000);
     }
 }

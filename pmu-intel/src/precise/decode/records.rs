@@ -137,7 +137,7 @@ impl<'a> PreciseRecords<'a> {
     }
 }
 
-/// What a step of the iterator found.
+/// Result of a step of the iterator.
 enum Next<'a> {
     Record(PreciseRecord<'a>),
     Malformed,

@@ -1,0 +1,201 @@
+//! Counters of the session that a facility uses: their overflows are the facility's to report.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::counters::control::handle::CounterSession;
+use crate::counters::error::CounterError;
+use crate::counters::events::event::Event;
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::names::counter_id::{CounterId, CounterSet};
+use crate::counters::registers::counter::Counter;
+use crate::counters::registers::select::EventSelect;
+use crate::counters::registers::unit::CounterUnit;
+use crate::counters::shared::slot::SlotState;
+use crate::msr::backend::MsrBackend;
+use crate::platform::Platform;
+
+/// Operations for the owner of a [`Facility`](crate::Facility) with [counters of its
+/// own](crate::Facility::own_counters), such as Intel's precise records.
+///
+/// A reserved counter stays one of the session's counters: the session stops it together with the others while an
+/// interrupt is serviced, acknowledges its overflows, and lends it. The session counts no event on it.
+/// [`reprogram`](Self::reprogram) and a failed interrupt end all reservations.
+impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
+    /// Reserves a free counter of `among` that can count an event. Returns the counter, and the select that the event
+    /// has on this processor. The event's period, tag and extra register are left to the caller.
+    ///
+    /// ```
+    /// # use pmu_core::{
+    /// #     CounterError, CounterId, CounterSession, CounterSet, CounterUnit, Event, EventSource, GenericEvent,
+    /// #     MsrBackend, Platform,
+    /// # };
+    /// /// Counts instructions on a counter that no interrupt reports.
+    /// fn count_silently<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     this_processor: &CounterUnit,
+    /// ) -> Result<CounterId, CounterError> {
+    ///     let event = Event::generic(GenericEvent::Instructions);
+    ///     let (counter, select) = counters.reserve(this_processor, &event, CounterSet::ALL)?;
+    ///     counters.start_reserved(counter, select, false)?;
+    ///     Ok(counter)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// - The errors of [`open_event`](Self::open_event) for an event that the processor cannot count.
+    /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): no counter of `among` can count the event.
+    /// - [`NoFreeCounter`](CounterError::NoFreeCounter): each such counter is in use.
+    /// - [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): a register access failed.
+    pub fn reserve(
+        &mut self,
+        processor: &CounterUnit,
+        event: &Event,
+        among: CounterSet,
+    ) -> Result<(CounterId, EventSelect), CounterError> {
+        self.check_processor(processor)?;
+        let (select, capable) = processor.resolve(event)?;
+        let capable = capable & among & self.own();
+        if capable.is_empty() {
+            return Err(CounterError::NoCounterForEvent);
+        }
+        let counter = self.free_counter(capable)?;
+        if let Some(slot) = self.slot(counter) {
+            // Presumed to run, for no event of the session.
+            slot.store(SlotState::Faulted);
+        }
+        Ok((counter, select))
+    }
+
+    /// Reserves a counter again, whose reservation [`reprogram`](Self::reprogram) ended.
+    ///
+    /// # Errors
+    /// [`NotAvailable`](CounterError::NotAvailable): the counter is in use, is not the session's, or is
+    /// [lent](Self::lend).
+    pub fn reserve_again(&mut self, counter: CounterId) -> Result<(), CounterError> {
+        let own = self.own().contains(counter) && self.has_own();
+        match self.slot(counter).filter(|_| own) {
+            Some(slot) if matches!(slot.load(), SlotState::Free | SlotState::Faulted) => {
+                slot.store(SlotState::Faulted);
+                Ok(())
+            }
+            _ => Err(CounterError::NotAvailable(counter.only())),
+        }
+    }
+
+    /// Returns the registers of a reserved counter.
+    fn reserved(&self, counter: CounterId) -> Result<Counter, CounterError> {
+        let not_reserved = CounterError::NotAvailable(counter.only());
+        let own = self.own().contains(counter) && self.has_own();
+        let place = self.place(counter).filter(|_| own).ok_or(not_reserved)?;
+        match place {
+            (slot, registers) if slot.load() == SlotState::Faulted => Ok(registers),
+            _ => Err(not_reserved),
+        }
+    }
+
+    /// Loads a reserved counter so that it overflows after `period` events. Returns the loaded value.
+    ///
+    /// # Errors
+    /// - [`NotAvailable`](CounterError::NotAvailable): the counter is not reserved, or is [lent](Self::lend).
+    /// - [`Period`](CounterError::Period): the counter cannot be loaded for this period.
+    /// - [`Access`](CounterError::Access): the write failed.
+    pub fn load_reserved(&mut self, counter: CounterId, period: u64) -> Result<u64, CounterError> {
+        let registers = self.reserved(counter)?;
+        let longest = registers.max_load(self.memory.full_width.load(Relaxed));
+        if !(1..=longest).contains(&period) {
+            return Err(CounterError::Period(period));
+        }
+        let value = registers.preload(period);
+        let written = self.wrmsr_retrying(registers.register_for(value), value);
+        written.map(|()| value).map_err(CounterError::Access)
+    }
+
+    /// Starts a reserved counter: it counts the events of `select`, and its overflows do not interrupt. `adaptive` sets
+    /// bit 34 of the event select, or bit 32 + 4*n* of the control register of the fixed counters: the counter's
+    /// precise records are adaptive (SDM vol. 3B, "Adaptive PEBS").
+    ///
+    /// # Errors
+    /// - [`NotAvailable`](CounterError::NotAvailable): the counter is not reserved, or is [lent](Self::lend).
+    /// - [`Access`](CounterError::Access): the write failed.
+    pub fn start_reserved(
+        &mut self,
+        counter: CounterId,
+        select: EventSelect,
+        adaptive: bool,
+    ) -> Result<(), CounterError> {
+        let registers = self.reserved(counter)?;
+        let bits = registers.control.running_silently(select, adaptive);
+        self.set_control(&registers, bits).map_err(CounterError::Access)
+    }
+
+    /// Stops a reserved counter. The counter stays reserved.
+    ///
+    /// # Errors
+    /// As for [`start_reserved`](Self::start_reserved).
+    pub fn stop_reserved(&mut self, counter: CounterId) -> Result<(), CounterError> {
+        let registers = self.reserved(counter)?;
+        self.set_control(&registers, 0).map_err(CounterError::Access)
+    }
+
+    /// Reads a reserved counter.
+    ///
+    /// # Errors
+    /// As for [`start_reserved`](Self::start_reserved).
+    pub fn read_reserved(&mut self, counter: CounterId) -> Result<u64, CounterError> {
+        let registers = self.reserved(counter)?;
+        self.read(&registers).map_err(CounterError::Access)
+    }
+
+    /// Stops reserved counters all together by the global control register, or lets them count again.
+    ///
+    /// # Errors
+    /// - [`NotAvailable`](CounterError::NotAvailable): a counter is not reserved, or is [lent](Self::lend).
+    /// - [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): a register access failed.
+    pub fn pause_reserved(
+        &mut self,
+        counters: CounterSet,
+        pause: bool,
+    ) -> Result<(), CounterError> {
+        for counter in counters.iter() {
+            self.reserved(counter)?;
+        }
+        if pause { self.pause(counters) } else { self.unpause(counters) }
+    }
+
+    /// Acknowledges the overflows of reserved counters, and the given further bits of the overflow status, which belong
+    /// to the facility. If the facility has interrupted for such a bit, [`service`](crate::service) claims the
+    /// interrupt.
+    ///
+    /// # Errors
+    /// - [`NotAvailable`](CounterError::NotAvailable): a counter is not reserved, or is [lent](Self::lend).
+    /// - [`Access`](CounterError::Access): a register access failed.
+    pub fn acknowledge_reserved(
+        &mut self,
+        counters: CounterSet,
+        facility: u64,
+    ) -> Result<(), CounterError> {
+        for counter in counters.iter() {
+            self.reserved(counter)?;
+        }
+        let Some(global) = self.unit().global() else { return Ok(()) };
+        let status = self.rdmsr_retrying(global.status).map_err(CounterError::Access)?;
+        let pending = status & (counters.bits() | facility);
+        if pending & facility != 0 {
+            self.memory.expect_spurious(1);
+        }
+        if pending == 0 {
+            return Ok(());
+        }
+        self.clear_status(global, pending).map_err(CounterError::Access)
+    }
+
+    /// Stops a reserved counter and ends its reservation: the session's events can use it.
+    ///
+    /// # Errors
+    /// - [`NotAvailable`](CounterError::NotAvailable): the counter is not reserved, or is [lent](Self::lend).
+    /// - [`Faulted`](CounterError::Faulted): accesses failed, and the counter stays reserved.
+    pub fn release_reserved(&mut self, counter: CounterId) -> Result<(), CounterError> {
+        self.reserved(counter)?;
+        self.release(counter).map_err(CounterError::Faulted)
+    }
+}

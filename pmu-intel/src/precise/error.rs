@@ -1,0 +1,195 @@
+//! Reasons why there are no records.
+
+use core::fmt;
+
+use pmu_core::{CounterError, MsrFault};
+
+use crate::precise::groups::PreciseGroups;
+
+/// Reason why a processor has no precise records that this crate supports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum NoPrecise {
+    /// The processor is of another vendor.
+    OtherVendor([u8; 12]),
+    /// CPUID declares neither the Debug Store nor architectural PEBS.
+    NotDeclared,
+    /// `IA32_MISC_ENABLE` declares PEBS unavailable, as hypervisors and some firmware do.
+    Unavailable,
+    /// The Debug Store has 32-bit words (no DTES64). This crate only decodes such records.
+    NarrowWords,
+    /// The processor has no overflow status, which tells that a buffer reached its threshold.
+    NoStatus,
+    /// The format has a number that is not known here.
+    UnknownFormat(u8),
+    /// Records are unusable because of an erratum.
+    Erratum,
+    /// A register access failed.
+    Access(MsrFault),
+}
+
+impl fmt::Display for NoPrecise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OtherVendor(_) => f.write_str("the processor is of another vendor"),
+            Self::NotDeclared => f.write_str("the processor declares no precise records"),
+            Self::Unavailable => f.write_str("IA32_MISC_ENABLE declares PEBS unavailable"),
+            Self::NarrowWords => f.write_str("the Debug Store has 32-bit words"),
+            Self::NoStatus => f.write_str("the processor has no overflow status"),
+            Self::UnknownFormat(number) => write!(f, "PEBS format {number} is not known"),
+            Self::Erratum => f.write_str("precise records are unusable because of an erratum"),
+            Self::Access(fault) => fault.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for NoPrecise {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Access(fault) => Some(fault),
+            _ => None,
+        }
+    }
+}
+
+/// Reason why a processor cannot record an event as requested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum PreciseEventError {
+    /// The event has no [period](pmu_core::Event::every).
+    NoPeriod,
+    /// The processor loads the counter only for periods below 2³¹.
+    PeriodTooLong(u64),
+    /// The processor writes records of some events only, and this is none of them.
+    NotPrecise,
+    /// Records of this processor have only the address of the next instruction.
+    NextAddressOnly,
+    /// No counter records the very instruction that overflows, for this event.
+    NoExactCounter,
+    /// Records of this processor cannot have these groups.
+    Groups(PreciseGroups),
+    /// The processor does not sample loads by their latency, or the event is not the event of load latencies.
+    NotLatencyEvent,
+    /// A threshold of latency is missing for the event of load latencies.
+    NoLatency,
+    /// An event that is loaded by the handler needs an interrupt for [each
+    /// record](crate::precise::PreciseThreshold::EachRecord).
+    NeedsEachRecord,
+    /// The event has an [extra register](pmu_core::Event::with_extra), or counts in guests only.
+    Unsupported,
+}
+
+impl fmt::Display for PreciseEventError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoPeriod => f.write_str("an event with precise records needs a period"),
+            Self::PeriodTooLong(period) => write!(f, "a period of {period} is too long"),
+            Self::NotPrecise => f.write_str("the processor writes no records of this event"),
+            Self::NextAddressOnly => {
+                f.write_str("records have only the address of the next instruction")
+            }
+            Self::NoExactCounter => {
+                f.write_str("no counter records the very instruction that overflows")
+            }
+            Self::Groups(groups) => write!(f, "records cannot have {groups:?}"),
+            Self::NotLatencyEvent => {
+                f.write_str("the processor samples only its event of load latencies by latency")
+            }
+            Self::NoLatency => f.write_str("the event of load latencies needs a latency"),
+            Self::NeedsEachRecord => {
+                f.write_str("an event that the handler loads needs an interrupt for each record")
+            }
+            Self::Unsupported => {
+                f.write_str("events with an extra register or of guests only are not recorded")
+            }
+        }
+    }
+}
+
+impl core::error::Error for PreciseEventError {}
+
+/// Failure of an operation of a [`PreciseRecorder`](crate::precise::PreciseRecorder).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum PreciseError {
+    /// The memory belongs to a recorder that was not shut down.
+    MemoryInUse,
+    /// The memory has no room for `needed` bytes of records, or its size is not one of the sizes that architectural
+    /// PEBS has: a power of two of pages.
+    InsufficientMemory {
+        /// Number of bytes that are needed at least.
+        needed: usize,
+        /// Number of bytes of the memory.
+        lent: usize,
+    },
+    /// Architectural PEBS needs the buffer's physical address, which is a multiple of a page.
+    NeedsPhysicalAddress,
+    /// The processor cannot record the event as requested.
+    Event(PreciseEventError),
+    /// Another started event has another threshold of latency.
+    LatencyInUse(u16),
+    /// No record of this counter was started.
+    NotStarted,
+    /// The session refused an operation.
+    Counters(CounterError),
+    /// The recorder was shut down.
+    ShutDown,
+    /// The recorder is [suspended](pmu_core::CounterSession::lend_with) together with the counters.
+    Lent,
+    /// A register access failed, and nothing more is recorded by the event.
+    Access(MsrFault),
+    /// A register access failed, and the processor may still write records.
+    Faulted(MsrFault),
+}
+
+impl fmt::Display for PreciseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MemoryInUse => {
+                f.write_str("the memory belongs to a recorder that was not shut down")
+            }
+            Self::InsufficientMemory { needed, lent } => {
+                write!(f, "the memory has {lent} bytes for records, and {needed} are needed")
+            }
+            Self::NeedsPhysicalAddress => {
+                f.write_str("architectural PEBS needs the physical address of a page")
+            }
+            Self::Event(error) => error.fmt(f),
+            Self::LatencyInUse(cycles) => {
+                write!(f, "another event samples loads from {cycles} cycles on")
+            }
+            Self::NotStarted => f.write_str("no event is recorded on this counter"),
+            Self::Counters(error) => error.fmt(f),
+            Self::ShutDown => f.write_str("the recorder was shut down"),
+            Self::Lent => f.write_str("the recorder is lent"),
+            Self::Access(fault) => write!(f, "nothing is recorded: {fault}"),
+            Self::Faulted(fault) => write!(f, "the recording cannot be stopped: {fault}"),
+        }
+    }
+}
+
+impl core::error::Error for PreciseError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Event(error) => Some(error),
+            Self::Counters(error) => Some(error),
+            Self::Access(fault) | Self::Faulted(fault) => Some(fault),
+            _ => None,
+        }
+    }
+}
+
+impl From<PreciseEventError> for PreciseError {
+    fn from(error: PreciseEventError) -> Self {
+        Self::Event(error)
+    }
+}
+
+impl From<CounterError> for PreciseError {
+    fn from(error: CounterError) -> Self {
+        Self::Counters(error)
+    }
+}

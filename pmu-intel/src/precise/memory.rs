@@ -1,0 +1,272 @@
+//! The memory to which a processor writes its records, and which a task and the interrupt share.
+
+use core::ops::Deref;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
+
+use pmu_core::{CounterId, CounterSet, MAX_COUNTERS, MAX_GENERAL};
+
+use crate::debug_store::area::{ControlAreaMemory, PebsDsSaveArea};
+use crate::precise::slot::PreciseSlot;
+
+/// Number of counter resets in the area: that of the formats with the most.
+pub(crate) const RESETS: usize = 48;
+
+/// Size of a page in bytes.
+pub(crate) const PAGE: usize = 4096;
+
+/// Memory for the precise records of one processor: a page for the Debug Store's area and the state, and behind it the
+/// buffer of records, in whole pages.
+///
+/// The embedder lends the memory, which is commonly a static per processor. The processor itself writes to the memory;
+/// [`PreciseRecorder::take`](crate::precise::PreciseRecorder::take) says what this requires of the memory's pages.
+///
+/// ```
+/// use core::sync::atomic::AtomicU64;
+/// use pmu_intel::precise::PreciseMemory;
+/// // For one processor: a buffer of 16 KiB.
+/// static RECORDS: PreciseMemory<[AtomicU64; 2048]> = PreciseMemory::new();
+/// let lent: &'static PreciseMemory = &RECORDS;
+/// assert_eq!((lent.capacity(), size_of_val(lent)), (16 << 10, 20 << 10));
+/// ```
+#[derive(Debug)]
+#[repr(C, align(4096))]
+pub struct PreciseMemory<B: ?Sized = [AtomicU64]> {
+    area: ControlAreaMemory<RESETS>,
+    slots: [PreciseSlot; MAX_COUNTERS],
+    /// The counters that write records, and those that are reserved.
+    recording: AtomicU64,
+    reserved: AtomicU64,
+    /// Number of bytes of the buffer that are in use.
+    usable: AtomicU64,
+    lost: AtomicU32,
+    malformed: AtomicU32,
+    hidden: AtomicU32,
+    unattributed: AtomicU32,
+    owner: AtomicU8,
+    draining: AtomicBool,
+    buffer: Pages<B>,
+}
+
+/// Whole pages.
+#[derive(Debug)]
+#[repr(C, align(4096))]
+struct Pages<B: ?Sized>(B);
+
+/// Numbers of records that were not reported, since the memory was taken. Each number wraps around after 2³² − 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct DroppedRecords {
+    /// Buffers that were dropped as a whole, because their index was not at a record, and times that a full buffer of
+    /// architectural PEBS was found, after which the processor wrote no more records.
+    pub lost: u32,
+    /// Records that contradict themselves, or have groups that are not known.
+    pub malformed: u32,
+    /// Records with instructions of a privilege level that their event does not count.
+    pub hidden: u32,
+    /// Records that cannot be attributed to one event: in formats before 3, when several counters overflow together.
+    pub unattributed: u32,
+}
+
+const FREE: u8 = 0;
+const TAKEN: u8 = 1;
+
+impl<const N: usize> PreciseMemory<[AtomicU64; N]> {
+    /// Creates memory that no recorder has taken, with `N` words of buffer: a multiple of 512. Architectural PEBS takes
+    /// a buffer of 512, 1024, 2048… words.
+    pub const fn new() -> Self {
+        Self {
+            area: ControlAreaMemory::new(),
+            slots: [const { PreciseSlot::new() }; MAX_COUNTERS],
+            recording: AtomicU64::new(0),
+            reserved: AtomicU64::new(0),
+            usable: AtomicU64::new(0),
+            lost: AtomicU32::new(0),
+            malformed: AtomicU32::new(0),
+            hidden: AtomicU32::new(0),
+            unattributed: AtomicU32::new(0),
+            owner: AtomicU8::new(FREE),
+            draining: AtomicBool::new(false),
+            buffer: Pages([const { AtomicU64::new(0) }; N]),
+        }
+    }
+}
+
+impl<const N: usize> Default for PreciseMemory<[AtomicU64; N]> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<const N: usize> Deref for PreciseMemory<[AtomicU64; N]> {
+    type Target = PreciseMemory;
+
+    fn deref(&self) -> &PreciseMemory {
+        self
+    }
+}
+
+impl PreciseMemory {
+    /// Returns the size of the buffer in bytes.
+    pub const fn capacity(&self) -> usize {
+        self.buffer.0.len() * 8
+    }
+
+    /// Returns the memory of the Debug Store's area, of which a
+    /// [`ProcessorProfileControl`](crate::debug_store::ProcessorProfileControl) can be made. The PEBS index in a
+    /// trace's records is then the index in this memory.
+    ///
+    /// ```
+    /// use core::sync::atomic::AtomicU64;
+    /// use pmu_intel::debug_store::ProcessorProfileControl;
+    /// use pmu_intel::precise::PreciseMemory;
+    /// static RECORDS: PreciseMemory<[AtomicU64; 512]> = PreciseMemory::new();
+    /// static LENT: &PreciseMemory = &RECORDS;
+    /// /// The PEBS index, for the trace's records of context switches.
+    /// fn index() -> Option<u64> {
+    ///     LENT.pebs_index()
+    /// }
+    /// let control = ProcessorProfileControl::new(Some(LENT.control_area()));
+    /// assert_eq!((control.pebs_index(), index()), (None, None)); // Neither is in use.
+    /// ```
+    pub const fn control_area(&self) -> &ControlAreaMemory<RESETS> {
+        &self.area
+    }
+
+    /// Returns the linear address at which the processor writes the next record, or `None` if no recorder has taken the
+    /// memory. A kernel's trace can stamp its own records with this index. Architectural PEBS has no such index in
+    /// memory: the value is the address of the buffer.
+    ///
+    /// # Context
+    /// Any context, on the processor of the memory.
+    pub fn pebs_index(&self) -> Option<u64> {
+        self.is_taken().then(|| self.save_area().pebs_index.load(Relaxed))
+    }
+
+    /// Returns the numbers of records that were not reported.
+    pub fn dropped(&self) -> DroppedRecords {
+        DroppedRecords {
+            lost: self.lost.load(Relaxed),
+            malformed: self.malformed.load(Relaxed),
+            hidden: self.hidden.load(Relaxed),
+            unattributed: self.unattributed.load(Relaxed),
+        }
+    }
+
+    /// Sets the period of an event that is [loaded by the
+    /// handler](crate::precise::PreciseEvent::loaded_by_handler), from its next interrupt on. Returns `false` if the
+    /// counter does not write records, if the event is loaded by the processor, or if the period is 0 or not below 2³¹.
+    ///
+    /// # Context
+    /// Any context, on the processor of the memory.
+    pub fn set_period(&self, counter: CounterId, period: u64) -> bool {
+        let slot = self.slot(counter).filter(|_| self.reserved().contains(counter));
+        let slot = slot.filter(|slot| slot.event().is_loaded_by_handler());
+        let Some(slot) = slot.filter(|_| (1..1 << 31).contains(&period)) else { return false };
+        slot.period.store(period, Relaxed);
+        true
+    }
+
+    pub(crate) fn save_area(&self) -> &PebsDsSaveArea<RESETS> {
+        &self.area.area().pebs_ds_save_area
+    }
+
+    pub(crate) fn buffer(&self) -> &[AtomicU64] {
+        &self.buffer.0
+    }
+
+    /// Returns the linear address of the buffer.
+    pub(crate) fn buffer_address(&self) -> u64 {
+        self.buffer.0.as_ptr().expose_provenance() as u64
+    }
+
+    /// Returns the linear address of the area.
+    pub(crate) fn area_address(&self) -> u64 {
+        core::ptr::from_ref(self.area.area()).expose_provenance() as u64
+    }
+
+    pub(crate) fn slot(&self, counter: CounterId) -> Option<&PreciseSlot> {
+        let first = if counter.is_fixed() { MAX_GENERAL } else { 0 };
+        self.slots.get(first + usize::from(counter.number()))
+    }
+
+    /// Returns these counters with their slots.
+    pub(crate) fn slots(
+        &self,
+        counters: CounterSet,
+    ) -> impl Iterator<Item = (CounterId, &PreciseSlot)> {
+        counters.iter().filter_map(|counter| Some((counter, self.slot(counter)?)))
+    }
+
+    /// Takes the memory; `false` if a recorder has it.
+    pub(crate) fn take(&self) -> bool {
+        let taken = self.owner.compare_exchange(FREE, TAKEN, Acquire, Relaxed).is_ok();
+        if taken {
+            for count in [&self.lost, &self.malformed, &self.hidden, &self.unattributed] {
+                count.store(0, Relaxed);
+            }
+        }
+        taken
+    }
+
+    pub(crate) fn give_back(&self) {
+        self.recording.store(0, Relaxed);
+        self.reserved.store(0, Relaxed);
+        self.owner.store(FREE, Release);
+    }
+
+    pub(crate) fn is_taken(&self) -> bool {
+        self.owner.load(Acquire) == TAKEN
+    }
+
+    /// Returns the counters that write records.
+    pub(crate) fn recording(&self) -> CounterSet {
+        CounterSet::from_bits(self.recording.load(Acquire))
+    }
+
+    pub(crate) fn set_recording(&self, counters: CounterSet) {
+        self.recording.store(counters.bits(), Release);
+    }
+
+    /// Returns the session's counters that belong to the records.
+    pub(crate) fn reserved(&self) -> CounterSet {
+        CounterSet::from_bits(self.reserved.load(Acquire))
+    }
+
+    pub(crate) fn set_reserved(&self, counters: CounterSet) {
+        self.reserved.store(counters.bits(), Release);
+    }
+
+    pub(crate) fn usable(&self) -> usize {
+        self.usable.load(Relaxed) as usize
+    }
+
+    pub(crate) fn set_usable(&self, bytes: usize) {
+        self.usable.store(bytes as u64, Relaxed);
+    }
+
+    /// Begins to read records out; `false` if the interrupted task does so.
+    pub(crate) fn begin_drain(&self) -> bool {
+        !self.draining.swap(true, AcqRel)
+    }
+
+    pub(crate) fn end_drain(&self) {
+        self.draining.store(false, Release);
+    }
+
+    pub(crate) fn count_lost(&self) {
+        self.lost.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn count_malformed(&self, records: u32) {
+        self.malformed.fetch_add(records, Relaxed);
+    }
+
+    pub(crate) fn count_hidden(&self) {
+        self.hidden.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn count_unattributed(&self) {
+        self.unattributed.fetch_add(1, Relaxed);
+    }
+}

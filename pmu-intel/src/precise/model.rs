@@ -1,0 +1,269 @@
+//! Properties of precise records by processor model, because no register or CPUID leaf declares them.
+
+use pmu_core::{CounterSet, EventSelect, Snapshot};
+
+/// Encoding of the source of a load's data (SDM vol. 3B, "Load Latency Performance Monitoring Facility" and the tables
+/// of the models' data sources; the grouping is that of Linux perf).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub(crate) enum SourceEncoding {
+    /// Nehalem, Westmere.
+    Nehalem,
+    /// Sandy Bridge to Broadwell.
+    SandyBridge,
+    /// From Skylake on, clients' cores: value 8 is the fourth-level cache.
+    Skylake,
+    /// From Skylake on, servers' cores: values 8 and 9 are persistent memory.
+    SkylakeServer,
+    /// The encoding is not known here.
+    Unknown,
+}
+
+/// The event by which loads of a given latency are sampled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub(crate) struct LatencyEvent {
+    /// Event number and unit mask.
+    pub(crate) event: u16,
+    /// The counters that can count it.
+    pub(crate) counters: CounterSet,
+    /// The event that has to be counted beside it; 0: none.
+    pub(crate) beside: u16,
+}
+
+/// Properties of the records of some models of family 6.
+#[derive(Debug)]
+pub(crate) struct Model {
+    models: &'static [u8],
+    /// The counters that write records, before every counter does; of the general ones.
+    pub(crate) counters: u8,
+    /// The events of which the processor writes records, as event number and unit mask; empty: of every event.
+    pub(crate) events: &'static [PreciseSelect],
+    /// The counters whose records are of the very instruction that overflows.
+    pub(crate) exact: CounterSet,
+    /// The only event of which `exact` is true; 0: of every event.
+    pub(crate) exact_event: u16,
+    pub(crate) sources: SourceEncoding,
+    /// Event number of load latencies; 0: none.
+    latency: u16,
+    latency_counters: u8,
+    latency_beside: u16,
+    /// A buffer above one page hangs the processor.
+    pub(crate) one_page: bool,
+    /// The latency word of a record has two latencies.
+    pub(crate) two_latencies: bool,
+}
+
+/// An event of a model's list: a number, and a unit mask or all of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PreciseSelect {
+    event: u8,
+    unit_mask: Option<u8>,
+}
+
+const fn all(event: u8) -> PreciseSelect {
+    PreciseSelect { event, unit_mask: None }
+}
+
+const fn only(event: u8, unit_mask: u8) -> PreciseSelect {
+    PreciseSelect { event, unit_mask: Some(unit_mask) }
+}
+
+const UNKNOWN: Model = Model {
+    models: &[],
+    counters: 0b1111,
+    events: &[],
+    exact: CounterSet::NONE,
+    exact_event: 0,
+    sources: SourceEncoding::Unknown,
+    latency: 0,
+    latency_counters: 0,
+    latency_beside: 0,
+    one_page: false,
+    two_latencies: false,
+};
+
+/// Clovertown and the other processors of model 0Fh, whose records are unusable (as in Linux perf).
+pub(crate) const MEROM: u8 = 0x0F;
+
+const ADL: Model = Model {
+    // General counter 0 and fixed counter 0.
+    exact: CounterSet::from_bits(1 << 32 | 1),
+    sources: SourceEncoding::Skylake,
+    latency: 0x01CD,
+    latency_counters: 0xFF,
+    latency_beside: 0x8203,
+    two_latencies: true,
+    ..UNKNOWN
+};
+
+/// INST_RETIRED.PREC_DIST of Sandy Bridge to Cascade Lake, which counter 1 counts.
+const PREC_DIST: u16 = 0x01C0;
+
+static MODELS: [Model; 10] = [
+    // Core 2.
+    Model {
+        models: &[0x16, 0x17, 0x1D],
+        counters: 0b1,
+        events: &[only(0xC0, 0), only(0xC1, 0xFE), only(0xC5, 0), only(0xC7, 0x1F), all(0xCB)],
+        one_page: true,
+        ..UNKNOWN
+    },
+    // Bonnell.
+    Model {
+        models: &[0x1C, 0x26, 0x27, 0x35, 0x36],
+        counters: 0b1,
+        events: &[only(0xC0, 0), only(0xC5, 0), all(0xCB)],
+        ..UNKNOWN
+    },
+    // Silvermont, Airmont, Goldmont, Knights Landing and Knights Mill.
+    Model {
+        models: &[0x37, 0x4A, 0x4D, 0x5D, 0x4C, 0x5A, 0x75, 0x5C, 0x5F, 0x57, 0x85],
+        counters: 0b1,
+        ..UNKNOWN
+    },
+    // Nehalem.
+    Model {
+        models: &[0x1A, 0x1E, 0x1F, 0x2E],
+        events: &[
+            all(0x0B),
+            all(0x0F),
+            only(0x0C, 0x01),
+            all(0xC0),
+            all(0xC2),
+            all(0xC4),
+            only(0xC5, 0x02),
+            all(0xC7),
+            only(0xC8, 0x20),
+            all(0xCB),
+            all(0xF7),
+        ],
+        sources: SourceEncoding::Nehalem,
+        latency: 0x100B,
+        latency_counters: 0b1111,
+        ..UNKNOWN
+    },
+    // Westmere.
+    Model {
+        models: &[0x25, 0x2C, 0x2F],
+        events: &[
+            all(0x0B),
+            all(0x0F),
+            only(0x0C, 0x01),
+            all(0xC0),
+            all(0xC2),
+            all(0xC4),
+            all(0xC5),
+            all(0xC7),
+            only(0xC8, 0x20),
+            all(0xCB),
+            all(0xF7),
+        ],
+        sources: SourceEncoding::Nehalem,
+        latency: 0x100B,
+        latency_counters: 0b1111,
+        ..UNKNOWN
+    },
+    // Sandy Bridge, Ivy Bridge.
+    Model {
+        models: &[0x2A, 0x2D, 0x3A, 0x3E],
+        exact: CounterSet::from_bits(0b10),
+        exact_event: PREC_DIST,
+        sources: SourceEncoding::SandyBridge,
+        latency: 0x01CD,
+        latency_counters: 0b1000,
+        ..UNKNOWN
+    },
+    // Haswell, Broadwell.
+    Model {
+        models: &[0x3C, 0x3F, 0x45, 0x46, 0x3D, 0x47, 0x4F, 0x56],
+        exact: CounterSet::from_bits(0b10),
+        exact_event: PREC_DIST,
+        sources: SourceEncoding::SandyBridge,
+        latency: 0x01CD,
+        latency_counters: 0b1111,
+        ..UNKNOWN
+    },
+    // Skylake, Kaby Lake, Comet Lake, Cannon Lake; and Skylake's servers (model 55h).
+    Model {
+        models: &[0x4E, 0x5E, 0x55, 0x8E, 0x9E, 0xA5, 0xA6, 0x66],
+        exact: CounterSet::from_bits(0b10),
+        exact_event: PREC_DIST,
+        sources: SourceEncoding::Skylake,
+        latency: 0x01CD,
+        latency_counters: 0b1111,
+        ..UNKNOWN
+    },
+    // Ice Lake to Rocket Lake.
+    Model {
+        models: &[0x7D, 0x7E, 0x6A, 0x6C, 0x9D, 0x8C, 0x8D, 0xA7],
+        exact: CounterSet::fixed(1),
+        sources: SourceEncoding::Skylake,
+        latency: 0x01CD,
+        latency_counters: 0xFF,
+        ..UNKNOWN
+    },
+    // Sapphire Rapids, Emerald Rapids and Granite Rapids.
+    Model { models: &[0x8F, 0xCF, 0xAD, 0xAE], ..ADL },
+];
+
+/// The performance cores of Alder Lake and later.
+static PERFORMANCE_CORE: Model = ADL;
+
+/// The cores of Tremont and later, the efficient cores of Alder Lake and later among them.
+static EFFICIENT_CORE: Model = Model { exact: CounterSet::from_bits(1 << 32 | 1), ..UNKNOWN };
+
+/// Models whose persistent memory has a source of its own.
+const SERVERS: [u8; 7] = [0x55, 0x6A, 0x6C, 0x8F, 0xCF, 0xAD, 0xAE];
+
+/// Models of one type of core, efficient ones: Tremont, Sierra Forest, Grand Ridge, Clearwater Forest.
+const EFFICIENT: [u8; 6] = [0x86, 0x96, 0x9C, 0xAF, 0xB6, 0xDD];
+
+impl Model {
+    /// Returns the properties of the core that a snapshot describes.
+    pub(crate) fn of(processor: &Snapshot) -> &'static Self {
+        static OTHER: Model = UNKNOWN;
+        let model = processor.model();
+        // SDM vol. 2A, CPUID leaf 7, EDX bit 15, Hybrid; leaf 0x1A, EAX 31:24: 20h, Atom; 40h, Core.
+        let core_type = match processor.leaf(7, 0).edx >> 15 & 1 {
+            0 => 0,
+            _ => processor.leaf(0x1A, 0).eax >> 24,
+        };
+        let known = MODELS.iter().find(|row| row.models.contains(&model));
+        match core_type {
+            _ if processor.family() != 6 => &OTHER,
+            0x40 => &PERFORMANCE_CORE,
+            0x20 => &EFFICIENT_CORE,
+            _ if EFFICIENT.contains(&model) => &EFFICIENT_CORE,
+            _ => known.unwrap_or(&OTHER),
+        }
+    }
+
+    /// Returns the encoding of data sources of a processor with these properties.
+    pub(crate) fn source_encoding(&self, processor: &Snapshot) -> SourceEncoding {
+        match self.sources {
+            SourceEncoding::Skylake if SERVERS.contains(&processor.model()) => {
+                SourceEncoding::SkylakeServer
+            }
+            sources => sources,
+        }
+    }
+
+    /// Returns the event of load latencies.
+    pub(crate) fn latency_event(&self) -> Option<LatencyEvent> {
+        (self.latency != 0).then(|| LatencyEvent {
+            event: self.latency,
+            counters: CounterSet::from_bits(self.latency_counters.into()),
+            beside: self.latency_beside,
+        })
+    }
+
+    /// Returns whether the processor writes records of an event.
+    pub(crate) fn has_event(&self, select: EventSelect) -> bool {
+        let is_it = |listed: &PreciseSelect| {
+            select.event_number() == u16::from(listed.event)
+                && listed.unit_mask.is_none_or(|mask| mask == select.event_unit_mask())
+        };
+        self.events.is_empty() || self.events.iter().any(is_it)
+    }
+}

@@ -1,0 +1,442 @@
+//! The recorder: operations of a task on a processor's precise records.
+//!
+//! The interrupt may come between any two accesses. So a counter is in the memory's set of recording counters before it
+//! can write a record, and until its last record was read out.
+
+use core::marker::PhantomData;
+use core::sync::atomic::Ordering::Relaxed;
+
+use pmu_core::{
+    CounterError, CounterId, CounterSession, CounterSet, EventSelect, EventSource, MsrBackend,
+    MsrFault, Platform,
+};
+
+use crate::precise::error::PreciseError;
+use crate::precise::groups::PreciseGroups;
+use crate::precise::hardware::Hardware;
+use crate::precise::memory::{PAGE, PreciseMemory};
+use crate::precise::report::PreciseReport;
+use crate::precise::slot::PreciseSlot;
+use crate::precise::threshold::PreciseThreshold;
+use crate::precise::unit::PreciseUnit;
+
+/// The control handle of a processor's precise records: starts and stops events, and reads records out.
+///
+/// The recorder's counters are [reserved](CounterSession::reserve) counters of a session. The facility
+/// [`Precise`](crate::precise::Precise) reports the records in the interrupt of the counters. There is one recorder per
+/// processor, because the processor has one buffer.
+///
+/// The recorder cannot move to another thread. Before dropping the recorder, and before its session is shut down, call
+/// [`shut_down`](Self::shut_down) on its processor. Dropping the recorder accesses no register, so the processor
+/// continues to write records, and the memory stays in use.
+///
+/// This example records every 10,007th branch of user mode:
+///
+/// ```
+/// use core::sync::atomic::AtomicU64;
+/// use pmu_core::{Claim, CounterMemory, CounterSession, Event, EventSource, GenericEvent, MsrBackend, Platform};
+/// use pmu_core::service_with;
+/// use pmu_intel::precise::{
+///     Precise, PreciseError, PreciseEvent, PreciseMemory, PreciseRecorder, PreciseReport, PreciseUnit, Precision,
+/// };
+/// static RECORDS: PreciseMemory<[AtomicU64; 8192]> = PreciseMemory::new(); // one per processor
+///
+/// fn begin<'a, S: EventSource, M: MsrBackend + Copy, P: Platform>(
+///     counters: &mut CounterSession<'_, S, M, P>,
+///     unit: &'a PreciseUnit,
+///     msr: M,
+/// ) -> Result<PreciseRecorder<'a, M>, PreciseError> {
+///     // SAFETY: (1) RECORDS is this processor's alone; (2) the kernel's statics are mapped, writable, in each address
+///     // space; (3) the backend executes WRMSR and keeps no address.
+///     let mut recorder = unsafe { PreciseRecorder::take(unit, msr, &RECORDS, None) }?;
+///     let branches = Event::generic(GenericEvent::Branches).user_only().every(10_007);
+///     let event = PreciseEvent::new(branches, Precision::ZeroSkidRequested);
+///     recorder.start(counters, &event, |_| ())?;
+///     Ok(recorder)
+/// }
+///
+/// /// The kernel's handler of the performance interrupt.
+/// fn handler<S: EventSource, M: MsrBackend, P: Platform>(
+///     (source, msr, platform, counters): (&S, &M, &P, &CounterMemory),
+///     unit: &PreciseUnit,
+///     mut push: impl FnMut(u64),
+/// ) -> Claim {
+///     let records = Precise::new(unit, &RECORDS, |report: &PreciseReport<'_>| {
+///         if let Some(address) = report.record.address() {
+///             push(address);
+///         }
+///     });
+///     service_with(source, msr, platform, counters, records, |_, _| ())
+///         .map_or(Claim::OursAndMore, |serviced| serviced.claim)
+/// }
+/// ```
+///
+/// # Context
+/// Every method: task, on the processor of the memory. The performance interrupt may come at any time.
+///
+/// ```compile_fail,E0277
+/// fn needs_send<T: Send>() {}
+/// needs_send::<pmu_intel::precise::PreciseRecorder<'static, ()>>();
+/// ```
+#[derive(Debug)]
+pub struct PreciseRecorder<'a, M> {
+    pub(crate) hardware: Hardware<'a, M>,
+    pub(crate) threshold: PreciseThreshold,
+    /// The groups that adaptive records have at present, as far as they were written.
+    groups: Option<PreciseGroups>,
+    /// Counters of load latencies, and their common threshold.
+    pub(crate) latency: (CounterSet, u16),
+    is_open: bool,
+    /// The recorder is suspended beside lent counters.
+    pub(crate) is_lent: bool,
+    not_send: PhantomData<*mut ()>,
+}
+
+impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
+    /// Takes the precise records of the processor that executes the call. If an earlier owner left counters that write
+    /// records, the call ends that. From now on the recorder owns `IA32_DS_AREA` and `IA32_PEBS_ENABLE`, or the
+    /// registers of architectural PEBS.
+    ///
+    /// `unit` describes this processor. `physical` is the physical address of the memory's buffer, which
+    /// [architectural PEBS](PreciseUnit::needs_physical_address) needs.
+    ///
+    /// # Errors
+    /// - [`InsufficientMemory`](PreciseError::InsufficientMemory),
+    ///   [`NeedsPhysicalAddress`](PreciseError::NeedsPhysicalAddress), [`MemoryInUse`](PreciseError::MemoryInUse): no
+    ///   register was accessed.
+    /// - [`Access`](PreciseError::Access): an access failed. The memory is free again.
+    ///
+    /// # Safety
+    /// Until [`shut_down`](Self::shut_down) returns successfully:
+    /// - The memory's pages are mapped and writable in *every* address space in which this processor runs, for instance
+    ///   also in those in which user mode runs with the kernel's page tables isolated.
+    /// - `memory` is the memory of this processor alone, and the recorder stays on this processor.
+    /// - No other code writes `IA32_DS_AREA`, `IA32_PEBS_ENABLE`, `IA32_PEBS_BASE` or the words of the memory's
+    ///   [area](PreciseMemory::control_area).
+    /// - With `physical`: the buffer is physically contiguous, and `physical` is its physical address.
+    ///
+    /// Further, `msr` writes the given values, once. `msr` neither keeps the registers' `MsrAddress` nor passes them to
+    /// other safe code.
+    ///
+    /// Wrong: two processors with the same memory.
+    ///
+    /// ```
+    /// # use core::sync::atomic::AtomicU64;
+    /// # use pmu_core::MsrBackend;
+    /// # use pmu_intel::precise::{PreciseError, PreciseMemory, PreciseRecorder, PreciseUnit};
+    /// static RECORDS: PreciseMemory<[AtomicU64; 8192]> = PreciseMemory::new();
+    /// /// Each processor calls this.
+    /// fn begin<'a, M: MsrBackend>(unit: &'a PreciseUnit, msr: M) -> Result<PreciseRecorder<'a, M>, PreciseError> {
+    ///     // SAFETY: not given. The second processor is refused, but the first one may since have been unplugged
+    ///     // without a shutdown, its memory reclaimed by force, and both write.
+    ///     unsafe { PreciseRecorder::take(unit, msr, &RECORDS, None) }
+    /// }
+    /// ```
+    pub unsafe fn take(
+        unit: &'a PreciseUnit,
+        msr: M,
+        memory: &'static PreciseMemory,
+        physical: Option<u64>,
+    ) -> Result<Self, PreciseError> {
+        let (lent, needed) = (memory.capacity(), PAGE);
+        let pages = lent / PAGE;
+        let physical = match physical.filter(|address| address.is_multiple_of(PAGE as u64)) {
+            None if unit.needs_physical_address() => {
+                return Err(PreciseError::NeedsPhysicalAddress);
+            }
+            address => address.unwrap_or(0),
+        };
+        let fits = !unit.needs_physical_address() || pages.is_power_of_two();
+        if !lent.is_multiple_of(PAGE) || pages == 0 || !fits {
+            return Err(PreciseError::InsufficientMemory { needed, lent });
+        }
+        if !memory.take() {
+            return Err(PreciseError::MemoryInUse);
+        }
+        let hardware = Hardware { unit, msr, memory, physical };
+        let attached = hardware.disable_all().and_then(|()| hardware.attach());
+        attached.map_err(|fault| {
+            memory.give_back();
+            PreciseError::Access(fault)
+        })?;
+        Ok(Self {
+            hardware,
+            threshold: PreciseThreshold::EachRecord,
+            groups: None,
+            latency: (CounterSet::NONE, 0),
+            is_open: true,
+            is_lent: false,
+            not_send: PhantomData,
+        })
+    }
+
+    /// Returns the processor's precise records.
+    pub const fn unit(&self) -> &'a PreciseUnit {
+        self.hardware.unit
+    }
+
+    /// Sets the fill of the buffer at which the processor interrupts, from the next start or stop of an event on.
+    pub const fn set_threshold(&mut self, threshold: PreciseThreshold) {
+        self.threshold = threshold;
+    }
+
+    /// Returns the counters of the started events.
+    pub fn counters(&self) -> CounterSet {
+        self.memory().recording()
+    }
+
+    /// Gives a reserved counter back to the session.
+    pub(crate) fn release<S: EventSource, N: MsrBackend, P: Platform>(
+        &self,
+        session: &mut CounterSession<'_, S, N, P>,
+        counter: CounterId,
+    ) -> Result<(), PreciseError> {
+        let memory = self.memory();
+        session.release_reserved(counter)?;
+        memory.set_reserved(memory.reserved().without(counter.only()));
+        Ok(())
+    }
+
+    /// Pauses events, and reads out the records that were written. A paused counter writes none: that it may keeps it
+    /// armed, if it has overflowed and its record is yet to come.
+    pub(crate) fn quiesce<S: EventSource, N: MsrBackend, P: Platform>(
+        &self,
+        session: &mut CounterSession<'_, S, N, P>,
+        recording: CounterSet,
+        report: &mut impl FnMut(&PreciseReport<'_>),
+    ) -> Result<(), PreciseError> {
+        if recording.is_empty() {
+            return Ok(());
+        }
+        session.pause_reserved(recording, true)?;
+        let drained = self.memory().drain(self.unit(), &self.hardware.msr, report);
+        drained.map(|_| ()).map_err(PreciseError::Access)
+    }
+
+    /// Makes the buffer one of records with these groups, while it is empty and nothing is written to it.
+    pub(crate) fn arrange(
+        &mut self,
+        groups: PreciseGroups,
+        counters: usize,
+    ) -> Result<(), MsrFault> {
+        if self.groups != Some(groups) {
+            self.groups = None;
+            self.hardware.write_groups(groups)?;
+            self.groups = Some(groups);
+        }
+        self.hardware.arrange(self.size_of(groups), counters, self.threshold);
+        Ok(())
+    }
+
+    /// Loads a counter so that it first overflows after `first` events, and has the processor load it for its period
+    /// after each record.
+    pub(crate) fn load<S: EventSource, N: MsrBackend, P: Platform>(
+        &self,
+        session: &mut CounterSession<'_, S, N, P>,
+        counter: CounterId,
+        first: u64,
+    ) -> Result<(), PreciseError> {
+        session.load_reserved(counter, first)?;
+        self.set_reload(counter).map_err(PreciseError::Access)
+    }
+
+    /// Has the processor load a counter for its period after each record.
+    pub(crate) fn set_reload(&self, counter: CounterId) -> Result<(), MsrFault> {
+        let (unit, memory) = (self.unit(), self.memory());
+        let Some((slot, registers)) = memory.slot(counter).zip(unit.counters.counter(counter))
+        else {
+            return Ok(());
+        };
+        if self.hardware.is_architectural() {
+            return self.hardware.program_records(counter, Some(slot));
+        }
+        let reload = registers.preload(slot.period.load(Relaxed));
+        let reset = if slot.event().is_loaded_by_handler() { 0 } else { reload };
+        let resets = &memory.save_area().pebs_counter_reset;
+        if let Some(place) = resets.get(unit.reset_place(counter)) {
+            place.store(reset, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Has the recording counters write records.
+    pub(crate) fn enable(&self) -> Result<(), MsrFault> {
+        let recording = self.counters();
+        if !self.hardware.is_architectural() {
+            return self.hardware.enable(recording, self.latency.0);
+        }
+        let size = self.size_of(self.groups_of(recording));
+        self.hardware.enable_index(size, recording.len(), self.threshold)
+    }
+
+    /// Lets a counter count.
+    pub(crate) fn run<S: EventSource, N: MsrBackend, P: Platform>(
+        &self,
+        session: &mut CounterSession<'_, S, N, P>,
+        counter: CounterId,
+    ) -> Result<(), PreciseError> {
+        let Some(slot) = self.memory().slot(counter) else { return Ok(()) };
+        let select = EventSelect::from_bits(slot.select.load(Relaxed));
+        Ok(session.start_reserved(counter, select, self.is_adaptive(slot))?)
+    }
+
+    /// Returns whether a counter's records have more than the basic group.
+    pub(crate) fn is_adaptive(&self, slot: &PreciseSlot) -> bool {
+        self.unit().has_adaptive_control() && !slot.event().groups().is_empty()
+    }
+
+    /// Has the groups written again.
+    pub(crate) const fn forget_groups(&mut self) {
+        self.groups = None;
+    }
+
+    /// Lets these counters, which were paused, write records again.
+    pub(crate) fn go_on<S: EventSource, N: MsrBackend, P: Platform>(
+        &mut self,
+        session: &mut CounterSession<'_, S, N, P>,
+        counters: CounterSet,
+    ) -> Result<(), PreciseError> {
+        if counters.is_empty() {
+            // Architectural PEBS has an enable bit of its own; the other one was cleared with the last counter.
+            let architectural = self.hardware.is_architectural();
+            let disabled = if architectural { self.hardware.disable_all() } else { Ok(()) };
+            return disabled.map_err(PreciseError::Faulted);
+        }
+        let groups = self.groups_of(counters);
+        let enabled = self.arrange(groups, counters.len()).and_then(|()| self.enable());
+        enabled.map_err(PreciseError::Faulted)?;
+        Ok(session.pause_reserved(counters, false)?)
+    }
+
+    /// Has a stopped counter write no more records, and gives it back, and that of the event beside it.
+    pub(crate) fn end<S: EventSource, N: MsrBackend, P: Platform>(
+        &mut self,
+        session: &mut CounterSession<'_, S, N, P>,
+        counter: CounterId,
+        beside: Option<CounterId>,
+    ) -> Result<(), PreciseError> {
+        let rest = self.counters().without(counter.only());
+        self.latency.0 = self.latency.0.without(counter.only());
+        let ended = match self.hardware.is_architectural() {
+            true => self.hardware.program_records(counter, None),
+            false => self.hardware.enable(rest, self.latency.0),
+        };
+        ended.map_err(PreciseError::Faulted)?;
+        self.memory().set_recording(rest);
+        for beside in beside.into_iter() {
+            self.release(session, beside)?;
+        }
+        self.release(session, counter)
+    }
+
+    /// Stops the event on a counter. Its records that are in the buffer are reported to `report`, and the counter is
+    /// the session's again. The other events are paused meanwhile.
+    ///
+    /// # Errors
+    /// - [`NotStarted`](PreciseError::NotStarted): no event was started on this counter.
+    /// - [`Counters`](PreciseError::Counters), [`Access`](PreciseError::Access), [`Faulted`](PreciseError::Faulted): an
+    ///   access failed. The call can be repeated, or [`reprogram`](Self::reprogram) called.
+    /// - [`ShutDown`](PreciseError::ShutDown), [`Lent`](PreciseError::Lent): nothing was changed.
+    pub fn stop<S: EventSource, N: MsrBackend, P: Platform>(
+        &mut self,
+        session: &mut CounterSession<'_, S, N, P>,
+        counter: CounterId,
+        report: impl FnMut(&PreciseReport<'_>),
+    ) -> Result<(), PreciseError> {
+        self.stop_and(session, counter, report, |_, _| Ok(()))
+    }
+
+    /// Stops the event on a counter, and returns what `meanwhile` finds once the counter has stopped.
+    pub(crate) fn stop_and<S: EventSource, N: MsrBackend, P: Platform, T>(
+        &mut self,
+        session: &mut CounterSession<'_, S, N, P>,
+        counter: CounterId,
+        mut report: impl FnMut(&PreciseReport<'_>),
+        meanwhile: impl FnOnce(&mut CounterSession<'_, S, N, P>, CounterId) -> Result<T, CounterError>,
+    ) -> Result<T, PreciseError> {
+        self.check()?;
+        let recording = self.counters();
+        let slot = self.memory().slot(counter).filter(|_| recording.contains(counter));
+        let beside = slot.ok_or(PreciseError::NotStarted)?.beside.load(Relaxed);
+        let rest = recording.without(counter.only());
+        self.quiesce(session, recording, &mut report)?;
+        session.stop_reserved(counter)?;
+        let found = meanwhile(session, counter)?;
+        session.acknowledge_reserved(counter.only(), self.unit().status_bit())?;
+        let beside = beside.checked_sub(1).map(|bit| CounterSet::from_bits(1 << bit));
+        self.end(session, counter, beside.and_then(|set| set.iter().next()))?;
+        self.go_on(session, rest)?;
+        Ok(found)
+    }
+
+    /// Reads out the records that are in the buffer, and reports them to `report`. The events are paused meanwhile.
+    ///
+    /// With [`NearlyFull`](PreciseThreshold::NearlyFull), call this before what a record refers to changes: before a
+    /// process ends or maps other files, for instance.
+    ///
+    /// # Errors
+    /// As for [`stop`](Self::stop).
+    pub fn drain<S: EventSource, N: MsrBackend, P: Platform>(
+        &mut self,
+        session: &mut CounterSession<'_, S, N, P>,
+        mut report: impl FnMut(&PreciseReport<'_>),
+    ) -> Result<(), PreciseError> {
+        self.check()?;
+        let recording = self.counters();
+        if recording.is_empty() {
+            return Ok(());
+        }
+        session.pause_reserved(recording, true)?;
+        let drained = self.memory().drain(self.unit(), &self.hardware.msr, &mut report);
+        session.pause_reserved(recording, false)?;
+        drained.map(|_| ()).map_err(PreciseError::Access)
+    }
+
+    /// Stops all events, and gives the memory back. Later calls return [`ShutDown`](PreciseError::ShutDown).
+    ///
+    /// # Errors
+    /// - [`Counters`](PreciseError::Counters), [`Faulted`](PreciseError::Faulted): an access failed. The recorder keeps
+    ///   the memory, and the call can be repeated.
+    /// - [`ShutDown`](PreciseError::ShutDown), [`Lent`](PreciseError::Lent): nothing was changed.
+    pub fn shut_down<S: EventSource, N: MsrBackend, P: Platform>(
+        &mut self,
+        session: &mut CounterSession<'_, S, N, P>,
+        mut report: impl FnMut(&PreciseReport<'_>),
+    ) -> Result<(), PreciseError> {
+        self.check()?;
+        for counter in self.counters().iter() {
+            self.stop(session, counter, &mut report)?;
+        }
+        self.hardware.detach().map_err(PreciseError::Faulted)?;
+        self.is_open = false;
+        self.memory().give_back();
+        Ok(())
+    }
+
+    /// Returns the groups that the events of these counters have together.
+    pub(crate) fn groups_of(&self, counters: CounterSet) -> PreciseGroups {
+        let slots = self.memory().slots(counters);
+        slots.fold(PreciseGroups::NONE, |all, (_, slot)| all | slot.event().groups())
+    }
+
+    /// Returns the size of the greatest record with these groups.
+    pub(crate) fn size_of(&self, groups: PreciseGroups) -> usize {
+        self.unit().record_size(groups, self.unit().counters.counters().len())
+    }
+
+    pub(crate) const fn memory(&self) -> &'static PreciseMemory {
+        self.hardware.memory
+    }
+
+    pub(crate) fn check(&self) -> Result<(), PreciseError> {
+        match (self.is_open, self.is_lent) {
+            (false, _) => Err(PreciseError::ShutDown),
+            (true, true) => Err(PreciseError::Lent),
+            (true, false) => Ok(()),
+        }
+    }
+
+    pub(crate) const fn is_open(&self) -> bool {
+        self.is_open
+    }
+}

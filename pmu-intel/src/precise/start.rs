@@ -1,0 +1,162 @@
+//! Starting an event, and taking a failed start back.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use pmu_core::{
+    CounterId, CounterSession, CounterSet, Event, EventSelect, EventSource, MsrBackend, Platform,
+};
+
+use crate::precise::error::{PreciseError, PreciseEventError};
+use crate::precise::event::PreciseEvent;
+use crate::precise::groups::PreciseGroups;
+use crate::precise::recorder::PreciseRecorder;
+use crate::precise::report::{AccessKind, PreciseReport};
+use crate::precise::threshold::PreciseThreshold;
+
+impl<M: MsrBackend> PreciseRecorder<'_, M> {
+    /// Starts an event on a free counter of the session that can record it, and returns the counter.
+    ///
+    /// The other events are paused meanwhile, and the records that are in the buffer are reported to `report`, because
+    /// the event may change the records' size.
+    ///
+    /// # Errors
+    /// - [`Event`](PreciseError::Event), [`LatencyInUse`](PreciseError::LatencyInUse),
+    ///   [`InsufficientMemory`](PreciseError::InsufficientMemory): nothing was changed.
+    /// - [`Counters`](PreciseError::Counters): the session has no free counter, or refused an access.
+    /// - [`Access`](PreciseError::Access): an access failed, and the event is not started.
+    /// - [`Faulted`](PreciseError::Faulted): an access failed, and the other events are not recorded any more until
+    ///   [`reprogram`](Self::reprogram).
+    /// - [`ShutDown`](PreciseError::ShutDown), [`Lent`](PreciseError::Lent): nothing was changed.
+    pub fn start<S: EventSource, N: MsrBackend, P: Platform>(
+        &mut self,
+        session: &mut CounterSession<'_, S, N, P>,
+        event: &PreciseEvent,
+        report: impl FnMut(&PreciseReport<'_>),
+    ) -> Result<CounterId, PreciseError> {
+        let first = event.event().period().unwrap_or(0);
+        self.start_with(session, event, first, report)
+    }
+
+    /// Starts an event that first overflows after `first` events.
+    pub(crate) fn start_with<S: EventSource, N: MsrBackend, P: Platform>(
+        &mut self,
+        session: &mut CounterSession<'_, S, N, P>,
+        event: &PreciseEvent,
+        first: u64,
+        report: impl FnMut(&PreciseReport<'_>),
+    ) -> Result<CounterId, PreciseError> {
+        self.check()?;
+        let (unit, in_use) = (self.unit(), self.latency.1);
+        let capable = unit.counters_for(event)?;
+        if event.by_handler && self.threshold != PreciseThreshold::EachRecord {
+            return Err(PreciseEventError::NeedsEachRecord.into());
+        }
+        if event.latency != 0 && !self.latency.0.is_empty() && event.latency != in_use {
+            return Err(PreciseError::LatencyInUse(in_use));
+        }
+        let groups = self.groups_of(self.counters()) | event.groups();
+        let (needed, lent) = (self.size_of(groups), self.memory().capacity());
+        if lent < needed {
+            return Err(PreciseError::InsufficientMemory { needed, lent });
+        }
+        // The event beside comes first: the processor looks for it at the start of the other one.
+        let beside = match unit.beside(event) {
+            Some(select) => Some(self.start_beside(session, select)?),
+            None => None,
+        };
+        let reserved = session.reserve(&unit.counters, event.event(), capable);
+        let (counter, select) = reserved.inspect_err(|_| {
+            for beside in beside.into_iter() {
+                let _ = self.release(session, beside);
+            }
+        })?;
+        self.describe(counter, event, select, beside);
+        let started = self.start_reserved(session, counter, event, (groups, first), report);
+        started.map(|()| counter).map_err(|error| {
+            let undone = self.undo_start(session, counter, beside);
+            undone.err().unwrap_or(error)
+        })
+    }
+
+    /// Counts the event that the processor needs beside an event of load latencies.
+    fn start_beside<S: EventSource, N: MsrBackend, P: Platform>(
+        &self,
+        session: &mut CounterSession<'_, S, N, P>,
+        select: EventSelect,
+    ) -> Result<CounterId, PreciseError> {
+        let (unit, memory) = (self.unit(), self.memory());
+        let event = Event::raw(select);
+        let (counter, select) = session.reserve(&unit.counters, &event, CounterSet::GENERAL)?;
+        if let Some(slot) = memory.slot(counter) {
+            slot.select.store(select.select_bits(), Relaxed);
+        }
+        memory.set_reserved(memory.reserved() | counter.only());
+        let started = session.start_reserved(counter, select, false);
+        started.map(|()| counter).map_err(|error| {
+            let _ = self.release(session, counter);
+            PreciseError::Counters(error)
+        })
+    }
+
+    /// Notes what the interrupt has to know of an event.
+    fn describe(
+        &self,
+        counter: CounterId,
+        event: &PreciseEvent,
+        select: EventSelect,
+        beside: Option<CounterId>,
+    ) {
+        let memory = self.memory();
+        let Some(slot) = memory.slot(counter) else { return };
+        slot.describe(event, select.select_bits(), self.access_kind(event, select));
+        slot.beside.store(beside.map_or(0, |beside| u32::from(beside.bit()) + 1), Relaxed);
+        let beside = beside.map_or(CounterSet::NONE, CounterId::only);
+        memory.set_reserved(memory.reserved() | counter.only() | beside);
+    }
+
+    /// SDM vol. 3B, "Data Linear Address PEBS": the events of retired memory operations, 0xD0 to 0xD3; the stores'
+    /// unit masks of 0xD0 are 0x12, 0x22, 0x42 and 0x82. 0xCD/0x02 is the precise store.
+    fn access_kind(&self, event: &PreciseEvent, select: EventSelect) -> AccessKind {
+        match (select.event_number(), select.event_unit_mask()) {
+            _ if event.latency != 0 => AccessKind::Loads,
+            (0xCD, 0x02) | (0xD0, 0x12 | 0x22 | 0x42 | 0x82) => AccessKind::Stores,
+            _ => AccessKind::Unknown,
+        }
+    }
+
+    /// Starts an event on its reserved counter.
+    fn start_reserved<S: EventSource, N: MsrBackend, P: Platform>(
+        &mut self,
+        session: &mut CounterSession<'_, S, N, P>,
+        counter: CounterId,
+        event: &PreciseEvent,
+        (groups, first): (PreciseGroups, u64),
+        mut report: impl FnMut(&PreciseReport<'_>),
+    ) -> Result<(), PreciseError> {
+        let recording = self.counters();
+        self.quiesce(session, recording, &mut report)?;
+        self.arrange(groups, recording.len() + 1).map_err(PreciseError::Access)?;
+        if event.latency != 0 {
+            self.hardware.write_latency(event.latency).map_err(PreciseError::Access)?;
+            self.latency = (self.latency.0 | counter.only(), event.latency);
+        }
+        self.memory().set_recording(recording | counter.only());
+        self.load(session, counter, first)?;
+        self.enable().map_err(PreciseError::Access)?;
+        self.run(session, counter)?;
+        Ok(session.pause_reserved(recording, false)?)
+    }
+
+    /// Takes back what a start did. The other events go on.
+    fn undo_start<S: EventSource, N: MsrBackend, P: Platform>(
+        &mut self,
+        session: &mut CounterSession<'_, S, N, P>,
+        counter: CounterId,
+        beside: Option<CounterId>,
+    ) -> Result<(), PreciseError> {
+        session.stop_reserved(counter)?;
+        let rest = self.counters().without(counter.only());
+        self.end(session, counter, beside)?;
+        self.go_on(session, rest)
+    }
+}

@@ -1,0 +1,150 @@
+//! The events of threads, and what a suspend leaves.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use pmu_core::{
+    CounterId, CounterSession, CounterSet, EventSelect, EventSource, MsrBackend, Platform,
+};
+
+use crate::precise::error::PreciseError;
+use crate::precise::event::PreciseEvent;
+use crate::precise::recorder::PreciseRecorder;
+use crate::precise::report::PreciseReport;
+
+/// A thread's event with precise records, which goes on where it was whenever the thread runs.
+///
+/// ```
+/// use pmu_core::{CounterSession, EventSource, MsrBackend, Platform};
+/// use pmu_intel::precise::{PreciseError, PreciseRecorder, PreciseReport, ThreadRecords};
+/// /// Switches threads. No thread's record is in the buffer when another one runs.
+/// fn switch<S: EventSource, M: MsrBackend, P: Platform>(
+///     recorder: &mut PreciseRecorder<'_, M>,
+///     counters: &mut CounterSession<'_, S, M, P>,
+///     from: &mut [ThreadRecords],
+///     to: &mut [ThreadRecords],
+///     mut push: impl FnMut(&PreciseReport<'_>),
+/// ) -> Result<(), PreciseError> {
+///     for event in from {
+///         recorder.switch_out(counters, event, &mut push)?;
+///     }
+///     for event in to {
+///         recorder.switch_in(counters, event, &mut push)?;
+///     }
+///     Ok(())
+/// }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct ThreadRecords {
+    event: PreciseEvent,
+    counter: Option<CounterId>,
+    /// Number of events until the next overflow.
+    rest: u64,
+}
+
+impl ThreadRecords {
+    /// Creates the event of a thread that does not run.
+    pub const fn new(event: PreciseEvent) -> Self {
+        Self { event, counter: None, rest: 0 }
+    }
+
+    /// Returns the counter on which the event is recorded, while the thread runs.
+    pub const fn counter(&self) -> Option<CounterId> {
+        self.counter
+    }
+}
+
+impl<M: MsrBackend> PreciseRecorder<'_, M> {
+    /// Starts a thread's event, whose period continues. Does nothing if the event is started.
+    ///
+    /// # Errors
+    /// As for [`start`](Self::start).
+    pub fn switch_in<S: EventSource, N: MsrBackend, P: Platform>(
+        &mut self,
+        session: &mut CounterSession<'_, S, N, P>,
+        thread: &mut ThreadRecords,
+        report: impl FnMut(&PreciseReport<'_>),
+    ) -> Result<(), PreciseError> {
+        if thread.counter.is_some() {
+            return Ok(());
+        }
+        let period = thread.event.event().period().unwrap_or(0);
+        let first = if (1..=period).contains(&thread.rest) { thread.rest } else { period };
+        thread.counter = Some(self.start_with(session, &thread.event, first, report)?);
+        Ok(())
+    }
+
+    /// Stops a thread's event, and reports all records of the thread to `report`. Does nothing if the event is not
+    /// started.
+    ///
+    /// # Errors
+    /// As for [`stop`](Self::stop).
+    pub fn switch_out<S: EventSource, N: MsrBackend, P: Platform>(
+        &mut self,
+        session: &mut CounterSession<'_, S, N, P>,
+        thread: &mut ThreadRecords,
+        report: impl FnMut(&PreciseReport<'_>),
+    ) -> Result<(), PreciseError> {
+        let Some(counter) = thread.counter else { return Ok(()) };
+        let registers = self.unit().counters.counter(counter);
+        thread.rest = self.stop_and(session, counter, report, |session, counter| {
+            let value = session.read_reserved(counter)?;
+            let left = |registers: pmu_core::Counter| match registers.has_overflowed(value) {
+                // It overflowed, and wrote no record any more.
+                true => 0,
+                false => registers.preload(value),
+            };
+            Ok(registers.map_or(0, left))
+        })?;
+        thread.counter = None;
+        Ok(())
+    }
+
+    /// Programs the registers again after they lost their contents: after suspend, after hibernation, or after the
+    /// processor was offline. Call this after [`CounterSession::reprogram`]. Each event begins a new period, and the
+    /// records that are in the buffer are reported to `report`.
+    ///
+    /// # Errors
+    /// - [`Counters`](PreciseError::Counters): a counter is in use by the session's events, or an access failed.
+    /// - [`Access`](PreciseError::Access): an access failed. The call can be repeated.
+    /// - [`ShutDown`](PreciseError::ShutDown), [`Lent`](PreciseError::Lent): nothing was changed.
+    pub fn reprogram<S: EventSource, N: MsrBackend, P: Platform>(
+        &mut self,
+        session: &mut CounterSession<'_, S, N, P>,
+        mut report: impl FnMut(&PreciseReport<'_>),
+    ) -> Result<(), PreciseError> {
+        self.check()?;
+        let memory = self.memory();
+        let (recording, reserved) = (memory.recording(), memory.reserved());
+        for counter in reserved.iter() {
+            session.reserve_again(counter)?;
+        }
+        self.hardware.disable_all().map_err(PreciseError::Access)?;
+        if !self.hardware.is_architectural() {
+            // Memory keeps what registers lose.
+            let drained = memory.drain(self.unit(), &self.hardware.msr, &mut report);
+            drained.map_err(PreciseError::Access)?;
+        }
+        self.forget_groups();
+        let groups = self.groups_of(recording);
+        let attached = self.hardware.attach().and_then(|()| self.arrange(groups, recording.len()));
+        attached.map_err(PreciseError::Access)?;
+        if !self.latency.0.is_empty() {
+            self.hardware.write_latency(self.latency.1).map_err(PreciseError::Access)?;
+        }
+        for (counter, slot) in memory.slots(reserved.without(recording)) {
+            let select = EventSelect::from_bits(slot.select.load(Relaxed));
+            session.start_reserved(counter, select, false)?;
+        }
+        for (counter, slot) in memory.slots(recording) {
+            self.load(session, counter, slot.period.load(Relaxed))?;
+        }
+        if recording == CounterSet::NONE {
+            return Ok(());
+        }
+        self.enable().map_err(PreciseError::Access)?;
+        for counter in recording.iter() {
+            self.run(session, counter)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,317 @@
+//! A processor's precise records: what declares them, and what they can have.
+
+use pmu_core::{CounterSet, CounterUnit, EventSelect, MsrAccess, MsrBackend, MsrUpdate, Snapshot};
+
+use crate::counters::{INTEL, unit};
+use crate::cpuid::ArchitecturalPerfmon;
+use crate::debug_store::support::DebugStoreSupport;
+use crate::precise::decode::format::PreciseFormat;
+use crate::precise::error::{NoPrecise, PreciseEventError};
+use crate::precise::event::{PreciseEvent, Precision};
+use crate::precise::groups::PreciseGroups;
+use crate::precise::model::{LatencyEvent, MEROM, Model, SourceEncoding};
+use crate::precise::registers::{
+    PEBS_BASELINE, PEBS_TIMING_INFO, PmcCfgC, STATUS_ARCH_PEBS, STATUS_OVF_BUFFER,
+};
+use crate::registers::IA32_PERF_CAPABILITIES;
+
+/// A processor's precise records: their format, and the counters that can write them.
+#[derive(Clone, Copy, Debug)]
+pub struct PreciseUnit {
+    pub(crate) counters: CounterUnit,
+    pub(crate) model: &'static Model,
+    pub(crate) sources: SourceEncoding,
+    format: PreciseFormat,
+    capable: CounterSet,
+    exact: CounterSet,
+    groups: PreciseGroups,
+    /// Format 4 or later without `PEBS_BASELINE`: the basic group alone.
+    basic_only: bool,
+    timing: bool,
+    /// Number of general counters' resets in front of the fixed counters', in the area.
+    general_resets: u8,
+}
+
+/// The groups that adaptive records can have.
+const ADAPTIVE: PreciseGroups = PreciseGroups::from_bits(0x2007);
+
+/// The groups that records of formats 1 to 3 have.
+const FIXED: PreciseGroups = PreciseGroups::from_bits(0b11);
+
+impl PreciseUnit {
+    /// Detects the precise records of the processor that executes the call: architectural PEBS, or the Debug Store's.
+    ///
+    /// ```
+    /// # use pmu_core::{MsrBackend, Snapshot};
+    /// use pmu_intel::precise::{NoPrecise, PreciseUnit};
+    /// fn report<M: MsrBackend>(this_processor: &Snapshot, msr: &M) -> Result<PreciseUnit, NoPrecise> {
+    ///     let unit = PreciseUnit::detect(this_processor, msr)?;
+    ///     println!("{:?} records of counters {:?}", unit.format(), unit.counters());
+    ///     Ok(unit)
+    /// }
+    /// ```
+    ///
+    /// # Context
+    /// Task.
+    ///
+    /// # Errors
+    /// The error is the reason why the processor has no supported precise records.
+    pub fn detect<M: MsrBackend>(processor: &Snapshot, msr: &M) -> Result<Self, NoPrecise> {
+        if processor.vendor() != INTEL {
+            return Err(NoPrecise::OtherVendor(processor.vendor()));
+        }
+        let counters = unit(processor);
+        if counters.global().is_none() {
+            return Err(NoPrecise::NoStatus);
+        }
+        let of_model = Model::of(processor);
+        let common = Self {
+            counters,
+            model: of_model,
+            sources: of_model.source_encoding(processor),
+            format: PreciseFormat::Architectural,
+            capable: CounterSet::NONE,
+            exact: CounterSet::NONE,
+            groups: PreciseGroups::NONE,
+            basic_only: false,
+            timing: true,
+            general_resets: 0,
+        };
+        match common.architectural(processor) {
+            Some(unit) => Ok(unit),
+            None => common.of_debug_store(processor, msr),
+        }
+    }
+
+    /// Intel's Architecture Instruction Set Extensions reference, CPUID leaf 0x23: EAX of sub-leaf 0 tells that
+    /// sub-leaves 4 and 5 exist; EBX of 4 has the groups, in the places of CFG_C's upper half; 5 has the counters.
+    fn architectural(self, processor: &Snapshot) -> Option<Self> {
+        let version = ArchitecturalPerfmon::from_snapshot(processor).version();
+        let has_leaf = processor.leaf(7, 1).eax >> 8 & 1 != 0;
+        let declares = has_leaf && processor.leaf(0x23, 0).eax >> 4 & 0b11 == 0b11;
+        let counters = processor.leaf(0x23, 5);
+        let set = |general: u32, fixed: u32| {
+            CounterSet::from_bits(u64::from(fixed) << 32 | u64::from(general))
+                & self.counters.counters()
+        };
+        let capable = set(counters.eax, counters.ecx);
+        if version < 6 || !declares || capable.is_empty() {
+            return None;
+        }
+        let can = PmcCfgC::from_bits(u64::from(processor.leaf(0x23, 4).ebx) << 32);
+        let of = |has: bool, group| if has { group } else { PreciseGroups::NONE };
+        let groups = of(can.memory(), PreciseGroups::MEMORY)
+            | of(can.registers(), PreciseGroups::REGISTERS)
+            | of(can.xmm(), PreciseGroups::VECTORS)
+            | of(can.branches() != 0, PreciseGroups::branches(32))
+            | of(can.counters(), PreciseGroups::COUNTERS)
+            | of(can.metrics(), PreciseGroups::METRICS);
+        Some(Self { capable, exact: set(counters.ebx, counters.edx), groups, ..self })
+    }
+
+    fn of_debug_store<M: MsrBackend>(
+        self,
+        processor: &Snapshot,
+        msr: &M,
+    ) -> Result<Self, NoPrecise> {
+        let support = DebugStoreSupport::detect(processor, msr).map_err(NoPrecise::Access)?;
+        if !support.debug_store {
+            return Err(NoPrecise::NotDeclared);
+        }
+        if !support.has_pebs() {
+            return Err(NoPrecise::Unavailable);
+        }
+        if !support.dtes64 {
+            return Err(NoPrecise::NarrowWords);
+        }
+        if processor.family() == 6 && processor.model() == MEROM {
+            return Err(NoPrecise::Erratum);
+        }
+        // SDM vol. 2A, CPUID leaf 1, ECX bit 15, PDCM: there is IA32_PERF_CAPABILITIES.
+        let capabilities = match processor.leaf(1, 0).ecx >> 15 & 1 {
+            0 => 0,
+            _ => msr
+                .update_retrying(MsrUpdate::read(IA32_PERF_CAPABILITIES))
+                .map_err(NoPrecise::Access)?,
+        };
+        let number = (capabilities >> 8 & 0xF) as u8;
+        let format = PreciseFormat::of_number(number).ok_or(NoPrecise::UnknownFormat(number))?;
+        let is_adaptive = matches!(format, PreciseFormat::Adaptive);
+        let baseline = is_adaptive && capabilities & PEBS_BASELINE != 0;
+        let all = self.counters.counters();
+        let capable =
+            if baseline { all } else { all & CounterSet::from_bits(self.model.counters.into()) };
+        let groups = match format {
+            PreciseFormat::Adaptive if !baseline => PreciseGroups::NONE,
+            PreciseFormat::Adaptive if number >= 6 => {
+                ADAPTIVE | PreciseGroups::COUNTERS | PreciseGroups::METRICS
+            }
+            PreciseFormat::Adaptive => ADAPTIVE,
+            PreciseFormat::Core | PreciseFormat::Bits32 => PreciseGroups::REGISTERS,
+            _ => FIXED,
+        };
+        Ok(Self {
+            format,
+            capable,
+            exact: self.model.exact & capable,
+            groups,
+            basic_only: is_adaptive && !baseline,
+            timing: baseline && capabilities & PEBS_TIMING_INFO != 0,
+            // SDM vol. 3B, "PEBS Programming Environment": the resets of formats 0 to 2, 3 and 4, and 5 and later.
+            general_resets: match number {
+                0..=2 => 4,
+                3 | 4 => 8,
+                _ => 32,
+            },
+            ..self
+        })
+    }
+
+    /// Returns the format of the records.
+    pub const fn format(&self) -> PreciseFormat {
+        self.format
+    }
+
+    /// Returns the counters that can write records.
+    pub const fn counters(&self) -> CounterSet {
+        self.capable
+    }
+
+    /// Returns the counters whose records are of the very instruction that makes the counter overflow (PDIR, PDIST).
+    /// On some processors this is true of one event only.
+    pub const fn exact_counters(&self) -> CounterSet {
+        self.exact
+    }
+
+    /// Returns the groups that records can have, or always have in formats 0 to 3.
+    pub const fn groups(&self) -> PreciseGroups {
+        self.groups
+    }
+
+    /// Returns whether the buffer is given by its physical address, and physically contiguous.
+    pub const fn needs_physical_address(&self) -> bool {
+        matches!(self.format, PreciseFormat::Architectural)
+    }
+
+    /// Returns whether [`PreciseRecord::retire_latency`](crate::precise::PreciseRecord::retire_latency) of adaptive and
+    /// architectural records is valid.
+    pub const fn records_retire_latency(&self) -> bool {
+        self.timing
+    }
+
+    /// Returns whether a record's latency word has the latencies of the instruction and of the caches.
+    pub(crate) const fn has_two_latencies(&self) -> bool {
+        self.needs_physical_address() || self.model.two_latencies
+    }
+
+    /// Returns whether a counter's control chooses between an adaptive record and the basic group alone.
+    pub(crate) const fn has_adaptive_control(&self) -> bool {
+        matches!(self.format, PreciseFormat::Adaptive) && !self.basic_only
+    }
+
+    /// Returns the place of a counter's reset in the area.
+    pub(crate) fn reset_place(&self, counter: pmu_core::CounterId) -> usize {
+        let first = if counter.is_fixed() { self.general_resets } else { 0 };
+        usize::from(first) + usize::from(counter.number())
+    }
+
+    /// Returns the bit of the overflow status by which the records interrupt.
+    pub(crate) const fn status_bit(&self) -> u64 {
+        match self.format {
+            PreciseFormat::Architectural => STATUS_ARCH_PEBS,
+            _ => STATUS_OVF_BUFFER,
+        }
+    }
+
+    /// Returns the size in bytes of the greatest record with these groups, of a session with this number of counters.
+    pub(crate) fn record_size(&self, groups: PreciseGroups, counters: usize) -> usize {
+        let of = |group, bytes| if groups.contains(group) { bytes } else { 0 };
+        let branches = usize::from(groups.branch_count());
+        let of_counters = of(PreciseGroups::COUNTERS, 8 * counters)
+            + of(PreciseGroups::METRICS, 16)
+            + if groups.kinds_of_counters() { 16 } else { 0 };
+        match self.format {
+            PreciseFormat::Adaptive => {
+                32 + of(PreciseGroups::MEMORY, 32)
+                    + of(PreciseGroups::REGISTERS, 144)
+                    + of(PreciseGroups::VECTORS, 256)
+                    + 24 * branches
+                    + of_counters
+            }
+            PreciseFormat::Architectural => {
+                // A header and its padding for each group, should each be in a fragment of its own.
+                let headers = 7 * 24;
+                64 + of(PreciseGroups::MEMORY, 64)
+                    + of(PreciseGroups::REGISTERS, 160)
+                    + of(PreciseGroups::VECTORS, 16 + 256)
+                    + if branches == 0 { 0 } else { 48 + 24 * 32 }
+                    + of_counters
+                    + headers
+            }
+            format => format.record_size().unwrap_or(0),
+        }
+    }
+
+    /// Returns the counters that can record an event as requested.
+    ///
+    /// # Errors
+    /// The error is the reason why no counter of this processor can.
+    pub fn counters_for(&self, event: &PreciseEvent) -> Result<CounterSet, PreciseEventError> {
+        use PreciseEventError::{
+            Groups, NextAddressOnly, NoExactCounter, NoLatency, NoPeriod, NotLatencyEvent,
+            NotPrecise, PeriodTooLong, Unsupported,
+        };
+        let asked = event.event();
+        let period = asked.period().ok_or(NoPeriod)?;
+        if period >= 1 << 31 && (event.by_handler || self.needs_physical_address()) {
+            return Err(PeriodTooLong(period));
+        }
+        if asked.extra().is_some() || !asked.counts_outside_guests() {
+            return Err(Unsupported);
+        }
+        let select = match (asked.select(), asked.name()) {
+            (Some(select), _) => select,
+            (None, Some(name)) => self.counters.generic(name).ok_or(NotPrecise)?,
+            (None, None) => return Err(NotPrecise),
+        };
+        if !self.is_baseline() && !self.model.has_event(select) {
+            return Err(NotPrecise);
+        }
+        if event.precision > Precision::ConstantSkid && !self.format.has_own_address() {
+            return Err(NextAddressOnly);
+        }
+        let lacking = event.groups.without(self.groups);
+        if !lacking.is_empty() {
+            return Err(Groups(lacking));
+        }
+        let mut capable = self.capable;
+        let number = select.select_bits() as u16;
+        match self.model.latency_event().filter(|latency| latency.event == number) {
+            Some(_) if event.latency == 0 => return Err(NoLatency),
+            Some(latency) => capable = capable & latency.counters,
+            None if event.latency != 0 => return Err(NotLatencyEvent),
+            None => {}
+        }
+        if event.precision == Precision::ZeroSkidRequired {
+            let only = self.model.exact_event;
+            capable = capable & self.exact;
+            if capable.is_empty() || only != 0 && only != number && !self.is_baseline() {
+                return Err(NoExactCounter);
+            }
+        }
+        Ok(capable)
+    }
+
+    /// Returns the event that has to be counted beside an event of load latencies.
+    pub(crate) fn beside(&self, event: &PreciseEvent) -> Option<EventSelect> {
+        let latency = self.model.latency_event().filter(|_| event.latency != 0);
+        let beside = latency.map_or(0, |LatencyEvent { beside, .. }| beside);
+        (beside != 0).then(|| EventSelect::from_bits(beside.into()))
+    }
+
+    /// Returns whether every counter writes records of every event, and the enable register has bits of fixed counters
+    /// in the places of load latencies.
+    pub(crate) const fn is_baseline(&self) -> bool {
+        self.needs_physical_address() || self.has_adaptive_control()
+    }
+}
