@@ -13,15 +13,15 @@ use pmu_tests::opened::{processors, running};
 use pmu_virt::mock::Deviations;
 use pmu_virt::{Configuration, IntelConfiguration};
 
-use crate::world::{Happens, Machine, PROCESSORS, TestPmu};
+use crate::world::{Happens, Machine, PROCESSORS, TestPmu, machines};
 
 const PERIOD: u64 = 10_007;
 const BASE: u64 = 0xFFFF_FFFF_8000_0000;
 
 /// Runs a test on a machine of each configuration, whose processors are up.
 fn on_each(test: impl Fn(&'static Machine, &'static TestPmu)) {
-    for processor in processors(Deviations::NONE) {
-        let (machine, pmu) = Machine::new(processor.configuration);
+    for processors in machines() {
+        let (machine, pmu) = Machine::of(processors);
         machine.up();
         test(machine, pmu);
         machine.down();

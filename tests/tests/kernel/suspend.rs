@@ -11,7 +11,7 @@ use pmu_kprofile::ProfileError;
 use pmu_tests::opened::{processors, running};
 use pmu_virt::mock::{Deviations, Fault};
 
-use crate::world::{Happens, Machine, TestPmu};
+use crate::world::{Happens, Machine, TestPmu, machines};
 
 const PERIOD: u64 = 10_007;
 
@@ -21,9 +21,9 @@ fn cycles() -> Event {
 
 /// Runs a test on a machine of each configuration, whose processors are up, with and without a loss of the registers.
 fn on_each(test: impl Fn(&'static Machine, &'static TestPmu, &dyn Fn())) {
-    for processor in processors(Deviations::NONE) {
+    for processors in machines() {
         for loses in [true, false] {
-            let (machine, pmu) = Machine::new(processor.configuration);
+            let (machine, pmu) = Machine::of(processors);
             machine.up();
             test(machine, pmu, &|| {
                 if loses {

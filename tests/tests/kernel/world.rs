@@ -12,10 +12,11 @@ use pmu::kprofile::SourceRequest;
 use pmu::{Delivery, Interrupted, Kernel, Pmu};
 use pmu_tests::deviations::snapshot;
 use pmu_tests::ibs_processor;
-use pmu_tests::opened::Mock;
+use pmu_tests::opened::{Mock, processors};
 use pmu_virt::mock::Deviations;
 use pmu_virt::{
-    Configuration, EventKey, FedEvents, Feed, IbsConfiguration, Privilege, VirtualIbs, VirtualPmu,
+    Configuration, EventKey, FedEvents, Feed, IbsConfiguration, IntelConfiguration, Privilege,
+    VirtualIbs, VirtualPmu,
 };
 
 pub(crate) const PROCESSORS: usize = 3;
@@ -50,8 +51,18 @@ fn key(configuration: Configuration, event: Happens) -> EventKey {
     }
 }
 
+/// Returns the processors of each machine: alike, of each kind; and of two types of core.
+pub(crate) fn machines() -> Vec<[Configuration; PROCESSORS]> {
+    let alike = processors(Deviations::NONE).into_iter().map(|of| [of.configuration; PROCESSORS]);
+    let core = |general, fixed| Configuration::Intel(IntelConfiguration::new(5, general, fixed));
+    let (large, small) = (core(8, 4), core(6, 3));
+    alike.chain([[large, small, large], [small, large, small]]).collect()
+}
+
 pub(crate) struct Machine {
+    /// Of the boot processor.
     pub(crate) configuration: Configuration,
+    configurations: [Configuration; PROCESSORS],
     pub(crate) mocks: [Mock<'static>; PROCESSORS],
     events: FedEvents,
     here: Cell<usize>,
@@ -87,9 +98,17 @@ pub(crate) fn unit() -> IbsUnit {
 impl Machine {
     /// Makes the machine of this thread, and its `Pmu`.
     pub(crate) fn new(configuration: Configuration) -> (&'static Self, &'static TestPmu) {
+        Self::of([configuration; PROCESSORS])
+    }
+
+    /// Makes a machine of these processors, the first of which is the boot processor.
+    pub(crate) fn of(
+        configurations: [Configuration; PROCESSORS],
+    ) -> (&'static Self, &'static TestPmu) {
+        let [configuration, ..] = configurations;
         let keys = [Happens::Instructions, Happens::Cycles, Happens::LastCacheMisses];
         let events = FedEvents::new(&keys.map(|event| key(configuration, event))).unwrap();
-        let mocks = core::array::from_fn(|_| {
+        let mocks = configurations.map(|configuration| {
             let mock = Mock::strict(VirtualPmu::new(configuration, events).unwrap())
                 .with_sampling(VirtualIbs::new(IbsConfiguration::ZEN_4));
             for control in [0x38F, 0xC000_0301] {
@@ -99,6 +118,7 @@ impl Machine {
         });
         let machine = Self {
             configuration,
+            configurations,
             mocks,
             events,
             here: Cell::new(0),
@@ -130,7 +150,8 @@ impl Machine {
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
-        snapshot(self.configuration, Deviations::NONE)
+        let here = self.here.get().min(PROCESSORS - 1);
+        snapshot(self.configurations[here], Deviations::NONE)
     }
 
     /// Runs a part of the test on a processor.
