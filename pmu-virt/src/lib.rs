@@ -81,4 +81,5 @@ fn a_virtual_pmu_has_a_defmt_format() {
     has::<VirtualPmu>();
     has::<VirtualPmu<EventFilter<4>>>();
     has::<VirtualBranches>();
+    has::<VirtualPrecise>();
 }

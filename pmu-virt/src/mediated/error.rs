@@ -27,6 +27,9 @@ pub enum MediationError {
     /// The guest's PMU does not have exactly the counters of the host: see
     /// [`HostCounters::guest`](crate::HostCounters::guest).
     NotTheHosts,
+    /// A counter of the guest writes [precise records](crate::VirtualPrecise), which real counters do not write for a
+    /// guest.
+    PreciseRecords,
     /// The host did not lend some of the guest's counters. The value is the set of these counters.
     NotLent(CounterSet),
     /// The [`Loaded`](crate::Loaded) value belongs to another guest, or this guest was restored after it was loaded.
@@ -44,6 +47,7 @@ impl fmt::Display for MediationError {
             Self::NoFullWidthWrites => f.write_str("the host's counters lack full-width writes"),
             Self::NoGuestOnly => f.write_str("the host's event selects have no GuestOnly"),
             Self::NotTheHosts => f.write_str("the guest's PMU is not the host's"),
+            Self::PreciseRecords => f.write_str("a counter of the guest writes precise records"),
             Self::NotLent(set) => write!(f, "the counters {:#X} are not lent", set.bits()),
             Self::NotTheLoaded => f.write_str("another guest is loaded"),
             Self::Access(fault) => fault.fmt(f),

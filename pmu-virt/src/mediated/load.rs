@@ -30,6 +30,7 @@ impl HostCounters {
     ///
     /// # Errors
     /// - The guest's configuration is not [a configuration for this host](Self::guest).
+    /// - A counter of the guest writes [precise records](crate::VirtualPrecise).
     /// - The host did not lend some of the guest's counters.
     /// - An access failed.
     ///
@@ -44,6 +45,9 @@ impl HostCounters {
     ) -> Result<Loaded<'w>, MediationError> {
         if !self.accepts(&guest.configuration) {
             return Err(MediationError::NotTheHosts);
+        }
+        if guest.model.recorded != 0 {
+            return Err(MediationError::PreciseRecords);
         }
         let needed = CounterSet::from_bits(guest.model.layout.global());
         let missing = needed.without(lent.counters());

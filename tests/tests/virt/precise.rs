@@ -8,9 +8,9 @@ use pmu_core::{MsrAddress, MsrBackend, MsrErrorKind};
 use pmu_virt::mock::{Deviation, Deviations, MockMsr};
 use pmu_virt::{
     AmdConfiguration, BranchConfiguration, BytesError, Configuration, EventKey, FedBranch,
-    FedBranchKind, FedEvents, FedRecord, Feed, GuestFacility, GuestFault, GuestMemory,
-    IntelConfiguration, PreciseConfiguration, PreciseConfigurationError, Privilege, Read,
-    VirtualBranches, VirtualPmu, VirtualPrecise, Write,
+    FedBranchKind, FedEvents, FedRecord, Feed, GuestFacility, GuestFault, GuestInterrupts,
+    GuestMemory, HostCounters, IntelConfiguration, MediationError, PreciseConfiguration,
+    PreciseConfigurationError, Privilege, Read, VirtualBranches, VirtualPmu, VirtualPrecise, Write,
 };
 use proptest::prelude::*;
 
@@ -530,6 +530,29 @@ fn hidden_records_are_as_a_processor_without_them() {
     }
 }
 
+/// A guest on real counters: its records would be the host's.
+#[test]
+fn real_counters_have_no_precise_records() {
+    let mut guest = Guest::new(intel(5), PreciseConfiguration::debug_store(4));
+    let processor = MockMsr::<8>::strict(VirtualPmu::new(intel(5), FedEvents::NONE).unwrap());
+    let host = HostCounters::new(intel(5)).unwrap();
+    let interrupts = GuestInterrupts::new();
+    let mut lent = host.stop(&processor).unwrap();
+    guest.write(0x3F1, 1);
+    processor.clear();
+    let refused = host.load(&mut lent, &mut guest.pmu, &interrupts, &processor).map(|_| ());
+    assert_eq!(refused, Err(MediationError::PreciseRecords));
+    assert_eq!(processor.accesses().total(), 0);
+    guest.write(0x3F1, 0);
+    let loaded = host.load(&mut lent, &mut guest.pmu, &interrupts, &processor).unwrap();
+    // Every register of the records, and each that they share with the PMU.
+    let own = guest.precise.registers().map(|register| register.address);
+    for address in own.chain([0x1A0, 0x1D9, 0x345, 0x186, 0x38D, 0x391, 0x3F4, 0x3F5, 0x1903]) {
+        assert!(host.intercepts(&guest.pmu, address), "{address:#X}");
+    }
+    host.put(loaded, 0, &mut guest.pmu, &processor).map_err(|(_, error)| error).unwrap();
+}
+
 #[test]
 fn a_configuration_that_no_processor_has_is_refused() {
     use PreciseConfigurationError as E;
@@ -832,4 +855,44 @@ fn the_mock_traces_branches() {
     assert_eq!(mock.with_precise_records(|precise| precise.is_tracing()), Some(true));
     let mut short = [0; 4];
     assert!(memory.borrow_mut().read(RAM - 1, &mut short).is_err());
+}
+
+/// The table of `src/bytes.rs`, by hand.
+#[test]
+fn records_as_bytes_have_their_layout() {
+    let mut guest = Guest::new(intel(5), PreciseConfiguration::debug_store(4));
+    for (address, value) in [
+        (0x600, 0x1234_5000),
+        (0x3F1, 0x2_0000_0001),
+        (0x3F2, 0x0700_0003),
+        (0x3F6, 0x20),
+        (0x3F7, 0x12),
+        (0x186, 1 << 34 | 0x43_00C4),
+        (0x391, 1 << 62),
+    ] {
+        guest.write(address, value);
+    }
+    guest.precise.overflowed(1);
+    let mut bytes = Vec::from(*b"vPBS\x01\0\x01\0");
+    // Format 4; all counters, of which the PMU of version 5 has four and three; flags 0 baseline, 1 load latency, 2 front
+    // end.
+    bytes.extend([4, 0xFF, 0xFF, 0b111, 0, 0, 0, 0, 0, 0, 5, 0xF, 7, 0, 0, 0]);
+    let words = [1, 1 << 62, 0, 0x1234_5000, 0x2_0000_0001, 0x0700_0003, 0x20, 0x12, 1, 0, 0];
+    bytes.extend(words.into_iter().chain([0; 16]).flat_map(u64::to_le_bytes));
+    assert_eq!(guest.precise.to_bytes().as_slice(), bytes);
+
+    let mut guest = Guest::new(intel(6), PreciseConfiguration::ARCHITECTURAL);
+    guest.write(0x3F4, 0x9_8765_4003);
+    guest.write(0x3F5, 0x10_0000_0000 | 1 << 32 | 0x40);
+    guest.write(0x1907, 1 << 63 | 0xFFFF_FFF0);
+    guest.write(0x198B, 1 << 61 | 7);
+    let mut bytes = Vec::from(*b"vPBS\x01\0\x02\0");
+    // All groups, whose places are 0x60E60378; of each kind counter 0 is exact.
+    bytes.extend([0, 0xFF, 0xFF, 0, 0x78, 0x03, 0xE6, 0x60, 1, 1, 6, 0xF, 7, 0, 0, 0]);
+    let words = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0x9_8765_4003, 0x11_0000_0040];
+    let mut controls = [0; 16];
+    controls[1] = 1 << 63 | 0xFFFF_FFF0;
+    controls[10] = 1 << 61 | 7;
+    bytes.extend(words.into_iter().chain(controls).flat_map(u64::to_le_bytes));
+    assert_eq!(guest.precise.to_bytes().as_slice(), bytes);
 }
