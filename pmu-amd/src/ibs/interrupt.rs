@@ -97,7 +97,9 @@ impl<F: FnMut(&IbsRecord)> Ibs<'_, F> {
         }
         let reported = self.report(msr, Some(control));
         let cleared = self.unit.clear(msr, control);
-        self.memory.end_report();
+        if cleared.is_ok() {
+            self.memory.end_report();
+        }
         reported.and(cleared)
     }
 

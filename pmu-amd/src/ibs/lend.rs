@@ -54,11 +54,42 @@ impl<R: MsrBackend, F: FnMut(&IbsRecord)> Facility for LentIbs<'_, '_, R, F> {
     }
 }
 
+impl<M: MsrBackend> IbsSampler<'_, M> {
+    /// Lets the unit sample again, after its suspension has failed. If the unit has a sample that was not reported, the
+    /// interrupt of this sample is under way, and lets the unit sample again.
+    fn go_on_as_before(&self) {
+        let before = self.memory.publish_again();
+        let served = match self.unit.read_control(&self.msr) {
+            Ok(found) if self.unit.is_valid(found) && !before.is_waiting() => true,
+            Ok(_) => self.enable(before).is_ok(),
+            Err(_) => false,
+        };
+        if !served {
+            // The unit may run: an interrupt serves it.
+            self.memory.presume_running(before);
+        }
+    }
+
+    /// Stops what a borrower left, and discards its sample.
+    fn end_borrowed(&self) -> Result<(), MsrFault> {
+        let found = self.unit.disable(&self.msr)?;
+        self.unit.clear(&self.msr, found)
+    }
+}
+
 /// All accesses use the sampler's own backend.
+///
+/// If the unit cannot be suspended, it continues to sample. If it cannot continue either,
+/// [`is_sampling`](IbsSampler::is_sampling) returns `false`. If the unit cannot be resumed, it does not sample. The sampler
+/// then answers [`Lent`](crate::ibs::IbsError::Lent), until the end of another window succeeds.
 impl<R: MsrBackend, F: FnMut(&IbsRecord)> FacilityControl for LentIbs<'_, '_, R, F> {
     fn suspend<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
         let sampler = &mut *self.sampler;
-        if sampler.lent.is_some() || !sampler.is_open() {
+        if sampler.lent.is_some() {
+            // The unit was not resumed: the next borrower finds it stopped, too.
+            return sampler.end_borrowed();
+        }
+        if !sampler.is_open() {
             return Ok(());
         }
         let state = sampler.memory.state();
@@ -74,8 +105,7 @@ impl<R: MsrBackend, F: FnMut(&IbsRecord)> FacilityControl for LentIbs<'_, '_, R,
             }
             Err(fault) => {
                 if sampled {
-                    sampler.memory.publish_again();
-                    let _ = sampler.enable();
+                    sampler.go_on_as_before();
                 }
                 Err(fault)
             }
@@ -85,11 +115,9 @@ impl<R: MsrBackend, F: FnMut(&IbsRecord)> FacilityControl for LentIbs<'_, '_, R,
     fn resume<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
         let sampler = &mut *self.sampler;
         let Some(sampled) = sampler.lent else { return Ok(()) };
-        let found = sampler.unit.disable(&sampler.msr)?;
-        sampler.unit.clear(&sampler.msr, found)?;
+        sampler.end_borrowed()?;
         if sampled {
-            sampler.memory.publish_again();
-            sampler.enable()?;
+            sampler.go_on()?;
         }
         sampler.lent = None;
         Ok(())

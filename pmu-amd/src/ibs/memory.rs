@@ -43,8 +43,8 @@ const LATE: u8 = 1 << 3;
 /// The last sample was reported, but its valid bit could not be cleared: the unit waits.
 const WAITING: u8 = 1 << 4;
 
-/// An interrupt could not read the unit's control register. If the unit has a sample, the sample's interrupt may be
-/// over.
+/// An interrupt could not read the unit's control register, or a task could not enable the unit again. If the unit has a
+/// sample, the sample's interrupt may be over.
 const UNREAD: u8 = 1 << 5;
 
 /// Bits of `wanted`.
@@ -124,9 +124,10 @@ impl IbsMemory {
         self.change(|state| Some(state & TAKEN))
     }
 
-    /// Ends sampling before the unit was enabled.
-    pub(crate) fn withdraw(&self) {
-        self.state.fetch_and(!(SAMPLING | WAITING | UNREAD), Ordering::Release);
+    /// Ends sampling before the unit was enabled. `before` is the state before the sampling was published.
+    pub(crate) fn withdraw(&self, before: IbsState) {
+        let waiting = before.0 & WAITING;
+        self.change(|state| Some(state & !(SAMPLING | WAITING | UNREAD) | waiting));
     }
 
     /// Begins to stop the unit. An interrupt from here on leaves the unit stopped.
@@ -151,12 +152,17 @@ impl IbsMemory {
         self.change(|state| Some(state & !(LATE | STOPPING | WAITING | UNREAD) | waiting));
     }
 
+    /// Notes that the valid bit of a reported sample could not be cleared.
+    pub(crate) fn note_waiting(&self) {
+        self.state.fetch_or(WAITING, Ordering::Relaxed);
+    }
+
     /// Lets a task report the sample whose interrupt is late; `false` if its interrupt has come.
     pub(crate) fn begin_report(&self) -> bool {
         self.change(|state| (state & LATE != 0).then_some(state | WAITING)).is_late()
     }
 
-    /// Ends the report of a task. The interrupt may still come.
+    /// Ends the report of a task, whose sample was cleared. The interrupt may still come.
     pub(crate) fn end_report(&self) {
         self.state.fetch_and(!WAITING, Ordering::Relaxed);
     }
@@ -170,6 +176,12 @@ impl IbsMemory {
     /// stopped is a late one.
     pub(crate) fn take_late(&self) -> bool {
         self.change(|state| Some(state & !(LATE | STOPPING | UNREAD))).0 & (LATE | STOPPING) != 0
+    }
+
+    /// Lets interrupts serve a unit that could neither be stopped nor enabled again. `before` is the state before the
+    /// sampling was published.
+    pub(crate) fn presume_running(&self, before: IbsState) {
+        self.state.fetch_or(SAMPLING | UNREAD | before.0 & WAITING, Ordering::Relaxed);
     }
 
     /// Notes that an interrupt could not read the unit's control register.
@@ -260,7 +272,7 @@ impl IbsState {
         self.0 & WAITING != 0
     }
 
-    /// An interrupt could not read the control register, and none has since.
+    /// The unit may not run, and the interrupt of its sample may be over: registers did not answer.
     pub(crate) const fn is_unread(self) -> bool {
         self.0 & UNREAD != 0
     }

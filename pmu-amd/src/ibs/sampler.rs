@@ -9,7 +9,7 @@ use pmu_core::{MsrAccess, MsrAddress, MsrBackend, MsrFault, Platform};
 
 use crate::ibs::error::IbsError;
 use crate::ibs::interrupt::Ibs;
-use crate::ibs::memory::IbsMemory;
+use crate::ibs::memory::{IbsMemory, IbsState};
 use crate::ibs::record::IbsRecord;
 use crate::ibs::registers::{IBS_CTL, IbsCtl};
 use crate::ibs::sampling::IbsSampling;
@@ -178,13 +178,20 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
             }
             self.memory.count_lost();
         }
-        self.enable().map_err(IbsError::Access)
+        self.enable(before).map_err(IbsError::Access)
     }
 
-    /// Enables the unit with the published values. On a fault the unit stays stopped: the last write enables it.
-    pub(crate) fn enable(&self) -> Result<(), MsrFault> {
+    /// Lets the unit sample again, with the values of before.
+    pub(crate) fn go_on(&self) -> Result<(), MsrFault> {
+        let before = self.memory.publish_again();
+        self.enable(before)
+    }
+
+    /// Enables the unit with the published values. On a fault the unit stays stopped: the last write enables it. `before`
+    /// is the state before the values were published.
+    pub(crate) fn enable(&self, before: IbsState) -> Result<(), MsrFault> {
         let enabled = self.unit.enable(&self.msr, self.memory.values(), 0);
-        enabled.inspect_err(|_| self.memory.withdraw())
+        enabled.inspect_err(|_| self.memory.withdraw(before))
     }
 
     /// Stops the unit. At most one interrupt of the unit comes after this call. [`Ibs`] claims this interrupt and
@@ -210,7 +217,8 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
         let served = self.memory.end_stop();
         if served && self.unit.is_valid(found) {
             // An interrupt reported this sample. The stop may have written the valid bit back.
-            self.unit.clear(&self.msr, found & !self.unit.registers().enable)?;
+            let cleared = self.unit.clear(&self.msr, found & !self.unit.registers().enable);
+            cleared.inspect_err(|_| self.memory.note_waiting())?;
         }
         Ok(())
     }
@@ -240,8 +248,7 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
         self.unmask_entry(platform)?;
         self.end_left_over()?;
         if sampled {
-            self.memory.publish_again();
-            self.enable().map_err(IbsError::Access)?;
+            self.go_on().map_err(IbsError::Access)?;
         }
         Ok(())
     }

@@ -12,3 +12,4 @@ mod sampling;
 mod stopping;
 mod support;
 mod together;
+mod windows;

@@ -110,6 +110,87 @@ fn a_latency_filter_reports_slow_loads_only() {
     assert!(feed(load(257)) && kernel.reported.borrow().len() == 1);
 }
 
+/// Any capabilities: what the driver touches is there, whatever is asked for. The mock is strict.
+#[test]
+fn no_register_is_touched_without_its_capability_bit() {
+    let all = IbsConfiguration::ZEN_6.capabilities | 1 << 10;
+    let lacking = (3..=16).map(|bit| all & !(1 << bit));
+    let alone = (3..=16).map(|bit| 0b111 | 1 << bit);
+    for capabilities in lacking.chain(alone).chain([all, 0b111, 0b011, 0b101]) {
+        let ibs = IbsConfiguration { capabilities, ..named("Zen 6").ibs };
+        let processor = Processor { ibs, ..named("Zen 6") };
+        for kind in [IbsKind::Op, IbsKind::Fetch] {
+            if capabilities >> [1, 2][usize::from(kind == IbsKind::Op)] & 1 == 0 {
+                continue;
+            }
+            let what = format!("{capabilities:#X}, {kind:?}");
+            sampler!(processor, kind => mock, kernel, sampler);
+            let plain = match kind {
+                IbsKind::Op => IbsSampling::cycles(PERIOD),
+                IbsKind::Fetch => IbsSampling::fetches(PERIOD),
+            };
+            let plain = plain.with_physical_addresses();
+            for request in [
+                plain,
+                IbsSampling::ops(PERIOD),
+                plain.at(true, false),
+                plain.l3_misses_only(),
+                plain.slower_than(128),
+                plain.streaming_stores_only(),
+            ] {
+                if sampler.start(&request).is_err() {
+                    continue;
+                }
+                // A taken branch that loads from memory, with every register that has a meaning, and streams.
+                let (branch, load) =
+                    (1 << 37 | 1 << 35, 500 << 32 | 1 << 20 | 0b11 << 17 | 1 << 7 | 1);
+                let op =
+                    FedOp { data: branch, data2: 1 << 8 | 3, data3: load, ..FedOp::new(0x1000) };
+                let control = 1 << 61 | 1 << 55 | 1 << 52 | 500 << 32;
+                let fetch = FedFetch { control, ..FedFetch::new(0x1000) };
+                let sampled = (0..2 * PERIOD).any(|_| match kind {
+                    IbsKind::Op => mock.execute(&op),
+                    IbsKind::Fetch => mock.fetch(&fetch),
+                });
+                assert!(sampled, "{what}: {request:?}");
+                sampler.stop().unwrap();
+            }
+            sampler.shut_down().unwrap();
+            assert!(kernel.reported.borrow().len() as u32 + kernel.memory.dropped() > 0, "{what}");
+            assert_eq!(mock.breach(), None, "{what}");
+        }
+    }
+}
+
+/// The processor's own filters, from the request to the sample.
+#[test]
+fn only_misses_of_the_third_level_cache_and_only_streaming_stores_are_sampled() {
+    let miss = FedOp { data2: 3, data3: 1 << 20 | 1 << 7 | 1, ..FedOp::new(0x1000) };
+    let hit = FedOp { data2: 1, ..miss };
+    let streams = FedOp { data2: 1 << 8, data3: 1 << 1, ..FedOp::new(0x2000) };
+    let stores = FedOp { data3: 1 << 1, ..FedOp::new(0x2000) };
+    let ops = IbsSampling::ops(PERIOD);
+    for (name, request, left_out, sampled) in [
+        ("Zen 4", ops.l3_misses_only(), hit, miss),
+        ("Zen 6", ops.l3_misses_only(), hit, miss),
+        ("Zen 6", ops.streaming_stores_only(), stores, streams),
+    ] {
+        let processor = named(name);
+        sampler!(processor, IbsKind::Op => mock, kernel, sampler);
+        sampler.start(&request).unwrap();
+        assert!(!(0..4 * PERIOD).any(|_| mock.execute(&left_out)), "{name}, {request:?}");
+        assert!((0..PERIOD).any(|_| mock.execute(&sampled)), "{name}, {request:?}");
+        assert_eq!(*kernel.reported.borrow(), [sampled.rip], "{name}, {request:?}");
+    }
+    let processor = named("Zen 4");
+    sampler!(processor, IbsKind::Fetch => mock, kernel, sampler);
+    sampler.start(&IbsSampling::fetches(PERIOD).l3_misses_only()).unwrap();
+    let missed = FedFetch { control: 1 << 61, ..FedFetch::new(0x3000) };
+    assert!(!(0..4 * PERIOD).any(|_| mock.fetch(&FedFetch::new(0x3000))));
+    assert!((0..PERIOD).any(|_| mock.fetch(&missed)));
+    assert_eq!(*kernel.reported.borrow(), [0x3000]);
+}
+
 /// The processor's filter is coarser here: the driver drops what it lets through.
 #[test]
 fn a_latency_filter_reports_slow_fetches_only() {

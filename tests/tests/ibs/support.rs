@@ -179,10 +179,13 @@ impl Kernel {
 
     /// The unit's side of an interrupt.
     fn ibs(&self) -> Ibs<'_, impl FnMut(&IbsRecord)> {
-        Ibs::new(&self.unit, &self.memory, |record: &IbsRecord| {
-            let address = record.sample(&self.unit).address;
-            self.reported.borrow_mut().push(address.expect("an address"));
-        })
+        Ibs::new(&self.unit, &self.memory, |record: &IbsRecord| self.push(record))
+    }
+
+    /// Notes a reported sample.
+    pub(crate) fn push(&self, record: &IbsRecord) {
+        let address = record.sample(&self.unit).address;
+        self.reported.borrow_mut().push(address.expect("an address"));
     }
 
     fn handle_with(&self, mock: &Mock<'_>, facility: impl Facility) {

@@ -24,8 +24,8 @@ pub trait Machine {
     /// Executes a workload's body so many times.
     fn run(&self, workload: Workload, memory: &Memory, iterations: u64);
 
-    /// Samples one op in `period` dispatched ops of this thread while `work` runs, by the kernel's driver. `None`, without
-    /// running `work`, if the kernel cannot.
+    /// Samples one op in `period` dispatched ops of this thread while `work` runs, by the kernel's driver. `None`,
+    /// without running `work`, if the kernel cannot.
     fn sample_ops(&self, _period: u32, _work: &mut dyn FnMut()) -> Option<Vec<IbsOpRecord>> {
         None
     }

@@ -46,8 +46,8 @@ const PAGE: usize = 4096;
 /// Offsets of `data_head` and `data_tail` in the page before the ring.
 const HEAD: usize = 1024;
 
-/// Samples one op in `period` dispatched ops of this thread, user and kernel, while `work` runs. `None` if the kernel has
-/// no such driver, or does not let this process use it. Closing the event leaves nothing changed.
+/// Samples one op in `period` dispatched ops of this thread, user and kernel, while `work` runs. `None` if the kernel
+/// has no such driver, or does not let this process use it. Closing the event leaves nothing changed.
 pub(crate) fn sample_ops(
     root: &Path,
     period: u32,
@@ -134,7 +134,8 @@ fn records(mut bytes: &[u8]) -> Vec<IbsOpRecord> {
     found
 }
 
-/// Decodes the raw data of a sample: its size, the capabilities, and the registers from `IBS_OP_CTL` on, each of 8 bytes.
+/// Decodes the raw data of a sample: its size, the capabilities, and the registers from `IBS_OP_CTL` on, each of 8
+/// bytes.
 fn op(raw: &[u8]) -> Option<IbsOpRecord> {
     let (size, rest) = raw.split_first_chunk::<4>()?;
     let data = rest.get(..u32::from_le_bytes(*size) as usize)?;

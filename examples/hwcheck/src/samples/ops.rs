@@ -31,8 +31,8 @@ const RANDOM: u64 = 0x7F;
 /// Fewest samples that settle a claim.
 const FEWEST: usize = 16;
 
-/// The claims of sampled ops, each handed to `tell` as it is made. Nothing is told where the processor cannot sample ops,
-/// or the kernel does not.
+/// The claims of sampled ops, each handed to `tell` as it is made. Nothing is told where the processor cannot sample
+/// ops, or the kernel does not.
 pub fn samples(machine: &dyn Machine, tell: &mut dyn FnMut(Claim)) {
     samples_of(machine, SIZES, tell);
 }

@@ -1,0 +1,143 @@
+//! Windows of a guest that has no instruction-based sampling: both units, and faults.
+
+use pmu_amd::ibs::{IbsError, IbsKind, IbsRecord, IbsSampler};
+use pmu_virt::mock::{Fault, PmiFault};
+use pmu_virt::{GuestFacility, Read};
+
+use crate::support::*;
+
+fn is_enabled(mock: &Mock<'_>) -> bool {
+    mock.with_sampling_unit(|unit| unit.is_enabled()) == Some(true)
+}
+
+/// Returns whether a unit is enabled, and has a period.
+fn runs(mock: &Mock<'_>, kind: IbsKind) -> bool {
+    let (control, enable, period, second) = match kind {
+        IbsKind::Fetch => (0xC001_1030, 1 << 48, 0xFFFF, 0xC001_103F),
+        IbsKind::Op => (0xC001_1033, 1 << 17, 0x7F0_FFFF, 0xC001_103E),
+    };
+    let read = |register| match mock.with_sampling_unit(|unit| unit.read(register)) {
+        Some(Read::Value(value)) => value,
+        _ => 0,
+    };
+    let value = read(control);
+    value & enable != 0 && value & period != 0 && read(second) & 1 == 0
+}
+
+#[test]
+fn both_units_are_suspended_in_a_window_and_their_samples_reported() {
+    for processor in processors() {
+        // At once, or after the window's beginning: the kernel has interrupts off.
+        for late in [PmiFault::None].into_iter().chain((0..40).map(PmiFault::Late)) {
+            let what = format!("{}, {late:?}", processor.name);
+            let mock = processor.mock();
+            let [ops, fetches] =
+                [IbsKind::Op, IbsKind::Fetch].map(|kind| Kernel::new(processor.unit(kind), &mock));
+            let handler = |mock: &Mock<'_>| Kernel::handle_both(&ops, &fetches, mock);
+            mock.on_interrupt(&handler);
+            let mut counters = ops.take_counters(&mock);
+            let mut first = IbsSampler::take(ops.unit, &mock, &mock, &ops.memory).unwrap();
+            let mut second = IbsSampler::take(fetches.unit, &mock, &mock, &fetches.memory).unwrap();
+            first.start(&processor.request(IbsKind::Op)).unwrap();
+            second.start(&processor.request(IbsKind::Fetch)).unwrap();
+            mock.inject_pmi(late);
+            assert!(ops.run(&mock, PERIOD) && fetches.run(&mock, PERIOD), "{what}");
+            mock.inject_pmi(PmiFault::None);
+            let both =
+                (first.lent(|record| ops.push(record)), second.lent(|record| fetches.push(record)));
+            let window = counters.lend_with(0, both, |_, _| ()).unwrap();
+            ops.all_reported(&what);
+            fetches.all_reported(&what);
+            assert!(!is_enabled(&mock), "{what}");
+            // A guest's ops.
+            assert!(!ops.run(&mock, 2 * PERIOD) && !fetches.run(&mock, 2 * PERIOD), "{what}");
+            window.end(0).unwrap();
+            mock.deliver_sample();
+            assert!(ops.run(&mock, PERIOD) && fetches.run(&mock, PERIOD), "{what}");
+            ops.all_reported(&what);
+            fetches.all_reported(&what);
+            assert_eq!(ops.unknown.get(), 0, "{what}");
+        }
+    }
+}
+
+/// From each access of a window's beginning on, and of its end: the unit is what the sampler says, a guest never meets
+/// a unit that runs, and no sample is reported twice.
+#[test]
+fn a_window_whose_accesses_fail_leaves_no_unit_in_the_guest_and_reports_no_sample_twice() {
+    for (processor, kind) in units() {
+        for (late, faults) in [(false, u32::MAX), (true, u32::MAX), (true, 2), (true, 4)] {
+            for access in 1..60_u32 {
+                let what = format!("{}, {kind:?}, {late}, {faults} from {access}", processor.name);
+                sampler!(processor, kind => mock, kernel, sampler);
+                let mut counters = kernel.take_counters(&mock);
+                sampler.start(&processor.request(kind)).unwrap();
+                mock.inject_pmi(if late { PmiFault::Late(1_000) } else { PmiFault::None });
+                assert!(kernel.run(&mock, PERIOD), "{what}");
+                mock.inject_pmi(PmiFault::None);
+                let (made, left) = (core::cell::Cell::new(0), core::cell::Cell::new(true));
+                let before = |mock: &Mock<'_>| {
+                    made.set(made.get() + 1);
+                    if left.get() && made.get() == access {
+                        mock.inject(Fault::From(1));
+                    }
+                    if made.get() == access.saturating_add(faults) {
+                        mock.inject(Fault::None);
+                    }
+                };
+                mock.on_access(&before);
+                let report = |record: &IbsRecord| kernel.push(record);
+                let mut entered = false;
+                let ended = match counters.lend_with(0, sampler.lent(report), |_, _| ()) {
+                    Ok(window) => {
+                        entered = true;
+                        assert!(!is_enabled(&mock), "{what}: a guest with the host's unit");
+                        assert!(!kernel.run(&mock, 2 * PERIOD), "{what}");
+                        window.end(0).is_ok()
+                    }
+                    Err(_) => false,
+                };
+                let failed = mock.trace().records().any(|record| record.outcome.is_err());
+                left.set(false);
+                mock.inject(Fault::None);
+                if !entered {
+                    // The sampler tells the truth.
+                    let waits = kernel.reported.borrow().len() != kernel.sampled.borrow().len();
+                    assert!(!sampler.is_sampling() || runs(&mock, kind) || waits, "{what}");
+                    if runs(&mock, kind) {
+                        // It is served, whatever the sampler says.
+                        kernel.run(&mock, 2 * PERIOD);
+                    }
+                }
+                mock.deliver_sample();
+                if entered
+                    && !ended
+                    && sampler.start(&processor.request(kind)) == Err(IbsError::Lent)
+                {
+                    // Another window, whose end succeeds.
+                    let window = counters.lend_with(0, sampler.lent(report), |_, _| ()).unwrap();
+                    assert!(!is_enabled(&mock), "{what}");
+                    window.end(0).unwrap();
+                }
+                if !sampler.is_sampling() {
+                    sampler.start(&processor.request(kind)).unwrap();
+                }
+                mock.deliver_sample();
+                assert!(kernel.run(&mock, PERIOD), "{what}");
+                mock.deliver_sample();
+                let (sampled, reported) = (kernel.sampled.borrow(), kernel.reported.borrow());
+                assert!(
+                    reported.is_sorted() && reported.windows(2).all(|two| two[0] != two[1]),
+                    "{what}"
+                );
+                assert_eq!(reported.last(), sampled.last(), "{what}");
+                assert_eq!(kernel.unknown.get(), 0, "{what}");
+                let lost = sampled.len() - reported.len();
+                assert!(lost as u32 <= kernel.memory.lost(), "{what}: {lost} lost");
+                if !failed {
+                    break;
+                }
+            }
+        }
+    }
+}
