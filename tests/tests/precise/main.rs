@@ -1,7 +1,9 @@
 //! Intel's precise records.
 
 mod decode;
+mod deviating;
 mod disturbed;
+mod kept_apart;
 mod malformed;
 mod samples;
 mod support;
