@@ -86,7 +86,7 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
             let is_adaptive = memory.recording().contains(counter) && self.is_adaptive(slot);
             registers.select_silently(&hardware.msr, select, is_adaptive)?;
         }
-        if memory.recording().is_empty() { Ok(()) } else { self.enable() }
+        if memory.recording().is_empty() { Ok(()) } else { self.enable(memory.recording()) }
     }
 }
 
@@ -124,7 +124,7 @@ impl<R: MsrBackend, F: FnMut(&PreciseReport<'_>)> FacilityControl for LentPrecis
             }
             Err(fault) => {
                 // The counters go on as before.
-                let _ = self.recorder.enable();
+                let _ = self.recorder.enable(self.recorder.counters());
                 Err(fault)
             }
         }

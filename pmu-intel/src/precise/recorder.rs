@@ -259,14 +259,17 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
         Ok(())
     }
 
-    /// Has the recording counters write records.
-    pub(crate) fn enable(&self) -> Result<(), MsrFault> {
-        let recording = self.counters();
-        if !self.hardware.is_architectural() {
-            return self.hardware.enable(recording, self.latency.0);
+    /// Has exactly these counters write records.
+    pub(crate) fn enable(&self, counters: CounterSet) -> Result<(), MsrFault> {
+        match self.hardware.is_architectural() {
+            false => self.hardware.enable(counters, self.latency.0),
+            // The counters' own bits tell which of them.
+            true if counters.is_empty() => self.hardware.disable_all(),
+            true => {
+                let size = self.size_of(self.groups_of(counters));
+                self.hardware.enable_index(size, counters.len(), self.threshold)
+            }
         }
-        let size = self.size_of(self.groups_of(recording));
-        self.hardware.enable_index(size, recording.len(), self.threshold)
     }
 
     /// Lets a counter count.
@@ -290,43 +293,30 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
         self.groups = None;
     }
 
-    /// Lets these counters, which were paused, write records again.
-    pub(crate) fn go_on<S: EventSource, N: MsrBackend, P: Platform>(
-        &mut self,
-        session: &mut CounterSession<'_, S, N, P>,
-        counters: CounterSet,
-    ) -> Result<(), PreciseError> {
-        if counters.is_empty() {
-            // Architectural PEBS has an enable bit of its own; the other one was cleared with the last counter.
-            let architectural = self.hardware.is_architectural();
-            let disabled = if architectural { self.hardware.disable_all() } else { Ok(()) };
-            return disabled.map_err(PreciseError::Faulted);
-        }
-        let groups = self.groups_of(counters);
-        let enabled = self.arrange(groups, counters.len()).and_then(|()| self.enable());
-        enabled.map_err(PreciseError::Faulted)?;
-        Ok(session.pause_reserved(counters, false)?)
-    }
-
-    /// Has a stopped counter write no more records, and gives it back, and that of the event beside it.
+    /// Ends the records of a stopped counter, gives it back, and that of the event beside it, and lets the `paused`
+    /// counters count again.
     pub(crate) fn end<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
         session: &mut CounterSession<'_, S, N, P>,
         counter: CounterId,
         beside: Option<CounterId>,
+        paused: CounterSet,
     ) -> Result<(), PreciseError> {
         let rest = self.counters().without(counter.only());
         self.latency.0 = self.latency.0.without(counter.only());
-        let ended = match self.hardware.is_architectural() {
+        let cleared = match self.hardware.is_architectural() {
             true => self.hardware.program_records(counter, None),
-            false => self.hardware.enable(rest, self.latency.0),
+            false => Ok(()),
         };
-        ended.map_err(PreciseError::Faulted)?;
-        self.memory().set_recording(rest);
+        let ended = cleared.and_then(|()| self.arrange(self.groups_of(rest), rest.len()));
+        ended.and_then(|()| self.enable(rest)).map_err(PreciseError::Faulted)?;
+        session.pause_reserved(paused, false)?;
         for beside in beside.into_iter() {
             self.release(session, beside)?;
         }
-        self.release(session, counter)
+        self.release(session, counter)?;
+        self.memory().set_recording(rest);
+        Ok(())
     }
 
     /// Stops the event on a counter. Its records that are in the buffer are reported to `report`, and the counter is
@@ -358,14 +348,12 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
         let recording = self.counters();
         let slot = self.memory().slot(counter).filter(|_| recording.contains(counter));
         let beside = slot.ok_or(PreciseError::NotStarted)?.beside.load(Relaxed);
-        let rest = recording.without(counter.only());
         self.quiesce(session, recording, &mut report)?;
         session.stop_reserved(counter)?;
         let found = meanwhile(session, counter)?;
         session.acknowledge_reserved(counter.only(), self.unit().status_bit())?;
         let beside = beside.checked_sub(1).map(|bit| CounterSet::from_bits(1 << bit));
-        self.end(session, counter, beside.and_then(|set| set.iter().next()))?;
-        self.go_on(session, rest)?;
+        self.end(session, counter, beside.and_then(|set| set.iter().next()), recording)?;
         Ok(found)
     }
 

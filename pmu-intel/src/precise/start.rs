@@ -142,7 +142,7 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
         }
         self.memory().set_recording(recording | counter.only());
         self.load(session, counter, first)?;
-        self.enable().map_err(PreciseError::Access)?;
+        self.enable(self.counters()).map_err(PreciseError::Access)?;
         self.run(session, counter)?;
         Ok(session.pause_reserved(recording, false)?)
     }
@@ -155,8 +155,7 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
         beside: Option<CounterId>,
     ) -> Result<(), PreciseError> {
         session.stop_reserved(counter)?;
-        let rest = self.counters().without(counter.only());
-        self.end(session, counter, beside)?;
-        self.go_on(session, rest)
+        let others = self.counters().without(counter.only());
+        self.end(session, counter, beside, others)
     }
 }

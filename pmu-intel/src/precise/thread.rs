@@ -141,7 +141,7 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
         if recording == CounterSet::NONE {
             return Ok(());
         }
-        self.enable().map_err(PreciseError::Access)?;
+        self.enable(recording).map_err(PreciseError::Access)?;
         for counter in recording.iter() {
             self.run(session, counter)?;
         }

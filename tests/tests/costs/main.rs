@@ -5,5 +5,6 @@ mod events;
 mod groups;
 mod ibs;
 mod perf;
+mod precise;
 mod sources;
 mod topdown;

@@ -15,6 +15,7 @@ fn each_record_of_each_format_is_reported_once_and_each_interrupt_is_claimed() {
         processor.run(|kernel, mock| {
             let what = format!("{}, freezing: {}", processor.name, processor.freezes);
             let (mut session, mut recorder) = kernel.take(mock);
+            let control = mock.with_pmu(|pmu| pmu.read(0x38F));
             let counter = recorder
                 .start(&mut session, &instructions(), |report| kernel.report(report))
                 .unwrap();
@@ -31,6 +32,7 @@ fn each_record_of_each_format_is_reported_once_and_each_interrupt_is_claimed() {
             recorder.stop(&mut session, counter, |report| kernel.report(report)).unwrap();
             mock.advance(&mut happened(0, 10 * PERIOD));
             assert_eq!((mock.written_records(), kernel.reported.borrow().len()), (20, 20));
+            assert_eq!(mock.with_pmu(|pmu| pmu.read(0x38F)), control, "{what}");
             recorder.shut_down(&mut session, |_| ()).unwrap();
             let again = recorder.start(&mut session, &instructions(), |_| ());
             assert_eq!(again, Err(PreciseError::ShutDown));

@@ -1,0 +1,163 @@
+//! Costs of Intel's precise records in register accesses: exact, and equal to the table in COSTS.md.
+
+use core::cell::{Cell, RefCell};
+use core::sync::atomic::AtomicU64;
+
+use pmu_core::{
+    CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry, EventSelect,
+    EventTable, MAX_COUNTERS, OpenedEvents, Platform, service_with,
+};
+use pmu_intel::precise::{
+    Precise, PreciseEvent, PreciseMemory, PreciseRecorder, PreciseReport, PreciseThreshold,
+    PreciseUnit, Precision, ThreadRecords,
+};
+use pmu_tests::ProcessMemory;
+use pmu_tests::opened::{Mock, fed_events, happened};
+use pmu_virt::{
+    Configuration, FedRecord, GuestMemory, IntelConfiguration, PreciseConfiguration, VirtualPmu,
+    VirtualPrecise,
+};
+
+/// Numbers of RDMSRs, WRMSRs, RDPMCs, and unmaskings of the LVT entry.
+type Cost = [u32; 4];
+
+fn text(cost: Cost) -> String {
+    let parts = cost.iter().zip(["R", "W", "P", "A"]).filter(|(count, _)| **count != 0);
+    let parts: Vec<String> = parts.map(|(count, kind)| format!("{count}{kind}")).collect();
+    if parts.is_empty() { "–".into() } else { parts.join(" ") }
+}
+
+const PERIOD: u64 = 100;
+const PHYSICAL: u64 = 0x10_0000;
+
+/// The mock's platform, which counts the unmaskings of the LVT entry.
+struct Counting<'a, 'h> {
+    mock: &'a Mock<'h>,
+    unmasked: &'a Cell<u32>,
+}
+
+impl Platform for Counting<'_, '_> {
+    fn unmask_performance_interrupt(&self) {
+        self.unmasked.set(self.unmasked.get() + 1);
+        self.mock.unmask_performance_interrupt();
+    }
+
+    fn mask_performance_interrupt(&self) {
+        self.mock.mask_performance_interrupt();
+    }
+}
+
+/// Costs of an interrupt with one record, and with many; of one whose counter the handler loads; of a start, a drain, a
+/// switch of a thread's event out and in again, of a window, and of a stop.
+fn measure(version: u8, records: PreciseConfiguration, freezes: bool) -> [Cost; 8] {
+    let memory: &'static PreciseMemory<[AtomicU64; 2048]> =
+        Box::leak(Box::new(PreciseMemory::new()));
+    let first = core::ptr::from_ref(memory).cast::<AtomicU64>();
+    // SAFETY: the area has 56 atomic words, and one page behind it begins the buffer of atomic words.
+    let [area, buffer] = unsafe {
+        [(0, 56), (512, 2048)].map(|(at, len)| core::slice::from_raw_parts(first.add(at), len))
+    };
+    let ram = RefCell::new(ProcessMemory::default().with(area, 0).with(buffer, PHYSICAL));
+    let ram: &RefCell<dyn GuestMemory> = &ram;
+    let instructions = |number| FedRecord::new(0x40_1000 + number);
+    let configuration = Configuration::Intel(IntelConfiguration::new(version, 8, 3));
+    let precise = VirtualPrecise::new(&configuration, records).unwrap();
+    let pmu = VirtualPmu::new(configuration, fed_events()).unwrap();
+    let mock = Mock::strict(pmu).with_precise(precise, ram, &instructions);
+    let _ = mock.with_pmu(|pmu| pmu.write(0x38F, 0));
+    let counter_unit = pmu_intel::counters(&mock.snapshot()).unwrap();
+    let unit = PreciseUnit::detect(&mock.snapshot(), &&mock).unwrap();
+    let table = EventTable::<[EventEntry; 2]>::new();
+    let counters = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
+    let source = OpenedEvents::new(&counter_unit, &table as &EventTable);
+    let unmasked = Cell::new(0);
+    let handler = |mock: &Mock<'_>| {
+        let records = Precise::new(&unit, memory, |_: &PreciseReport<'_>| ());
+        let platform = Counting { mock, unmasked: &unmasked };
+        service_with(&source, mock, &platform, &counters, records, |_, _| ()).unwrap();
+    };
+    mock.on_interrupt(&handler);
+    let cost = |act: &mut dyn FnMut()| {
+        let (before, _) = (mock.accesses(), unmasked.take());
+        act();
+        let after = mock.accesses();
+        [
+            after.reads - before.reads,
+            after.writes - before.writes,
+            after.pmc_reads - before.pmc_reads,
+            unmasked.take(),
+        ]
+    };
+    let mut session =
+        CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &mock, &counters)
+            .unwrap();
+    if freezes {
+        session.freeze_on_interrupt().unwrap();
+    }
+    // SAFETY: the mock writes to the lent memory alone, which lasts.
+    let recorder = unsafe { PreciseRecorder::take(&unit, &mock, memory, Some(PHYSICAL)) };
+    let mut recorder = recorder.unwrap();
+    let event = Event::raw(EventSelect::from_bits(0xD0 | 1 << 8)).user_only().every(PERIOD);
+    let event = PreciseEvent::new(event, Precision::ConstantSkid);
+    // Once before: the groups are written.
+    let counter = recorder.start(&mut session, &event, |_| ()).unwrap();
+    recorder.stop(&mut session, counter, |_| ()).unwrap();
+    let start = cost(&mut || {
+        recorder.start(&mut session, &event, |_| ()).unwrap();
+    });
+    let one = cost(&mut || mock.advance(&mut happened(2, PERIOD)));
+    let drain = cost(&mut || recorder.drain(&mut session, |_| ()).unwrap());
+    let window = cost(&mut || {
+        let lent = recorder.lent(|_: &PreciseReport<'_>| ());
+        session.lend_with(0, lent, |_, _| ()).unwrap().end(0).unwrap();
+    });
+    // What the window costs without records.
+    let counter = recorder.counters().iter().next().unwrap();
+    let stop = cost(&mut || recorder.stop(&mut session, counter, |_| ()).unwrap());
+    let plain = cost(&mut || session.lend_with(0, (), |_, ()| ()).unwrap().end(0).unwrap());
+    let window = core::array::from_fn(|kind| window[kind] - plain[kind]);
+    let mut thread = ThreadRecords::new(event);
+    let switch = cost(&mut || {
+        recorder.switch_in(&mut session, &mut thread, |_| ()).unwrap();
+        recorder.switch_out(&mut session, &mut thread, |_| ()).unwrap();
+    });
+    recorder.set_threshold(PreciseThreshold::NearlyFull);
+    let counter = recorder.start(&mut session, &event, |_| ()).unwrap();
+    let mut many = [0; 4];
+    while many == [0; 4] {
+        many = cost(&mut || mock.advance(&mut happened(2, PERIOD)));
+    }
+    recorder.stop(&mut session, counter, |_| ()).unwrap();
+    recorder.set_threshold(PreciseThreshold::EachRecord);
+    recorder.start(&mut session, &event.loaded_by_handler(), |_| ()).unwrap();
+    let loaded = cost(&mut || mock.advance(&mut happened(2, PERIOD)));
+    assert!(mock.breach().is_none(), "{:?}", mock.breach());
+    [one, many, loaded, start, drain, switch, window, stop]
+}
+
+/// The rows of precise records in COSTS.md, and the most that an interrupt may cost.
+#[test]
+fn the_rows_of_precise_records_are_what_is_measured() {
+    let store = PreciseConfiguration::debug_store;
+    let architectural = PreciseConfiguration::ARCHITECTURAL;
+    let rows = [
+        ("Debug Store, freezing", 4, store(3), true, [1, 1, 0, 1]),
+        ("Debug Store, not freezing", 4, store(3), false, [1, 3, 0, 1]),
+        ("adaptive, freezing", 5, store(4), true, [1, 1, 0, 1]),
+        ("adaptive, not freezing", 5, store(4), false, [1, 3, 0, 1]),
+        ("architectural, freezing", 6, architectural, true, [2, 2, 0, 1]),
+        ("architectural, not freezing", 6, architectural, false, [2, 4, 0, 1]),
+    ];
+    let mut lines = vec![];
+    for (name, version, records, freezes, interrupt) in rows {
+        let costs = measure(version, records, freezes);
+        assert_eq!(costs[0], interrupt, "{name}: one record");
+        assert_eq!(costs[1], interrupt, "{name}: many records");
+        let [reads, writes, rdpmcs, unmasks] = interrupt;
+        assert_eq!(costs[2], [reads, writes + 1, rdpmcs, unmasks], "{name}: loaded by the handler");
+        lines.push(format!("| {name} | {} |", costs.map(text).join(" | ")));
+    }
+    let missing: Vec<_> =
+        lines.iter().filter(|line| !include_str!("../../../COSTS.md").contains(*line)).collect();
+    assert!(missing.is_empty(), "COSTS.md lacks:\n{missing:#?}");
+}
