@@ -1,11 +1,11 @@
 //! Faults and interrupts at each access.
 
+use super::platforms::Scene;
 use super::support::*;
 use core::cell::RefCell;
 use pmu_core::{BranchError, BranchFilter, BranchRecorder, MsrAddress, MsrBackend, SavedBranches};
 use pmu_tests::opened::happened;
-use pmu_virt::BranchConfiguration;
-use pmu_virt::mock::{Deviation, Deviations, Fault};
+use pmu_virt::mock::Fault;
 
 /// An operation of a recorder that records, or did.
 type Operation = (&'static str, fn(&mut Recorder<'_, '_>) -> Result<(), BranchError>);
@@ -118,16 +118,7 @@ fn with_counters(
     freezing: bool,
     act: impl FnOnce(&Mock<'_>, &mut Recorder<'_, '_>, &dyn Fn() -> u32),
 ) {
-    with_samples(processor, freezing, |mock, recorder, _, samples| {
-        act(mock, recorder, &|| samples.borrow().taken.len() as u32);
-        let samples = samples.borrow();
-        assert_eq!(samples.others, 0, "{}", processor.name);
-        // Never a torn one.
-        for branch in samples.taken.iter().flat_map(|sample| &sample.branches) {
-            let is_fed = (0..100).any(|number| processor.told(&user(number)) == *branch);
-            assert!(is_fed, "{}: {branch:X?}", processor.name);
-        }
-    });
+    Scene::new(processor).with_counters(freezing, act);
 }
 
 #[test]
@@ -246,88 +237,5 @@ fn a_recording_that_an_interrupt_lost_is_told_and_can_go_on() {
             });
         }
         assert!(*lost.borrow() > 0, "{}", processor.name);
-    }
-}
-
-/// Every deviation that drivers of counters meet, alone and together with each of the branch records'.
-fn platforms() -> Vec<Deviations> {
-    let of_branches = [
-        Deviation::NeverFreezesBranches,
-        Deviation::BranchesLostInDeepSleep,
-        Deviation::ErroneousBranches,
-    ];
-    let counters = Deviation::ALL.into_iter().filter(|deviation| {
-        !of_branches.contains(deviation)
-            && !matches!(
-                deviation,
-                Deviation::AcknowledgesWhileEnabled
-                    | Deviation::LateIbs
-                    | Deviation::PreciseStatusBeside
-                    | Deviation::ShortDebugStore
-                    | Deviation::ScribbledIndex
-                    | Deviation::CollidedRecords
-            )
-    });
-    let alone = of_branches.map(|branches| Deviations::of(&[branches]));
-    let pairs = counters.flat_map(|counters| {
-        let with = |branches| Deviations::of(&[counters, branches]);
-        [Deviations::of(&[counters])].into_iter().chain(of_branches.map(with))
-    });
-    alone.into_iter().chain(pairs).collect()
-}
-
-#[test]
-fn on_each_platform_a_fault_or_an_interrupt_at_an_access_loses_nothing() {
-    const ROUNDS: u32 = 2;
-    for processor in processors() {
-        for (place, deviations) in (0..).zip(platforms()) {
-            let processor = Processor { deviations, ..processor };
-            for freezing in [false, processor.unit().can_freeze()] {
-                // A hypervisor that drops the freeze bit, and the legacy enable bit.
-                let dropped = deviations.contains(Deviation::IgnoresDebugControl);
-                let is_legacy = matches!(processor.branches, BranchConfiguration::Legacy { .. });
-                if dropped && (freezing || is_legacy) {
-                    continue;
-                }
-                // Another few of the accesses on each.
-                for access in (1 + place % 61..160).step_by(61) {
-                    let at = format!("{}, {deviations}, {freezing}, {access}", processor.name);
-                    with_counters(&processor, freezing, |mock, recorder, overflows| {
-                        for round in 1..=ROUNDS {
-                            for number in 0..40 {
-                                mock.branch(&user(number));
-                            }
-                            mock.inject(Fault::At(access));
-                            mock.advance(&mut happened(3, 100_000));
-                            mock.inject(Fault::None);
-                            assert!(overflows() >= round, "{at}: {}", overflows());
-                            recorder.clear().unwrap();
-                            mock.sleep();
-                        }
-                        let before = overflows();
-                        mock.interrupt_at(access);
-                        recorder.start(BranchFilter::USER).unwrap();
-                        recorder.switch_out::<32>(None).unwrap();
-                        recorder.switch_in::<32>(None).unwrap();
-                        recorder.read().unwrap();
-                        recorder.restart().unwrap();
-                        recorder.clear().unwrap();
-                        mock.interrupt_at(0);
-                        assert!(overflows() <= before + 2, "{at}");
-                        assert!(recorder.is_recording() && is_recording(mock), "{at}");
-                        mock.branch(&user(70));
-                        let found: Vec<_> = recorder.read().unwrap().iter().collect();
-                        let erroneous = deviations.contains(Deviation::ErroneousBranches);
-                        if !erroneous {
-                            assert_eq!(found, [processor.told(&user(70))], "{at}");
-                        }
-                        recorder.shut_down().unwrap();
-                        assert!(!is_recording(mock), "{at}");
-                        mock.advance(&mut happened(3, 100_000));
-                        no_breach(mock, &at);
-                    });
-                }
-            }
-        }
     }
 }

@@ -6,6 +6,7 @@ mod formats;
 mod interrupted;
 mod lent;
 mod outsiders;
+mod platforms;
 mod recorder;
 mod registers;
 mod samples;

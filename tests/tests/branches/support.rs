@@ -206,32 +206,55 @@ pub(crate) fn with_samples(
     freezing: bool,
     act: impl FnOnce(&Mock<'_>, &mut Recorder<'_, '_>, &mut Counters<'_, '_>, &RefCell<Samples>),
 ) {
-    let (unit, counter_unit, mock) = (processor.unit(), processor.counters(), processor.mock());
-    let records = Records::new();
-    let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
-    let table = EventTable::<[EventEntry; 4]>::new();
-    let source = OpenedEvents::new(&counter_unit, &table as &EventTable);
-    let mut counters =
-        CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &mock, &memory)
-            .unwrap();
-    let event = counters.open_event(&counter_unit, &raw(3).every(100_000)).unwrap();
-    let mut recorder = BranchRecorder::take(&unit, &mock, &records).unwrap();
-    if freezing {
-        recorder.freeze_on_interrupt().unwrap();
+    Prepared::new(processor).with_samples(freezing, act);
+}
+
+/// A processor with its descriptions, which are the same each time.
+pub(crate) struct Prepared {
+    pub(crate) processor: Processor,
+    pub(crate) unit: BranchUnit,
+    counters: CounterUnit,
+}
+
+impl Prepared {
+    pub(crate) fn new(processor: &Processor) -> Self {
+        let (unit, counters) = (processor.unit(), processor.counters());
+        Self { processor: *processor, unit, counters }
     }
-    recorder.start(BranchFilter::ALL).unwrap();
-    counters.start_event(event, 0).unwrap();
-    let samples = RefCell::new(Samples::default());
-    let handler = |mock: &Mock<'_>| {
-        let branches = Branches::new(&unit, &records);
-        let serviced = service_with(&source, mock, mock, &memory, branches, |_, branches| {
-            let (branches, is_frozen) = (branches.iter().collect(), branches.is_frozen());
-            samples.borrow_mut().taken.push(Sample { branches, is_frozen });
-        });
-        if let Ok(serviced) = serviced {
-            samples.borrow_mut().others |= serviced.others;
+
+    /// See [`with_samples`].
+    pub(crate) fn with_samples(
+        &self,
+        freezing: bool,
+        act: impl FnOnce(&Mock<'_>, &mut Recorder<'_, '_>, &mut Counters<'_, '_>, &RefCell<Samples>),
+    ) {
+        let (unit, counter_unit, mock) = (&self.unit, &self.counters, self.processor.mock());
+        let records = Records::new();
+        let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
+        let table = EventTable::<[EventEntry; 4]>::new();
+        let source = OpenedEvents::new(counter_unit, &table as &EventTable);
+        let mut counters =
+            CounterSession::take(source, counter_unit, CounterSet::ALL, &mock, &mock, &memory)
+                .unwrap();
+        let event = counters.open_event(counter_unit, &raw(3).every(100_000)).unwrap();
+        let mut recorder = BranchRecorder::take(unit, &mock, &records).unwrap();
+        if freezing {
+            recorder.freeze_on_interrupt().unwrap();
         }
-    };
-    mock.on_interrupt(&handler);
-    act(&mock, &mut recorder, &mut counters, &samples);
+        recorder.start(BranchFilter::ALL).unwrap();
+        counters.start_event(event, 0).unwrap();
+        let samples = RefCell::new(Samples::default());
+        let handler = |mock: &Mock<'_>| {
+            let branches = Branches::new(unit, &records);
+            let serviced = service_with(&source, mock, mock, &memory, branches, |_, branches| {
+                let (branches, is_frozen) = (branches.iter().collect(), branches.is_frozen());
+                samples.borrow_mut().taken.push(Sample { branches, is_frozen });
+            });
+            if let Ok(serviced) = serviced {
+                samples.borrow_mut().others |= serviced.others;
+            }
+        };
+        mock.on_interrupt(&handler);
+        act(&mock, &mut recorder, &mut counters, &samples);
+    }
 }
