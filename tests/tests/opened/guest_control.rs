@@ -173,12 +173,18 @@ fn an_event_of_guests_counts_in_guests_after_every_operation() {
         counters.enable_event(ids[1], 40).unwrap();
         host.run(6);
         assert_eq!(values(&counters), [6042, 16], "{context}: a member");
+        counters.suspend(41, not).unwrap();
+        assert_eq!(guest_control(&host.source, &memory), None, "{context}: suspended");
+        mock.lose_registers();
+        counters.resume(42, not).unwrap();
+        host.run(9);
+        assert_eq!(values(&counters), [7060, 25], "{context}: a suspend");
         mock.lose_registers();
         counters.reprogram(not).unwrap();
         host.run(7);
         // Since it was last on a counter.
         let last = values(&counters)[1];
-        assert_eq!(last, 10 + 7, "{context}: lost registers");
+        assert_eq!(last, 16 + 7, "{context}: lost registers");
         counters.stop_group(group, 50).unwrap();
         counters.shut_down().unwrap();
         assert_eq!(running(&mock), CounterSet::NONE);

@@ -12,4 +12,5 @@ mod mediated_faults;
 mod mediated_interrupts;
 mod mediated_random;
 mod recorders;
+mod suspended;
 mod two_owners;
