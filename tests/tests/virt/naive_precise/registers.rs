@@ -268,7 +268,8 @@ impl Naive {
             let legal = self.legal(address).unwrap_or(0);
             writes.push((address, groups.rotate_left(address) & legal | 1 << 63));
         }
-        let threshold = u64::from(shape) << 36;
+        // Also beyond the buffer, of which each page has 256 units.
+        let threshold = (2 * u64::from(shape)) << 36;
         writes.extend([(0x3F4, RAM + 0x1000), (0x3F5, 1 << 32 | threshold)]);
         writes.push((0x1D9, if shape & 7 == 7 { FREEZE } else { 0 }));
         writes
