@@ -209,8 +209,8 @@ impl InterruptFrame for PlainFrame {
 /// profile counts the instruction that the processor sampled, instead of the later instruction that was interrupted.
 ///
 /// The code segment, the flags, the process and the call chain are those of the interrupted code. If the processor
-/// entered or left the kernel between the sample and the interrupt, they do not match the address. Bit 17 of the flags
-/// is clear if there is an address, because the address of a sample is linear also in virtual-8086 mode.
+/// entered or left the kernel between the sample and the interrupt, these values do not match the address. Bit 17 of
+/// the flags is clear if there is an address, because the address of a sample is linear also in virtual-8086 mode.
 ///
 /// ```
 /// use pmu_core::{InterruptFrame, PlainFrame, PreciseSample, SampledFrame};

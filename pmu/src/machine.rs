@@ -321,9 +321,9 @@ impl Machine {
         IbsUnit::of(processor, kind)
     }
 
-    /// Detects the top-down counters of the processor that `processor` describes and that executes the call. They tell
-    /// what share of the issue slots retired, and what share was lost to wrong speculation, to the front end and to the
-    /// back end. On a hybrid machine, the core types differ.
+    /// Detects the top-down counters of the processor that `processor` describes and that executes the call. The
+    /// counters tell what share of the issue slots retired, and what share was lost to wrong speculation, to the front
+    /// end and to the back end. On a hybrid machine, call this on each type of core.
     ///
     /// ```
     /// # use pmu::Machine;

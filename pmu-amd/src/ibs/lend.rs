@@ -80,8 +80,8 @@ impl<M: MsrBackend> IbsSampler<'_, M> {
 /// All accesses use the sampler's own backend.
 ///
 /// If the unit cannot be suspended, it continues to sample. If it cannot continue either,
-/// [`is_sampling`](IbsSampler::is_sampling) returns `false`. If the unit cannot be resumed, it does not sample. The sampler
-/// then answers [`Lent`](crate::ibs::IbsError::Lent), until the end of another window succeeds.
+/// [`is_sampling`](IbsSampler::is_sampling) returns `false`. If the unit cannot be resumed, it does not sample. The
+/// sampler then answers [`Lent`](crate::ibs::IbsError::Lent), until the end of another window succeeds.
 impl<R: MsrBackend, F: FnMut(&IbsRecord)> FacilityControl for LentIbs<'_, '_, R, F> {
     fn suspend<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
         let sampler = &mut *self.sampler;

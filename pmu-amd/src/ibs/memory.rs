@@ -43,8 +43,8 @@ const LATE: u8 = 1 << 3;
 /// The last sample was reported, but its valid bit could not be cleared: the unit waits.
 const WAITING: u8 = 1 << 4;
 
-/// An interrupt could not read the unit's control register, or a task could not enable the unit again. If the unit has a
-/// sample, the sample's interrupt may be over.
+/// An interrupt could not read the unit's control register, or a task could not enable the unit again. If the unit has
+/// a sample, the sample's interrupt may be over.
 const UNREAD: u8 = 1 << 5;
 
 /// Bits of `wanted`.
@@ -71,9 +71,9 @@ impl IbsMemory {
     /// around after 2³² − 1. Such samples are:
     /// - samples of a privilege level that was not requested;
     /// - samples without a valid address, if only one privilege level was requested;
-    /// - ops and fetches that passed the processor's latency filter, but are not loads or fetches above the requested
-    ///   latency;
-    /// - samples that an erratum makes useless.
+    /// - ops and fetches that the processor's latency filter let pass, although their latency is below the requested
+    ///   one, or the op is no load;
+    /// - samples whose data is wrong because of an erratum.
     pub fn dropped(&self) -> u32 {
         self.dropped.load(Ordering::Relaxed)
     }

@@ -76,10 +76,10 @@ pub struct IbsSampler<'a, M> {
 }
 
 impl<'a, M: MsrBackend> IbsSampler<'a, M> {
-    /// Takes a unit of the processor that executes the call. At most one sampler may use a unit at a time, because two
-    /// samplers with memory of their own stop each other's samples. If an earlier owner left the unit enabled or with a
-    /// sample, the call stops the unit and discards the sample. If the interrupt of this sample still comes, [`Ibs`]
-    /// claims the interrupt.
+    /// Takes a unit of the processor that executes the call. At most one sampler may use a unit at a time: a second
+    /// sampler, with other memory, would stop the sampling of the first. If an earlier owner left the unit enabled or
+    /// with a sample, the call stops the unit and discards the sample. If the interrupt of this sample still comes,
+    /// [`Ibs`] claims the interrupt.
     ///
     /// # Errors
     /// - [`MemoryInUse`](IbsError::MemoryInUse): no register was accessed.
@@ -187,8 +187,8 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
         self.enable(before)
     }
 
-    /// Enables the unit with the published values. On a fault the unit stays stopped: the last write enables it. `before`
-    /// is the state before the values were published.
+    /// Enables the unit with the published values. On a fault the unit stays stopped: the last write enables it.
+    /// `before` is the state before the values were published.
     pub(crate) fn enable(&self, before: IbsState) -> Result<(), MsrFault> {
         let enabled = self.unit.enable(&self.msr, self.memory.values(), 0);
         enabled.inspect_err(|_| self.memory.withdraw(before))
@@ -239,8 +239,8 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
     /// # Errors
     /// - [`NoInterrupt`](IbsError::NoInterrupt), [`Entry`](IbsError::Entry): the unit cannot interrupt, and does not
     ///   sample.
-    /// - [`Access`](IbsError::Access), [`Faulted`](IbsError::Faulted): as for [`take`](Self::take). The driver does not
-    ///   regard the unit as sampling, and [`start`](Self::start) starts the unit.
+    /// - [`Access`](IbsError::Access), [`Faulted`](IbsError::Faulted): as for [`take`](Self::take).
+    ///   [`is_sampling`](Self::is_sampling) then returns `false`, and [`start`](Self::start) starts the unit.
     /// - [`ShutDown`](IbsError::ShutDown), [`Lent`](IbsError::Lent): nothing was changed.
     pub fn reprogram(&mut self, platform: &impl Platform) -> Result<(), IbsError> {
         self.check()?;

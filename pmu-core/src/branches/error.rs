@@ -92,8 +92,8 @@ pub enum BranchError {
     },
     /// A value written to a record was not read back. The processor lacks the records, although it declares them.
     Unresponsive,
-    /// The processor cannot freeze its records, the registers of the freeze did not answer as the records were taken,
-    /// or the freeze bit reads back 0 after it was set.
+    /// The processor cannot freeze its records, an access of the freeze's registers failed in
+    /// [`take`](crate::BranchRecorder::take), or the freeze bit reads back 0 after it was set.
     FreezeUnsupported,
     /// The filter selects no branch, or is a call stack on a processor that cannot record call stacks.
     FilterUnsupported(BranchFilter),

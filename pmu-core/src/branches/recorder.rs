@@ -156,8 +156,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// or a return would corrupt the call stack.
     ///
     /// # Errors
-    /// - [`FreezeUnsupported`](BranchError::FreezeUnsupported): the processor cannot freeze its records, the registers
-    ///   of the freeze did not answer in [`take`](Self::take), or the freeze bit reads back 0 after it was set.
+    /// - [`FreezeUnsupported`](BranchError::FreezeUnsupported): the processor cannot freeze its records, an access of
+    ///   the freeze's registers failed in [`take`](Self::take), or the freeze bit reads back 0 after it was set.
     /// - [`Access`](BranchError::Access): an access failed; the records do not freeze.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn freeze_on_interrupt(&mut self) -> Result<(), BranchError> {

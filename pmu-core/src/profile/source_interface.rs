@@ -120,9 +120,9 @@ pub unsafe trait SourceInterface {
         EventTable::none()
     }
 
-    /// Returns the place of the processor that executes the call on its core, if events of another logical processor of
-    /// the core can corrupt its counters: see [`OnSharedCore`](crate::OnSharedCore). The result is always the same on
-    /// one processor.
+    /// Returns which logical processor of its core executes the call, on a core whose logical processors corrupt each
+    /// other's counters: see [`OnSharedCore`](crate::OnSharedCore). On any other core the result is `None`. On one
+    /// processor the result is always the same.
     #[inline]
     fn core_thread(&self) -> Option<CoreThread<'_>> {
         None

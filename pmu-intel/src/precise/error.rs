@@ -62,20 +62,23 @@ pub enum PreciseEventError {
     NoPeriod,
     /// The processor loads the counter only for periods below 2³¹.
     PeriodTooLong(u64),
-    /// The processor writes records of some events only, and this is none of them.
+    /// The processor writes records of some events only, and the requested event is not one of these events.
     NotPrecise,
-    /// Records of this processor have only the address of the next instruction.
+    /// The requested precision needs the address of the sampled instruction. Records of this processor have only the
+    /// address of the next instruction.
     NextAddressOnly,
-    /// No counter records the very instruction that overflows, for this event.
+    /// No counter records exactly the instruction at which the event makes the counter overflow.
     NoExactCounter,
     /// Records of this processor cannot have these groups.
     Groups(PreciseGroups),
-    /// The processor does not sample loads by their latency, or the event is not the event of load latencies.
+    /// A latency was requested, but the processor does not sample loads by their latency, or the event is not the
+    /// processor's event of load latencies.
     NotLatencyEvent,
-    /// A threshold of latency is missing for the event of load latencies.
+    /// The event is the processor's event of load latencies, but no
+    /// [latency](crate::precise::PreciseEvent::with_latency) was requested.
     NoLatency,
-    /// An event that is loaded by the handler needs an interrupt for [each
-    /// record](crate::precise::PreciseThreshold::EachRecord).
+    /// An event that is [loaded by the handler](crate::precise::PreciseEvent::loaded_by_handler) needs an interrupt for
+    /// [each record](crate::precise::PreciseThreshold::EachRecord).
     NeedsEachRecord,
     /// The event has an [extra register](pmu_core::Event::with_extra), or counts in guests only.
     Unsupported,
@@ -125,13 +128,14 @@ pub enum PreciseError {
         /// Number of bytes of the memory.
         lent: usize,
     },
-    /// Architectural PEBS needs the buffer's physical address, which is a multiple of a page.
+    /// Architectural PEBS needs the buffer's physical address. The given address is missing, or not a multiple of 4
+    /// KiB.
     NeedsPhysicalAddress,
     /// The processor cannot record the event as requested.
     Event(PreciseEventError),
-    /// Another started event has another threshold of latency.
+    /// Another started event has another threshold of latency, which is the value in the error.
     LatencyInUse(u16),
-    /// No record of this counter was started.
+    /// No event was started on this counter.
     NotStarted,
     /// The session refused an operation.
     Counters(CounterError),
@@ -139,7 +143,7 @@ pub enum PreciseError {
     ShutDown,
     /// The recorder is [suspended](pmu_core::CounterSession::lend_with) together with the counters.
     Lent,
-    /// A register access failed, and nothing more is recorded by the event.
+    /// A register access failed, and the event is not recorded any more.
     Access(MsrFault),
     /// A register access failed, and the processor may still write records.
     Faulted(MsrFault),

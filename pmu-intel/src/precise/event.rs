@@ -56,8 +56,8 @@ pub struct PreciseEvent {
 }
 
 impl PreciseEvent {
-    /// Creates the request of records of an event, each with the instruction's address, the counters, and the time, as
-    /// far as the processor's format has these.
+    /// Creates a request to record an event. Each record has the instruction's address, the counters that overflowed,
+    /// and the time, if the processor's format has these.
     pub const fn new(event: Event, precision: Precision) -> Self {
         let groups = PreciseGroups::NONE;
         Self { event, precision, groups, latency: 0, by_handler: false }
@@ -70,16 +70,16 @@ impl PreciseEvent {
         self
     }
 
-    /// Samples only loads whose latency is at least `cycles` (perf's `ldlat`). The event is the processor's event of
-    /// load latencies, and the records have the [group of memory](PreciseGroups::MEMORY).
+    /// Samples only loads whose latency is at least `cycles` (perf's `ldlat`). The event must be the processor's event
+    /// of load latencies. The call adds the group [`MEMORY`](PreciseGroups::MEMORY).
     ///
-    /// All started events share the threshold: a second event with another one is refused.
+    /// All started events share one threshold. Starting an event with another threshold fails.
     #[must_use]
     pub fn with_latency(self, cycles: u16) -> Self {
         Self { latency: cycles, ..self.with(PreciseGroups::MEMORY) }
     }
 
-    /// Has the interrupt handler load the counter for its next period, instead of the processor. Each record then
+    /// Makes the interrupt handler, instead of the processor, load the counter for each next period. Each record then
     /// interrupts, and [`PreciseMemory::set_period`](crate::precise::PreciseMemory::set_period) changes the period at
     /// any time, as a sampler with a target frequency does. Each interrupt takes one more write per counter.
     #[must_use]

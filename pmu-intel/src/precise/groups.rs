@@ -32,9 +32,9 @@ impl PreciseGroups {
     const COUNT: u32 = 8;
 
     /// Returns the group of the last `count` branches, at most 32. If `count` is 0, this is [`NONE`](Self::NONE). The
-    /// kernel lets a [`BranchRecorder`](pmu_core::BranchRecorder) record: the processor copies the branches from its
-    /// branch records. Architectural records have 8, 16, or as many branches as are recorded, so a record may have more
-    /// than `count`.
+    /// processor copies the branches from its branch records, so the kernel lets a
+    /// [`BranchRecorder`](pmu_core::BranchRecorder) record. An architectural record has 8 branches, 16, or all branch
+    /// records, so it may have more than `count`.
     pub const fn branches(count: u8) -> Self {
         let count = if count > 32 { 32 } else { count };
         Self((count as u16) << Self::COUNT)

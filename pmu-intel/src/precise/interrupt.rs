@@ -21,8 +21,8 @@ pub struct Precise<'a, F> {
 }
 
 impl<'a, F: FnMut(&PreciseReport<'_>)> Precise<'a, F> {
-    /// Describes the memory that a [`PreciseRecorder`](crate::precise::PreciseRecorder) took. While no recorder has the
-    /// memory, an interrupt accesses no register for it.
+    /// Creates the facility for the memory that a [`PreciseRecorder`](crate::precise::PreciseRecorder) took. While no
+    /// recorder has the memory, the facility accesses no register in an interrupt.
     pub const fn new(unit: &'a PreciseUnit, memory: &'a PreciseMemory, report: F) -> Self {
         Self { unit, memory, report }
     }

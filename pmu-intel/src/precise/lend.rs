@@ -23,8 +23,9 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
     /// Returns the argument with which [`lend_with`](pmu_core::CounterSession::lend_with) suspends the records until
     /// the window ends, for instance while a guest runs. Records that are in the buffer are reported to `report`.
     ///
-    /// Most processors before format 5 do not separate a guest's records from the host's: without this, the processor
-    /// writes a guest's state to the host's buffer, and to the host's linear address in the guest's address space.
+    /// Most processors before format 5 do not separate a guest's records from the host's. On such a processor, records
+    /// that are not suspended have the state of the guest, and the processor writes them into the guest's address
+    /// space, at the linear address of the host's buffer.
     ///
     /// ```
     /// use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};

@@ -57,14 +57,15 @@ struct Pages<B: ?Sized>(B);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct DroppedRecords {
-    /// Buffers that were dropped as a whole, because their index was not at a record, and times that a full buffer of
-    /// architectural PEBS was found, after which the processor wrote no more records.
+    /// Number of buffers that were dropped as a whole because the index was not at a record, plus the number of times
+    /// that a buffer of architectural PEBS was found full. The processor writes no records while such a buffer is full.
     pub lost: u32,
     /// Records that contradict themselves, or have groups that are not known.
     pub malformed: u32,
-    /// Records with instructions of a privilege level that their event does not count.
+    /// Records of instructions at a privilege level that the record's event does not count.
     pub hidden: u32,
-    /// Records that cannot be attributed to one event: in formats before 3, when several counters overflow together.
+    /// Records that cannot be attributed to one event. In formats before 3, a record does not tell its counter if
+    /// several counters overflow together.
     pub unattributed: u32,
 }
 
@@ -134,8 +135,8 @@ impl PreciseMemory {
     }
 
     /// Returns the linear address at which the processor writes the next record, or `None` if no recorder has taken the
-    /// memory. A kernel's trace can stamp its own records with this index. Architectural PEBS has no such index in
-    /// memory: the value is the address of the buffer.
+    /// memory. A kernel can store this index in the records of its own trace. Architectural PEBS has no such index in
+    /// memory, so the value is the address of the buffer.
     ///
     /// # Context
     /// Any context, on the processor of the memory.

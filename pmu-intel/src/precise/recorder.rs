@@ -94,7 +94,7 @@ pub struct PreciseRecorder<'a, M> {
 
 impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
     /// Takes the precise records of the processor that executes the call. If an earlier owner left counters that write
-    /// records, the call ends that. From now on the recorder owns `IA32_DS_AREA` and `IA32_PEBS_ENABLE`, or the
+    /// records, the call stops the writing. From now on the recorder owns `IA32_DS_AREA` and `IA32_PEBS_ENABLE`, or the
     /// registers of architectural PEBS.
     ///
     /// `unit` describes this processor. `physical` is the physical address of the memory's buffer, which
@@ -175,7 +175,8 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
         self.hardware.unit
     }
 
-    /// Sets the fill of the buffer at which the processor interrupts, from the next start or stop of an event on.
+    /// Sets how full the buffer is when the processor interrupts. The value takes effect at the next start or stop of
+    /// an event.
     pub const fn set_threshold(&mut self, threshold: PreciseThreshold) {
         self.threshold = threshold;
     }
@@ -319,8 +320,8 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
         Ok(())
     }
 
-    /// Stops the event on a counter. Its records that are in the buffer are reported to `report`, and the counter is
-    /// the session's again. The other events are paused meanwhile.
+    /// Stops the event on a counter, and gives the counter back to the session. Records that are in the buffer are
+    /// reported to `report`. During the call, the recorder's other events are paused.
     ///
     /// # Errors
     /// - [`NotStarted`](PreciseError::NotStarted): no event was started on this counter.
@@ -357,10 +358,11 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
         Ok(found)
     }
 
-    /// Reads out the records that are in the buffer, and reports them to `report`. The events are paused meanwhile.
+    /// Reads the records that are in the buffer, and reports the records to `report`. During the call, the recorder's
+    /// events are paused.
     ///
-    /// With [`NearlyFull`](PreciseThreshold::NearlyFull), call this before what a record refers to changes: before a
-    /// process ends or maps other files, for instance.
+    /// With [`NearlyFull`](PreciseThreshold::NearlyFull), records may wait in the buffer for a long time. So call this
+    /// before the meaning of their addresses changes, for instance before a process ends or maps other files.
     ///
     /// # Errors
     /// As for [`stop`](Self::stop).
@@ -384,7 +386,7 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
     ///
     /// # Errors
     /// - [`Counters`](PreciseError::Counters), [`Faulted`](PreciseError::Faulted): an access failed. The recorder keeps
-    ///   the memory, and the call can be repeated.
+    ///   the memory. The call can be repeated.
     /// - [`ShutDown`](PreciseError::ShutDown), [`Lent`](PreciseError::Lent): nothing was changed.
     pub fn shut_down<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,

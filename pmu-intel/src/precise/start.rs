@@ -16,16 +16,16 @@ use crate::precise::threshold::PreciseThreshold;
 impl<M: MsrBackend> PreciseRecorder<'_, M> {
     /// Starts an event on a free counter of the session that can record it, and returns the counter.
     ///
-    /// The other events are paused meanwhile, and the records that are in the buffer are reported to `report`, because
-    /// the event may change the records' size.
+    /// During the call, the recorder's other events are paused. Records that are in the buffer are reported to
+    /// `report`, because the new event may change the size of later records.
     ///
     /// # Errors
     /// - [`Event`](PreciseError::Event), [`LatencyInUse`](PreciseError::LatencyInUse),
     ///   [`InsufficientMemory`](PreciseError::InsufficientMemory): nothing was changed.
     /// - [`Counters`](PreciseError::Counters): the session has no free counter, or refused an access.
     /// - [`Access`](PreciseError::Access): an access failed, and the event is not started.
-    /// - [`Faulted`](PreciseError::Faulted): an access failed, and the other events are not recorded any more until
-    ///   [`reprogram`](Self::reprogram).
+    /// - [`Faulted`](PreciseError::Faulted): an access failed. Until [`reprogram`](Self::reprogram), the recorder's
+    ///   other events are not recorded either.
     /// - [`ShutDown`](PreciseError::ShutDown), [`Lent`](PreciseError::Lent): nothing was changed.
     pub fn start<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,

@@ -11,7 +11,7 @@ use crate::precise::event::PreciseEvent;
 use crate::precise::recorder::PreciseRecorder;
 use crate::precise::report::PreciseReport;
 
-/// A thread's event with precise records, which goes on where it was whenever the thread runs.
+/// A thread's event with precise records. The event's period continues each time the thread runs again.
 ///
 /// ```
 /// use pmu_core::{CounterSession, EventSource, MsrBackend, Platform};
@@ -54,7 +54,8 @@ impl ThreadRecords {
 }
 
 impl<M: MsrBackend> PreciseRecorder<'_, M> {
-    /// Starts a thread's event, whose period continues. Does nothing if the event is started.
+    /// Starts a thread's event on this processor: the event's period continues. If the event is started already, the
+    /// call does nothing.
     ///
     /// # Errors
     /// As for [`start`](Self::start).
@@ -73,8 +74,8 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
         Ok(())
     }
 
-    /// Stops a thread's event, and reports all records of the thread to `report`. Does nothing if the event is not
-    /// started.
+    /// Stops a thread's event, and reports the thread's records that are in the buffer to `report`. If the event is not
+    /// started, the call does nothing.
     ///
     /// # Errors
     /// As for [`stop`](Self::stop).

@@ -7,7 +7,8 @@ pub enum PreciseThreshold {
     /// One record: each record interrupts.
     #[default]
     EachRecord,
-    /// The buffer is full but for one more record of each counter. One interrupt reports many records. Events that are
-    /// [loaded by the handler](crate::precise::PreciseEvent::loaded_by_handler) are refused with this threshold.
+    /// The buffer has room for only one more record of each counter. One interrupt then reports many records. Events
+    /// that are [loaded by the handler](crate::precise::PreciseEvent::loaded_by_handler) are refused with this
+    /// threshold.
     NearlyFull,
 }

@@ -177,18 +177,19 @@ impl PreciseUnit {
         self.capable
     }
 
-    /// Returns the counters whose records are of the very instruction that makes the counter overflow (PDIR, PDIST).
-    /// On some processors this is true of one event only.
+    /// Returns the counters that record exactly the instruction at which the counter overflows (PDIR, PDIST). On some
+    /// processors, these counters do so for one event only.
     pub const fn exact_counters(&self) -> CounterSet {
         self.exact
     }
 
-    /// Returns the groups that records can have, or always have in formats 0 to 3.
+    /// Returns the groups that records can have. In formats 0 to 3, records always have all of these groups.
     pub const fn groups(&self) -> PreciseGroups {
         self.groups
     }
 
-    /// Returns whether the buffer is given by its physical address, and physically contiguous.
+    /// Returns whether the processor writes to the buffer by physical addresses. The buffer must then be physically
+    /// contiguous.
     pub const fn needs_physical_address(&self) -> bool {
         matches!(self.format, PreciseFormat::Architectural)
     }
@@ -254,8 +255,7 @@ impl PreciseUnit {
 
     /// Returns the counters that can record an event as requested.
     ///
-    /// # Errors
-    /// The error is the reason why no counter of this processor can.
+    /// # Errors The error is the reason why no counter of this processor can record the event.
     pub fn counters_for(&self, event: &PreciseEvent) -> Result<CounterSet, PreciseEventError> {
         use PreciseEventError::{
             Groups, NextAddressOnly, NoExactCounter, NoLatency, NoPeriod, NotLatencyEvent,

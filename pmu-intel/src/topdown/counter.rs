@@ -22,10 +22,11 @@ use crate::topdown::view::TopDownView;
 /// The control handle of one processor's top-down counters: counts where the issue slots go, of the processor or of a
 /// thread.
 ///
-/// On a P-core, the slots' counter and the metrics are one event. Both are started, read and set back together. Each
-/// read sets them back to 0, because the metrics are 255ths of the slots since then: each read is right to a 255th of
-/// the slots since the read before. So a kernel that counts for long reads at its timer tick. On an E-core, the parts
-/// are a group of four events of the session, and need four places of its table.
+/// On a P-core, the slots' counter and the metrics are one event, whose two registers are started and read together.
+/// The metrics are fractions (255ths) of the slots since the registers were last 0. So each read sets both registers to
+/// 0, and is right to a 255th of the slots since the previous read. A kernel that counts for a long time reads at its
+/// timer tick. On an E-core, the parts are a group of four events of the session, and need four places of the session's
+/// table.
 ///
 /// `take` takes fixed counter 3 out of the session, and `shut_down` gives it back. The interrupt path is the facility
 /// [`TopDownInterrupt`](crate::topdown::TopDownInterrupt).
@@ -91,12 +92,12 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
     ///
     /// # Errors
     /// - [`MemoryInUse`](TopDownError::MemoryInUse).
-    /// - [`SlotsInUse`](TopDownError::SlotsInUse): an event runs on fixed counter 3, or it is the session's only
-    ///   counter.
+    /// - [`SlotsInUse`](TopDownError::SlotsInUse): an event runs on fixed counter 3, or fixed counter 3 is the
+    ///   session's only counter.
     /// - [`Unresponsive`](TopDownError::Unresponsive): a hypervisor declares registers that it lacks.
     /// - [`Session`](TopDownError::Session), [`Access`](TopDownError::Access).
     ///
-    /// After an error, the session has fixed counter 3 again, unless that fails, too.
+    /// After an error, the call gives fixed counter 3 back to the session, unless that fails, too.
     pub fn take<S: EventSource, N: MsrBackend, P: Platform>(
         unit: TopDownUnit,
         msr: M,
@@ -185,11 +186,11 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
         Ok(())
     }
 
-    /// Reads what was counted of the processor's slots since [`take`](Self::take), while they were started. Each read
-    /// begins the next fractions: the difference between two reads is right to a 255th of the slots in between.
+    /// Returns the counts of the processor's slots since [`take`](Self::take), for the time in which the slots were
+    /// [started](Self::start). The difference between two successive reads is right to a 255th of the slots in between.
     ///
     /// # Errors
-    /// - [`Access`](TopDownError::Access): nothing was changed. The next read has everything.
+    /// - [`Access`](TopDownError::Access): nothing was changed. The next read returns the whole counts.
     /// - [`Faulted`](TopDownError::Faulted): the slots are not counted until the next call, which starts them again.
     /// - [`Session`](TopDownError::Session), [`ShutDown`](TopDownError::ShutDown), [`Lent`](TopDownError::Lent).
     pub fn read<S: EventSource, N: MsrBackend, P: Platform>(
@@ -245,8 +246,8 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
         }
     }
 
-    /// Stops counting, gives the session its counter back, and releases the memory. The call is repeatable after an
-    /// error. The session must not be shut down before.
+    /// Stops counting, gives fixed counter 3 back to the session, and releases the memory. Call this before the session
+    /// is shut down. After an error, the call can be repeated.
     ///
     /// # Errors
     /// [`Session`](TopDownError::Session), [`Access`](TopDownError::Access), [`Faulted`](TopDownError::Faulted): a

@@ -10,8 +10,8 @@ use crate::topdown::unit::TopDownUnit;
 /// The top-down counters of one processor in the performance interrupt: a [`Facility`] that serves an overflow of the
 /// slots' counter and of the metrics as one overflow.
 ///
-/// Both overflow only if the kernel reads the counts once in some hours. They interrupt like any counter, and without
-/// this facility, that interrupt would have no owner.
+/// The registers overflow only if the kernel does not read the counts for hours. The overflow then interrupts like that
+/// of any counter. Without this facility, no driver would claim that interrupt.
 ///
 /// ```
 /// use pmu_core::{Claim, CounterMemory, EventSource, MsrBackend, Platform, service_with};
@@ -48,8 +48,8 @@ impl<'a> TopDownInterrupt<'a> {
 
     /// Reads everything that was counted since the memory was taken, for the processor and its threads. The registers
     /// stay as they are, so the parts are right to a 255th of the slots since the last
-    /// [`read`](crate::topdown::TopDownCounter::read) by a task. `None` if a task is just reading, or if no slots are
-    /// counted, or on an E-core, whose counts are those of events.
+    /// [`read`](crate::topdown::TopDownCounter::read) by a task. Returns `None` on an E-core, if no slots are counted,
+    /// and if the interrupt came while a task was reading.
     ///
     /// # Errors
     /// RDPMC failed.

@@ -44,8 +44,8 @@ impl SavedTopDown {
 }
 
 impl<M: MsrBackend> TopDownCounter<'_, M> {
-    /// Begins to count the slots of the thread that is about to run. If the processor's slots are counted, too, they
-    /// are counted on.
+    /// Begins to count the slots of the thread that is about to run. If the processor's slots are counted already,
+    /// their counting continues.
     ///
     /// # Errors
     /// - [`AlreadyStarted`](TopDownError::AlreadyStarted): a thread's slots are counted already.
@@ -65,13 +65,13 @@ impl<M: MsrBackend> TopDownCounter<'_, M> {
         Ok(())
     }
 
-    /// Ends the counts of the thread that leaves the processor, and adds them to `saved`. Both registers are set back
-    /// to 0, so the next thread sees nothing of this one.
+    /// Ends the counts of the thread that leaves the processor, and adds them to `saved`. Both registers are set to 0,
+    /// so the next thread sees nothing of this thread.
     ///
     /// # Errors
     /// - [`NotStarted`](TopDownError::NotStarted): no thread's slots are counted.
-    /// - The errors of [`read`](TopDownCounter::read). The thread has left nevertheless. What was counted since the
-    ///   last read may be lost, and belongs to no other thread.
+    /// - The errors of [`read`](TopDownCounter::read). The thread's counting has ended nevertheless. What was counted
+    ///   since the last read may be lost, and is not added to another thread's counts.
     pub fn switch_out<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
         counters: &mut CounterSession<'_, S, N, P>,
@@ -88,7 +88,7 @@ impl<M: MsrBackend> TopDownCounter<'_, M> {
         left
     }
 
-    /// Reads what was counted of the running thread, which was switched in from `saved`.
+    /// Returns the counts of the running thread, which was switched in from `saved`.
     ///
     /// # Errors
     /// - [`NotStarted`](TopDownError::NotStarted): no thread's slots are counted.

@@ -30,20 +30,21 @@ use crate::topdown::unit::SLOTS;
 pub struct TopDownView {
     /// The counts from before the registers were last set to 0.
     pub counted: TopDownCounts,
-    /// The indices that RDPMC takes in ECX, of the slots and of the metrics. `None` if both registers do not count for
+    /// The indices that RDPMC takes in ECX, of the slots and of the metrics. `None` if the registers do not count for
     /// this reader at present.
     pub indices: Option<[PmcIndex; 2]>,
     level_2: bool,
 }
 
 impl TopDownView {
-    /// Creates the view of counts. `counting`: both registers count on from 0. `level_2`: the processor has level 2.
+    /// Creates the view of counts. `counting` tells whether both registers are counting since they were set to 0.
+    /// `level_2` tells whether the processor has level 2.
     pub const fn new(counted: TopDownCounts, counting: bool, level_2: bool) -> Self {
         let indices = [PmcIndex::new(1 << 30 | SLOTS as u32), PmcIndex::new(RDPMC_METRICS)];
         Self { counted, indices: if counting { Some(indices) } else { None }, level_2 }
     }
 
-    /// Returns the counts, given that RDPMC has read these values of the slots and of the metrics.
+    /// Returns the counts. `slots` and `metrics` are the values that RDPMC has read.
     pub fn counts(&self, slots: u64, metrics: u64) -> TopDownCounts {
         self.counted.plus(&TopDownCounts::of_registers(slots, metrics, self.level_2))
     }

@@ -68,8 +68,8 @@ impl VirtualIbs {
         true
     }
 
-    /// Counts ops, their cycles and fetches that the embedder does not feed one by one. None of them is sampled: each
-    /// count stops before the last op, cycle or fetch of its period.
+    /// Counts ops, their cycles and fetches that the embedder does not feed one by one. None of these ops and fetches
+    /// is sampled: each count stops before the last op, cycle or fetch of the period.
     ///
     /// ```
     /// use pmu_virt::{FedOp, GuestFacility, IbsConfiguration, Read, VirtualIbs, Writer};

@@ -27,8 +27,8 @@ pub enum MediationError {
     /// The guest's PMU does not have exactly the counters of the host: see
     /// [`HostCounters::guest`](crate::HostCounters::guest).
     NotTheHosts,
-    /// A counter of the guest writes [precise records](crate::VirtualPrecise), which real counters do not write for a
-    /// guest.
+    /// A counter of the guest writes [precise records](crate::VirtualPrecise). A mediated guest cannot have precise
+    /// records.
     PreciseRecords,
     /// The host did not lend some of the guest's counters. The value is the set of these counters.
     NotLent(CounterSet),

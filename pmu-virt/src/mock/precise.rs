@@ -22,10 +22,10 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// Gives the processor precise records or a branch trace store beside the PMU. [`snapshot`](Self::snapshot)
     /// declares them.
     ///
-    /// `memory` is the memory that the driver names in `IA32_DS_AREA` or `IA32_PEBS_BASE`. If a counter of the records
-    /// overflows, its record is written at once: of the instruction that `instructions` returns for the number of the
-    /// record, counted from 0 over the life of the mock. A record without branch records of its own has those of the
-    /// [processor](Self::with_branches).
+    /// `memory` is the memory that the driver names in `IA32_DS_AREA` or `IA32_PEBS_BASE`. If a counter that writes
+    /// records overflows, the mock writes the record at once. `instructions` gets the number of the record, counted
+    /// from 0 over the life of the mock, and returns the recorded instruction. If the returned instruction has no
+    /// branch records, the record has those of the [processor](Self::with_branches).
     ///
     /// ```
     /// # use core::cell::RefCell;

@@ -11,8 +11,8 @@ pub struct Advanced {
     pub overflowed: u64,
     /// An overflow raised an interrupt, which waits for its [delivery](crate::VirtualPmu::deliver_pmi).
     pub pmi: bool,
-    /// Those of the counters whose overflow neither sets a bit of the status nor interrupts, because the counter
-    /// [writes a record](crate::VirtualPrecise::record).
+    /// The overflowed counters that [write a record](crate::VirtualPrecise::record). The overflow of such a counter
+    /// neither sets a bit of the status nor interrupts.
     pub records: u64,
     pub(super) wraps: [u32; MAX_COUNTERS],
 }

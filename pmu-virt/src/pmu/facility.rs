@@ -88,7 +88,7 @@ pub trait GuestFacility {
         0
     }
 
-    /// Notes that these of the facility's [own counters](Self::own_counters) overflowed.
+    /// Notes that `counters` overflowed, which are some of the facility's [own counters](Self::own_counters).
     fn overflowed(&mut self, counters: u64) {
         let _ = counters;
     }
@@ -312,7 +312,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
     }
 
     /// Counts the events of a feed like [`advance`](Self::advance), on a processor with a [facility](GuestFacility)
-    /// beside the PMU. If an interrupt was raised, or a counter of the facility overflowed, the facility is told.
+    /// beside the PMU. The facility learns of a raised interrupt by [`pmi_raised`](GuestFacility::pmi_raised), and of
+    /// its own counters' overflows by [`overflowed`](GuestFacility::overflowed).
     ///
     /// ```
     /// use pmu_virt::{
@@ -352,8 +353,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
         Ok(advanced)
     }
 
-    /// Tells the PMU which counters a facility [records](GuestFacility::own_counters). Call this after either was
-    /// restored as a whole value or from bytes; every write of a register does it by itself.
+    /// Tells the PMU which counters a facility [records](GuestFacility::own_counters). Call this after the PMU or the
+    /// facility was restored. A write of a register by [`write_beside`](Self::write_beside) does not need this call.
     pub fn attach(&mut self, facility: &impl GuestFacility) {
         let recorded = from_global(facility.own_counters()) & self.model.layout.counters();
         if recorded != self.model.recorded {

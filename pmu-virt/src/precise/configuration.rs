@@ -43,19 +43,19 @@ pub enum PreciseRecords {
 pub struct DebugStoreRecords {
     /// Format of the records, 0–6 (`IA32_PERF_CAPABILITIES[11:8]`).
     pub format: u8,
-    /// Adaptive records and every counter, from format 4 on (`IA32_PERF_CAPABILITIES[14]`). Without this feature, a
-    /// record of these formats is the basic group alone.
+    /// Records are adaptive, and every counter can write records (`IA32_PERF_CAPABILITIES[14]`). This needs format 4 or
+    /// later. If the field is not set, a record of these formats has only the basic group.
     pub baseline: bool,
     /// General counters that can write records, as a bitmap. Formats 0–2 have only the first four.
     pub general: u8,
-    /// Fixed counters that can write records, as a bitmap. Only the baseline has such counters.
+    /// Fixed counters that can write records, as a bitmap. 0 unless [`baseline`](Self::baseline) is set.
     pub fixed: u8,
-    /// The guest has `MSR_PEBS_LD_LAT_THRESHOLD`; and, without the baseline, the bits of `IA32_PEBS_ENABLE` that filter
-    /// loads by the latency.
+    /// The guest has `MSR_PEBS_LD_LAT_THRESHOLD`. If [`baseline`](Self::baseline) is not set, the guest also has the
+    /// bits of `IA32_PEBS_ENABLE` that filter loads by their latency.
     pub load_latency: bool,
     /// The guest has `MSR_PEBS_FRONTEND`.
     pub frontend: bool,
-    /// The basic group has the latency of the retirement (`IA32_PERF_CAPABILITIES[17]`).
+    /// The basic group has the number of cycles until the instruction retired (`IA32_PERF_CAPABILITIES[17]`).
     pub timing: bool,
     /// Records of format 6 can have the metrics of top-down analysis.
     pub metrics: bool,
@@ -66,9 +66,9 @@ pub struct DebugStoreRecords {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct ArchitecturalRecords {
-    /// Groups of a record that the guest can ask for, at the places that they have in bits 63:32 of
-    /// `IA32_PMC_GPx_CFG_C` (sub-leaf 4, EBX): 6:3 counters, 9:8 branch records, 17, 18 and 23:21 vector registers, 29
-    /// general registers, 30 the access to memory.
+    /// Groups of a record that the guest can request, by their bits in the upper half of `IA32_PMC_GPx_CFG_C` (sub-leaf
+    /// 4, EBX): 6:3 counters, 9:8 branch records, 17, 18 and 23:21 vector registers, 29 general registers, 30 the
+    /// access to memory.
     pub groups: u32,
     /// General counters that can write records, as a bitmap (sub-leaf 5, EAX).
     pub general: u8,

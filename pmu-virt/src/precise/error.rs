@@ -9,19 +9,19 @@ use core::fmt;
 pub enum PreciseConfigurationError {
     /// The PMU is that of another vendor, or is hidden.
     OtherVendor,
-    /// Records in the Debug Store need version 2 or later, architectural PEBS version 6. The value is the PMU's
-    /// version.
+    /// The PMU's version is too low: records in the Debug Store need version 2 or later, and architectural PEBS needs
+    /// version 6. The value is the PMU's version.
     Version(u8),
     /// The format is not 0–6.
     Format(u8),
-    /// The baseline needs format 4 or later. The value is the format.
+    /// `baseline` needs format 4 or later. The value is the format.
     Baseline(u8),
-    /// Counters that cannot write records in the format: general counters beyond the first four, or fixed counters
-    /// without the baseline. The value is the bitmap.
+    /// The configuration names counters that cannot write records: general counters beyond the first four in formats
+    /// 0–2, or fixed counters without `baseline`. The value is the bitmap of these counters.
     Counters(u8),
-    /// Metrics need the baseline and format 6. The value is the format.
+    /// Metrics need `baseline` and format 6. The value is the format.
     Metrics(u8),
-    /// Groups that no record has. The value has the groups' bits.
+    /// The configuration names groups that no record has. The value has the bits of these groups.
     Groups(u32),
 }
 

@@ -2,8 +2,8 @@
 
 use crate::branches::virtual_branches::VirtualBranches;
 
-/// An instruction of the guest that causes the event of a precise counter, and what a record says of the instruction.
-/// A record has the parts that its format has.
+/// An instruction of the guest that causes the event of a precise counter, with the data that a record of the
+/// instruction has. A record takes the data for which its format has room.
 ///
 /// ```
 /// use pmu_virt::{FedRecord, FedRegisters};
@@ -29,13 +29,15 @@ pub struct FedRecord<'a> {
     pub data_address: u64,
     /// Source of the data, in the code of the processor that the guest sees.
     pub data_source: u64,
-    /// Latency of the access, or of the instruction, in cycles.
+    /// Latency of the access in cycles. In adaptive records and architectural PEBS, this is the latency of the whole
+    /// instruction.
     pub latency: u16,
-    /// Latency of the caches in cycles. Adaptive records and architectural PEBS have it.
+    /// Latency of the caches in cycles, for adaptive records and architectural PEBS.
     pub cache_latency: u16,
-    /// TSX word: 31:0 cycles of the last transaction, 39:32 the reasons of an abort.
+    /// The record's word on transactions: bits 31:0 are the cycles of the last transaction, bits 39:32 the reasons of
+    /// an abort.
     pub transaction: u64,
-    /// Cycles from the instruction before until the instruction retired.
+    /// Cycles from the retirement of the previous instruction to the retirement of this instruction.
     pub retire_latency: u16,
     /// Fixed counter 3, and `MSR_PERF_METRICS`.
     pub metrics: [u64; 2],
@@ -55,7 +57,7 @@ pub struct FedRegisters {
     pub ip: u64,
     /// RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, and R8–R15: the order of the numbers in instructions.
     pub general: [u64; 16],
-    /// SSP, the pointer of the shadow stack. Architectural PEBS has it.
+    /// SSP, the pointer of the shadow stack, for architectural PEBS.
     pub ssp: u64,
 }
 

@@ -46,15 +46,13 @@ pub trait GuestMemory {
 
     /// Writes these bytes, at most 256, from this linear address on.
     ///
-    /// # Errors
-    /// The guest cannot write one of the bytes. The bytes before it may have been written.
+    /// # Errors The guest cannot write one of the bytes. Bytes before that byte may have been written.
     fn write(&mut self, linear: u64, bytes: &[u8]) -> Result<(), GuestFault>;
 
     /// Writes these bytes, at most 256, from this guest-physical address on. Only architectural PEBS uses physical
     /// addresses.
     ///
-    /// # Errors
-    /// The guest has no memory at one of the bytes. The bytes before it may have been written.
+    /// # Errors The guest has no memory at one of the bytes. Bytes before that byte may have been written.
     fn write_physical(&mut self, physical: u64, bytes: &[u8]) -> Result<(), GuestFault>;
 }
 

@@ -29,15 +29,15 @@ pub struct Recorded {
     /// [delivery](crate::VirtualPmu::deliver_pmi). The embedder tells other facilities by
     /// [`pmi_raised`](crate::GuestFacility::pmi_raised).
     pub pmi: bool,
-    /// The access to the guest's memory that failed. It ended its record, which the guest does not see. Records that
-    /// were due after it stay due.
+    /// The access to the guest's memory that failed. The guest does not see the record that the failed access belongs
+    /// to. Records of further counters stay due.
     pub fault: Option<GuestFault>,
 }
 
 impl VirtualPrecise {
-    /// Writes the records that are due of those `counters`, after an instruction that causes their event. Each counter
-    /// is then loaded with its reset value. If the buffer reached its threshold, the status gets its bit, and an
-    /// interrupt is raised.
+    /// Writes the [due](Self::due) records of `counters`, after an instruction that causes the counters' events. Each
+    /// counter is then loaded with its reset value. If the buffer reached its threshold, the status gets its bit, and
+    /// an interrupt is raised.
     ///
     /// `counters` are bits of the global status. A counter that does not run keeps its record due.
     ///
@@ -59,8 +59,8 @@ impl VirtualPrecise {
         recorded
     }
 
-    /// Writes one record for all `counters` that are due, as processors do whose counters overflow together. In formats
-    /// 1 and 2 the record does not tell which of the counters overflowed.
+    /// Writes one record for all `counters` that are due, as a processor does whose counters overflow at the same time.
+    /// In formats 1 and 2 the record does not tell which of the counters overflowed.
     pub fn record_collided<P: EventPolicy>(
         &mut self,
         pmu: &mut VirtualPmu<P>,

@@ -10,7 +10,8 @@ use crate::precise::error::PreciseConfigurationError;
 ///
 /// If a counter of these records overflows, the PMU raises no interrupt: the record is [due](Self::due). The embedder
 /// then [feeds](Self::record) the next instruction that causes the counter's event, and the record is written to the
-/// [guest's memory](crate::GuestMemory). Area, index and limits are read from there for each record.
+/// [guest's memory](crate::GuestMemory). The buffer's index and limits are read from the guest's memory for each
+/// record.
 ///
 /// No method allocates or panics. The value is the whole state: compare and copy it, or save it
 /// [as bytes](Self::to_bytes).
@@ -159,13 +160,13 @@ impl VirtualPrecise {
     }
 
     /// Returns the threshold of the latency of loads in cycles, `MSR_PEBS_LD_LAT_THRESHOLD`. The embedder feeds the
-    /// event of loads for the loads with this latency or more.
+    /// event of load latencies only for loads with at least this latency.
     pub fn load_latency(&self) -> u16 {
         self.latency as u16
     }
 
-    /// Returns whether the guest records branches by the branch trace store. Only then the embedder has to feed
-    /// [branches](Self::branch).
+    /// Returns whether the guest records branches by the branch trace store. The embedder feeds
+    /// [branches](Self::branch) only if the result is `true`.
     pub fn is_tracing(&self) -> bool {
         self.debug & DEBUG_TRACE == DEBUG_TRACE
     }

@@ -15,8 +15,8 @@ const INTERRUPTS: u64 = 1 << 15;
 
 impl VirtualTopDown {
     /// Lets the PMU count by `pass`, commonly [`VirtualPmu::advance`], and divides the slots that fixed counter 3
-    /// counts meanwhile as `mix` says. If the metrics overflow, which they do together with the slots' counter, bit 48
-    /// of the status is set, and an interrupt is raised if the slots' counter interrupts.
+    /// counts meanwhile as `mix` says. The metrics overflow together with the slots' counter: bit 48 of the status is
+    /// then set, and an interrupt is raised if the interrupt of the slots' counter is enabled.
     ///
     /// # Errors
     /// The error of `pass`.

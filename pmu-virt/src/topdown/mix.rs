@@ -21,7 +21,7 @@ impl TopDownMix {
     /// Every slot retires.
     pub const RETIRING: Self = Self { shares: [255, 0, 0, 0, 0, 0, 0, 0] };
 
-    /// Returns whether the parts of level 1 are all slots, and no part of level 2 exceeds its part of level 1.
+    /// Returns whether the sum of the parts of level 1 is 255, and no part of level 2 exceeds its part of level 1.
     pub fn is_whole(&self) -> bool {
         let [level_1 @ .., a, b, c, d] = self.shares;
         let sum: u32 = level_1.iter().map(|share| u32::from(*share)).sum();

@@ -10,8 +10,9 @@ pub(crate) const PARTS: usize = 8;
 /// Top-down metrics of one virtual Intel processor, beside its [`VirtualPmu`](crate::VirtualPmu): `MSR_PERF_METRICS`,
 /// and bit 48 of the global registers. The slots are fixed counter 3 of the PMU.
 ///
-/// The embedder [observes](Self::observe) the PMU while it counts, and tells the [mix](crate::TopDownMix) of the slots.
-/// A guest that saves and restores its registers gets the fractions back, of the slots in fixed counter 3.
+/// The embedder lets the PMU count within [`observe`](Self::observe), and gives the [mix](crate::TopDownMix) of the
+/// slots. A guest can save and restore the metrics together with fixed counter 3, whose slots the metrics are fractions
+/// of.
 ///
 /// No method allocates or panics. The value is the whole state: compare and copy it.
 ///

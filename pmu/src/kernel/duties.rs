@@ -23,8 +23,8 @@ pub struct Duties<K>(PhantomData<fn() -> K>);
 pub type KernelApic<K> = LocalApic<Duties<K>, Duties<K>>;
 
 impl<K: Kernel> Duties<K> {
-    /// Returns the platform, with the kernel's delivery of the performance interrupt: for hardware that a kernel drives
-    /// beside its [`Pmu`](crate::Pmu), such as AMD's [instruction-based sampling](crate::amd::ibs::IbsSampler::take).
+    /// Returns the platform that `Pmu` uses. A kernel gives this platform to hardware that the kernel drives beside its
+    /// [`Pmu`](crate::Pmu), such as AMD's [instruction-based sampling](crate::amd::ibs::IbsSampler::take).
     #[inline]
     pub fn platform() -> KernelApic<K> {
         LocalApic::new(Self(PhantomData), K::delivery(), Self(PhantomData))

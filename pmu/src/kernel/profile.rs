@@ -52,7 +52,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// the smallest power of two for which the buffer has enough counters. Interrupts add to the buffer's present
     /// values.
     ///
-    /// Two profiles of one event with different periods run at the same time, on a counter each.
+    /// Two profiles of one event with different periods can run at the same time. Each profile then needs a counter.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }

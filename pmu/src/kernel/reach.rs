@@ -49,9 +49,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// rotate, and windows for guests.
     ///
     /// The session also has events that `Pmu` opened: the [watchdog](Self::watch)'s, and those of profiled events. The
-    /// session's list of [`events`](pmu_core::CounterSession::events) does not contain them. An identity of an event is
-    /// its place, which an event that is opened later can have, too. A kernel that keeps identities longer gives each
-    /// event a [tag](pmu_core::Event::tagged) of its own, and compares it with
+    /// session's list of [`events`](pmu_core::CounterSession::events) does not contain them. After an event is closed,
+    /// an event that is opened later can get the same identity. A kernel that keeps identities of closed events gives
+    /// each event a different [tag](pmu_core::Event::tagged), and compares the tag with
     /// [`event_tag`](pmu_core::CounterSession::event_tag).
     ///
     /// Each call is for one processor. Between two calls the task may move, and the same

@@ -254,10 +254,10 @@ pub unsafe trait Kernel: Sized + 'static {
         CounterSet::ALL
     }
 
-    /// Returns the place on its core of the processor that executes the call, if events of the core's other logical
-    /// processor corrupt its counters, as on Sandy Bridge to Haswell with hyper-threading. Such events are then
-    /// scheduled exclusively: see [`OnSharedCore`](pmu_core::OnSharedCore). The default implementation, for all other
-    /// kernels, returns `None`. The result is always the same on one processor.
+    /// Returns which logical processor of its core executes the call, on a core whose logical processors corrupt each
+    /// other's counters: Sandy Bridge to Haswell with hyper-threading. Events that corrupt counters are then scheduled
+    /// exclusively: see [`OnSharedCore`](pmu_core::OnSharedCore). The default implementation, for kernels on other
+    /// processors, returns `None`. The result is always the same on one processor.
     ///
     /// ```
     /// use pmu::core::{CoreCounters, CoreThread, WriteOnce};

@@ -28,8 +28,8 @@ const fn place(entry: u8) -> usize {
     FIRST + 16 * entry as usize
 }
 
-/// Reads a register; `None`: it is absent. In x2APIC mode an absent register faults, and a hypervisor may have registers
-/// that its version does not declare. In the page of xAPIC mode an absent register has no defined value.
+/// Reads a register; `None`: it is absent. In x2APIC mode an absent register faults, and a hypervisor may have
+/// registers that its version does not declare. In the page of xAPIC mode an absent register has no defined value.
 fn read_register(offset: usize) -> Option<u32> {
     if apic::is_x2apic() {
         // SAFETY: registers of the local APIC are only read, and no read of them writes to memory.

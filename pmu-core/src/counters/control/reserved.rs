@@ -21,8 +21,9 @@ use crate::platform::Platform;
 /// interrupt is serviced, acknowledges its overflows, and lends it. The session counts no event on it.
 /// [`reprogram`](Self::reprogram) and a failed interrupt end all reservations.
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Reserves a free counter of `among` that can count an event. Returns the counter, and the select that the event
-    /// has on this processor. The event's period, tag and extra register are left to the caller.
+    /// Reserves a free counter for a facility that records overflows itself, such as precise sampling. The counter is
+    /// one of `among` that can count the event. Returns the counter, and the select that the event has on this
+    /// processor. The event's period, tag and extra register are left to the caller.
     ///
     /// ```
     /// # use pmu_core::{
@@ -66,7 +67,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         Ok((counter, select))
     }
 
-    /// Reserves a counter again, whose reservation [`reprogram`](Self::reprogram) ended.
+    /// Reserves a counter again after [`reprogram`](Self::reprogram), which ends every reservation.
     ///
     /// # Errors
     /// [`NotAvailable`](CounterError::NotAvailable): the counter is in use, is not the session's, or is
@@ -146,7 +147,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.read(&registers).map_err(CounterError::Access)
     }
 
-    /// Stops reserved counters all together by the global control register, or lets them count again.
+    /// Stops several reserved counters at once by the global control register, or lets these counters count again.
     ///
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): a counter is not reserved, or is [lent](Self::lend).
@@ -162,9 +163,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if pause { self.pause(counters) } else { self.unpause(counters) }
     }
 
-    /// Acknowledges the overflows of reserved counters, and the given further bits of the overflow status, which belong
-    /// to the facility. If the facility has interrupted for such a bit, [`service`](crate::service) claims the
-    /// interrupt.
+    /// Acknowledges the overflows of reserved counters, and further bits of the overflow status that belong to the
+    /// facility. If an interrupt for one of these bits still comes, [`service`](crate::service) claims the interrupt.
     ///
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): a counter is not reserved, or is [lent](Self::lend).
@@ -189,7 +189,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.clear_status(global, pending).map_err(CounterError::Access)
     }
 
-    /// Stops a reserved counter and ends its reservation: the session's events can use it.
+    /// Stops a reserved counter and ends its reservation. The session's events can then use the counter.
     ///
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): the counter is not reserved, or is [lent](Self::lend).

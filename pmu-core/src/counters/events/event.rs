@@ -281,9 +281,10 @@ impl Event {
         self
     }
 
-    /// Keeps the event out of the list of [`events`](crate::CounterSession::events). Only a holder of the event's
-    /// identity then stops or closes the event. This is for events that a layer opens beside the kernel's own, such as
-    /// the watchdog of `Pmu`. The events of [added](crate::AddedSources) sources are unlisted.
+    /// Keeps the event out of the list of [`events`](crate::CounterSession::events). A kernel that stops or closes all
+    /// listed events then leaves this event alone. This is for events that a layer between the session and the kernel
+    /// opens for itself, such as the watchdog of `Pmu`. The events of [added](crate::AddedSources) sources are
+    /// unlisted.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, CounterUnit, Event, EventSource, MsrBackend, Platform};

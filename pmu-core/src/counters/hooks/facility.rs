@@ -115,8 +115,8 @@ pub trait Facility {
         Ok(())
     }
 
-    /// Handles an interrupt for which no counter is served, because no session has taken the counters. A facility that
-    /// the interrupt stopped, whoever's it is, continues. The method is not called while the counters are
+    /// Handles an interrupt while no session has taken the counters. If the interrupt stopped the facility, for example
+    /// by freezing records, this method lets the facility continue. The method is not called while the counters are
     /// [lent](crate::CounterSession::lend).
     ///
     /// # Errors

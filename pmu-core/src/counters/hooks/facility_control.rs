@@ -56,8 +56,8 @@ pub trait FacilityControl: Facility {
     fn suspend<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault>;
 
     /// Resumes the facility as it was before [`suspend`](Self::suspend), whatever the borrower left in the facility's
-    /// registers and bits of the overflow status. Undoes [`before_stop`](Self::before_stop) if `suspend` did not
-    /// follow. Does nothing if neither was called.
+    /// registers and bits of the overflow status. If only [`before_stop`](Self::before_stop) was called, `resume`
+    /// undoes that call. If neither was called, `resume` does nothing.
     ///
     /// If the processor has a global control register, the counters are still stopped during this call.
     ///

@@ -153,8 +153,8 @@ impl Counter {
         self.mask
     }
 
-    /// Loads the stopped counter with `value`, at the address at which a write makes the counter hold the value. The
-    /// processor has full-width writes, or `value` is a [preload](Self::preload) for less than 2³¹ events.
+    /// Writes `value` to the stopped counter, at the counter's full-width address if it has one. Without full-width
+    /// writes, `value` must be a [preload](Self::preload) for less than 2³¹ events.
     ///
     /// # Errors
     /// The write failed.

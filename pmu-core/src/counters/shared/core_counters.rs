@@ -23,7 +23,8 @@ impl CoreCounters {
     }
 }
 
-/// One of the two logical processors of a core, and the events that corrupt the counters of the other one.
+/// One of the two logical processors of a core, with the events that corrupt the counters of the other logical
+/// processor.
 ///
 /// ```
 /// use pmu_core::{CoreCounters, CoreThread};
@@ -66,9 +67,9 @@ impl InUse {
 }
 
 impl<'a> CoreThread<'a> {
-    /// Describes a logical processor of a core: the `second` one, or the first. `events` are the numbers of the events
-    /// that corrupt the counters of the other logical processor. Both logical processors have the same `core` and
-    /// `events`.
+    /// Describes a logical processor of a core: the second one if `second` is set, otherwise the first. `events` are
+    /// the numbers of the events that corrupt the counters of the other logical processor. Both logical processors have
+    /// the same `core` and `events`.
     pub const fn new(core: &'a CoreCounters, second: bool, events: RangeInclusive<u16>) -> Self {
         Self { core, second, events: [*events.start(), *events.end()] }
     }

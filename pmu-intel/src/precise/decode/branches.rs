@@ -7,7 +7,7 @@ use crate::precise::decode::words::Words;
 
 /// The last branches in a record, the newest first.
 ///
-/// The words are those of the processor's branch records, so the processor's [`BranchUnit`] decodes them.
+/// The words have the form of the processor's branch records, so the processor's [`BranchUnit`] decodes the words.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordBranches<'a> {
     words: Words<'a>,
@@ -19,8 +19,8 @@ impl<'a> RecordBranches<'a> {
         Self { words, shown }
     }
 
-    /// Returns the records' words, the newest branch first. An empty record ends the iterator, and a branch from or to
-    /// a privilege level that the event does not count is left out.
+    /// Returns the words of each branch, the newest first, up to the first empty record. A branch from or to a
+    /// privilege level that the event does not count is left out.
     pub fn raw(self) -> impl Iterator<Item = RawBranch> + 'a {
         let Self { words, shown } = self;
         let branch = move |number: usize| {
@@ -32,7 +32,7 @@ impl<'a> RecordBranches<'a> {
         filled.filter(move |branch| shown.shows(branch.from) && shown.shows(branch.to))
     }
 
-    /// Decodes the branches by the description of the processor's branch records.
+    /// Decodes the branches. `unit` describes the processor's branch records.
     ///
     /// ```
     /// use pmu_core::BranchUnit;

@@ -19,11 +19,12 @@ pub enum PreciseFormat {
     Bits32,
     /// Format 0: flags, the next instruction's address, and registers.
     Core,
-    /// Format 1: adds the overflow status, and the access to memory.
+    /// Format 1: as format 0, with the overflow status, and with the access to memory.
     Nehalem,
-    /// Format 2: adds the instruction's own address, and transactions.
+    /// Format 2: as format 1, with the instruction's own address, and with transactions.
     Haswell,
-    /// Format 3: adds the time-stamp counter, and the exact set of the record's counters.
+    /// Format 3: as format 2, with the time-stamp counter. In place of the overflow status, a record has the counters
+    /// for which it was written.
     Skylake,
     /// Formats 4 to 6: groups that are chosen by `MSR_PEBS_DATA_CFG`.
     Adaptive,

@@ -40,8 +40,9 @@ impl<'a> PreciseRecord<'a> {
         Self { format, words, shown: Shown::ALL }
     }
 
-    /// Returns the record with addresses of these privilege levels only: `None` if the sampled instruction, or the
-    /// instruction after it, is at another level. Addresses of data and of branches at other levels are left out.
+    /// Returns the record without addresses of other privilege levels than these: addresses of data and of branches at
+    /// other levels are left out. Returns `None` if the sampled instruction, or the instruction after it, is at another
+    /// level.
     ///
     /// ```
     /// use pmu_intel::precise::{PreciseFormat, PreciseRecords};
@@ -78,8 +79,8 @@ impl<'a> PreciseRecord<'a> {
         }
     }
 
-    /// Returns the address of the instruction that the processor executed after the sampled one. In formats before 2,
-    /// this is the only address of a record.
+    /// Returns the address of the instruction that the processor executed after the sampled instruction. In formats
+    /// before 2, this is the only address of an instruction in a record.
     pub fn next_address(&self) -> Option<u64> {
         match self.format {
             PreciseFormat::Bits32 => Some(self.words.get(0)? >> 32),
@@ -92,8 +93,8 @@ impl<'a> PreciseRecord<'a> {
 
     /// Returns the counters for whose overflows the processor wrote the record. Format 0 does not tell these counters.
     ///
-    /// In formats 1 and 2 the value is the overflow status at the time of the record. It may also have bits of counters
-    /// that overflowed without a record, and it may be empty.
+    /// In formats 1 and 2 the value is the overflow status at the time of the record. This status may also have bits of
+    /// counters that overflowed without a record, and may be 0.
     pub fn counters(&self) -> Option<CounterSet> {
         let bits = match self.format {
             PreciseFormat::Bits32 | PreciseFormat::Core => None,
@@ -118,8 +119,8 @@ impl<'a> PreciseRecord<'a> {
 
     /// Returns the number of cycles from the retirement of the previous instruction to the retirement of this one.
     ///
-    /// In adaptive records the value is valid only if `IA32_PERF_CAPABILITIES` declares it, in bit 17
-    /// (`PEBS_TIMING_INFO`); see [`PreciseUnit::records_retire_latency`](crate::precise::PreciseUnit).
+    /// In adaptive records, the value is valid only if bit 17 of `IA32_PERF_CAPABILITIES` (`PEBS_TIMING_INFO`) is set:
+    /// see [`PreciseUnit::records_retire_latency`](crate::precise::PreciseUnit).
     pub fn retire_latency(&self) -> Option<u16> {
         match self.format {
             PreciseFormat::Adaptive => {
@@ -133,8 +134,8 @@ impl<'a> PreciseRecord<'a> {
         }
     }
 
-    /// Returns the instruction's access to memory. Formats 1 to 3 always have this group; its content is meaningful if
-    /// the event is one of memory accesses.
+    /// Returns the instruction's access to memory. Records of formats 1 to 3 always have this group. The content is
+    /// meaningful only if the event is an event of memory accesses.
     pub fn memory(&self) -> Option<MemoryInfo> {
         let info = match self.format {
             PreciseFormat::Bits32 | PreciseFormat::Core => return None,
