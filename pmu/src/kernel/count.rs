@@ -1,8 +1,9 @@
 //! Counts of a function.
 
-use pmu_core::{Event, EventCount, GroupId};
+use pmu_core::{Event, EventCount, GroupError, GroupId};
 
 use crate::kernel::error::PmuError;
+use crate::kernel::of_processor::Here;
 use crate::kernel::pmu::Pmu;
 use crate::kernel::required::Kernel;
 
@@ -50,23 +51,33 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 let started = counters.start_group(group, K::now());
                 if started.is_err() {
                     // The first error is returned.
-                    let _ = counters.close_group(group, K::now());
+                    let _ = close(here, group);
                 }
                 started.map(|()| group)
             })??;
             let counted = Counted { pmu: self, group };
             work();
             core::mem::forget(counted);
-            self.here(|here| {
+            // On a processor that `work` suspended, too.
+            self.place(|place| {
+                let here = place.as_mut().ok_or(PmuError::NotUp)?;
                 let counters = here.session.counters_mut();
                 let mut counts = [EventCount::default(); C];
                 let read = counters.read_group(group, K::now(), &mut counts);
-                let closed = counters.close_group(group, K::now());
-                read.and(closed).map(|()| counts)
+                let closed = close(here, group);
+                Ok(read.and(closed).map(|()| counts)?)
             })?
-            .map_err(PmuError::Group)
         })
     }
+}
+
+/// Closes a group, also if its counters do not answer.
+fn close<K: Kernel>(here: &mut Here<K>, group: GroupId) -> Result<(), GroupError> {
+    let counters = here.session.counters_mut();
+    counters.close_group(group, K::now()).inspect_err(|_| {
+        // By now the group is stopped, so this accesses no register.
+        let _ = counters.close_group(group, K::now());
+    })
 }
 
 /// A group that counts, and is closed if `work` unwinds.
@@ -77,6 +88,6 @@ struct Counted<K: Kernel, const P: usize, const E: usize, const N: usize> {
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Drop for Counted<K, P, E, N> {
     fn drop(&mut self) {
-        let _ = self.pmu.here(|here| here.session.counters_mut().close_group(self.group, K::now()));
+        let _ = self.pmu.place(|place| place.as_mut().map(|here| close(here, self.group)));
     }
 }

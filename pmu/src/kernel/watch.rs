@@ -60,7 +60,11 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 let event = of.watched(here);
                 of.watchdog.unwatch();
                 let Some(event) = event else { return Ok(()) };
-                here.session.counters_mut().close_event(event, K::now()).map(drop)
+                let counters = here.session.counters_mut();
+                counters.close_event(event, K::now()).map(drop).inspect_err(|_| {
+                    // By now the event is stopped, so this accesses no register.
+                    let _ = counters.close_event(event, K::now());
+                })
             })?
             .map_err(PmuError::Counters)
         })

@@ -4,6 +4,7 @@ mod failing;
 mod glue;
 mod handler;
 mod operations;
+mod random;
 mod sampled;
 mod suspend;
 mod threads;
