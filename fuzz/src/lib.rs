@@ -23,6 +23,7 @@ pub mod profile_symbols;
 pub mod source_list;
 pub mod trace_file;
 pub mod trace_record;
+pub mod traced_branches;
 pub mod virt_branches;
 pub mod virt_cpuid;
 pub mod virt_filter;
@@ -55,7 +56,7 @@ use vmm::{boot, error, guest, guest_pmu, instruction};
 pub type Target = fn(&[u8]);
 
 /// The targets by name.
-pub const TARGETS: [(&str, Target); 29] = [
+pub const TARGETS: [(&str, Target); 30] = [
     ("branch_records", branch_records::run),
     ("control_area", control_area::run),
     ("cpuid_claim", cpuid_claim::run),
@@ -76,6 +77,7 @@ pub const TARGETS: [(&str, Target); 29] = [
     ("source_list", source_list::run),
     ("trace_file", trace_file::run),
     ("trace_record", trace_record::run),
+    ("traced_branches", traced_branches::run),
     ("virt_branches", virt_branches::run),
     ("virt_cpuid", virt_cpuid::run),
     ("virt_filter", virt_filter::run),

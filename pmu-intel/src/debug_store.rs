@@ -6,7 +6,7 @@
 pub(crate) mod area;
 mod control;
 mod error;
-mod operations;
+pub(crate) mod operations;
 mod request;
 pub(crate) mod support;
 

@@ -5,6 +5,7 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod branch_trace;
 mod branches;
 mod counters;
 mod cpuid;

@@ -88,16 +88,17 @@ macro_rules! zeroed {
 }
 
 impl<const RESETS: usize> PebsDsSaveArea<RESETS> {
-    /// Stores zero into every word.
+    /// Stores zero into every word. The maximum of each buffer comes first: without room, a processor that still uses
+    /// the area writes nothing to the address 0 that the index then has.
     pub(crate) fn clear(&self) {
         let words = [
-            &self.bts_buffer_base,
-            &self.bts_index,
             &self.bts_absolute_maximum,
+            &self.pebs_absolute_maximum,
+            &self.bts_index,
+            &self.pebs_index,
+            &self.bts_buffer_base,
             &self.bts_interrupt_threshold,
             &self.pebs_buffer_base,
-            &self.pebs_index,
-            &self.pebs_absolute_maximum,
             &self.pebs_interrupt_threshold,
         ];
         for word in words.into_iter().chain(&self.pebs_counter_reset) {

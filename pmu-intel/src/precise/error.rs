@@ -139,6 +139,8 @@ pub enum PreciseError {
     NotStarted,
     /// The session refused an operation.
     Counters(CounterError),
+    /// A [`BranchTracer`](crate::branch_trace::BranchTracer) uses the area: shut the tracer down first.
+    Traced,
     /// The recorder was shut down.
     ShutDown,
     /// The recorder is [suspended](pmu_core::CounterSession::lend_with) together with the counters.
@@ -167,6 +169,7 @@ impl fmt::Display for PreciseError {
             }
             Self::NotStarted => f.write_str("no event is recorded on this counter"),
             Self::Counters(error) => error.fmt(f),
+            Self::Traced => f.write_str("a branch tracer uses the area"),
             Self::ShutDown => f.write_str("the recorder was shut down"),
             Self::Lent => f.write_str("the recorder is lent"),
             Self::Access(fault) => write!(f, "nothing is recorded: {fault}"),

@@ -45,6 +45,8 @@ pub struct PreciseMemory<B: ?Sized = [AtomicU64]> {
     unattributed: AtomicU32,
     owner: AtomicU8,
     draining: AtomicBool,
+    /// A branch tracer uses the area.
+    traced: AtomicBool,
     buffer: Pages<B>,
 }
 
@@ -88,6 +90,7 @@ impl<const N: usize> PreciseMemory<[AtomicU64; N]> {
             unattributed: AtomicU32::new(0),
             owner: AtomicU8::new(FREE),
             draining: AtomicBool::new(false),
+            traced: AtomicBool::new(false),
             buffer: Pages([const { AtomicU64::new(0) }; N]),
         }
     }
@@ -214,6 +217,19 @@ impl PreciseMemory {
         self.recording.store(0, Relaxed);
         self.reserved.store(0, Relaxed);
         self.owner.store(FREE, Release);
+    }
+
+    /// Lets a branch tracer use the area; `false` if one does.
+    pub(crate) fn begin_trace(&self) -> bool {
+        !self.traced.swap(true, AcqRel)
+    }
+
+    pub(crate) fn end_trace(&self) {
+        self.traced.store(false, Release);
+    }
+
+    pub(crate) fn is_traced(&self) -> bool {
+        self.traced.load(Acquire)
     }
 
     pub(crate) fn is_taken(&self) -> bool {

@@ -387,13 +387,17 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
     /// # Errors
     /// - [`Counters`](PreciseError::Counters), [`Faulted`](PreciseError::Faulted): an access failed. The recorder keeps
     ///   the memory. The call can be repeated.
-    /// - [`ShutDown`](PreciseError::ShutDown), [`Lent`](PreciseError::Lent): nothing was changed.
+    /// - [`Traced`](PreciseError::Traced), [`ShutDown`](PreciseError::ShutDown), [`Lent`](PreciseError::Lent): nothing
+    ///   was changed.
     pub fn shut_down<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
         session: &mut CounterSession<'_, S, N, P>,
         mut report: impl FnMut(&PreciseReport<'_>),
     ) -> Result<(), PreciseError> {
         self.check()?;
+        if self.memory().is_traced() {
+            return Err(PreciseError::Traced);
+        }
         for counter in self.counters().iter() {
             self.stop(session, counter, &mut report)?;
         }

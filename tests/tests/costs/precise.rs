@@ -111,7 +111,7 @@ fn measure(version: u8, records: PreciseConfiguration, freezes: bool) -> [Cost; 
         let lent = recorder.lent(|_: &PreciseReport<'_>| ());
         session.lend_with(0, lent, |_, _| ()).unwrap().end(0).unwrap();
     });
-    // What the window costs without records.
+    // The cost of a window without records.
     let counter = recorder.counters().iter().next().unwrap();
     let stop = cost(&mut || recorder.stop(&mut session, counter, |_| ()).unwrap());
     let plain = cost(&mut || session.lend_with(0, (), |_, ()| ()).unwrap().end(0).unwrap());

@@ -100,7 +100,7 @@ fn a_switch_of_threads_reports_the_records_of_the_one_and_continues_its_period_l
             let of = |tag: u64| kernel.tags.borrow().iter().filter(|of| **of == tag).count();
             assert_eq!((of(7), of(8)), (15, 10), "{what}");
             kernel.all_reported(mock, what);
-            // Nobody's events.
+            // Events of no thread.
             mock.advance(&mut happened(0, 10 * PERIOD));
             assert_eq!(mock.written_records(), 25, "{what}");
         });
@@ -155,7 +155,7 @@ fn what_a_predecessor_left_is_ended_and_after_a_shut_down_nothing_is_left() {
             recorder.start(&mut session, &instructions(), |_| ()).unwrap();
             assert_ne!(mock.with_precise_records(|precise| precise.enabled()), Some(0), "{what}");
             assert!(kernel.memory.pebs_index().is_some());
-            drop(recorder);
+            let _ = recorder;
             session.shut_down().unwrap();
             // SAFETY: the mock writes to the lent memory alone, which lasts.
             let again = unsafe {

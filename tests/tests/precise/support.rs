@@ -150,9 +150,28 @@ impl Processor {
         instructions: impl Fn(u64) -> FedRecord<'static> + 'static,
         test: impl FnOnce(&'static Kernel, &'static Mock<'static>),
     ) {
+        self.run_all(instructions, &[], test);
+    }
+
+    /// Calls `test` with a processor that has these words in its memory, too.
+    pub(crate) fn run_beside(
+        self,
+        more: &'static [AtomicU64],
+        test: impl FnOnce(&'static Kernel, &'static Mock<'static>),
+    ) {
+        self.run_all(instruction, more, test);
+    }
+
+    fn run_all(
+        self,
+        instructions: impl Fn(u64) -> FedRecord<'static> + 'static,
+        more: &'static [AtomicU64],
+        test: impl FnOnce(&'static Kernel, &'static Mock<'static>),
+    ) {
         let memory = lend();
         let [area, buffer] = words(memory);
         let ram = ProcessMemory::default().with(area, 0).with(buffer, PHYSICAL);
+        let ram = ram.with(more, 2 * PHYSICAL);
         let ram: &'static RefCell<dyn GuestMemory> = Box::leak(Box::new(RefCell::new(ram)));
         let configuration = Configuration::Intel(self.counters);
         let precise = VirtualPrecise::new(&configuration, self.records).unwrap();

@@ -71,6 +71,7 @@ const FLOORS: &[Floors] = &[
         of: "pmu-intel",
         floors: &[
             "lib",
+            "branch_trace",
             "branches, interface, later_sources, precise, sibling_erratum, topdown, unused",
             "counters, debug_store, sources",
             "cpuid, registers",

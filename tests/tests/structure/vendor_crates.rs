@@ -31,6 +31,7 @@ fn both_vendor_crates_have_the_same_files_and_extras_are_listed() {
     assert_eq!(
         files("pmu-intel"),
         with(&[
+            "branch_trace.rs",
             "debug_store.rs",
             "later_sources.rs",
             "precise.rs",

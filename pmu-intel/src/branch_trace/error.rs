@@ -1,0 +1,54 @@
+//! Failures of a tracer.
+
+use core::fmt;
+
+use pmu_core::MsrFault;
+
+/// Failure of an operation of a [`BranchTracer`](crate::branch_trace::BranchTracer).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum BranchTraceError {
+    /// The processor has no branch trace store, or one with 32-bit words.
+    Unavailable,
+    /// The memory belongs to a tracer that was not shut down, or the precise records' memory has a tracer already.
+    MemoryInUse,
+    /// The memory has no whole pages of buffer.
+    InsufficientMemory,
+    /// The precise records' memory belongs to no recorder.
+    NoRecorder,
+    /// The tracer was shut down.
+    ShutDown,
+    /// The tracer is [suspended](pmu_core::CounterSession::lend_with) together with counters.
+    Lent,
+    /// A register access failed, and nothing is traced.
+    Access(MsrFault),
+    /// A register access failed, and the processor may still trace.
+    Faulted(MsrFault),
+}
+
+impl fmt::Display for BranchTraceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unavailable => f.write_str("the processor has no branch trace store"),
+            Self::MemoryInUse => {
+                f.write_str("the memory belongs to a tracer that was not shut down")
+            }
+            Self::InsufficientMemory => f.write_str("the memory has no whole pages of buffer"),
+            Self::NoRecorder => f.write_str("the area belongs to no recorder of precise records"),
+            Self::ShutDown => f.write_str("the tracer was shut down"),
+            Self::Lent => f.write_str("the tracer is lent"),
+            Self::Access(fault) => write!(f, "nothing is traced: {fault}"),
+            Self::Faulted(fault) => write!(f, "the trace cannot be stopped: {fault}"),
+        }
+    }
+}
+
+impl core::error::Error for BranchTraceError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Access(fault) | Self::Faulted(fault) => Some(fault),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! The interrupt path: the branches are read out at each interrupt.
+
+use pmu_core::{Branch, Facility, Interrupted, MsrAccess, MsrBackend, MsrFault};
+
+use crate::branch_trace::memory::{BranchTraceMemory, STOP};
+use crate::branch_trace::tracer::trace_bits;
+use crate::debug_store::area::PebsDsSaveArea;
+use crate::precise::memory::{PreciseMemory, RESETS};
+use crate::precise::registers::STATUS_OVF_BUFFER;
+use crate::registers::DebugCtl;
+
+/// A processor's branch trace in the interrupt that it shares with the counters: a [`Facility`] for
+/// [`service_with`](pmu_core::service_with).
+///
+/// Each branch is reported to a closure, in each interrupt of the counters, because another interrupt may come before
+/// the trace's own. If branches of the kernel are traced, the trace stops while the interrupt is serviced, which takes
+/// two reads and two writes of `IA32_DEBUGCTL`. Otherwise the trace takes no access of its own.
+///
+/// # Context
+/// Any context, including interrupt and NMI.
+#[derive(Debug)]
+pub struct BranchTrace<'a, F> {
+    memory: &'a BranchTraceMemory,
+    area: &'a PebsDsSaveArea<RESETS>,
+    report: F,
+    /// The value of the tracer's bits that the pass restores; 0: none.
+    stopped: u64,
+}
+
+impl<'a, F: FnMut(Branch)> BranchTrace<'a, F> {
+    /// Describes the memory that a [`BranchTracer`](crate::branch_trace::BranchTracer) took, with the same `beside`.
+    /// While no branches are traced, an interrupt accesses no register for the memory.
+    pub fn new(
+        memory: &'a BranchTraceMemory,
+        beside: Option<&'a PreciseMemory>,
+        report: F,
+    ) -> Self {
+        let area = beside.map_or_else(|| memory.save_area(), PreciseMemory::save_area);
+        Self::of_area(memory, area, report)
+    }
+
+    pub(crate) const fn of_area(
+        memory: &'a BranchTraceMemory,
+        area: &'a PebsDsSaveArea<RESETS>,
+        report: F,
+    ) -> Self {
+        Self { memory, area, report, stopped: 0 }
+    }
+}
+
+impl<F: FnMut(Branch)> Facility for BranchTrace<'_, F> {
+    fn status_bits(&self) -> u64 {
+        if self.memory.mode() != 0 { STATUS_OVF_BUFFER } else { 0 }
+    }
+
+    fn begin<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        if self.memory.mode() & STOP != 0 {
+            let found = msr.update_retrying(trace_bits().set_to(0))? & trace_bits().bits();
+            // A task that is about to start or stop the trace has the bits clear.
+            let traces = DebugCtl::from_bits(found).tr();
+            self.stopped = if traces { found } else { 0 };
+        }
+        Ok(())
+    }
+
+    fn collect<M: MsrBackend>(
+        &mut self,
+        _: &M,
+        interrupted: Interrupted<'_>,
+    ) -> Result<u32, MsrFault> {
+        if self.memory.mode() == 0 {
+            return Ok(0);
+        }
+        self.memory.drain(self.area, &mut self.report);
+        Ok(u32::from(interrupted.status & STATUS_OVF_BUFFER != 0))
+    }
+
+    fn end<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        match core::mem::take(&mut self.stopped) {
+            0 => Ok(()),
+            value => msr.update_retrying(trace_bits().set_to(value)).map(|_| ()),
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! The trace beside lent counters: suspended for the borrower, such as a guest, and brought back.
+
+use pmu_core::{Branch, Facility, FacilityControl, Interrupted, MsrBackend, MsrFault};
+
+use crate::branch_trace::interrupt::BranchTrace;
+use crate::branch_trace::tracer::BranchTracer;
+
+/// Argument of [`lend_with`](pmu_core::CounterSession::lend_with) by which a [`BranchTracer`] is suspended while
+/// counters are lent. [`BranchTracer::lent`] creates the argument.
+#[derive(Debug)]
+pub struct LentBranchTrace<'s, M, F> {
+    tracer: &'s mut BranchTracer<M>,
+    report: F,
+}
+
+impl<M: MsrBackend> BranchTracer<M> {
+    /// Returns the argument with which [`lend_with`](pmu_core::CounterSession::lend_with) suspends the trace until the
+    /// window ends, for instance while a guest runs. Branches in the buffer are reported to `report`.
+    pub fn lent<F: FnMut(Branch)>(&mut self, report: F) -> LentBranchTrace<'_, M, F> {
+        LentBranchTrace { tracer: self, report }
+    }
+}
+
+/// Acts as a [`BranchTrace`] with the same memory.
+impl<R: MsrBackend, F: FnMut(Branch)> Facility for LentBranchTrace<'_, R, F> {
+    fn status_bits(&self) -> u64 {
+        BranchTrace::new(self.tracer.memory, None, |_| ()).status_bits()
+    }
+
+    fn collect<M: MsrBackend>(
+        &mut self,
+        msr: &M,
+        interrupted: Interrupted<'_>,
+    ) -> Result<u32, MsrFault> {
+        let tracer = &self.tracer;
+        let mut trace = BranchTrace::of_area(tracer.memory, tracer.area(), &mut self.report);
+        trace.begin(msr)?;
+        let collected = trace.collect(msr, interrupted);
+        collected.and_then(|count| trace.end(msr).map(|()| count))
+    }
+}
+
+/// All accesses use the tracer's own backend.
+impl<R: MsrBackend, F: FnMut(Branch)> FacilityControl for LentBranchTrace<'_, R, F> {
+    fn suspend<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
+        let tracer = &mut *self.tracer;
+        if tracer.lent.is_some() || !tracer.is_open() {
+            return Ok(());
+        }
+        let mode = tracer.memory.mode();
+        if mode != 0 {
+            tracer.disable()?;
+            tracer.memory.drain(tracer.area(), &mut self.report);
+            tracer.memory.set_mode(0);
+        }
+        tracer.lent = Some(mode);
+        Ok(())
+    }
+
+    fn resume<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
+        let tracer = &mut *self.tracer;
+        let Some(mode) = tracer.lent else { return Ok(()) };
+        if mode != 0 {
+            tracer.memory.set_mode(mode);
+            tracer.enable().inspect_err(|_| tracer.memory.set_mode(0))?;
+        }
+        tracer.lent = None;
+        Ok(())
+    }
+}

@@ -1,0 +1,172 @@
+//! The memory to which a processor traces branches, and which a task and the interrupt share.
+
+use core::ops::Deref;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
+
+use pmu_core::Branch;
+
+use crate::branch_trace::record::{RECORD, TracedBranches};
+use crate::debug_store::area::{ControlAreaMemory, PebsDsSaveArea};
+use crate::precise::memory::RESETS;
+
+/// Memory for the branch trace of one processor: a page for the Debug Store's area and the state, and behind it the
+/// buffer, in whole pages. Each branch takes 24 bytes.
+///
+/// The embedder lends the memory, which is commonly a static per processor. The processor itself writes to the memory;
+/// [`BranchTracer::take`](crate::branch_trace::BranchTracer::take) says what this requires of the memory's pages.
+#[derive(Debug)]
+#[repr(C, align(4096))]
+pub struct BranchTraceMemory<B: ?Sized = [AtomicU64]> {
+    area: ControlAreaMemory<RESETS>,
+    lost: AtomicU32,
+    hidden: AtomicU32,
+    is_taken: AtomicBool,
+    draining: AtomicBool,
+    mode: AtomicU8,
+    buffer: Pages<B>,
+}
+
+/// Whole pages.
+#[derive(Debug)]
+#[repr(C, align(4096))]
+struct Pages<B: ?Sized>(B);
+
+/// Bits of `mode`: branches of user mode, and of the kernel, are traced.
+pub(crate) const USER: u8 = 1 << 0;
+pub(crate) const KERNEL: u8 = 1 << 1;
+/// The processor writes branches of the interrupt handler, too.
+pub(crate) const STOP: u8 = 1 << 2;
+
+impl<const N: usize> BranchTraceMemory<[AtomicU64; N]> {
+    /// Creates memory that no tracer has taken, with `N` words of buffer: a multiple of 512.
+    pub const fn new() -> Self {
+        Self {
+            area: ControlAreaMemory::new(),
+            lost: AtomicU32::new(0),
+            hidden: AtomicU32::new(0),
+            is_taken: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
+            mode: AtomicU8::new(0),
+            buffer: Pages([const { AtomicU64::new(0) }; N]),
+        }
+    }
+}
+
+impl<const N: usize> Default for BranchTraceMemory<[AtomicU64; N]> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<const N: usize> Deref for BranchTraceMemory<[AtomicU64; N]> {
+    type Target = BranchTraceMemory;
+
+    fn deref(&self) -> &BranchTraceMemory {
+        self
+    }
+}
+
+impl BranchTraceMemory {
+    /// Returns the number of branches for which the buffer has room.
+    pub const fn capacity(&self) -> usize {
+        self.buffer.0.len() / RECORD
+    }
+
+    /// Returns the number of times that the buffer was dropped because its index was not at a record, since the memory
+    /// was taken. The number wraps around after 2³² − 1.
+    pub fn lost(&self) -> u32 {
+        self.lost.load(Relaxed)
+    }
+
+    /// Returns the number of branches that were not reported because of their privilege levels, since the memory was
+    /// taken. The number wraps around after 2³² − 1.
+    pub fn hidden(&self) -> u32 {
+        self.hidden.load(Relaxed)
+    }
+
+    pub(crate) fn save_area(&self) -> &PebsDsSaveArea<RESETS> {
+        &self.area.area().pebs_ds_save_area
+    }
+
+    /// Returns the linear address of the area.
+    pub(crate) fn area_address(&self) -> u64 {
+        core::ptr::from_ref(self.area.area()).expose_provenance() as u64
+    }
+
+    pub(crate) const fn words(&self) -> usize {
+        self.buffer.0.len()
+    }
+
+    fn buffer_address(&self) -> u64 {
+        self.buffer.0.as_ptr().expose_provenance() as u64
+    }
+
+    pub(crate) fn take(&self) -> bool {
+        let taken = self.is_taken.compare_exchange(false, true, Acquire, Relaxed).is_ok();
+        if taken {
+            self.lost.store(0, Relaxed);
+            self.hidden.store(0, Relaxed);
+        }
+        taken
+    }
+
+    pub(crate) fn give_back(&self) {
+        self.mode.store(0, Relaxed);
+        self.is_taken.store(false, Release);
+    }
+
+    pub(crate) fn mode(&self) -> u8 {
+        self.mode.load(Acquire)
+    }
+
+    pub(crate) fn set_mode(&self, mode: u8) {
+        self.mode.store(mode, Release);
+    }
+
+    /// Names the buffer in an area, while nothing is traced. The interrupt comes at three quarters.
+    pub(crate) fn name_in(&self, area: &PebsDsSaveArea<RESETS>) {
+        let (base, size) = (self.buffer_address(), 8 * RECORD as u64);
+        let records = self.capacity() as u64;
+        area.bts_absolute_maximum.store(0, Relaxed);
+        area.bts_buffer_base.store(base, Relaxed);
+        area.bts_index.store(base, Relaxed);
+        area.bts_interrupt_threshold.store(base + size * (records - records / 4), Relaxed);
+        area.bts_absolute_maximum.store(base + size * records, Relaxed);
+    }
+
+    /// Has an area name no buffer.
+    pub(crate) fn forget_in(area: &PebsDsSaveArea<RESETS>) {
+        for word in [
+            &area.bts_absolute_maximum,
+            &area.bts_index,
+            &area.bts_buffer_base,
+            &area.bts_interrupt_threshold,
+        ] {
+            word.store(0, Relaxed);
+        }
+    }
+
+    /// Empties the buffer, and reports its branches, the oldest first. An interrupted task that does so is left alone.
+    pub(crate) fn drain(&self, area: &PebsDsSaveArea<RESETS>, report: &mut impl FnMut(Branch)) {
+        if self.draining.swap(true, AcqRel) {
+            return;
+        }
+        let base = self.buffer_address();
+        let index = area.bts_index.swap(base, Relaxed);
+        let written = index.checked_sub(base).map(|written| written as usize);
+        let right =
+            |bytes: &usize| *bytes <= 8 * RECORD * self.capacity() && bytes.is_multiple_of(24);
+        if let Some(bytes) = written.filter(right) {
+            let words = self.buffer.0.get(..bytes / 8).unwrap_or_default();
+            let mode = self.mode();
+            let branches = TracedBranches::from_words(words);
+            let mut branches = branches.limited_to(mode & USER != 0, mode & KERNEL != 0);
+            branches.by_ref().for_each(report);
+            self.hidden.fetch_add(branches.hidden(), Relaxed);
+        } else {
+            self.lost.fetch_add(1, Relaxed);
+        }
+        self.draining.store(false, Release);
+    }
+}

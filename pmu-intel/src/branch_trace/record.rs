@@ -1,0 +1,74 @@
+//! The records of a trace buffer.
+
+use core::sync::atomic::AtomicU64;
+
+use pmu_core::Branch;
+
+use crate::precise::decode::shown::Shown;
+use crate::precise::decode::words::Words;
+
+/// Words of a record: FROM, TO, flags. (Bit 4 of the flags tells a right prediction on Pentium 4 only.)
+pub(crate) const RECORD: usize = 3;
+
+/// Iterator over the branches in a trace buffer, in the order in which they were taken.
+///
+/// The buffer's content is not trusted: any words are addresses. A part of a record at the end is left out.
+///
+/// ```
+/// use pmu_intel::branch_trace::TracedBranches;
+/// let words: [u64; 3] = [0x40_1000, 0x40_2000, 0];
+/// let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+/// let branch = TracedBranches::from_bytes(&bytes).next().unwrap();
+/// assert_eq!((branch.from, branch.to), (0x40_1000, 0x40_2000));
+/// ```
+#[derive(Clone, Debug)]
+pub struct TracedBranches<'a> {
+    rest: Words<'a>,
+    shown: Shown,
+    hidden: u32,
+}
+
+impl<'a> TracedBranches<'a> {
+    /// Returns the branches in a copy of a buffer, from its first byte on.
+    pub const fn from_bytes(bytes: &'a [u8]) -> Self {
+        Self::new(Words::Bytes(bytes))
+    }
+
+    /// Returns the branches in a buffer to which a processor writes.
+    pub const fn from_words(words: &'a [AtomicU64]) -> Self {
+        Self::new(Words::Shared(words))
+    }
+
+    const fn new(rest: Words<'a>) -> Self {
+        Self { rest, shown: Shown::ALL, hidden: 0 }
+    }
+
+    /// Leaves out the branches from or to other privilege levels: a branch from the kernel to user mode reveals an
+    /// address of the kernel, too.
+    #[must_use]
+    pub const fn limited_to(self, user: bool, kernel: bool) -> Self {
+        let shown = Shown { user: user && self.shown.user, kernel: kernel && self.shown.kernel };
+        Self { shown, ..self }
+    }
+
+    /// Returns the number of branches that were left out so far because of their privilege levels.
+    pub const fn hidden(&self) -> u32 {
+        self.hidden
+    }
+}
+
+impl Iterator for TracedBranches<'_> {
+    type Item = Branch;
+
+    fn next(&mut self) -> Option<Branch> {
+        loop {
+            let record = self.rest.range(0, RECORD)?;
+            self.rest = self.rest.after(RECORD);
+            let (from, to) = (record.get(0)?, record.get(1)?);
+            if self.shown.shows(from) && self.shown.shows(to) {
+                return Some(Branch { from, to, ..Branch::default() });
+            }
+            self.hidden = self.hidden.saturating_add(1);
+        }
+    }
+}

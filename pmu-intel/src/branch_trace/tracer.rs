@@ -1,0 +1,272 @@
+//! The tracer: operations of a task on a processor's branch trace.
+//!
+//! The interrupt may come between any two accesses. So the memory's mode says that the processor traces before it does,
+//! and until the last branch was read out.
+
+use core::marker::PhantomData;
+
+use pmu_core::{Branch, MsrAccess, MsrAddress, MsrBackend, MsrFault, RegisterBits, Snapshot};
+
+use crate::branch_trace::error::BranchTraceError;
+use crate::branch_trace::memory::{BranchTraceMemory, KERNEL, STOP, USER};
+use crate::debug_store::area::PebsDsSaveArea;
+use crate::debug_store::operations::BRANCH_TRACE;
+use crate::debug_store::support::DebugStoreSupport;
+use crate::precise::memory::{PAGE, PreciseMemory, RESETS};
+use crate::registers::{DebugCtl, IA32_DEBUGCTL, IA32_DS_AREA};
+
+/// The control handle of a processor's branch trace: starts and stops the trace, and reads the branches out.
+///
+/// While branches are traced, each taken branch takes many cycles. The facility
+/// [`BranchTrace`](crate::branch_trace::BranchTrace) reports the branches in each interrupt of the counters, and in its
+/// own, when three quarters of the buffer are full. A session has the counters meanwhile.
+///
+/// The tracer cannot move to another thread. Before dropping the tracer, call [`shut_down`](Self::shut_down) on its
+/// processor. Dropping the tracer accesses no register, so the processor continues to trace, and the memory stays in
+/// use.
+///
+/// ```
+/// use core::sync::atomic::AtomicU64;
+/// use pmu_core::{MsrBackend, Snapshot};
+/// use pmu_intel::branch_trace::{BranchTraceError, BranchTraceMemory, BranchTracer};
+/// static TRACE: BranchTraceMemory<[AtomicU64; 4096]> = BranchTraceMemory::new(); // one per processor
+///
+/// fn trace<M: MsrBackend>(processor: &Snapshot, msr: M, work: fn()) -> Result<(), BranchTraceError> {
+///     // SAFETY: (1) TRACE is this processor's alone; (2) the kernel's statics are mapped, writable, in each address
+///     // space; (3) the backend executes WRMSR and keeps no address.
+///     let mut tracer = unsafe { BranchTracer::take(processor, msr, &TRACE, None) }?;
+///     tracer.start(true, false)?;
+///     work();
+///     tracer.stop(|branch| println!("{:#x} -> {:#x}", branch.from, branch.to))?;
+///     tracer.shut_down(|_| ())
+/// }
+/// ```
+///
+/// # Context
+/// Every method: task, on the processor of the memory. The performance interrupt may come at any time.
+#[derive(Debug)]
+pub struct BranchTracer<M> {
+    pub(crate) msr: M,
+    pub(crate) memory: &'static BranchTraceMemory,
+    beside: Option<&'static PreciseMemory>,
+    /// The processor can leave out branches by privilege level.
+    filters: bool,
+    is_open: bool,
+    /// While the tracer is suspended: the mode before.
+    pub(crate) lent: Option<u8>,
+    not_send: PhantomData<*mut ()>,
+}
+
+impl<M: MsrBackend> BranchTracer<M> {
+    /// Takes the branch trace of the processor that executes the call, and ends a trace that an earlier owner left.
+    ///
+    /// `processor` describes this processor. `beside` is the memory of the processor's
+    /// [`PreciseRecorder`](crate::precise::PreciseRecorder), if there is one, because the processor has one area for
+    /// both. The recorder then cannot be shut down before the tracer. Without `beside`, the tracer owns
+    /// `IA32_DS_AREA`.
+    ///
+    /// # Errors
+    /// - [`Unavailable`](BranchTraceError::Unavailable): CPUID or `IA32_MISC_ENABLE` declares no branch trace store.
+    /// - [`InsufficientMemory`](BranchTraceError::InsufficientMemory), [`MemoryInUse`](BranchTraceError::MemoryInUse),
+    ///   [`NoRecorder`](BranchTraceError::NoRecorder): no register was written.
+    /// - [`Access`](BranchTraceError::Access): an access failed. The memory is free again.
+    ///
+    /// # Safety
+    /// Until [`shut_down`](Self::shut_down) returns successfully:
+    /// - The memory's pages, and those of `beside`, are mapped and writable in *every* address space in which this
+    ///   processor runs.
+    /// - `memory` is the memory of this processor alone, the tracer stays on this processor, and `beside` is this
+    ///   processor's, too. No other [`PreciseRecorder`](crate::precise::PreciseRecorder) is taken on this processor.
+    /// - No other code writes `IA32_DS_AREA`, the bits of [`BRANCH_TRACE`] in `IA32_DEBUGCTL`, or the words of the
+    ///   area.
+    ///
+    /// Further, `msr` does what [`write_ds_area`](crate::debug_store::write_ds_area) requires of its `msr`.
+    pub unsafe fn take(
+        processor: &Snapshot,
+        msr: M,
+        memory: &'static BranchTraceMemory,
+        beside: Option<&'static PreciseMemory>,
+    ) -> Result<Self, BranchTraceError> {
+        let support = DebugStoreSupport::detect(processor, &msr);
+        let support = support.map_err(BranchTraceError::Access)?;
+        if !support.has_bts() || !support.dtes64 {
+            return Err(BranchTraceError::Unavailable);
+        }
+        if memory.words() == 0 || !(8 * memory.words()).is_multiple_of(PAGE) {
+            return Err(BranchTraceError::InsufficientMemory);
+        }
+        if beside.is_some_and(|beside| !beside.is_taken()) {
+            return Err(BranchTraceError::NoRecorder);
+        }
+        if !memory.take() {
+            return Err(BranchTraceError::MemoryInUse);
+        }
+        if beside.is_some_and(|beside| !beside.begin_trace()) {
+            memory.give_back();
+            return Err(BranchTraceError::MemoryInUse);
+        }
+        // SDM vol. 2A, CPUID leaf 1, ECX bit 4, DS-CPL: BTS_OFF_OS and BTS_OFF_USR exist.
+        let filters = processor.leaf(1, 0).ecx >> 4 & 1 != 0;
+        let tracer =
+            Self { msr, memory, beside, filters, is_open: true, lent: None, not_send: PhantomData };
+        tracer.attach().map_err(|fault| {
+            tracer.give_back();
+            BranchTraceError::Access(fault)
+        })?;
+        Ok(tracer)
+    }
+
+    fn attach(&self) -> Result<(), MsrFault> {
+        self.disable()?;
+        self.memory.name_in(self.area());
+        match self.beside {
+            Some(_) => Ok(()),
+            None => self.write_area(self.memory.area_address()),
+        }
+    }
+
+    fn write_area(&self, address: u64) -> Result<(), MsrFault> {
+        // SAFETY: 0, or the area of the memory, by the promise of `take`.
+        self.msr.wrmsr_retrying(unsafe { MsrAddress::new(IA32_DS_AREA) }, address)
+    }
+
+    /// Returns the area that the processor uses.
+    pub(crate) fn area(&self) -> &'static PebsDsSaveArea<RESETS> {
+        self.beside.map_or_else(|| self.memory.save_area(), PreciseMemory::save_area)
+    }
+
+    /// Ends the trace.
+    pub(crate) fn disable(&self) -> Result<(), MsrFault> {
+        self.msr.update_retrying(trace_bits().set_to(0)).map(|_| ())
+    }
+
+    /// Begins the trace of the memory's mode.
+    pub(crate) fn enable(&self) -> Result<(), MsrFault> {
+        self.msr.update_retrying(trace_bits().set_to(self.value().into_bits())).map(|_| ())
+    }
+
+    fn value(&self) -> DebugCtl {
+        trace_value(self.memory.mode(), self.filters)
+    }
+
+    /// Returns whether branches are traced.
+    pub fn is_tracing(&self) -> bool {
+        self.is_open && self.memory.mode() != 0
+    }
+
+    /// Starts to trace branches within user mode, within the kernel, or both. A trace that runs is stopped first, and
+    /// the branches in its buffer are dropped. Without any level, nothing is traced.
+    ///
+    /// If the processor cannot leave out branches by privilege level (DS-CPL), it writes all of them, and those of the
+    /// other level are dropped as they are read out.
+    ///
+    /// # Errors
+    /// - [`Access`](BranchTraceError::Access): an access failed, and nothing is traced.
+    /// - [`Faulted`](BranchTraceError::Faulted): the trace that ran could not be stopped.
+    /// - [`ShutDown`](BranchTraceError::ShutDown), [`Lent`](BranchTraceError::Lent): nothing was changed.
+    pub fn start(&mut self, user: bool, kernel: bool) -> Result<(), BranchTraceError> {
+        self.stop(|_| ())?;
+        let of = |bit, set: bool| if set { bit } else { 0 };
+        let stops = kernel || !self.filters;
+        let mode = of(USER, user) | of(KERNEL, kernel) | of(STOP, stops);
+        if mode & (USER | KERNEL) == 0 {
+            return Ok(());
+        }
+        self.memory.set_mode(mode);
+        self.enable().map_err(|fault| match self.disable() {
+            Ok(()) => {
+                self.memory.set_mode(0);
+                BranchTraceError::Access(fault)
+            }
+            Err(fault) => BranchTraceError::Faulted(fault),
+        })
+    }
+
+    /// Stops the trace, and reports the branches in the buffer, the oldest first.
+    ///
+    /// # Errors
+    /// - [`Faulted`](BranchTraceError::Faulted): the processor is presumed to trace as before.
+    /// - [`ShutDown`](BranchTraceError::ShutDown), [`Lent`](BranchTraceError::Lent): nothing was changed.
+    pub fn stop(&mut self, mut report: impl FnMut(Branch)) -> Result<(), BranchTraceError> {
+        self.check()?;
+        if self.memory.mode() == 0 {
+            return Ok(());
+        }
+        self.disable().map_err(BranchTraceError::Faulted)?;
+        self.memory.drain(self.area(), &mut report);
+        self.memory.set_mode(0);
+        Ok(())
+    }
+
+    /// Reports the branches in the buffer, the oldest first. The trace is stopped meanwhile. Call this before the
+    /// thread whose branches are traced leaves the processor, if the trace goes on for another one.
+    ///
+    /// # Errors
+    /// - [`Faulted`](BranchTraceError::Faulted): the processor is presumed to trace as before.
+    /// - [`Access`](BranchTraceError::Access): the trace could not be started again.
+    /// - [`ShutDown`](BranchTraceError::ShutDown), [`Lent`](BranchTraceError::Lent): nothing was changed.
+    pub fn drain(&mut self, mut report: impl FnMut(Branch)) -> Result<(), BranchTraceError> {
+        self.check()?;
+        if self.memory.mode() == 0 {
+            return Ok(());
+        }
+        self.disable().map_err(BranchTraceError::Faulted)?;
+        self.memory.drain(self.area(), &mut report);
+        self.enable().map_err(BranchTraceError::Access)
+    }
+
+    /// Stops the trace, and gives the memory back. Later calls return [`ShutDown`](BranchTraceError::ShutDown).
+    ///
+    /// # Errors
+    /// - [`Faulted`](BranchTraceError::Faulted): the tracer keeps the memory. The call can be repeated.
+    /// - [`ShutDown`](BranchTraceError::ShutDown), [`Lent`](BranchTraceError::Lent): nothing was changed.
+    pub fn shut_down(&mut self, report: impl FnMut(Branch)) -> Result<(), BranchTraceError> {
+        self.stop(report)?;
+        // The area only after the trace: the processor would trace to address 0.
+        let detached = self.disable().and_then(|()| match self.beside {
+            Some(_) => Ok(()),
+            None => self.write_area(0),
+        });
+        detached.map_err(BranchTraceError::Faulted)?;
+        self.is_open = false;
+        self.give_back();
+        Ok(())
+    }
+
+    fn give_back(&self) {
+        BranchTraceMemory::forget_in(self.area());
+        if let Some(beside) = self.beside {
+            beside.end_trace();
+        }
+        self.memory.give_back();
+    }
+
+    pub(crate) const fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    fn check(&self) -> Result<(), BranchTraceError> {
+        match (self.is_open, self.lent) {
+            (false, _) => Err(BranchTraceError::ShutDown),
+            (true, Some(_)) => Err(BranchTraceError::Lent),
+            (true, None) => Ok(()),
+        }
+    }
+}
+
+/// Returns the value by which branches of a mode are traced.
+pub(crate) const fn trace_value(mode: u8, filters: bool) -> DebugCtl {
+    DebugCtl::new()
+        .with_tr(true)
+        .with_bts(true)
+        .with_bt_int(true)
+        .with_bts_off_os(filters && mode & KERNEL == 0)
+        .with_bts_off_usr(filters && mode & USER == 0)
+}
+
+/// Returns the tracer's bits of `IA32_DEBUGCTL`.
+pub(crate) const fn trace_bits() -> RegisterBits {
+    // SAFETY: the bits make the processor write branches to the buffer that `BranchTracer::take` named, by its promise.
+    // They are set only while a tracer has the memory.
+    unsafe { RegisterBits::new(IA32_DEBUGCTL, BRANCH_TRACE.into_bits()) }
+}

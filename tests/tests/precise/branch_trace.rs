@@ -1,0 +1,238 @@
+//! The branch trace store: on, off, drained in each interrupt, and filtered by privilege.
+
+use core::cell::RefCell;
+use core::ptr;
+use core::sync::atomic::AtomicU64;
+
+use pmu_core::{CounterSession, CounterSet};
+use pmu_intel::branch_trace::{
+    BranchTrace, BranchTraceError, BranchTraceMemory, BranchTracer, TracedBranches,
+};
+use pmu_intel::precise::PreciseError;
+use pmu_tests::ProcessMemory;
+use pmu_tests::opened::{fed_events, happened, raw};
+use pmu_virt::mock::Fault;
+use pmu_virt::{
+    Configuration, FedBranch, FedBranchKind, GuestMemory, IntelConfiguration, PreciseConfiguration,
+    Privilege, VirtualPmu, VirtualPrecise,
+};
+
+use crate::support::*;
+
+type Tracer = BranchTracer<Msr>;
+
+const KERNEL: u64 = 0xFFFF_FFFF_8000_0000;
+
+/// A kernel's memory of one processor, and the branches that its handler has seen.
+struct Scene {
+    mock: Msr,
+    memory: &'static BranchTraceMemory,
+    seen: &'static RefCell<Vec<[u64; 2]>>,
+}
+
+fn branch(number: u64, from: u64, to: u64) -> FedBranch {
+    let privilege = if from >= KERNEL { Privilege::Kernel } else { Privilege::User };
+    FedBranch::new(from + number, to + number, FedBranchKind::RelativeCall, privilege)
+}
+
+fn scene() -> Scene {
+    let memory: &'static BranchTraceMemory<[AtomicU64; 1024]> =
+        Box::leak(Box::new(BranchTraceMemory::new()));
+    let first = ptr::from_ref(memory).cast::<AtomicU64>();
+    // SAFETY: the area has 56 atomic words, and one page behind it begins the buffer of atomic words.
+    let [area, buffer] = unsafe {
+        [(0, 56), (512, 1024)].map(|(at, len)| core::slice::from_raw_parts(first.add(at), len))
+    };
+    let ram = ProcessMemory::default().with(area, 0).with(buffer, PHYSICAL);
+    let ram: &'static RefCell<dyn GuestMemory> = Box::leak(Box::new(RefCell::new(ram)));
+    let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
+    let trace = VirtualPrecise::new(&configuration, PreciseConfiguration::BRANCH_TRACE).unwrap();
+    let pmu = VirtualPmu::new(configuration, fed_events()).unwrap();
+    let mock = Mock::strict(pmu).with_precise(trace, ram, &instruction);
+    let _ = mock.with_pmu(|pmu| pmu.write(0x38F, 0));
+    let seen = Box::leak(Box::new(RefCell::default()));
+    Scene { mock: Box::leak(Box::new(mock)), memory, seen }
+}
+
+impl Scene {
+    fn take(&self) -> Tracer {
+        // SAFETY: the mock writes to the lent memory alone, which lasts.
+        unsafe { BranchTracer::take(&self.mock.snapshot(), self.mock, self.memory, None) }.unwrap()
+    }
+
+    fn report(&self) -> impl FnMut(pmu_core::Branch) + use<> {
+        let seen = self.seen;
+        move |branch| seen.borrow_mut().push([branch.from, branch.to])
+    }
+
+    /// Traces these branches, and returns those that were seen after a stop.
+    fn trace(&self, user: bool, kernel: bool, branches: &[FedBranch]) -> Vec<[u64; 2]> {
+        let mut tracer = self.take();
+        tracer.start(user, kernel).unwrap();
+        for branch in branches {
+            self.mock.trace_branch(branch);
+        }
+        tracer.stop(self.report()).unwrap();
+        assert!(!self.mock.trace_branch(&branches[0]), "stopped");
+        tracer.shut_down(|_| ()).unwrap();
+        self.seen.take()
+    }
+}
+
+#[test]
+fn branches_are_traced_in_order_between_a_start_and_a_stop() {
+    let scene = scene();
+    let branches: Vec<FedBranch> = (0..100).map(|n| branch(16 * n, 0x40_0000, 0x41_0000)).collect();
+    let expected: Vec<[u64; 2]> = branches.iter().map(|branch| [branch.from, branch.to]).collect();
+    assert_eq!(scene.trace(true, false, &branches), expected);
+    assert_eq!(scene.trace(true, true, &branches), expected);
+    assert_eq!((scene.memory.lost(), scene.mock.breach()), (0, None));
+    // Nothing is left in the registers.
+    assert_eq!(scene.mock.with_pmu(|pmu| pmu.read(0x38E)), pmu_virt::Read::Value(0));
+}
+
+#[test]
+fn branches_from_or_to_another_privilege_level_are_not_shown() {
+    let scene = scene();
+    let all = [
+        branch(0, 0x40_0000, 0x41_0000),
+        branch(1, 0x40_0000, KERNEL), // A system call.
+        branch(2, KERNEL, KERNEL),
+        branch(3, KERNEL, 0x40_0000), // Its return.
+    ];
+    let numbers =
+        |seen: Vec<[u64; 2]>| -> Vec<u64> { seen.iter().map(|[from, _]| from & 0xF).collect() };
+    assert_eq!(numbers(scene.trace(true, false, &all)), [0]);
+    assert_eq!(numbers(scene.trace(false, true, &all)), [2]);
+    assert_eq!(numbers(scene.trace(true, true, &all)), [0, 1, 2, 3]);
+    // A copy of a buffer.
+    let bytes: Vec<u8> = all
+        .iter()
+        .flat_map(|branch| [branch.from, branch.to, 0])
+        .flat_map(u64::to_le_bytes)
+        .chain([0xFF; 23])
+        .collect();
+    for (user, kernel, shown) in
+        [(true, false, 1), (false, true, 1), (true, true, 4), (false, false, 0)]
+    {
+        let mut branches = TracedBranches::from_bytes(&bytes).limited_to(user, kernel);
+        assert_eq!((branches.by_ref().count(), branches.hidden()), (shown, 4 - shown as u32));
+    }
+}
+
+#[test]
+fn each_interrupt_of_the_counters_reads_the_branches_out_and_so_does_the_traces_own() {
+    for (user, kernel) in [(true, false), (true, true)] {
+        let scene = scene();
+        let (mock, memory) = (scene.mock, scene.memory);
+        let counters = pmu_intel::counters(&mock.snapshot()).unwrap();
+        let claimed = core::cell::Cell::new(0);
+        let lent = pmu_tests::opened::Memory::new();
+        let table = pmu_tests::opened::Table::new();
+        let source = pmu_core::OpenedEvents::new(&counters, &table as &pmu_core::EventTable);
+        let mut session =
+            CounterSession::take(source, &counters, CounterSet::ALL, mock, mock, &lent).unwrap();
+        session.freeze_on_interrupt().unwrap();
+        let event = session.open_event(&counters, &raw(3).every(10_000)).unwrap();
+        session.start_event(event, 0).unwrap();
+        let serve = || {
+            let trace = BranchTrace::new(memory, None, scene.report());
+            let serviced =
+                pmu_core::service_with(&source, &mock, &mock, &lent, trace, |_, _| ()).unwrap();
+            claimed.set(claimed.get() + serviced.claim.interrupts());
+        };
+        let mut tracer = scene.take();
+        tracer.start(user, kernel).unwrap();
+        for number in 0..5 {
+            mock.trace_branch(&branch(number, 0x40_0000, 0x41_0000));
+        }
+        assert!(scene.seen.borrow().is_empty());
+        mock.advance(&mut happened(3, 10_000));
+        let before = mock.accesses();
+        serve();
+        let after = mock.accesses();
+        let of_trace = if kernel { [2, 2] } else { [0, 0] };
+        // Beyond those of a counter: 1R 2W.
+        let beyond = [after.reads - before.reads - 1, after.writes - before.writes - 2];
+        assert_eq!((beyond, scene.seen.take().len()), (of_trace, 5));
+        // Three quarters of 341 records.
+        let mut traced = 0;
+        while mock.interrupts() == 1 {
+            mock.trace_branch(&branch(traced, 0x40_0000, 0x41_0000));
+            traced += 1;
+        }
+        assert_eq!(traced, 256);
+        serve();
+        assert_eq!(scene.seen.take().len(), 256);
+        assert_eq!((mock.interrupts(), claimed.get() >= 2, mock.breach()), (2, true, None));
+        // Lent counters: nothing is traced.
+        mock.trace_branch(&branch(0, 0x40_0000, 0x41_0000));
+        let window = session.lend_with(0, tracer.lent(scene.report()), |_, _| ()).unwrap();
+        assert_eq!(scene.seen.take().len(), 1);
+        assert!(!mock.trace_branch(&branch(0, 0x40_0000, 0x41_0000)));
+        window.end(0).unwrap();
+        assert!(mock.trace_branch(&branch(0, 0x40_0000, 0x41_0000)));
+        tracer.shut_down(scene.report()).unwrap();
+        assert_eq!(scene.seen.take().len(), 1);
+        session.shut_down().unwrap();
+    }
+}
+
+#[test]
+fn with_a_fault_at_each_access_a_tracer_fails_or_succeeds_and_a_repeated_shut_down_ends_the_trace()
+{
+    for access in 1..30 {
+        let scene = scene();
+        let mut tracer = scene.take();
+        let call = branch(0, 0x40_0000, 0x41_0000);
+        scene.mock.inject(Fault::From(access));
+        let started = tracer.start(true, true);
+        let traced = u64::from(scene.mock.trace_branch(&call));
+        let drained = tracer.drain(scene.report());
+        let ended = tracer.shut_down(scene.report());
+        scene.mock.inject(Fault::None);
+        for outcome in [started, drained, ended] {
+            let allowed = matches!(
+                outcome,
+                Ok(()) | Err(BranchTraceError::Access(_) | BranchTraceError::Faulted(_))
+            );
+            assert!(allowed, "{access}: {outcome:?}");
+        }
+        if ended.is_err() {
+            tracer.shut_down(scene.report()).unwrap();
+        }
+        assert!(!scene.mock.trace_branch(&call), "{access}");
+        assert_eq!(scene.seen.borrow().len() as u64, traced, "{access}");
+    }
+}
+
+#[test]
+fn a_trace_beside_precise_records_uses_their_area() {
+    let mut processor = processors()[4];
+    processor.records.branch_trace = true;
+    let trace: &'static BranchTraceMemory<[AtomicU64; 1024]> =
+        Box::leak(Box::new(BranchTraceMemory::new()));
+    let first = ptr::from_ref(trace).cast::<AtomicU64>();
+    // SAFETY: one page behind the area begins the buffer of atomic words.
+    let buffer = unsafe { core::slice::from_raw_parts(first.add(512), 1024) };
+    processor.run_beside(buffer, |kernel, mock| {
+        let snapshot = mock.snapshot();
+        // SAFETY: the mock writes to the lent memory alone, which lasts.
+        let take = |beside| unsafe { BranchTracer::take(&snapshot, mock, trace, beside) };
+        assert_eq!(take(Some(kernel.memory)).err(), Some(BranchTraceError::NoRecorder));
+        let (mut session, mut recorder) = kernel.take(mock);
+        let mut tracer = take(Some(kernel.memory)).unwrap();
+        recorder.start(&mut session, &instructions(), |_| ()).unwrap();
+        tracer.start(true, false).unwrap();
+        assert!(mock.trace_branch(&branch(0, 0x40_0000, 0x41_0000)));
+        mock.advance(&mut happened(0, PERIOD));
+        assert_eq!(kernel.reported.borrow().len(), 1);
+        // The area outlives neither of them.
+        let refused = recorder.shut_down(&mut session, |_| ());
+        assert_eq!(refused, Err(PreciseError::Traced));
+        let mut seen = 0;
+        tracer.shut_down(|_| seen += 1).unwrap();
+        assert_eq!(seen, 1);
+        recorder.shut_down(&mut session, |_| ()).unwrap();
+    });
+}
