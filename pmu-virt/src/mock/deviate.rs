@@ -76,9 +76,23 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         }
         pmu.model.derive(&AllowAll);
         if left(Deviation::LeftPrecise) && !amd {
-            self.precise.set(0xFF);
+            match self.beside.get_mut().0.1.1.as_mut().filter(|own| own.debug_store().is_some()) {
+                Some(own) => {
+                    own.enable = own.counters();
+                    pmu.attach(own);
+                }
+                None => self.precise.set(0xFF),
+            }
         }
         self
+    }
+
+    /// Returns whether PEBS was left enabled on a processor whose [precise records](Self::with_precise) the test does
+    /// not play.
+    fn has_bare_precise(&self) -> bool {
+        let (_, (_, precise)) = &self.beside.borrow().0;
+        let played = precise.as_ref().is_some_and(|own| own.debug_store().is_some());
+        !played && self.deviations.contains(Deviation::LeftPrecise)
     }
 
     /// Returns the platform's answer to an access where it differs from the manual's. `value` is what WRMSR writes;
@@ -102,17 +116,17 @@ impl<'h, const T: usize> MockMsr<'h, T> {
                 let [_, kept] = self.shared.get();
                 if let Some(value) = value {
                     self.set_other_bits(register, value);
-                    let _ = self.beside.borrow_mut().0.0.write(Writer::Guest, register, value);
+                    let _ = self.beside.borrow_mut().write(Writer::Guest, register, value);
                 }
                 Some(Ok(value.unwrap_or(kept)))
             }
-            (MISC_ENABLE, None) if deviates(Deviation::LeftPrecise) => {
+            (MISC_ENABLE, None) if self.has_bare_precise() => {
                 match self.pmu.borrow().read(register) {
                     Read::Shared { value, .. } => Some(Ok(value & !PEBS_UNAVAILABLE)),
                     _ => None,
                 }
             }
-            (PEBS_ENABLE, _) if deviates(Deviation::LeftPrecise) => {
+            (PEBS_ENABLE, _) if self.has_bare_precise() => {
                 if let Some(value) = value {
                     self.precise.set(value);
                 }

@@ -107,3 +107,46 @@ fn records_as_bytes_have_their_layout() {
     bytes.extend(words.into_iter().chain(controls).flat_map(u64::to_le_bytes));
     assert_eq!(guest.precise.to_bytes().as_slice(), bytes);
 }
+
+/// Each word of the state with a value that no guest can have written, by the manuals' reserved bits.
+#[test]
+fn a_state_that_no_guest_can_reach_is_refused() {
+    let store = (intel(5), PreciseConfiguration::debug_store(4));
+    let trace = (intel(4), PreciseConfiguration::BRANCH_TRACE);
+    let architectural = (intel(6), PreciseConfiguration::ARCHITECTURAL);
+    for ((pmu, own), word, value) in [
+        // A record that is due of a counter that writes none.
+        (store, 0, 1),
+        (store, 1, 1 << 54),
+        (store, 2, 1 << 7),
+        // An address that is not canonical.
+        (store, 3, 1 << 60),
+        (store, 4, 1 << 4),
+        (store, 5, 1 << 4),
+        (store, 6, 1 << 16),
+        (store, 7, 1 << 23),
+        (store, 8, 1 << 4),
+        (store, 9, 1 << 12),
+        (store, 10, 1 << 32),
+        (store, 11, 1),
+        (trace, 1, 1 << 54),
+        (trace, 2, 1 << 11),
+        (trace, 4, 1),
+        (architectural, 1, 1 << 62),
+        (architectural, 3, 0x1000),
+        (architectural, 9, 1 << 5),
+        (architectural, 10, 1 << 27),
+        // CFG_C of general counters 1 and 4, and of fixed counter 3.
+        (architectural, 12, 1 << 42),
+        (architectural, 15, 1),
+        (architectural, 22, 1),
+    ] {
+        let mut precise = VirtualPrecise::new(&pmu, own).unwrap();
+        let before = precise;
+        let mut forged = precise.to_bytes();
+        forged[24 + 8 * word..][..8].copy_from_slice(&u64::to_le_bytes(value));
+        let refused = precise.restore(&forged);
+        assert_eq!(refused, Err(BytesError::Malformed { at: 24 }), "word {word} of {own:?}");
+        assert_eq!(precise, before);
+    }
+}

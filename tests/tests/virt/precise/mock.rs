@@ -182,3 +182,21 @@ fn the_mock_traces_branches() {
     let mut short = [0; 4];
     assert!(memory.borrow_mut().read(RAM - 1, &mut short).is_err());
 }
+
+/// PEBS that firmware left enabled: the driver reads it, and until the driver disables it, an overflow is recorded.
+#[test]
+fn records_that_were_left_enabled_go_to_an_area_that_is_not_there() {
+    let memory = RefCell::new(Ram::new());
+    let instructions = |number| FedRecord::new(number);
+    let own = PreciseConfiguration::debug_store(4);
+    let mock = on_mock(&memory, &instructions, own, &[Deviation::LeftPrecise], 32);
+    assert_eq!(mock.read(msr(0x3F1)), Ok(0x7_0000_000F));
+    mock.write(msr(0x600), 0).unwrap();
+    advance(&mock, 100);
+    assert_eq!((mock.written_records(), mock.lost_records(), mock.interrupts()), (0, 1, 0));
+    mock.write(msr(0x3F1), 0).unwrap();
+    mock.write(msr(0x4C1), FULL - 100).unwrap();
+    mock.write(msr(0x186), 0x53_00C4).unwrap();
+    advance(&mock, 100);
+    assert_eq!((mock.lost_records(), mock.interrupts(), mock.read(msr(0x38E))), (1, 1, Ok(1)));
+}

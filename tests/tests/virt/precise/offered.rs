@@ -35,6 +35,10 @@ fn records_are_declared_only_where_they_are_offered() {
     assert_eq!(declared(6, architectural, 0x23, 4), [0, 0x60E6_0378, 0, 0]);
     // Four general and three fixed counters; of each the first is exact.
     assert_eq!(declared(6, architectural, 0x23, 5), [0xF, 1, 7, 1]);
+    let exact = PreciseConfiguration::ARCHITECTURAL.with_architectural(|records| {
+        (records.general_exact, records.fixed_exact) = (0xFF, 0xFE);
+    });
+    assert_eq!(declared(6, Some(exact), 0x23, 5), [0xF, 0xF, 7, 6]);
     for (own, misc, capabilities) in [
         (None, 0x1880, 0x2000),
         (store, 0x880, 0x2000 | 0x4000 | 0x400 | 0xC0),

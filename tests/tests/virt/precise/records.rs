@@ -5,7 +5,7 @@ use crate::naive_precise::fed::{registers, vector_registers};
 use crate::naive_precise::memory::RAM;
 use pmu_virt::{
     BranchConfiguration, FedBranch, FedBranchKind, FedRecord, GuestFacility, GuestFault,
-    PreciseConfiguration, Privilege, VirtualBranches, Write,
+    GuestMemory, PreciseConfiguration, Privilege, VirtualBranches, Write,
 };
 
 #[test]
@@ -329,5 +329,44 @@ fn a_traced_branch_is_filtered_by_privilege_and_the_buffer_wraps_or_interrupts()
             assert_eq!(guest.ram.word(record + 8), Ok(2));
             assert_eq!(guest.ram.word(record + 16), Ok(predicted << 4));
         }
+    }
+}
+
+/// Memory that has every address, and refuses an access beyond the last one.
+struct Everywhere;
+
+impl GuestMemory for Everywhere {
+    fn read(&mut self, linear: u64, bytes: &mut [u8]) -> Result<(), GuestFault> {
+        self.write(linear, bytes)
+    }
+    fn write(&mut self, linear: u64, bytes: &[u8]) -> Result<(), GuestFault> {
+        assert!(linear.checked_add(bytes.len() as u64).is_some(), "{linear:#X}");
+        assert!(bytes.len() <= 256);
+        Ok(())
+    }
+    fn write_physical(&mut self, physical: u64, bytes: &[u8]) -> Result<(), GuestFault> {
+        self.write(physical, bytes)
+    }
+}
+
+/// The embedder's memory is never accessed beyond the last address, wherever the guest puts its area.
+#[test]
+fn no_access_to_the_memory_wraps() {
+    let mut own = PreciseConfiguration::debug_store(4);
+    own.branch_trace = true;
+    for distance in (0..0x180).step_by(4) {
+        let mut guest = Guest::new(intel(5), own);
+        guest.sample(10);
+        guest.write(0x600, u64::MAX - distance);
+        guest.write(0x1D9, 0xC0);
+        guest.feed(10);
+        let fed = FedRecord::new(1);
+        let recorded = guest.precise.record(&mut guest.pmu, 1, &fed, &mut Everywhere);
+        // Of the area, the last address splits one part: the buffer's description, or the reset value.
+        let splits = |offset, length| (offset..offset + length).contains(&distance);
+        assert_eq!(recorded.fault.is_some(), splits(0x20, 32) || splits(0x40, 8), "{distance:#X}");
+        let branch = FedBranch::new(1, 2, FedBranchKind::Far, Privilege::User);
+        let recorded = guest.precise.branch(&mut guest.pmu, &branch, &mut Everywhere);
+        assert_eq!(recorded.fault.is_some(), splits(0, 32), "{distance:#X}");
     }
 }
