@@ -18,6 +18,7 @@ mod pmu;
 mod policy;
 mod precise;
 mod registers;
+mod reload;
 mod topdown;
 
 /// The crate that defines some types of this crate's signatures, such as [`MsrBackend`](pmu_core::MsrBackend).
@@ -71,6 +72,8 @@ pub use precise::memory::{GuestFault, GuestMemory};
 pub use precise::record::Recorded;
 pub use precise::virtual_precise::VirtualPrecise;
 pub use registers::list::{RegisterInfo, RegisterKind};
+pub use reload::configuration::{ReloadConfiguration, ReloadConfigurationError};
+pub use reload::virtual_reload::VirtualReload;
 pub use topdown::mix::TopDownMix;
 pub use topdown::virtual_top_down::{SlotsError, VirtualTopDown};
 

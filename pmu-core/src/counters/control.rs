@@ -10,6 +10,7 @@ pub(crate) mod opened;
 pub(crate) mod others;
 pub(crate) mod ownership;
 pub(crate) mod read;
+pub(crate) mod reload;
 pub(crate) mod reprogram;
 pub(crate) mod reserved;
 pub(crate) mod rows;

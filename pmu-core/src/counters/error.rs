@@ -62,6 +62,11 @@ pub enum CounterError {
     /// times per cycle, or the event is the merge event, which joins two counters to a pair. See
     /// [`Event::at_most_15_per_cycle`](crate::Event::at_most_15_per_cycle).
     NeedsCounterPair,
+    /// The event cannot be [reloaded](crate::Event::reloaded_by) as it asks, for one of these reasons:
+    /// - The source of the session is not [`WithCounterReload`](crate::WithCounterReload).
+    /// - The event is in no group, or names events that the group lacks, or that are not among its first six.
+    /// - The event has no period, or one of 2³¹ or more, or keeps a total.
+    NotReloadable,
     /// No counter of this session can count the event.
     NoCounterForEvent,
     /// This period is below the table's [minimum](crate::EventTable::set_min_period), or does not fit in 63 bits.
@@ -201,6 +206,7 @@ impl fmt::Display for CounterError {
             Self::GuestModeUnsupported => {
                 f.write_str("this processor's counters cannot tell guests from their host")
             }
+            Self::NotReloadable => f.write_str("the event's counter cannot be reloaded as asked"),
             Self::NeedsCounterPair => f.write_str(
                 "the event may happen more than 15 times per cycle, which takes a pair of counters",
             ),

@@ -5,6 +5,7 @@ pub(crate) mod event;
 pub(crate) mod extra;
 pub(crate) mod membership;
 pub(crate) mod period;
+pub(crate) mod reload;
 pub(crate) mod resolve;
 pub(crate) mod saved;
 pub(crate) mod thread_event;

@@ -5,3 +5,4 @@ pub(crate) mod facility;
 pub(crate) mod facility_control;
 pub(crate) mod on_shared_core;
 pub(crate) mod opened_events;
+pub(crate) mod with_counter_reload;

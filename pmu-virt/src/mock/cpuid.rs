@@ -35,7 +35,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         };
         let format =
             beside.0.1.1.and_then(|precise| precise.debug_store()).map(|store| store.format);
-        let level_1_alone = beside.1.is_some_and(|metrics| !metrics.has_level_2());
+        let level_1_alone = beside.1.0.is_some_and(|metrics| !metrics.has_level_2());
         let (name, signature) = match (configuration.vendor(), legacy) {
             // Cores whose branch records have the format: Sandy Bridge, Haswell, Skylake, Goldmont, Goldmont Plus.
             (Vendor::Intel, Some(3)) => (b"GenuineIntel", 0x0002_06A7),

@@ -16,6 +16,7 @@ use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::precise::fed::FedRecord;
 use crate::precise::memory::GuestMemory;
 use crate::precise::virtual_precise::VirtualPrecise;
+use crate::reload::virtual_reload::VirtualReload;
 use crate::topdown::mix::TopDownMix;
 use crate::topdown::virtual_top_down::VirtualTopDown;
 
@@ -31,10 +32,11 @@ pub(crate) const EXTENDED_ENTRIES: usize = 4;
 /// Handler of the performance interrupt, or a function that is called before an access.
 type Handler<'h, const T: usize> = &'h dyn Fn(&MockMsr<'h, T>);
 
-/// The facilities of a processor: branch records, instruction-based sampling and precise records; top-down metrics.
+/// The facilities of a processor: branch records, instruction-based sampling and precise records; top-down metrics
+/// and counter reload.
 pub(super) type Beside = (
     (Option<VirtualBranches>, (Option<VirtualIbs>, Option<VirtualPrecise>)),
-    Option<VirtualTopDown>,
+    (Option<VirtualTopDown>, Option<VirtualReload>),
 );
 
 /// Memory of the processor, and the instruction of each precise record by the record's number.
@@ -109,7 +111,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     pub const fn new(pmu: VirtualPmu) -> Self {
         Self {
             pmu: RefCell::new(pmu),
-            beside: RefCell::new(((None, (None, None)), None)),
+            beside: RefCell::new(((None, (None, None)), (None, None))),
             precise_records: Cell::new(None),
             written_records: Cell::new(0),
             lost_records: Cell::new(0),

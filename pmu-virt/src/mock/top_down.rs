@@ -1,8 +1,11 @@
-//! Top-down metrics of a mock processor.
+//! Top-down metrics and counter reload of a mock processor.
 
+use crate::events::error::OtherEvents;
+use crate::events::feed::Feed;
 use crate::mock::processor::MockMsr;
 use crate::model::advanced::Advanced;
 use crate::pmu::virtual_pmu::VirtualPmu;
+use crate::reload::virtual_reload::VirtualReload;
 use crate::topdown::mix::TopDownMix;
 use crate::topdown::virtual_top_down::VirtualTopDown;
 
@@ -26,7 +29,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
     pub fn with_top_down(mut self, metrics: VirtualTopDown) -> Self {
-        self.beside.get_mut().1 = Some(metrics);
+        self.beside.get_mut().1.0 = Some(metrics);
         self
     }
 
@@ -41,16 +44,46 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// # Panics
     /// `act` accesses a register through the mock.
     pub fn with_metrics<R>(&self, act: impl FnOnce(&mut VirtualTopDown) -> R) -> Option<R> {
-        self.beside.borrow_mut().1.as_mut().map(act)
+        self.beside.borrow_mut().1.0.as_mut().map(act)
     }
 
-    /// Lets the PMU count by `pass`, observed by the top-down metrics.
-    pub(super) fn observed<E>(
-        &self,
-        pass: impl FnOnce(&mut VirtualPmu) -> Result<Advanced, E>,
-    ) -> Result<Advanced, E> {
+    /// Gives the processor auto counter reload. [`snapshot`](Self::snapshot) declares it.
+    ///
+    /// ```
+    /// use pmu_virt::mock::MockMsr;
+    /// use pmu_virt::{
+    ///     Configuration, FedEvents, IntelConfiguration, ReloadConfiguration, VirtualPmu, VirtualReload,
+    /// };
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(6, 8, 4));
+    /// let reload = VirtualReload::new(&configuration, ReloadConfiguration::of(0xFF, 0xF))?;
+    /// let pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
+    /// let mock = MockMsr::<8>::strict(pmu).with_reload(reload);
+    /// assert_eq!(mock.snapshot().leaf(0x23, 2).eax, 0xFF);
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    pub fn with_reload(mut self, reload: VirtualReload) -> Self {
+        self.beside.get_mut().1.1 = Some(reload);
+        self
+    }
+
+    /// Calls `act` with the counter reload, to read or change it unseen by the driver; `None` if the processor has none.
+    /// The call does not count as an access.
+    ///
+    /// # Panics
+    /// `act` accesses a register through the mock.
+    pub fn with_reloads<R>(&self, act: impl FnOnce(&mut VirtualReload) -> R) -> Option<R> {
+        self.beside.borrow_mut().1.1.as_mut().map(act)
+    }
+
+    /// Lets the PMU count a feed, with what the top-down metrics and the counter reload make of it.
+    pub(super) fn count(&self, feed: &mut Feed) -> Result<Advanced, OtherEvents> {
         let pmu = &mut *self.pmu.borrow_mut();
-        match &mut self.beside.borrow_mut().1 {
+        let (metrics, reload) = &mut self.beside.borrow_mut().1;
+        let mut pass = |pmu: &mut VirtualPmu| match &*reload {
+            Some(reload) => reload.advance(pmu, feed),
+            None => pmu.advance(feed),
+        };
+        match metrics {
             Some(metrics) => metrics.observe(pmu, &self.mix.get(), pass),
             None => pass(pmu),
         }

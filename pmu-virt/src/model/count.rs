@@ -84,7 +84,7 @@ impl Model {
 
     /// Sets the status bits of counters that overflowed, and raises an interrupt if one of these counters asks for it.
     /// Returns whether it raised one.
-    fn raise(&mut self, overflowed: Counters) -> bool {
+    pub(crate) fn raise(&mut self, overflowed: Counters) -> bool {
         if self.layout.global() != 0 {
             *self.registers.of_mut(Family::GlobalStatus) |= to_global(overflowed);
         }

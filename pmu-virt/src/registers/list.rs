@@ -80,6 +80,8 @@ pub enum RegisterKind {
     PreciseRecords,
     /// Register of top-down metrics, which a [`GuestFacility`](crate::GuestFacility) lists.
     TopDownMetrics,
+    /// Register of auto counter reload, which a [`GuestFacility`](crate::GuestFacility) lists.
+    CounterReload,
     /// Register of a facility that a [`VirtualPmu`](crate::VirtualPmu) never offers: every access faults.
     NotOffered,
 }

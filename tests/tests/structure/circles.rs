@@ -72,7 +72,7 @@ const FLOORS: &[Floors] = &[
         floors: &[
             "lib",
             "branch_trace",
-            "branches, interface, later_sources, precise, sibling_erratum, topdown, unused",
+            "branches, interface, later_sources, precise, reload, sibling_erratum, topdown, unused",
             "counters, debug_store, sources",
             "cpuid, registers",
         ],
@@ -137,7 +137,7 @@ const FLOORS: &[Floors] = &[
             "lib",
             "bytes, mediated, mock",
             "precise",
-            "branches, ibs, topdown",
+            "branches, ibs, reload, topdown",
             "pmu",
             "model",
             "registers, events",

@@ -25,8 +25,8 @@ fn both_vendor_crates_have_the_same_files_and_extras_are_listed() {
     let with = |extras: &[&str]| -> BTreeSet<String> {
         shared.iter().chain(extras).map(ToString::to_string).collect()
     };
-    // The Debug Store and its records, the sources of later versions, the erratum of memory events, top-down counts, and
-    // version 6's unused registers are Intel's; AMD's sources are the Hammer's, and mean other events on later
+    // The Debug Store and its records, the sources of later versions, the erratum of memory events, top-down counts,
+    // counter reload and version 6's unused registers are Intel's; AMD's sources are the Hammer's, and mean other events on later
     // generations; instruction-based sampling is AMD's.
     assert_eq!(
         files("pmu-intel"),
@@ -35,6 +35,7 @@ fn both_vendor_crates_have_the_same_files_and_extras_are_listed() {
             "debug_store.rs",
             "later_sources.rs",
             "precise.rs",
+            "reload.rs",
             "sibling_erratum.rs",
             "topdown.rs",
             "unused.rs"

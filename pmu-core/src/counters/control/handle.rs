@@ -332,7 +332,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         let select = self.select(event)?;
         // An event that counts in guests only has no bits while virtualization is off.
         let paused = select.select_bits() == 0 && event.row().is_none();
-        Some(if paused { 0 } else { counter.control.running(select) })
+        let running = if paused { 0 } else { counter.control.running(select) };
+        let interrupt = if self.reloads_itself(event) { counter.control.interrupt() } else { 0 };
+        Some(running & !interrupt)
     }
 
     /// Returns the value with which a counter is loaded for an event, and the period until it overflows. An opened

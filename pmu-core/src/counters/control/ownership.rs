@@ -96,6 +96,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         let first_fixed = counters.unit().first_fixed_slot() as u8;
         memory.first_fixed.store(first_fixed, Relaxed);
         counters.hybrid = HybridDelta::between(counters.unit(), processor);
+        counters.forget_reloads();
         if let Err(error) = counters.open(processor, candidates) {
             counters.source.opened().give_back();
             memory.give_back();
@@ -318,6 +319,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         if lent {
             let _ = self.memory.take_back(own);
         }
+        outcome = outcome.and(self.clear_reloads(own));
         outcome = outcome.and(self.table().extra.restore(&self.msr));
         // While the processor freezes counters, a spurious interrupt would stop the other owners' by the control
         // register.

@@ -78,6 +78,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         outcome = outcome.and(self.clear_stale(own, lost));
         outcome = outcome.and(self.restore_extra(own));
         outcome = outcome.and(self.program(lost));
+        self.forget_reloads();
+        outcome = outcome.and(self.settle_reloads_of(own));
         outcome = outcome.and(self.enable());
         self.memory.publish(own);
         let anew = lost.retain(|counter| self.is_running(counter));

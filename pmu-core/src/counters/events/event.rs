@@ -33,6 +33,8 @@ pub struct Event {
     pub(crate) rotates: bool,
     /// Flags of its [`Membership`].
     pub(crate) flags: u8,
+    /// Members of its group that reload its counter.
+    pub(crate) reload: u8,
     /// The event happens at most 15 times per cycle.
     pub(crate) narrow: bool,
     /// The select means this event on every type of core.
@@ -90,6 +92,7 @@ impl Event {
             reporting: Reporting::NONE,
             rotates: false,
             flags: 0,
+            reload: 0,
             narrow: false,
             any_core_type: false,
             tag: 0,

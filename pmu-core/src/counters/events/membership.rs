@@ -15,6 +15,8 @@ pub(crate) struct Membership {
     pub(crate) name: u8,
     /// Those below.
     pub(crate) flags: u8,
+    /// Members of the group whose overflow reloads the event's counter, one bit each of six.
+    pub(crate) reload: u8,
 }
 
 impl Membership {
@@ -36,6 +38,9 @@ impl Membership {
     /// The event is the first of its group.
     pub(crate) const FIRST: u8 = 1 << 5;
 
+    /// The event's overflow reloads counters of its group.
+    pub(crate) const RELOADS: u8 = 1 << 7;
+
     /// The list of a processor's events does not contain the event.
     pub(crate) const UNLISTED: u8 = 1 << 6;
 
@@ -45,7 +50,7 @@ impl Membership {
             Some(name) => name as u8,
             None => u8::MAX,
         };
-        Self { group: 0, members: 0, encoding: 0, name, flags }
+        Self { group: 0, members: 0, encoding: 0, name, flags, reload: 0 }
     }
 
     pub(crate) fn name(self) -> Option<GenericEvent> {
@@ -64,13 +69,14 @@ impl Membership {
     }
 
     pub(crate) const fn pack(self) -> u64 {
-        let Self { group, members, encoding, name, flags } = self;
+        let Self { group, members, encoding, name, flags, reload } = self;
         let [a, b, c, d] = group.to_le_bytes();
-        u64::from_le_bytes([a, b, c, d, members, encoding, name, flags])
+        u64::from_le_bytes([a, b, c, d, members, encoding & 3 | reload << 2, name, flags])
     }
 
     pub(crate) const fn unpack(bits: u64) -> Self {
         let [.., members, encoding, name, flags] = bits.to_le_bytes();
-        Self { group: bits as u32, members, encoding, name, flags }
+        let (encoding, reload) = (encoding & 3, encoding >> 2);
+        Self { group: bits as u32, members, encoding, name, flags, reload }
     }
 }

@@ -90,7 +90,11 @@ impl SavedEvent {
             rotates: event.rotates,
             guest: event.guest as u8,
             core_type: core_type_of(event, processor),
-            membership: Membership::ungrouped(event.name(), flags).pack(),
+            membership: Membership {
+                reload: event.reload,
+                ..Membership::ungrouped(event.name(), flags)
+            }
+            .pack(),
             extra: event.extra,
             select: select.select_bits(),
             tag: event.tag,

@@ -52,6 +52,7 @@ impl SavedEvent {
     /// If one of these errors is returned, nothing was changed:
     /// - [`NoEvents`](CounterError::NoEvents): `events` is empty.
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter): the group has more events than any processor has counters.
+    /// - [`NotReloadable`](CounterError::NotReloadable): an event cannot be [reloaded](Event::reloaded_by) as it asks.
     pub fn make_group(events: &mut [Self]) -> Result<GroupId, GroupError> {
         let first = events.first().ok_or(GroupError::of_group(CounterError::NoEvents))?;
         let (rotates, started, members) = (first.rotates, first.started, events.len());
@@ -59,14 +60,21 @@ impl SavedEvent {
         if members > MAX_COUNTERS {
             return Err(GroupError::of_member(MAX_COUNTERS, CounterError::NoFreeCounter));
         }
+        for member in 0..members {
+            reloads_others(events, member)
+                .ok_or(GroupError::of_member(member, CounterError::NotReloadable))?;
+        }
         let group = GroupId::new();
-        for (number, event) in events.iter_mut().enumerate() {
+        for number in 0..members {
+            let reloads = reloads_others(events, number).unwrap_or(false);
+            let Some(event) = events.get_mut(number) else { continue };
             let membership = Membership::unpack(event.membership);
             let disabled = number != 0 && membership.has(Membership::DISABLED);
             let membership = membership
                 .with(Membership::DISABLED, disabled)
                 .with(Membership::FIRST, number == 0)
-                .with(Membership::EXCLUSIVE, exclusive);
+                .with(Membership::EXCLUSIVE, exclusive)
+                .with(Membership::RELOADS, reloads);
             let (group, members) = (group.bits(), members as u8);
             event.membership = Membership { group, members, ..membership }.pack();
             (event.rotates, event.started) = (rotates, started && !disabled);
@@ -81,9 +89,10 @@ impl SavedEvent {
     /// of one thread a group of their own. If the event is [disabled](Self::disabled) in its group, the child is
     /// disabled in the children's group, too.
     pub fn child(&self, tag: u64) -> Self {
-        let flags = Membership::unpack(self.membership).flags & !Membership::FIRST;
+        let Membership { flags, reload, .. } = Membership::unpack(self.membership);
+        let flags = flags & !(Membership::FIRST | Membership::RELOADS);
         Self {
-            membership: Membership::ungrouped(self.name(), flags).pack(),
+            membership: Membership { reload, ..Membership::ungrouped(self.name(), flags) }.pack(),
             tag,
             period: Period::new(self.period.reporting().every),
             count: EventCount::default(),
@@ -111,4 +120,11 @@ impl SavedEvent {
         self.count.value = 0;
         self
     }
+}
+
+/// Returns whether one of the events of a group reloads others; `None` if the event cannot be reloaded as it asks.
+fn reloads_others(events: &[SavedEvent], member: usize) -> Option<bool> {
+    let named = events.iter().map(|event| Membership::unpack(event.membership).reload);
+    let event = events.get(member)?;
+    Membership::reloads_others(named, member, (event.period.every, event.total_wanted))
 }

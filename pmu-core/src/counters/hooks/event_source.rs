@@ -1,8 +1,10 @@
 //! The source of a processor's events: the rows of a table, and opened events.
 
+use crate::counters::registers::reload::CounterReload;
 use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::core_counters::CoreThread;
+use crate::counters::shared::reload::ReloadMemory;
 use crate::counters::shared::table::EventTable;
 
 /// The events that a processor's counters count: the rows of a table that all processors share (a row describes one
@@ -88,6 +90,13 @@ pub unsafe trait EventSource {
     /// other source returns `None`.
     #[inline]
     fn core_thread(&self) -> Option<CoreThread<'_>> {
+        None
+    }
+
+    /// Returns the registers by which overflows reload counters, and the memory of what they hold, for
+    /// [`WithCounterReload`](crate::WithCounterReload). Any other source returns `None`.
+    #[inline]
+    fn counter_reload(&self) -> Option<(&CounterReload, &ReloadMemory)> {
         None
     }
 }

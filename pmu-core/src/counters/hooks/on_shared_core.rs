@@ -3,9 +3,11 @@
 use core::ops::RangeInclusive;
 
 use crate::counters::hooks::event_source::EventSource;
+use crate::counters::registers::reload::CounterReload;
 use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::core_counters::{CoreCounters, CoreThread};
+use crate::counters::shared::reload::ReloadMemory;
 use crate::counters::shared::table::EventTable;
 
 /// An [`EventSource`](crate::EventSource) for a logical processor on whose core some events corrupt the counters of the
@@ -83,5 +85,9 @@ unsafe impl<S: EventSource> EventSource for OnSharedCore<'_, S> {
 
     fn core_thread(&self) -> Option<CoreThread<'_>> {
         Some(self.thread)
+    }
+
+    fn counter_reload(&self) -> Option<(&CounterReload, &ReloadMemory)> {
+        self.source.counter_reload()
     }
 }

@@ -43,6 +43,14 @@ impl CounterControl {
         }
     }
 
+    /// Returns the bit that makes an overflow interrupt.
+    pub(crate) const fn interrupt(self) -> u64 {
+        match self {
+            Self::Select(_) => EventSelect::INTERRUPT,
+            Self::Shared { counter, .. } => 1 << 3 << (4 * (counter % 8)),
+        }
+    }
+
     /// Returns the value of these bits with which the counter counts `select`, and interrupts.
     pub(crate) const fn running(self, select: EventSelect) -> u64 {
         match self {

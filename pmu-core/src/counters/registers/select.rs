@@ -29,7 +29,7 @@ impl EventSelect {
     pub(crate) const MODES: u64 = Self::USER | Self::KERNEL;
 
     /// Bit 20: interrupts through the local APIC when the counter overflows.
-    const INTERRUPT: u64 = 1 << 20;
+    pub(crate) const INTERRUPT: u64 = 1 << 20;
 
     /// Bit 37: denies RDPMC of the counter above privilege level 0, where the bit exists.
     pub(crate) const NO_USER_RDPMC: u64 = 1 << 37;

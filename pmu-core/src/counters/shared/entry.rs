@@ -215,6 +215,11 @@ impl EventEntry {
         CounterSet::from_bits(self.members.counters.load(Relaxed))
     }
 
+    /// Confines the event to these counters.
+    pub(crate) fn set_counters(&self, counters: CounterSet) {
+        self.members.counters.store(counters.bits(), Relaxed);
+    }
+
     /// Keeps the event from these general counters; from none again if `counters` is 0.
     pub(crate) fn confine(&self, counters: u16) {
         let bits = self.members.counters.load(Relaxed);

@@ -38,6 +38,11 @@ impl SharedPeriod {
         }
     }
 
+    /// Returns the period that begins next; 0: none.
+    pub(crate) fn every(&self) -> u64 {
+        self.every.load(Relaxed)
+    }
+
     /// Sets the period that begins next.
     pub(crate) fn set(&self, every: u64) {
         self.every.store(every, Relaxed);

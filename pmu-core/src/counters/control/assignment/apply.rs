@@ -98,8 +98,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             });
         }
         self.settle_states(planner);
+        let reloads = self.settle_reloads();
         let resumed = self.unpause(together);
-        planner.outcome.and(resumed)
+        planner.outcome.and(reloads).and(resumed)
     }
 
     /// Sets the states of the events that got or lost a counter. An event without a counter that does not rotate waits

@@ -83,15 +83,21 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             if member == MAX_COUNTERS {
                 return Err(failed(CounterError::NoFreeCounter));
             }
+            let named = events.iter().map(|event| event.reload);
+            let reporting = (event.reporting.period, event.reporting.keeps_total());
+            let reloads = Membership::reloads_others(named, member, reporting);
+            let reloads = reloads.ok_or(failed(CounterError::NotReloadable))?;
             let first = if member == 0 { Membership::FIRST } else { 0 };
-            let event = Event {
+            let alone = Event {
                 rotates,
                 flags: event.flags & !Membership::EXCLUSIVE | exclusive | first,
+                reload: 0,
                 ..*event
             };
-            let id = self.open_event(processor, &event).map_err(failed)?;
+            let id = self.open_event(processor, &alone).map_err(failed)?;
             if let Some(entry) = self.table().entry(id) {
                 entry.set_group(group, events.len() as u8);
+                self.open_reload(entry, event.reload, reloads).map_err(failed)?;
             }
         }
         Ok(())

@@ -2,6 +2,7 @@
 
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::{CounterError, SwitchError, bit};
+use crate::counters::events::membership::Membership;
 use crate::counters::events::saved::SavedEvent;
 use crate::counters::events::thread_event::ThreadEvent;
 use crate::counters::hooks::event_source::EventSource;
@@ -95,6 +96,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 SwitchError::add(&mut outcome, bit(number), self.stop_rest(group, now));
             }
         }
+        SwitchError::add(&mut outcome, 0, self.settle_reloads());
         SwitchError::add(&mut outcome, 0, self.unpause(together));
         self.settle_core();
         outcome
@@ -218,7 +220,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         now: u64,
     ) -> Result<EventId, CounterError> {
         let (id, entry) = self.free_entry()?;
-        let event = event.on(processor);
+        let mut event = event.on(processor);
+        let membership = Membership::unpack(event.membership);
+        let counters = self.reloadable(event.counters(), membership);
+        event.counters = counters.ok_or(CounterError::NotReloadable)?.bits();
         entry.insert(&event, self.can_count(processor, &event));
         entry.add_time(now, false);
         if event.is_started() {

@@ -159,6 +159,10 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             facility.before_stop(&self.msr).map_err(CounterError::Access)?;
             let stopped = self.stop_all(own);
             let settled = stopped.and_then(|()| self.settle(own, &mut facility, overflowed));
+            let settled = settled.and_then(|values| {
+                self.clear_reloads(own).map_err(CounterError::Access)?;
+                Ok(values)
+            });
             let values = match settled {
                 Err(error) => {
                     let error = self.undo(own, gate, error);
@@ -272,6 +276,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
 
     /// Resumes these counters, some of which are stopped, after a failure.
     fn undo(&self, own: CounterSet, gate: u64, error: CounterError) -> CounterError {
+        let error = self.settle_reloads_of(own).err().unwrap_or(error);
         let resumed = if self.unit().global().is_some() {
             self.unpause(CounterSet::from_bits(gate))
         } else {
@@ -352,6 +357,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform, F: FacilityControl>
         let interrupted = counters.memory.take_back(own);
         counters.declared = declared;
         if let Err(fault) = facility.resume(&counters.msr) {
+            failures.fault.get_or_insert(fault);
+        }
+        if let Err(CounterError::Faulted(fault)) = counters.settle_reloads_of(own) {
             failures.fault.get_or_insert(fault);
         }
         counters.restore_controls(own, &mut failures);

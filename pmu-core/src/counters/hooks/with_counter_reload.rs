@@ -1,0 +1,98 @@
+//! A source whose processor's counters can reload each other.
+
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::registers::reload::CounterReload;
+use crate::counters::registers::select::EventSelect;
+use crate::counters::registers::unit::CounterUnit;
+use crate::counters::shared::core_counters::CoreThread;
+use crate::counters::shared::reload::ReloadMemory;
+use crate::counters::shared::table::EventTable;
+
+/// An [`EventSource`](crate::EventSource) for a processor with auto counter reload. The groups of its session may have
+/// events that are [reloaded](crate::Event::reloaded_by) by other events' overflows. A kernel without this source does
+/// not link the code for it.
+///
+/// The source's session clears what firmware or an earlier kernel left in the registers of the counters that it uses.
+/// While the counters are [lent](crate::CounterSession::lend), no overflow reloads one of them.
+///
+/// Samples of branches, taken only in stretches of code where many of them miss: each 10,000 branches begin a new
+/// stretch, and 500 misses within one interrupt.
+///
+/// ```
+/// use pmu_core::{
+///     CounterReload, CounterSession, CounterUnit, Event, EventEntry, EventTable, GenericEvent, GroupError, GroupId,
+///     MsrBackend, OpenedEvents, Platform, ReloadMemory, WithCounterReload,
+/// };
+/// static RELOADS: ReloadMemory = ReloadMemory::new(); // one per processor
+///
+/// /// The source of a processor: `reload` is what `pmu_intel::counter_reload` says of it.
+/// fn source<'a>(
+///     unit: &'a CounterUnit,
+///     events: &'a EventTable,
+///     reload: CounterReload,
+/// ) -> WithCounterReload<'a, OpenedEvents<'a>> {
+///     WithCounterReload::new(OpenedEvents::new(unit, events), reload, &RELOADS)
+/// }
+///
+/// fn open<M: MsrBackend, P: Platform>(
+///     counters: &mut CounterSession<'_, WithCounterReload<'_, OpenedEvents<'_>>, M, P>,
+///     this_processor: &CounterUnit,
+/// ) -> Result<GroupId, GroupError> {
+///     let misses = Event::generic(GenericEvent::BranchMisses).every(5_000).reloaded_by(0b10);
+///     // The second event of the group reloads the first, and itself: it never interrupts.
+///     let branches = Event::generic(GenericEvent::Branches).every(100_000).reloaded_by(0b10);
+///     counters.open_group(this_processor, &[misses, branches])
+/// }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct WithCounterReload<'a, S> {
+    source: S,
+    reload: CounterReload,
+    memory: &'a ReloadMemory,
+}
+
+impl<'a, S: EventSource> WithCounterReload<'a, S> {
+    /// Wraps the source of a processor whose reload registers `reload` describes.
+    pub const fn new(source: S, reload: CounterReload, memory: &'a ReloadMemory) -> Self {
+        Self { source, reload, memory }
+    }
+}
+
+// SAFETY: unit and table are those of the source, by its promise.
+unsafe impl<S: EventSource> EventSource for WithCounterReload<'_, S> {
+    #[inline]
+    fn unit(&self) -> &CounterUnit {
+        self.source.unit()
+    }
+
+    #[inline]
+    fn row_select(&self, row: usize) -> Option<EventSelect> {
+        self.source.row_select(row)
+    }
+
+    fn row_event_bit(&self, row: usize) -> Option<u8> {
+        self.source.row_event_bit(row)
+    }
+
+    #[inline]
+    fn row_period(&self, row: usize) -> Option<u32> {
+        self.source.row_period(row)
+    }
+
+    fn table_id(&self) -> usize {
+        self.source.table_id()
+    }
+
+    #[inline]
+    fn opened(&self) -> &EventTable {
+        self.source.opened()
+    }
+
+    fn core_thread(&self) -> Option<CoreThread<'_>> {
+        self.source.core_thread()
+    }
+
+    fn counter_reload(&self) -> Option<(&CounterReload, &ReloadMemory)> {
+        Some((&self.reload, self.memory))
+    }
+}

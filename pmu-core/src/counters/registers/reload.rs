@@ -1,0 +1,61 @@
+//! The registers by which overflows reload counters, made by a vendor crate.
+
+use crate::counters::names::counter_id::CounterSet;
+
+/// Description of the registers of auto counter reload: an overflow of one counter loads other counters, or the counter
+/// itself, without an interrupt. Intel has two registers per counter, at fixed distances from the counter's value
+/// register: one with a bit for each counter whose overflow reloads this one, and one with the value that is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct CounterReload {
+    pub(crate) causes: u32,
+    pub(crate) value: u32,
+    pub(crate) reloaded: CounterSet,
+    pub(crate) causing: CounterSet,
+}
+
+impl CounterReload {
+    /// Describes the registers of a processor's counters. `causes` and `value` are the distances of the two registers
+    /// from a counter's value register. The counters of `reloaded` have both registers. The overflow of a counter of
+    /// `causing` can reload others.
+    ///
+    /// # Safety
+    /// - For each counter of `reloaded`, the registers at these distances take a bitmap of counters, and bits 31:0 of
+    ///   the value that is loaded. No such value makes the processor write to memory.
+    ///
+    /// ```
+    /// use pmu_core::{CounterReload, CounterSet};
+    /// let counters = CounterSet::from_bits(0xFF);
+    /// // SAFETY: IA32_PMC_GP0_CFG_B and IA32_PMC_GP0_CFG_C are IA32_PMC_GP0_CTR + 2 and + 3. Bits 31:0 of the latter are
+    /// // the reload value.
+    /// let reload = unsafe { CounterReload::new(2, 3, counters, counters) };
+    /// assert_eq!(reload.reloaded(), counters);
+    /// ```
+    ///
+    /// Wrong: distances of registers that hold addresses.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterReload, CounterSet};
+    /// // SAFETY: not given. 0x3F4 is IA32_PEBS_BASE, the address of a buffer that the processor writes.
+    /// let other = unsafe { CounterReload::new(0x3F4 - 0xC1, 3, CounterSet::from_bits(1), CounterSet::NONE) };
+    /// # let _ = other;
+    /// ```
+    pub const unsafe fn new(
+        causes: u32,
+        value: u32,
+        reloaded: CounterSet,
+        causing: CounterSet,
+    ) -> Self {
+        Self { causes, value, reloaded, causing }
+    }
+
+    /// Returns the counters that can be reloaded.
+    pub const fn reloaded(&self) -> CounterSet {
+        self.reloaded
+    }
+
+    /// Returns the counters whose overflow can reload others.
+    pub const fn causing(&self) -> CounterSet {
+        self.causing
+    }
+}

@@ -1,0 +1,50 @@
+//! Auto counter reload of architectural perfmon version 6.
+
+use pmu_core::{CounterReload, CounterSet, Snapshot};
+
+use crate::counters::INTEL;
+use crate::cpuid::ArchitecturalPerfmon;
+use crate::registers::{IA32_PMC_GP0_CFG_B, IA32_PMC_GP0_CFG_C, IA32_PMC_GP0_CTR};
+
+/// Returns the registers by which overflows reload counters on this processor, for
+/// [`WithCounterReload`](pmu_core::WithCounterReload). `None` if the processor lacks them. On a hybrid machine, the types
+/// of core may differ.
+///
+/// Each counter that can be reloaded has CFG_B, with a bit for each counter whose overflow reloads it, and CFG_C, whose
+/// bits 31:0 are the reload value. Leaf 0x23, sub-leaf 2, tells the counters.
+///
+/// ```
+/// # use pmu_core::{CounterUnit, EventTable, OpenedEvents, ReloadMemory, Snapshot, WithCounterReload};
+/// static RELOADS: ReloadMemory = ReloadMemory::new(); // one per processor
+/// /// The source of a processor's events, if counters can reload each other there.
+/// fn source<'a>(
+///     this_processor: &Snapshot,
+///     (unit, events): (&'a CounterUnit, &'a EventTable),
+/// ) -> Option<WithCounterReload<'a, OpenedEvents<'a>>> {
+///     let reload = pmu_intel::counter_reload(this_processor)?;
+///     Some(WithCounterReload::new(OpenedEvents::new(unit, events), reload, &RELOADS))
+/// }
+/// # let _ = source;
+/// ```
+///
+/// Sources: SDM vol. 4, table 2-2, and vol. 2A, CPUID, "Input EAX = 23H".
+pub fn counter_reload(processor: &Snapshot) -> Option<CounterReload> {
+    let version = ArchitecturalPerfmon::from_snapshot(processor).version();
+    let has_leaf = processor.vendor() == INTEL && processor.leaf(7, 1).eax >> 8 & 1 != 0;
+    if version < 6 || !has_leaf || processor.leaf(0x23, 0).eax >> 2 & 1 == 0 {
+        return None;
+    }
+    let leaf = processor.leaf(0x23, 2);
+    let set = |general: u32, fixed: u32| {
+        CounterSet::from_bits(u64::from(fixed) << 32 | u64::from(general))
+    };
+    let (reloaded, causing) = (set(leaf.eax, leaf.ebx), set(leaf.ecx, leaf.edx));
+    if reloaded.is_empty() || causing.is_empty() {
+        return None;
+    }
+    let distance = |register: u32| register - IA32_PMC_GP0_CTR;
+    let (causes, value) = (distance(IA32_PMC_GP0_CFG_B), distance(IA32_PMC_GP0_CFG_C));
+    // SAFETY: CFG_B is a bitmap of counters, and bits 31:0 of CFG_C are a counter's value. The bits of CFG_C that make
+    // the processor write records are above these.
+    Some(unsafe { CounterReload::new(causes, value, reloaded, causing) })
+}

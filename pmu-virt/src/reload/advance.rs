@@ -1,0 +1,72 @@
+//! Counting with counters that overflows reload.
+
+use crate::events::error::OtherEvents;
+use crate::events::feed::Feed;
+use crate::model::advanced::Advanced;
+use crate::pmu::virtual_pmu::VirtualPmu;
+use crate::policy::event_policy::EventPolicy;
+use crate::registers::counters::{Counters, MAX_COUNTERS, from_global, places, to_global};
+use crate::reload::virtual_reload::VirtualReload;
+
+/// Reloads within one call. A guest may choose any period, and a call is to end.
+const MOST_RELOADS: usize = 1024;
+
+impl VirtualReload {
+    /// Counts the events of a feed like [`VirtualPmu::advance`], up to the first overflow that interrupts. Overflows
+    /// reload counters as the guest has programmed it.
+    ///
+    /// A counter that reloads itself never sets its bit of the status; it interrupts nevertheless if its interrupt is
+    /// enabled. After 1,024 reloads within one call, what is left of the feed is counted without reloads.
+    ///
+    /// # Errors
+    /// The feed does not belong to the [events](VirtualPmu::events) of this PMU.
+    pub fn advance<P: EventPolicy>(
+        &self,
+        pmu: &mut VirtualPmu<P>,
+        feed: &mut Feed,
+    ) -> Result<Advanced, OtherEvents> {
+        let mut all = Advanced::NOTHING;
+        let causes = from_global(self.causes.into_iter().fold(0, |all, causes| all | causes));
+        if causes != 0 {
+            for _ in 0..MOST_RELOADS {
+                let recorded = pmu.model.recorded;
+                // Such an overflow ends a span like one that is recorded.
+                pmu.model.recorded |= causes;
+                let advanced = pmu.advance(feed);
+                pmu.model.recorded = recorded;
+                let mut advanced = advanced?;
+                let caused = from_global(advanced.records) & causes & !recorded;
+                advanced.records &= to_global(recorded);
+                advanced.pmi |= self.reload(pmu, caused);
+                all = all.and(advanced);
+                if all.pmi || all.records != 0 || feed.is_empty() {
+                    return Ok(all);
+                }
+            }
+        }
+        Ok(all.and(pmu.advance(feed)?))
+    }
+
+    /// Notes the overflows of counters, and reloads the counters that they reload. Returns whether an interrupt is due.
+    pub(crate) fn reload<P: EventPolicy>(
+        &self,
+        pmu: &mut VirtualPmu<P>,
+        overflowed: Counters,
+    ) -> bool {
+        let reloads = |counter: usize, by: Counters| {
+            self.causes.get(counter).is_some_and(|causes| from_global(*causes) & by != 0)
+        };
+        let own = places(overflowed).filter(|counter| reloads(*counter, 1 << counter));
+        let own = own.fold(0, |own, counter| own | 1 << counter);
+        for counter in (0..MAX_COUNTERS).filter(|counter| reloads(*counter, overflowed)) {
+            let value = self.values.get(counter).copied().unwrap_or(0);
+            pmu.model.load(counter, i64::from(value as i32) as u64);
+        }
+        let raised = pmu.model.raise(overflowed & !own);
+        let silent = own & pmu.model.interrupting() != 0;
+        if silent && !raised {
+            pmu.model.interrupt();
+        }
+        raised || silent
+    }
+}

@@ -1,0 +1,84 @@
+//! The counter reload that a guest sees.
+
+use core::fmt;
+
+use crate::configuration::any_vendor::Configuration;
+use crate::configuration::cpuid::{CpuidLeaf, EAX, EBX, ECX, EDX};
+
+/// Configuration of the counter reload that a guest sees: leaf 0x23, sub-leaf 2. One bit per counter.
+///
+/// ```
+/// use pmu_virt::ReloadConfiguration;
+/// // All of eight general and four fixed counters can be reloaded, and reload others.
+/// let all = ReloadConfiguration { general: 0xFF, fixed: 0xF, causing_general: 0xFF, causing_fixed: 0xF };
+/// assert_eq!(all, ReloadConfiguration::of(0xFF, 0xF));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct ReloadConfiguration {
+    /// General counters that can be reloaded (EAX).
+    pub general: u8,
+    /// Fixed counters that can be reloaded (EBX).
+    pub fixed: u8,
+    /// General counters whose overflow can reload others (ECX).
+    pub causing_general: u8,
+    /// Fixed counters whose overflow can reload others (EDX).
+    pub causing_fixed: u8,
+}
+
+/// Reason why a processor with this PMU cannot have this counter reload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum ReloadConfigurationError {
+    /// The PMU is not Intel's version 6.
+    Version,
+    /// The PMU lacks one of the counters.
+    Counters,
+}
+
+impl fmt::Display for ReloadConfigurationError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Version => "counter reload needs Intel's version 6 of the PMU",
+            Self::Counters => "counter reload of a counter that the PMU lacks",
+        })
+    }
+}
+
+impl core::error::Error for ReloadConfigurationError {}
+
+impl ReloadConfiguration {
+    /// Creates the configuration in which these counters can be reloaded, and reload each other.
+    pub const fn of(general: u8, fixed: u8) -> Self {
+        Self { general, fixed, causing_general: general, causing_fixed: fixed }
+    }
+
+    pub(crate) fn check(&self, of: &Configuration) -> Result<(), ReloadConfigurationError> {
+        let Configuration::Intel(intel) = of else { return Err(ReloadConfigurationError::Version) };
+        if intel.version < 6 {
+            return Err(ReloadConfigurationError::Version);
+        }
+        let general = (self.general | self.causing_general) & !intel.general;
+        let fixed = (self.fixed | self.causing_fixed) & !intel.fixed;
+        if general | fixed == 0 { Ok(()) } else { Err(ReloadConfigurationError::Counters) }
+    }
+
+    /// Returns the bits of `CFG_B`.
+    pub(crate) const fn causes(&self) -> u64 {
+        self.causing_general as u64 | (self.causing_fixed as u64) << 32
+    }
+
+    /// Returns the PMU's leaf with the bits that declare the reload.
+    pub(crate) fn declared(&self, leaf: CpuidLeaf) -> CpuidLeaf {
+        match (leaf.leaf, leaf.subleaf) {
+            (0x23, Some(0)) => leaf.bits(EAX, 1 << 2, 1 << 2),
+            (0x23, Some(2)) => leaf
+                .bits(EAX, u32::MAX, self.general.into())
+                .bits(EBX, u32::MAX, self.fixed.into())
+                .bits(ECX, u32::MAX, self.causing_general.into())
+                .bits(EDX, u32::MAX, self.causing_fixed.into()),
+            _ => leaf,
+        }
+    }
+}

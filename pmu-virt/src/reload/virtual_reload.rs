@@ -1,0 +1,81 @@
+//! Counter reload of one virtual processor: created, and its registers.
+
+use crate::configuration::any_vendor::Configuration;
+use crate::registers::counters::{MAX_COUNTERS, MAX_PER_KIND};
+use crate::reload::configuration::{ReloadConfiguration, ReloadConfigurationError};
+
+/// Auto counter reload of one virtual Intel processor, beside its [`VirtualPmu`](crate::VirtualPmu): CFG_B and CFG_C of
+/// each counter. Events are counted by [`advance`](Self::advance).
+///
+/// The facility owns CFG_C as a whole, so a processor has either this facility or architectural PEBS.
+///
+/// No method allocates or panics. The value is the whole state: compare and copy it.
+///
+/// ```
+/// use pmu_virt::{
+///     Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, Read, ReloadConfiguration, VirtualPmu,
+///     VirtualReload,
+/// };
+/// const BRANCHES: EventKey = EventKey::general(0xC4, 0);
+/// let events = FedEvents::new(&[BRANCHES])?;
+/// let configuration = Configuration::Intel(IntelConfiguration::new(6, 8, 4));
+/// let mut pmu = VirtualPmu::new(configuration, events)?;
+/// let mut reload = VirtualReload::new(&configuration, ReloadConfiguration::of(0xFF, 0))?;
+/// // Counter 0 reloads itself: with −1,000 at each overflow, without an interrupt.
+/// let period = 1_000u32.wrapping_neg();
+/// for (register, value) in [
+///     (0x1903, period.into()),
+///     (0x1902, 1),
+///     (0x1900, (1 << 48) - 1_000),
+///     (0x1901, 0x43_00C4),
+/// ] {
+///     let _ = pmu.write_beside(&mut reload, register, value);
+/// }
+/// let mut feed = Feed::new(&events);
+/// feed.add(events.find(BRANCHES).unwrap(), Privilege::User, 2_300)?;
+/// let advanced = reload.advance(&mut pmu, &mut feed)?;
+/// assert!(!advanced.pmi && feed.is_empty());
+/// assert_eq!(pmu.read(0x1900), Read::Value((1 << 48) - 700));
+/// assert_eq!(pmu.read(0x38E), Read::Value(0)); // Its status bit is never set.
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct VirtualReload {
+    pub(crate) configuration: ReloadConfiguration,
+    /// CFG_B of the general, then of the fixed counters.
+    pub(crate) causes: [u64; MAX_COUNTERS],
+    /// CFG_C.
+    pub(crate) values: [u32; MAX_COUNTERS],
+}
+
+impl VirtualReload {
+    /// Creates the reload in its state after reset.
+    ///
+    /// # Errors
+    /// A processor with this PMU cannot have this reload.
+    pub fn new(
+        pmu: &Configuration,
+        configuration: ReloadConfiguration,
+    ) -> Result<Self, ReloadConfigurationError> {
+        configuration.check(pmu)?;
+        Ok(Self { configuration, causes: [0; MAX_COUNTERS], values: [0; MAX_COUNTERS] })
+    }
+
+    /// Returns the configuration that the guest sees.
+    pub fn configuration(&self) -> ReloadConfiguration {
+        self.configuration
+    }
+
+    /// Returns the counter whose CFG_B or CFG_C is at an address, and whether it is CFG_C.
+    pub(crate) fn locate(&self, address: u32) -> Option<(usize, bool)> {
+        let (offset, first, present) = match address {
+            0x1900..0x1980 => (address - 0x1900, 0, self.configuration.general),
+            0x1980..0x19C0 => (address - 0x1980, MAX_PER_KIND, self.configuration.fixed),
+            _ => return None,
+        };
+        let (number, which) = ((offset / 4) as usize, offset % 4);
+        let exists = number < MAX_PER_KIND && present >> number & 1 != 0 && which >= 2;
+        exists.then_some((first + number, which == 3))
+    }
+}
