@@ -20,6 +20,22 @@
 //! | configuration | 8 |
 //! | registers: address (4 bytes), value (8 bytes) | 32, 12 bytes each |
 //!
+//! | top-down metrics, 160 bytes | at |
+//! |---|---|
+//! | `vTDM` | 0, 4 bytes |
+//! | version of this layout, 1 | 4, 2 bytes |
+//! | level 2; width of the slots' counter; bit 48 of the control, and of the status | 6–9 |
+//! | slots since the metrics were written; the metrics that were written | 16, 8 bytes each |
+//! | parts, in 255ths of slots | 32, 16 bytes each |
+//!
+//! | counter reload, 208 bytes | at |
+//! |---|---|
+//! | `vACR` | 0, 4 bytes |
+//! | version of this layout, 1 | 4, 2 bytes |
+//! | counters that can be reloaded, general and fixed; that reload others | 6–9 |
+//! | CFG_B of eight general and eight fixed counters | 16, 8 bytes each |
+//! | CFG_C 31:0 of these | 144, 4 bytes each |
+//!
 //! | branch records, 832 bytes | at |
 //! |---|---|
 //! | `vLBR` | 0, 4 bytes |
@@ -55,14 +71,16 @@
 //! | registers 0x600, 0x3F1, 0x3F2, 0x3F6, 0x3F7 | 48, 8 bytes each |
 //! | adaptive counters, registers 0x3F4, 0x3F5, `CFG_C` of 8 general and 8 fixed counters | 88, 8 bytes each |
 //!
-//! Uses [`branches`](crate::branches), [`ibs`](crate::ibs), [`precise`](crate::precise), [`pmu`](crate::pmu) and the
-//! modules that these use, but neither [`mock`](crate::mock) nor [`mediated`](crate::mediated).
+//! Uses [`branches`](crate::branches), [`ibs`](crate::ibs), [`precise`](crate::precise), [`reload`](crate::reload),
+//! [`topdown`](crate::topdown), [`pmu`](crate::pmu) and the modules that these use, but neither [`mock`](crate::mock) nor [`mediated`](crate::mediated).
 
 pub(crate) mod branches;
 pub(crate) mod configuration;
 pub(crate) mod error;
 pub(crate) mod ibs;
 pub(crate) mod precise;
+pub(crate) mod reload;
 pub(crate) mod state;
+pub(crate) mod top_down;
 #[cfg(feature = "serde")]
 mod with_serde;

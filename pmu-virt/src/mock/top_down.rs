@@ -66,8 +66,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self
     }
 
-    /// Calls `act` with the counter reload, to read or change it unseen by the driver; `None` if the processor has none.
-    /// The call does not count as an access.
+    /// Calls `act` with the counter reload, to read or change it unseen by the driver; `None` if the processor has
+    /// none. The call does not count as an access.
     ///
     /// # Panics
     /// `act` accesses a register through the mock.

@@ -6,5 +6,6 @@ mod groups;
 mod ibs;
 mod perf;
 mod precise;
+mod reload;
 mod sources;
 mod topdown;

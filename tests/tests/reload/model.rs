@@ -128,3 +128,30 @@ fn a_call_ends_whatever_period_the_guest_chooses() {
     reload.advance(&mut pmu, &mut feed).unwrap();
     assert!(feed.is_empty());
 }
+
+/// Bytes of a state with each byte changed are refused, or written as they were read.
+#[test]
+fn bytes_are_read_as_they_were_written_and_forged_ones_are_refused() {
+    let (mut pmu, mut reload) = pmu();
+    for (register, value) in
+        [(0x1902, 0b101), (0x1903, 0xFFFF_FF00), (0x1986, 1 << 33), (0x1987, 7)]
+    {
+        assert_eq!(pmu.write_beside(&mut reload, register, value).answer, Write::Done);
+    }
+    let bytes = reload.to_bytes();
+    let new = || VirtualReload::new(&configuration(), reload.configuration()).unwrap();
+    let mut copy = new();
+    copy.restore(&bytes).unwrap();
+    assert_eq!((copy, &bytes[..4], bytes[16]), (reload, &b"vACR"[..], 0b101));
+    for at in 0..bytes.len() {
+        for change in [1, 0x80, 0xFF] {
+            let (mut forged, mut restored) = (bytes, new());
+            forged[at] ^= change;
+            match restored.restore(&forged) {
+                Ok(()) => assert_eq!(restored.to_bytes(), forged, "{at}"),
+                Err(_) => assert_eq!(restored, new(), "{at}"),
+            }
+        }
+    }
+    assert!(new().restore(&bytes[1..]).is_err());
+}

@@ -152,3 +152,29 @@ fn a_wrap_sets_both_bits_and_interrupts_once() {
     assert_eq!(pmu.read_beside(&metrics, 0x38E), Read::Value(1 << 48 | 1 << 35));
     assert_eq!(metrics.metrics(), u64::from_le_bytes(MIXES[1].shares));
 }
+
+/// Bytes of a state with each byte changed are refused, or written as they were read.
+#[test]
+fn bytes_are_read_as_they_were_written_and_forged_ones_are_refused() {
+    for level_2 in [false, true] {
+        let (mut pmu, mut metrics) = running(level_2);
+        metrics.observe(&mut pmu, &MIXES[1], |pmu| pmu.advance(&mut feed(12_345))).unwrap();
+        let bytes = metrics.to_bytes();
+        let new = || VirtualTopDown::new(&configuration(), level_2).unwrap();
+        let mut copy = new();
+        copy.restore(&bytes).unwrap();
+        assert_eq!((copy, &bytes[..4], bytes[6]), (metrics, &b"vTDM"[..], level_2.into()));
+        assert_eq!(u64::from_le_bytes(bytes[16..24].try_into().unwrap()), 12_345);
+        for at in 0..bytes.len() {
+            for change in [1, 0x80, 0xFF] {
+                let (mut forged, mut restored) = (bytes, new());
+                forged[at] ^= change;
+                match restored.restore(&forged) {
+                    Ok(()) => assert_eq!(restored.to_bytes(), forged, "{at}"),
+                    Err(_) => assert_eq!(restored, new(), "{at}"),
+                }
+            }
+        }
+        assert!(new().restore(&bytes[1..]).is_err());
+    }
+}

@@ -29,7 +29,7 @@ const fn known(id: &'static str, tried: Tried, claim: &'static str) -> Known {
 }
 
 /// Every claim, in the order in which they are tried.
-pub const CLAIMS: [Known; 66] = {
+pub const CLAIMS: [Known; 70] = {
     use Tried::{BareMetal, Linux, Reading, Stick};
     [
         known("model.absent", Reading, "registers that CPUID does not declare fault"),
@@ -188,6 +188,26 @@ pub const CLAIMS: [Known; 66] = {
             "branches.debug-exception",
             BareMetal,
             "a debug exception ends the recording of AMD's last-branch stack",
+        ),
+        known(
+            "reload.registers",
+            BareMetal,
+            "the registers of counter reload are there for the counters that leaf 0x23 declares",
+        ),
+        known(
+            "reload.value",
+            BareMetal,
+            "an overflow loads a counter with bits 31:0 of CFG_C, extended with ones",
+        ),
+        known(
+            "reload.itself",
+            BareMetal,
+            "a counter that reloads itself never sets its bit of the status, and does not interrupt without its interrupt bit",
+        ),
+        known(
+            "reload.group",
+            BareMetal,
+            "a sampled event interrupts only where its period ends before the reloading event's",
         ),
         known(
             "topdown.registers",

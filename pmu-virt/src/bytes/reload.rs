@@ -1,0 +1,102 @@
+//! Counter reload as bytes.
+
+use crate::bytes::error::BytesError;
+use crate::registers::counters::{MAX_COUNTERS, MAX_PER_KIND};
+use crate::reload::virtual_reload::VirtualReload;
+
+const MAGIC: [u8; 4] = *b"vACR";
+const HEADER: usize = 16;
+
+/// Length of a counter's CFG_B and reload value.
+const COUNTER: usize = 12;
+
+impl VirtualReload {
+    /// Length of counter reload as bytes.
+    pub const BYTES: usize = HEADER + COUNTER * MAX_COUNTERS;
+    /// Version of the layout that [`to_bytes`](Self::to_bytes) writes.
+    pub const BYTES_VERSION: u16 = 1;
+
+    /// Encodes the state as bytes. Every later release can decode these bytes.
+    ///
+    /// ```
+    /// use pmu_virt::{
+    ///     Configuration, GuestFacility, IntelConfiguration, ReloadConfiguration, VirtualReload, Writer,
+    /// };
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(6, 8, 4));
+    /// let new = || VirtualReload::new(&configuration, ReloadConfiguration::of(0xFF, 0xF));
+    /// let (mut here, mut there) = (new()?, new()?);
+    /// let _ = here.write(Writer::Guest, 0x1902, 0b11);
+    /// there.restore(&here.to_bytes())?;
+    /// assert_eq!(there, here);
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        let causes = self.causes.into_iter().flat_map(u64::to_le_bytes);
+        let body = causes.chain(self.values.into_iter().flat_map(u32::to_le_bytes));
+        for (place, byte) in bytes.iter_mut().zip(self.header().into_iter().chain(body)) {
+            *place = byte;
+        }
+        bytes
+    }
+
+    /// Sets the state from bytes that this release or an earlier release wrote for reload of the same configuration.
+    /// Untrusted bytes are safe to decode.
+    ///
+    /// # Errors
+    /// After each of these errors, nothing is changed:
+    ///
+    /// - [`Length`](BytesError::Length), [`Version`](BytesError::Version): the bytes are not counter reload, or a later
+    ///   release wrote the bytes.
+    /// - [`Malformed`](BytesError::Malformed): the bytes are of another configuration, or no guest could have reached
+    ///   the state.
+    pub fn restore(&mut self, bytes: &[u8]) -> Result<(), BytesError> {
+        let bytes: &[u8; Self::BYTES] =
+            bytes.try_into().map_err(|_| BytesError::Length(bytes.len()))?;
+        let [a, b, c, d, low, high, ..] = *bytes;
+        if [a, b, c, d] != MAGIC {
+            return Err(BytesError::Malformed { at: 0 });
+        }
+        let version = u16::from_le_bytes([low, high]);
+        if version != Self::BYTES_VERSION {
+            return Err(BytesError::Version(version));
+        }
+        let (header, body) = bytes.split_at(HEADER);
+        if header != self.header() {
+            return Err(BytesError::Malformed { at: 6 });
+        }
+        let mut new = *self;
+        let (causes, values) = body.split_at(8 * MAX_COUNTERS);
+        for (of, word) in new.causes.iter_mut().zip(causes.chunks_exact(8)) {
+            *of = word.try_into().map_or(0, u64::from_le_bytes);
+        }
+        for (of, word) in new.values.iter_mut().zip(values.chunks_exact(4)) {
+            *of = word.try_into().map_or(0, u32::from_le_bytes);
+        }
+        if let Some(counter) = (0..MAX_COUNTERS).find(|counter| !new.could_hold(*counter)) {
+            return Err(BytesError::Malformed { at: HEADER + 8 * counter });
+        }
+        *self = new;
+        Ok(())
+    }
+
+    /// Returns whether a guest could have written what a counter's registers hold.
+    fn could_hold(&self, counter: usize) -> bool {
+        let present = u16::from_le_bytes([self.configuration.general, self.configuration.fixed]);
+        let held = self.causes.get(counter).copied().zip(self.values.get(counter).copied());
+        let exists = counter < 2 * MAX_PER_KIND && present >> counter & 1 != 0;
+        held.is_some_and(|(causes, value)| match exists {
+            true => causes & !self.configuration.causes() == 0,
+            false => causes == 0 && value == 0,
+        })
+    }
+
+    fn header(&self) -> [u8; HEADER] {
+        let [a, b, c, d] = MAGIC;
+        let [low, high] = Self::BYTES_VERSION.to_le_bytes();
+        let of = self.configuration;
+        let counters = [of.general, of.fixed, of.causing_general, of.causing_fixed];
+        let [general, fixed, causing_general, causing_fixed] = counters;
+        [a, b, c, d, low, high, general, fixed, causing_general, causing_fixed, 0, 0, 0, 0, 0, 0]
+    }
+}

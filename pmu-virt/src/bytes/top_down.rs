@@ -1,0 +1,100 @@
+//! Top-down metrics as bytes.
+
+use crate::bytes::error::BytesError;
+use crate::topdown::virtual_top_down::{PARTS, VirtualTopDown};
+
+const MAGIC: [u8; 4] = *b"vTDM";
+const HEADER: usize = 16;
+
+impl VirtualTopDown {
+    /// Length of top-down metrics as bytes.
+    pub const BYTES: usize = HEADER + 8 * 2 + 16 * PARTS;
+    /// Version of the layout that [`to_bytes`](Self::to_bytes) writes.
+    pub const BYTES_VERSION: u16 = 1;
+
+    /// Encodes the state as bytes, with the fractions' whole precision. Every later release can decode these bytes.
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, GuestFacility, IntelConfiguration, VirtualTopDown, Writer};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
+    /// let mut here = VirtualTopDown::new(&configuration, true)?;
+    /// let _ = here.write(Writer::Guest, 0x329, 0x1122_3344);
+    /// let mut there = VirtualTopDown::new(&configuration, true)?;
+    /// there.restore(&here.to_bytes())?;
+    /// assert_eq!(there, here);
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        let words = [self.slots, self.written].into_iter().flat_map(u64::to_le_bytes);
+        let parts = self.parts.into_iter().flat_map(u128::to_le_bytes);
+        let body = words.chain(parts);
+        for (place, byte) in bytes.iter_mut().zip(self.header().into_iter().chain(body)) {
+            *place = byte;
+        }
+        bytes
+    }
+
+    /// Sets the state from bytes that this release or an earlier release wrote for metrics of the same configuration.
+    /// Untrusted bytes are safe to decode.
+    ///
+    /// # Errors
+    /// After each of these errors, nothing is changed:
+    ///
+    /// - [`Length`](BytesError::Length), [`Version`](BytesError::Version): the bytes are not top-down metrics, or a
+    ///   later release wrote the bytes.
+    /// - [`Malformed`](BytesError::Malformed): the bytes are of another configuration, or no guest could have reached
+    ///   the state.
+    ///
+    /// ```
+    /// use pmu_virt::{BytesError, Configuration, IntelConfiguration, VirtualTopDown};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
+    /// let level_2 = VirtualTopDown::new(&configuration, true)?;
+    /// let mut level_1 = VirtualTopDown::new(&configuration, false)?;
+    /// assert_eq!(level_1.restore(&level_2.to_bytes()), Err(BytesError::Malformed { at: 6 }));
+    /// # Ok::<(), pmu_virt::SlotsError>(())
+    /// ```
+    pub fn restore(&mut self, bytes: &[u8]) -> Result<(), BytesError> {
+        let bytes: &[u8; Self::BYTES] =
+            bytes.try_into().map_err(|_| BytesError::Length(bytes.len()))?;
+        let [a, b, c, d, low, high, _, _, control, status, ..] = *bytes;
+        if [a, b, c, d] != MAGIC {
+            return Err(BytesError::Malformed { at: 0 });
+        }
+        let version = u16::from_le_bytes([low, high]);
+        if version != Self::BYTES_VERSION {
+            return Err(BytesError::Version(version));
+        }
+        let (header, body) = bytes.split_at(HEADER);
+        let mut new = Self { control: control != 0, status: status != 0, ..*self };
+        if header != new.header() {
+            return Err(BytesError::Malformed { at: 6 });
+        }
+        let (words, parts) = body.split_at(16);
+        let mut words =
+            words.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
+        (new.slots, new.written) = (words.next().unwrap_or(0), words.next().unwrap_or(0));
+        for (part, word) in new.parts.iter_mut().zip(parts.chunks_exact(16)) {
+            *part = word.try_into().map_or(0, u128::from_le_bytes);
+        }
+        // A part is at most all slots, and without level 2 there are four.
+        let most = u128::from(new.slots) * 255;
+        let absent = if new.level_2 { 0 } else { PARTS / 2 };
+        let possible = new.parts.iter().all(|part| *part <= most)
+            && new.parts.iter().rev().take(absent).all(|part| *part == 0)
+            && new.written & !new.legal() == 0;
+        if !possible {
+            return Err(BytesError::Malformed { at: HEADER });
+        }
+        *self = new;
+        Ok(())
+    }
+
+    fn header(&self) -> [u8; HEADER] {
+        let [a, b, c, d] = MAGIC;
+        let [low, high] = Self::BYTES_VERSION.to_le_bytes();
+        let (control, status) = (self.control.into(), self.status.into());
+        let level_2 = self.level_2.into();
+        [a, b, c, d, low, high, level_2, self.width, control, status, 0, 0, 0, 0, 0, 0]
+    }
+}

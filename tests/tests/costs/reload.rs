@@ -1,0 +1,103 @@
+//! Costs of counter reload in register accesses: exact, and equal to the table in COSTS.md.
+
+use pmu_core::{
+    CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry, EventSelect,
+    EventSource, EventTable, GroupId, MAX_COUNTERS, OpenedEvents, ReloadMemory, ThreadEvent,
+    WithCounterReload,
+};
+use pmu_tests::opened::Mock;
+use pmu_virt::{
+    Configuration, FedEvents, IntelConfiguration, ReloadConfiguration, VirtualPmu, VirtualReload,
+};
+
+/// Numbers of RDMSRs, WRMSRs, and RDPMCs.
+type Cost = [u32; 3];
+
+fn text(cost: Cost) -> String {
+    let parts = cost.into_iter().zip(["R", "W", "P"]).filter(|(count, _)| *count != 0);
+    let parts: Vec<_> = parts.map(|(count, kind)| format!("{count}{kind}")).collect();
+    if parts.is_empty() { "–".into() } else { parts.join(" ") }
+}
+
+/// Costs of a start, a stop, a thread's switch out and in, a rotation and a window, of groups with these members.
+fn measure<S: EventSource>(
+    mock: &Mock<'_>,
+    source: S,
+    memory: &CounterMemory,
+    events: [Event; 2],
+) -> [Cost; 5] {
+    let unit = pmu_intel::counters(&mock.snapshot()).unwrap();
+    let mut session =
+        CounterSession::take(source, &unit, CounterSet::ALL, mock, mock, memory).unwrap();
+    let cost = |act: &mut dyn FnMut()| {
+        let before = mock.accesses();
+        act();
+        let after = mock.accesses();
+        [
+            after.reads - before.reads,
+            after.writes - before.writes,
+            after.pmc_reads - before.pmc_reads,
+        ]
+    };
+    let [first, second]: [GroupId; 2] = [(); 2].map(|()| {
+        let events = events.map(Event::rotating);
+        session.open_group(&unit, &events).unwrap()
+    });
+    // The registers of all counters are known from here on.
+    session.start_group(first, 0).unwrap();
+    session.stop_group(first, 0).unwrap();
+    let start = cost(&mut || session.start_group(first, 0).unwrap());
+    let ids: Vec<_> = session.group_events(first).collect();
+    let mut thread = [ThreadEvent::Opened(ids[0]), ThreadEvent::Opened(ids[1])];
+    let switch = cost(&mut || {
+        session.switch_out(&mut thread, 0, |_| ()).unwrap();
+        session.switch_in(&unit, &mut thread, 0).unwrap();
+    });
+    session.start_group(second, 0).unwrap();
+    let rotate = cost(&mut || session.rotate(0).unwrap());
+    let lend = cost(&mut || {
+        let window = session.lend(0, |_| ()).unwrap();
+        window.end(0).unwrap();
+    });
+    let stop = cost(&mut || {
+        session.stop_group(second, 0).unwrap();
+    });
+    session.shut_down().unwrap();
+    [start, stop, switch, rotate, lend]
+}
+
+#[test]
+fn the_row_of_counter_reload_is_what_is_measured() {
+    // Two general counters, and no fixed one, so that the groups rotate.
+    let intel = IntelConfiguration::new(6, 2, 0);
+    let configuration = Configuration::Intel(intel);
+    let mock = || {
+        let pmu = VirtualPmu::new(configuration, FedEvents::NONE).unwrap();
+        let reload = VirtualReload::new(&configuration, ReloadConfiguration::of(0b11, 0)).unwrap();
+        let mock = Mock::strict(pmu).with_reload(reload);
+        let _ = mock.with_pmu(|pmu| pmu.write(0x38F, 0));
+        mock
+    };
+    let event = |number| Event::raw(EventSelect::from_bits(number)).every(5_000);
+    let plain = [event(0xC5), event(0xC4)];
+    let costs = [false, true].map(|reloads| {
+        let mock = mock();
+        let unit = pmu_intel::counters(&mock.snapshot()).unwrap();
+        let table = EventTable::<[EventEntry; 6]>::new();
+        let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
+        let opened = OpenedEvents::new(&unit, &table as &EventTable);
+        if !reloads {
+            return measure(&mock, opened, &memory, plain);
+        }
+        let known = ReloadMemory::new();
+        let reload = pmu_intel::counter_reload(&mock.snapshot()).unwrap();
+        let source = WithCounterReload::new(opened, reload, &known);
+        let events = plain.map(|event| event.reloaded_by(0b10));
+        measure(&mock, source, &memory, events)
+    });
+    let [without, with] = costs;
+    let more =
+        |operation: usize| [0, 1, 2].map(|kind| with[operation][kind] - without[operation][kind]);
+    let line = format!("| reload | {} |", [0, 1, 2, 3, 4].map(more).map(text).join(" | "));
+    assert!(include_str!("../../../COSTS.md").contains(&line), "COSTS.md lacks:\n{line}");
+}
