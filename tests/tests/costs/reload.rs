@@ -39,8 +39,8 @@ fn measure<S: EventSource>(
             after.pmc_reads - before.pmc_reads,
         ]
     };
-    let [first, second]: [GroupId; 2] = [(); 2].map(|()| {
-        let events = events.map(Event::rotating);
+    let [first, second]: [GroupId; 2] = [5_000, 6_000].map(|period| {
+        let events = events.map(|event| event.every(period).rotating());
         session.open_group(&unit, &events).unwrap()
     });
     // The registers of all counters are known from here on.

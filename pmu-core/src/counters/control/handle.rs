@@ -333,7 +333,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         // An event that counts in guests only has no bits while virtualization is off.
         let paused = select.select_bits() == 0 && event.row().is_none();
         let running = if paused { 0 } else { counter.control.running(select) };
-        let interrupt = if self.reloads_itself(event) { counter.control.interrupt() } else { 0 };
+        let silent = self.source.counter_reload().is_some() && self.table().reloads_itself(event);
+        let interrupt = if silent { counter.control.interrupt() } else { 0 };
         Some(running & !interrupt)
     }
 

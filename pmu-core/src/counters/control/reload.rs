@@ -56,17 +56,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         Ok(())
     }
 
-    /// Returns whether an event's own overflow reloads its counter. The status then never has the counter's bit, and an
-    /// interrupt would have no owner: it is not enabled.
-    pub(crate) fn reloads_itself(&self, event: EventId) -> bool {
-        if self.source.counter_reload().is_none() {
-            return false;
-        }
-        let Some(entry) = self.table().entry(event) else { return false };
-        let named = entry.membership().reload;
-        named != 0 && self.named(entry, named).any(|of| of == event)
-    }
-
     /// Returns the events of an entry's group that a bitmap names.
     fn named(&self, entry: &EventEntry, named: u8) -> impl Iterator<Item = EventId> {
         let group = entry.group().into_iter().flat_map(|group| self.members(group)).enumerate();

@@ -57,21 +57,24 @@ impl ReloadMemory {
         let (Some(known), Some(loaded)) = (self.causes.get(place), self.values.get(place)) else {
             return Ok(());
         };
-        let holds = known.load(Relaxed) == KNOWN | causes.bits()
-            && (causes.is_empty() || loaded.load(Relaxed) == value);
-        if holds || !reload.reloaded.contains(counter) {
+        let wanted = KNOWN | causes.bits();
+        let has_causes = known.load(Relaxed) == wanted;
+        let has_value = causes.is_empty() || has_causes && loaded.load(Relaxed) == value;
+        if has_causes && has_value || !reload.reloaded.contains(counter) {
             return Ok(());
         }
         let first = registers.value_register().get();
         // SAFETY: the registers of reloading, by the promise of `CounterReload::new`.
         let register = |distance: u32| unsafe { MsrAddress::new(first.wrapping_add(distance)) };
         known.store(0, Relaxed);
-        if !causes.is_empty() {
+        if !has_value {
             msr.wrmsr_retrying(register(reload.value), value.into())?;
             loaded.store(value, Relaxed);
         }
-        msr.wrmsr_retrying(register(reload.causes), causes.bits())?;
-        known.store(KNOWN | causes.bits(), Relaxed);
+        if !has_causes {
+            msr.wrmsr_retrying(register(reload.causes), causes.bits())?;
+        }
+        known.store(wanted, Relaxed);
         Ok(())
     }
 }

@@ -6,6 +6,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use crate::counters::error::CounterError;
+use crate::counters::events::membership::Membership;
 use crate::counters::events::period::Period;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::names::event_id::EventId;
@@ -247,6 +248,19 @@ impl EventTable {
         let is_opened = |entry: &EventEntry| entry.state() != EventState::Closed;
         let is_of_group = |entry: &EventEntry| entry.group() == Some(group);
         self.places().skip(place).find(|(_, entry)| is_opened(entry) && is_of_group(entry))
+    }
+
+    /// Returns whether an event's own overflow reloads its counter. The status then never has the counter's bit, and an
+    /// interrupt would have no owner: it is not enabled.
+    pub(crate) fn reloads_itself(&self, event: EventId) -> bool {
+        let membership = |event| self.entry(event).map(EventEntry::membership);
+        let Some(Membership { reload, group, .. }) = membership(event) else { return false };
+        let of_group = |(other, entry): &(EventId, &EventEntry)| {
+            *other < event && entry.membership().group == group
+        };
+        reload != 0
+            && reload.checked_shr(self.opened().filter(of_group).count() as u32).unwrap_or(0) & 1
+                != 0
     }
 
     /// Returns a free place, if there is one.
