@@ -67,7 +67,7 @@ fn a_suspend_and_a_window_bring_each_other_s_events_back() {
                 counters.resume(0, not).unwrap();
             }
             assert!(matches!(counters.event_status(event), Ok(EventStatus::Active(_))));
-            // What a dropped window had counted is lost.
+            // The counts before a dropped window are lost.
             let before = if suspends { 0x700 } else { 0 };
             happen(&mock, 2, 5);
             assert_eq!(total(&counters, event), before + 5, "{context}");
