@@ -4,10 +4,12 @@
 //! - `error`: the error of all operations
 //! - `sources`: the machine's sources; `of_processor`: the memory of one processor
 //! - `pmu`: the type, and the machine that it found; `reach`: the session of a processor, here and from elsewhere
+//! - `branches`: the branch records of all processors, beside it
 //! - `processors`, `interrupt`, `count`, `profile`, `watch`: the operations
 //!
 //! This module uses only public items of the crates. So a kernel can do by hand everything that `Pmu` does.
 
+pub(crate) mod branches;
 mod count;
 pub(crate) mod duties;
 pub(crate) mod error;

@@ -16,6 +16,7 @@ pub mod user;
 mod watchdog;
 
 pub use current_frame::CurrentFrame;
+pub use kernel::branches::PmuBranches;
 pub use kernel::duties::{Duties, KernelApic};
 pub use kernel::error::PmuError;
 pub use kernel::interrupt::Interrupted;

@@ -278,10 +278,7 @@ impl Machine {
         processor: &Snapshot,
         msr: &M,
     ) -> Result<BranchUnit, NoBranches> {
-        match pmu_intel::branches(processor, msr) {
-            Err(NoBranches::OtherVendor(_)) => pmu_amd::branches(processor),
-            branches => branches,
-        }
+        branches(processor, msr)
     }
 
     /// Returns a unit of AMD's instruction-based sampling of the processor that `processor` describes; `None` if the
@@ -426,6 +423,17 @@ impl Machine {
             Self::Intel(_) | Self::Amd(_) | Self::Zen(_) => None,
             Self::CountersOnly(_, why, _) | Self::TimeOnly(_, why) => Some(*why),
         }
+    }
+}
+
+/// Returns the branch records of a processor, of any known vendor.
+pub(crate) fn branches<M: MsrBackend>(
+    processor: &Snapshot,
+    msr: &M,
+) -> Result<BranchUnit, NoBranches> {
+    match pmu_intel::branches(processor, msr) {
+        Err(NoBranches::OtherVendor(_)) => pmu_amd::branches(processor),
+        branches => branches,
     }
 }
 

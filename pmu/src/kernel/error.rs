@@ -2,7 +2,9 @@
 
 use core::fmt;
 
-use pmu_core::{AddSourceError, CounterError, GroupError, InterfaceError, SwitchError};
+use pmu_core::{
+    AddSourceError, BranchError, CounterError, GroupError, InterfaceError, SwitchError,
+};
 use pmu_kprofile::{CreateError, ProfileError};
 
 use crate::per_processor::Busy;
@@ -35,6 +37,8 @@ pub enum PmuError {
     Create(CreateError),
     /// The profile could not be started or stopped.
     Profile(ProfileError),
+    /// The processor has no branch records, or they could not be taken, started, read or ended.
+    Branches(BranchError),
 }
 
 macro_rules! from {
@@ -56,6 +60,7 @@ from! {
     Source AddSourceError,
     Create CreateError,
     Profile ProfileError,
+    Branches BranchError,
 }
 
 impl fmt::Display for PmuError {
@@ -72,6 +77,7 @@ impl fmt::Display for PmuError {
             Self::Source(error) => error.fmt(f),
             Self::Create(error) => error.fmt(f),
             Self::Profile(error) => error.fmt(f),
+            Self::Branches(error) => error.fmt(f),
         }
     }
 }

@@ -70,26 +70,34 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         frame: &F,
         mut overflowed: impl FnMut(EventOverflow),
     ) -> Interrupted {
-        self.interrupt_beside(frame, (), move |overflow, ()| overflowed(overflow))
+        self.interrupt_beside(frame, (), move |report, ()| {
+            if let Report::Event(overflow) = report {
+                overflowed(overflow);
+            }
+        })
     }
 
     /// Handles the performance interrupt as [`interrupt_with`](Self::interrupt_with) does, together with a [`Facility`]
-    /// beside the counters, such as [branch records](crate::Machine::branches_of). `overflowed` also receives the
-    /// facility, which has already read what the hardware recorded. Only `overflowed` receives the facility: samples of
-    /// profiles do not contain what the facility recorded.
+    /// beside the counters, such as the [branch records](crate::PmuBranches) of the processor. `sampled` receives each
+    /// overflow together with the facility, which has already read what the hardware recorded: overflows of sources,
+    /// which the started profiles have already counted, and overflows of events that the kernel opened.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
-    /// use pmu::core::{BranchMemory, BranchUnit, Branches, PlainFrame};
-    /// use pmu::{Interrupted, Pmu};
+    /// use pmu::core::{PlainFrame, Report};
+    /// use pmu::{Interrupted, Pmu, PmuBranches};
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+    /// static BRANCHES: PmuBranches<MyKernel, 8> = PmuBranches::new();
     ///
-    /// /// `unit` and `memory` are those of this processor's branch records.
-    /// fn interrupt(frame: &PlainFrame, unit: &BranchUnit, memory: &BranchMemory) -> Interrupted {
-    ///     PMU.interrupt_beside(frame, Branches::new(unit, memory), |overflow, branches| {
-    ///         println!("{:?} after {} branches", overflow.event, branches.iter().count());
+    /// fn interrupt(frame: &PlainFrame) -> Interrupted {
+    ///     PMU.interrupt_beside(frame, BRANCHES.here(), |sample, branches| {
+    ///         let count = branches.map_or(0, |branches| branches.iter().count());
+    ///         match sample {
+    ///             Report::Source(overflow) => println!("{:?} after {count} branches", overflow.source),
+    ///             Report::Event(overflow) => println!("{:?} after {count} branches", overflow.event),
+    ///         }
     ///     })
     /// }
     /// # let _ = interrupt;
@@ -102,7 +110,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         &'static self,
         frame: &F,
         facility: B,
-        mut overflowed: impl FnMut(EventOverflow, &B),
+        mut sampled: impl FnMut(Report, &B),
     ) -> Interrupted {
         let mut interrupted = Interrupted {
             claim: Claim::NotOurs,
@@ -119,11 +127,12 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             let report = |report, facility: &B| match report {
                 Report::Source(overflow) => {
                     self.profiles.interrupt(frame, overflow.source);
+                    sampled(report, facility);
                 }
                 Report::Event(overflow) if overflow.tag == of.watchdog_tag() => {
                     *is_stuck |= of.watchdog.is_stuck(overflow.event);
                 }
-                Report::Event(overflow) => overflowed(overflow, facility),
+                Report::Event(_) => sampled(report, facility),
             };
             let (msr, apic) = (K::msr(), Duties::<K>::platform());
             match events.service_with(&msr, &apic, &of.counters, facility, report) {

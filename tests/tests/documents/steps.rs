@@ -44,6 +44,20 @@ fn row(number: usize) -> Vec<&'static str> {
 }
 
 #[test]
+fn branch_records_add_five_lines_to_the_readmes_count() {
+    let lines = |heading: &str, fence: &str| {
+        let (_, section) = README.split_once(heading).unwrap_or_else(|| panic!("{heading}"));
+        let blocks = section.split(fence).skip(1);
+        let code_of = |block: &str| block.split("\n```").next().unwrap().to_owned();
+        let block = blocks.map(code_of).find(|block| block.contains("fn instructions_per_cycle"));
+        code(&block.unwrap()).filter(|line| !line.starts_with("# ")).count()
+    };
+    let count = lines("### 2. A count\n", "```rust,ignore\n");
+    let with_branches = lines("### The last branches\n", "```rust,no_run\n");
+    assert!(with_branches <= count + 5, "{with_branches} lines, and {count} without");
+}
+
+#[test]
 fn the_readmes_steps_are_those_that_are_compiled_and_as_long_as_its_table_says() {
     let steps = steps();
     assert_eq!(steps.len(), 4);

@@ -5,18 +5,19 @@ use core::cell::{Cell, OnceCell, RefCell};
 use pmu::amd::ibs::{Ibs, IbsKind, IbsMemory, IbsRecord, IbsSampler, IbsSampling, IbsUnit};
 use pmu::core::{
     CoreCounters, CoreThread, EventOverflow, InterfaceError, KProfileSource, MsrAddress,
-    MsrBackend, MsrErrorKind, MsrUpdate, PlainFrame, Platform, PmcIndex, SampledFrame, Snapshot,
+    MsrBackend, MsrErrorKind, MsrUpdate, PlainFrame, Platform, PmcIndex, Report, SampledFrame,
+    Snapshot,
 };
 use pmu::intel::SiblingErratum;
 use pmu::kprofile::SourceRequest;
-use pmu::{Delivery, Interrupted, Kernel, Pmu};
+use pmu::{Delivery, Interrupted, Kernel, Pmu, PmuBranches};
 use pmu_tests::deviations::snapshot;
 use pmu_tests::ibs_processor;
 use pmu_tests::opened::{Mock, processors};
 use pmu_virt::mock::Deviations;
 use pmu_virt::{
-    Configuration, EventKey, FedEvents, Feed, IbsConfiguration, IntelConfiguration, Privilege,
-    VirtualIbs, VirtualPmu,
+    BranchConfiguration, Configuration, EventKey, FedEvents, Feed, IbsConfiguration,
+    IntelConfiguration, Privilege, VirtualBranches, VirtualIbs, VirtualPmu,
 };
 
 pub(crate) const PROCESSORS: usize = 3;
@@ -84,6 +85,11 @@ pub(crate) struct Machine {
     /// The samplers of ops that the test took.
     pub(crate) samplers: [RefCell<Option<IbsSampler<'static, Registers>>>; PROCESSORS],
     pub(crate) ops: [IbsMemory; PROCESSORS],
+    /// The handler serves the branch records.
+    records_branches: Cell<bool>,
+    pub(crate) branches: PmuBranches<World, PROCESSORS>,
+    /// Samples with the branches before them, the newest first: of a processor, from these addresses.
+    pub(crate) sampled: RefCell<Vec<(usize, Report, Vec<u64>)>>,
 }
 
 /// The source of sampled ops, which is the kernel's.
@@ -105,12 +111,33 @@ impl Machine {
     pub(crate) fn of(
         configurations: [Configuration; PROCESSORS],
     ) -> (&'static Self, &'static TestPmu) {
+        Self::make(configurations, None)
+    }
+
+    /// Makes a machine whose processors have branch records, which the handler serves.
+    pub(crate) fn with_branches(
+        configuration: Configuration,
+        branches: BranchConfiguration,
+    ) -> (&'static Self, &'static TestPmu) {
+        Self::make([configuration; PROCESSORS], Some(branches))
+    }
+
+    fn make(
+        configurations: [Configuration; PROCESSORS],
+        branches: Option<BranchConfiguration>,
+    ) -> (&'static Self, &'static TestPmu) {
         let [configuration, ..] = configurations;
         let keys = [Happens::Instructions, Happens::Cycles, Happens::LastCacheMisses];
         let events = FedEvents::new(&keys.map(|event| key(configuration, event))).unwrap();
         let mocks = configurations.map(|configuration| {
             let mock = Mock::strict(VirtualPmu::new(configuration, events).unwrap())
                 .with_sampling(VirtualIbs::new(IbsConfiguration::ZEN_4));
+            let mock = match branches {
+                Some(records) => {
+                    mock.with_branches(VirtualBranches::new(&configuration, records).unwrap())
+                }
+                None => mock,
+            };
             for control in [0x38F, 0xC000_0301] {
                 let _ = mock.with_pmu(|pmu| pmu.write(control, 0)); // No other owner's counters run.
             }
@@ -135,6 +162,9 @@ impl Machine {
             overflows: RefCell::default(),
             samplers: Default::default(),
             ops: Default::default(),
+            records_branches: Cell::new(branches.is_some()),
+            branches: PmuBranches::new(),
+            sampled: RefCell::default(),
         };
         let machine: &'static Self = Box::leak(Box::new(machine));
         for mock in &machine.mocks {
@@ -151,6 +181,9 @@ impl Machine {
 
     pub(crate) fn snapshot(&self) -> Snapshot {
         let here = self.here.get().min(PROCESSORS - 1);
+        if self.records_branches.get() {
+            return self.mocks[here].snapshot();
+        }
         snapshot(self.configurations[here], Deviations::NONE)
     }
 
@@ -186,6 +219,19 @@ impl Machine {
         let frame =
             PlainFrame { pc: self.pc[here].get(), cs: 8, flags: 2, processor: here, process: None };
         let overflowed = |overflow| self.overflows.borrow_mut().push((here, overflow));
+        if self.records_branches.get() {
+            let interrupted = self.pmu().interrupt_beside(
+                &frame,
+                machine().branches.here(),
+                |report, branches| {
+                    let found = branches.iter().flat_map(|branches| branches.iter());
+                    let sample = (here, report, found.map(|branch| branch.from).collect());
+                    self.sampled.borrow_mut().push(sample);
+                },
+            );
+            self.interrupted.borrow_mut().push((here, interrupted));
+            return;
+        }
         let interrupted = match self.samplers[here].try_borrow().is_ok_and(|ops| ops.is_none()) {
             true => self.pmu().interrupt_with(&frame, overflowed),
             false => {
@@ -194,7 +240,10 @@ impl Machine {
                     let exact = SampledFrame::new(&frame, record.address(&unit));
                     self.pmu().profiles().interrupt(&exact, OPS);
                 });
-                self.pmu().interrupt_beside(&frame, ops, |overflow, _| overflowed(overflow))
+                self.pmu().interrupt_beside(&frame, ops, |report, _| match report {
+                    Report::Event(overflow) => overflowed(overflow),
+                    Report::Source(_) => {}
+                })
             }
         };
         self.interrupted.borrow_mut().push((here, interrupted));

@@ -229,7 +229,7 @@ const FLOORS: &[Floors] = &[
     Floors {
         of: "pmu: kernel",
         floors: &[
-            "count, interrupt, processors, profile, watch",
+            "branches, count, interrupt, processors, profile, watch",
             "reach",
             "pmu",
             "of_processor",

@@ -3,17 +3,15 @@
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use pmu::Machine;
-use pmu::core::{
-    Branch, BranchFilter, BranchRecorder, CounterSet, CounterUnit, Event, EventSelect, Snapshot,
-};
+use pmu::core::{Branch, BranchFilter, CounterSet, CounterUnit, Event, EventSelect, Snapshot};
 
 use crate::demos::failure::Failure;
 use crate::demos::loops::{CALLS, COUNTED};
-use crate::embedding::memory::{BRANCH_UNITS, BRANCHES, MAX_RECORDS};
+use crate::embedding::memory::{BRANCHES, MAX_RECORDS};
 use crate::embedding::msr::control_msr;
 use crate::embedding::opened_events::Events;
 use crate::line;
-use crate::machine::{clock, processor};
+use crate::machine::clock;
 
 /// Retired instructions, by the number that both vendors' manuals give them.
 const INSTRUCTIONS: EventSelect = EventSelect::from_bits(0xC0);
@@ -65,15 +63,14 @@ pub fn run(
     counters: &mut Events,
     unit: &CounterUnit,
 ) -> Result<bool, Failure> {
-    let number = processor::number();
     let records = match machine.branches_of(snapshot, &control_msr()) {
-        Ok(records) => BRANCH_UNITS[number].call_once(|| records),
+        Ok(records) => records,
         Err(why) => {
             line!("branches none: {}", why);
             return Ok(true);
         }
     };
-    let mut recorder = BranchRecorder::take(records, control_msr(), &BRANCHES[number])?;
+    let mut recorder = BRANCHES.take(snapshot)?;
     let freezes = recorder.freeze_on_interrupt().is_ok();
     recorder.start(BranchFilter::KERNEL)?;
     let begin = clock::now();

@@ -3,11 +3,11 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pmu::amd::ibs::{Ibs, IbsRecord};
-use pmu::core::{Branch, Branches, PreciseSample};
+use pmu::core::{Branch, PreciseSample};
 use spin::Once;
 
 use crate::embedding::frame::Interrupted;
-use crate::embedding::memory::{BRANCH_UNITS, BRANCHES, OP_UNITS, OPS, PMU};
+use crate::embedding::memory::{BRANCHES, OP_UNITS, OPS, PMU};
 use crate::machine::interrupts::TrapFrame;
 use crate::machine::processor::{self, MAX_PROCESSORS};
 
@@ -43,7 +43,7 @@ pub fn on_branches(function: OnBranches) {
 /// executing.
 pub fn performance_interrupt(frame: &TrapFrame) {
     let (number, interrupted) = (processor::number(), Interrupted(frame));
-    let interrupted = match (BRANCH_UNITS[number].get(), OP_UNITS[number].get()) {
+    let interrupted = match (BRANCHES.here(), OP_UNITS[number].get()) {
         (None, None) => PMU.interrupt(&interrupted),
         (_, Some(unit)) => {
             let sampled = |record: &IbsRecord| {
@@ -54,14 +54,11 @@ pub fn performance_interrupt(frame: &TrapFrame) {
             let ops = Ibs::new(unit, &OPS[number], sampled);
             PMU.interrupt_beside(&interrupted, ops, |_, _| ())
         }
-        (Some(unit), None) => {
-            let branches = Branches::new(unit, &BRANCHES[number]);
-            PMU.interrupt_beside(&interrupted, branches, |_, branches| {
-                if let Some(function) = ON_BRANCHES.get() {
-                    function(frame.rip, &mut branches.iter());
-                }
-            })
-        }
+        (Some(branches), None) => PMU.interrupt_beside(&interrupted, branches, |_, branches| {
+            if let Some(function) = ON_BRANCHES.get() {
+                function(frame.rip, &mut branches.iter());
+            }
+        }),
     };
     OVERFLOWS[number].fetch_add(interrupted.overflows, Ordering::Relaxed);
     STUCK[number].fetch_add(interrupted.is_stuck.into(), Ordering::Relaxed);

@@ -1,9 +1,9 @@
 //! Static memory: it lives as long as the kernel, and interrupts find everything here.
 
 use pmu::amd::ibs::{IbsMemory, IbsUnit};
-use pmu::core::{BranchMemory, BranchSlot, BranchUnit, DefaultInterface, NoInterface};
+use pmu::core::{DefaultInterface, NoInterface};
 use pmu::intel::debug_store::{ControlAreaMemory, ProcessorProfileControl};
-use pmu::{Machine, Pmu};
+use pmu::{Machine, Pmu, PmuBranches};
 use spin::Once;
 
 use crate::embedding::platform::Kernel;
@@ -20,11 +20,8 @@ pub static TIME_ONLY: Machine =
 
 /// The most branch records that a processor has.
 pub const MAX_RECORDS: usize = 32;
-/// Each processor's branch records; and what they are, for its interrupt.
-pub static BRANCHES: [BranchMemory<[BranchSlot; MAX_RECORDS]>; MAX_PROCESSORS] =
-    [const { BranchMemory::new() }; MAX_PROCESSORS];
-pub static BRANCH_UNITS: [Once<BranchUnit>; MAX_PROCESSORS] =
-    [const { Once::new() }; MAX_PROCESSORS];
+/// Each processor's branch records.
+pub static BRANCHES: PmuBranches<Kernel, MAX_PROCESSORS, MAX_RECORDS> = PmuBranches::new();
 
 /// Each processor's samples of ops; and their unit, for its interrupt.
 pub static OPS: [IbsMemory; MAX_PROCESSORS] = [const { IbsMemory::new() }; MAX_PROCESSORS];

@@ -1,0 +1,165 @@
+//! The branch records of all processors.
+
+use core::fmt;
+use core::marker::PhantomData;
+
+use pmu_core::{
+    BranchError, BranchFilter, BranchMemory, BranchRecorder, BranchSlot, BranchUnit, Branches,
+    MsrBackend, Snapshot, WriteOnce,
+};
+
+use crate::kernel::error::PmuError;
+use crate::kernel::required::Kernel;
+use crate::machine::branches;
+use crate::per_processor::Busy;
+
+/// The branch records of a machine with at most `P` processors, in one static of the kernel `K`, beside its
+/// [`Pmu`](crate::Pmu): the memory and the description of each processor's records. Each processor has room for `N`
+/// records, and 32 suffice for every processor known today.
+///
+/// A kernel that records no branches has no such static, and pays nothing.
+///
+/// The branches before the end of a function, and before each sample of a profile:
+///
+/// ```
+/// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+/// # use stand_in::*;
+/// use pmu::core::{BranchFilter, Event, GenericEvent, PlainFrame, Snapshot};
+/// use pmu::kprofile::ProfileCallback;
+/// use pmu::{Interrupted, Pmu, PmuBranches, PmuError};
+///
+/// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+/// static BRANCHES: PmuBranches<MyKernel, 8> = PmuBranches::new();
+///
+/// fn non_maskable_interrupt(frame: &PlainFrame) -> Interrupted {
+///     PMU.interrupt_beside(frame, BRANCHES.here(), |_sample, branches| {
+///         for branch in branches.iter().flat_map(|branches| branches.iter()) {
+///             println!("{:#x} -> {:#x}", branch.from, branch.to); // the newest first
+///         }
+///     })
+/// }
+///
+/// fn sample(this: &Snapshot, nothing: &dyn ProfileCallback, workload: fn()) -> Result<(), PmuError> {
+///     let misses = Event::generic(GenericEvent::BranchMisses).every(10_007);
+///     BRANCHES.record(this, BranchFilter::KERNEL, |recorder| {
+///         PMU.sample(misses, nothing, workload)?;
+///         println!("{} branches at the end", recorder.read()?.iter().count());
+///         Ok(())
+///     })?
+/// }
+/// # let _ = (non_maskable_interrupt, sample as fn(&Snapshot, &'static dyn ProfileCallback, fn()) -> _);
+/// ```
+pub struct PmuBranches<K, const P: usize, const N: usize = 32> {
+    of: [OfProcessor<N>; P],
+    kernel: PhantomData<fn() -> K>,
+}
+
+/// The branch records of one processor.
+struct OfProcessor<const N: usize> {
+    unit: WriteOnce<BranchUnit>,
+    memory: BranchMemory<[BranchSlot; N]>,
+}
+
+impl<K: Kernel, const P: usize, const N: usize> PmuBranches<K, P, N> {
+    /// Creates the state of a machine on which no branches are recorded. The value is all zeros, so it takes no room in a
+    /// kernel's image.
+    pub const fn new() -> Self {
+        let of = [const { OfProcessor { unit: WriteOnce::new(), memory: BranchMemory::new() } }; P];
+        Self { of, kernel: PhantomData }
+    }
+
+    /// Takes the branch records of the processor that executes the call, which `this_processor` describes. The recorder
+    /// has the operations of a task: it starts and stops the recording, and switches the records with threads. Before the
+    /// recorder is dropped, the kernel calls [`shut_down`](BranchRecorder::shut_down). For the time of one function,
+    /// [`record`](Self::record) does all this.
+    ///
+    /// A processor's records are taken once: a second call fails until the recorder is shut down.
+    ///
+    /// # Context
+    /// Task, on the processor, on which the task and the recorder then stay.
+    ///
+    /// # Errors
+    /// - [`Session`](PmuError::Session): the processor's number is `P` or more.
+    /// - [`Branches`](PmuError::Branches): the processor has no branch records that are supported, or they could not be
+    ///   taken.
+    pub fn take(
+        &'static self,
+        this_processor: &Snapshot,
+    ) -> Result<BranchRecorder<'static, K::Msr>, PmuError> {
+        let processor = K::this_processor();
+        let of = self.of.get(processor).ok_or(Busy::NoPlace { processor })?;
+        let unit = match of.unit.get() {
+            Some(unit) => unit,
+            None => {
+                let unit = branches(this_processor, &K::msr()).map_err(BranchError::from)?;
+                // The processor's other tasks come to the same.
+                let _ = of.unit.set(unit);
+                of.unit.get().ok_or(BranchError::MemoryInUse)?
+            }
+        };
+        Ok(BranchRecorder::take(unit, K::msr(), &of.memory)?)
+    }
+
+    /// Records the branches that `filter` selects, on the processor that executes the call, while `work` runs. `work` runs
+    /// [pinned](Kernel::pinned). The records are then cleared and given back.
+    ///
+    /// In `work`, [`read`](BranchRecorder::read) returns the branches before the call, and
+    /// [`freeze_on_interrupt`](BranchRecorder::freeze_on_interrupt) keeps the handler's branches out of samples. If `work`
+    /// unwinds, the recording ends.
+    ///
+    /// # Context
+    /// Task.
+    ///
+    /// # Errors
+    /// The errors of [`take`](Self::take), and of [`BranchRecorder::start`], in which case `work` was not run. If `work` was
+    /// run and the recording could not be ended, [`Branches`](PmuError::Branches): the result of `work` is lost.
+    pub fn record<R>(
+        &'static self,
+        this_processor: &Snapshot,
+        filter: BranchFilter,
+        work: impl FnOnce(&mut BranchRecorder<'static, K::Msr>) -> R,
+    ) -> Result<R, PmuError> {
+        K::pinned(|| {
+            let mut recorded = Recorded(self.take(this_processor)?);
+            recorded.0.start(filter)?;
+            let result = work(&mut recorded.0);
+            // `work` may have ended the recording itself.
+            match recorded.0.shut_down() {
+                Ok(()) | Err(BranchError::ShutDown) => Ok(result),
+                Err(error) => Err(error.into()),
+            }
+        })
+    }
+
+    /// Returns the branch records of the processor that executes the call, for
+    /// [`Pmu::interrupt_beside`](crate::Pmu::interrupt_beside). Returns `None` if no task has taken them yet.
+    ///
+    /// # Context
+    /// The interrupt's handler, NMI included.
+    #[inline]
+    pub fn here(&'static self) -> Option<Branches<'static>> {
+        let of = self.of.get(K::this_processor())?;
+        Some(Branches::new(of.unit.get()?, &of.memory))
+    }
+}
+
+impl<K: Kernel, const P: usize, const N: usize> Default for PmuBranches<K, P, N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<K, const P: usize, const N: usize> fmt::Debug for PmuBranches<K, P, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PmuBranches").finish_non_exhaustive()
+    }
+}
+
+/// A recording that ends also while `work` unwinds.
+struct Recorded<M: MsrBackend>(BranchRecorder<'static, M>);
+
+impl<M: MsrBackend> Drop for Recorded<M> {
+    fn drop(&mut self) {
+        let _ = self.0.shut_down();
+    }
+}

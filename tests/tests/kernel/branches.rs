@@ -1,0 +1,126 @@
+//! Branch records beside a `Pmu`: in the samples of its profiles and of the kernel's events, and without a sample.
+
+use core::panic::AssertUnwindSafe;
+use std::panic::catch_unwind;
+
+use pmu::core::{
+    BranchError, BranchFilter, Event, GenericEvent, InterruptFrame, KProfileSource, NoBranches,
+    Report,
+};
+use pmu::{Busy, PmuError};
+use pmu_virt::{
+    AmdConfiguration, BranchConfiguration, Configuration, FedBranch, FedBranchKind,
+    IntelConfiguration, Privilege,
+};
+
+use super::world::{Happens, Machine, PROCESSORS};
+
+fn kinds() -> [(Configuration, BranchConfiguration); 3] {
+    let intel = |version| Configuration::Intel(IntelConfiguration::new(version, 4, 3));
+    [
+        (intel(5), BranchConfiguration::ARCHITECTURAL),
+        (intel(4), BranchConfiguration::Legacy { format: 5 }),
+        (Configuration::Amd(AmdConfiguration::perf_mon_v2(6)), BranchConfiguration::AMD),
+    ]
+}
+
+/// A branch at ring 0, told by its address.
+fn branch(from: u64) -> FedBranch {
+    FedBranch::new(from, 0x9000, FedBranchKind::RelativeJump, Privilege::Kernel)
+}
+
+#[test]
+fn samples_of_a_profile_and_of_an_event_have_the_branches_before_them() {
+    for (configuration, records) in kinds() {
+        let (machine, pmu) = Machine::with_branches(configuration, records);
+        machine.up();
+        let callback = |_: &dyn InterruptFrame, _: KProfileSource| ();
+        let profiled = Event::generic(GenericEvent::Instructions).every(5_000);
+        let own = Event::generic(GenericEvent::Cycles).every(5_000);
+        let source = pmu.source(profiled).unwrap();
+        let recorded = machine.branches.record(&machine.snapshot(), BranchFilter::KERNEL, |of| {
+            of.freeze_on_interrupt().unwrap();
+            of.start(BranchFilter::KERNEL).unwrap();
+            pmu.sample(profiled, &callback, || {
+                let id = pmu
+                    .with(|session, unit| {
+                        let counters = session.counters_mut();
+                        let id = counters.open_event(unit, &own)?;
+                        counters.start_event(id, 0).map(|()| id)
+                    })
+                    .unwrap()
+                    .unwrap();
+                for from in [0x1000, 0x2000] {
+                    machine.mocks[0].branch(&branch(from));
+                }
+                machine.happen(0, Happens::Instructions, 5_000);
+                machine.mocks[0].branch(&branch(0x3000));
+                machine.happen(0, Happens::Cycles, 5_000);
+                // The other processors record nothing.
+                machine.mocks[1].branch(&branch(0x4000));
+                machine.happen(1, Happens::Instructions, 5_000);
+                pmu.with(|session, _| session.counters_mut().close_event(id, 0)).unwrap().unwrap();
+            })
+            .unwrap();
+            of.read().unwrap().iter().map(|branch| branch.from).collect::<Vec<_>>()
+        });
+        assert_eq!(recorded.unwrap(), [0x3000, 0x2000, 0x1000]);
+        let samples = machine.sampled.take();
+        let found: Vec<_> = samples.iter().map(|(on, _, branches)| (*on, &branches[..])).collect();
+        let expected: [(usize, &[u64]); 3] =
+            [(0, &[0x2000, 0x1000]), (0, &[0x3000, 0x2000, 0x1000]), (1, &[])];
+        assert_eq!(found, expected, "{configuration:?}");
+        let of_profile = samples.iter().map(|(_, report, _)| match report {
+            Report::Source(overflow) => overflow.source == source,
+            Report::Event(_) => false,
+        });
+        assert!(of_profile.eq([true, false, true]), "{configuration:?}");
+        machine.down();
+        assert!(!machine.mocks[0].with_branch_records(|left| left.is_recording()).unwrap());
+        assert!(machine.mocks.iter().all(|mock| mock.breach().is_none()));
+    }
+}
+
+#[test]
+fn a_processors_branch_records_are_taken_once_and_given_back() {
+    let [(configuration, records), ..] = kinds();
+    let (machine, _) = Machine::with_branches(configuration, records);
+    let (branches, this) = (&machine.branches, machine.snapshot());
+    let recording = || machine.mocks[0].with_branch_records(|left| left.is_recording()).unwrap();
+    assert!(branches.here().is_none());
+    let mut recorder = branches.take(&this).unwrap();
+    let taken = PmuError::Branches(BranchError::MemoryInUse);
+    assert_eq!(branches.take(&this).map(|_| ()), Err(taken));
+    assert_eq!(branches.record(&this, BranchFilter::ALL, |_| ()), Err(taken));
+    recorder.start(BranchFilter::ALL).unwrap();
+    recorder.shut_down().unwrap();
+    // Another processor has its own.
+    machine.on(1, || branches.take(&this).unwrap().shut_down().unwrap());
+    // It is given back where the function unwinds, ends the recording itself, and where the recording cannot start.
+    let unwound = catch_unwind(AssertUnwindSafe(|| {
+        branches.record(&this, BranchFilter::ALL, |_| {
+            assert!(recording());
+            panic!("the work unwinds");
+        })
+    }));
+    assert!(unwound.is_err() && !recording());
+    branches.record(&this, BranchFilter::ALL, |of| of.shut_down()).unwrap().unwrap();
+    let nothing = BranchFilter::ALL.only(pmu::core::BranchKinds::NONE);
+    let refused = PmuError::Branches(BranchError::FilterUnsupported(nothing));
+    assert_eq!(branches.record(&this, nothing, |_| ()), Err(refused));
+    assert_eq!(branches.record(&this, BranchFilter::ALL, |_| recording()), Ok(true));
+    assert!(!recording());
+    let nowhere = PmuError::Session(Busy::NoPlace { processor: PROCESSORS });
+    assert_eq!(machine.on(PROCESSORS, || branches.take(&this).map(|_| ())), Err(nowhere));
+}
+
+#[test]
+fn a_processor_without_branch_records_says_so_and_is_sampled_all_the_same() {
+    let [(configuration, _), ..] = kinds();
+    let (machine, _) = Machine::new(configuration);
+    let none = machine.branches.take(&machine.snapshot()).map(|_| ());
+    let reason = BranchError::NoRecords(NoBranches::NotDeclared);
+    assert_eq!(none, Err(PmuError::Branches(reason)));
+    assert!(machine.branches.here().is_none());
+    assert_eq!(PmuError::Branches(reason).to_string(), reason.to_string());
+}
