@@ -9,6 +9,7 @@ pub mod firmware;
 pub mod freezing;
 pub mod handler;
 pub mod list;
+pub mod ops;
 pub mod page;
 pub mod processors;
 pub mod report;

@@ -106,6 +106,16 @@ fn a_local_apic_in_x2apic_mode_is_used_as_it_was_handed_over() {
     }
 }
 
+/// KVM's local APIC has extended entries in no mode; the monitor plays them in x2APIC mode.
+#[test]
+fn the_claims_of_sampled_ops_hold_where_the_monitor_has_the_entry() {
+    let Some([agree, disagree, _]) = check("amd:v2,ibs", "", &["--x2apic"]) else { return };
+    assert_eq!(disagree, [""; 0]);
+    for id in ["ibs.entry", "ibs.errata", "ibs.address", "ibs.stop"] {
+        assert!(agree.iter().any(|other| other == id), "{id}: {agree:?}");
+    }
+}
+
 #[test]
 fn a_claim_is_left_out_that_the_command_line_skips() {
     let words = "skip=interrupt.nmi skip=freeze.counters";

@@ -241,7 +241,7 @@ pub const CLAIMS: [Known; 70] = {
         ),
         known(
             "ibs.entry",
-            BareMetal,
+            Stick,
             "IBS_CTL names an extended entry, which is where the manual says in both modes of the local APIC",
         ),
         known(
@@ -257,12 +257,12 @@ pub const CLAIMS: [Known; 70] = {
         known("ibs.latency", Linux, "the latencies of a load that misses are above zero"),
         known(
             "ibs.stop",
-            BareMetal,
+            Stick,
             "a sample that comes with a stop keeps its registers, and its interrupt comes once",
         ),
         known(
             "ibs.errata",
-            BareMetal,
+            Stick,
             "the errata are those of the families and models that the driver knows",
         ),
         known(

@@ -6,6 +6,7 @@ use pmu::core::{Counter, GlobalRegisters, MsrAddress};
 use spin::Mutex;
 
 use crate::check::bench::{Bench, MASKED, read, write};
+use crate::check::ops;
 use crate::embedding::interrupt;
 use crate::machine::interrupts::TrapFrame;
 use crate::machine::{apic, processor};
@@ -51,6 +52,8 @@ pub static ELSEWHERE: AtomicU64 = AtomicU64::new(0);
 
 /// Claims are tried with registers: interrupts are theirs, and not the counter layer's.
 static IS_RAW: AtomicBool = AtomicBool::new(false);
+/// Claims of sampled ops are tried: interrupts are theirs.
+static IS_OPS: AtomicBool = AtomicBool::new(false);
 /// The counters are not let go on any more.
 static IS_FINISHED: AtomicBool = AtomicBool::new(false);
 static EXPECTED: Mutex<Option<Expected>> = Mutex::new(None);
@@ -101,10 +104,19 @@ pub fn leave() {
     IS_RAW.store(false, Relaxed);
 }
 
+/// Leaves interrupts to the claims of sampled ops, or not any more.
+pub fn leave_to_ops(are_tried: bool) {
+    leave();
+    IS_OPS.store(are_tried, Relaxed);
+}
+
 /// Handles the performance interrupt.
 pub fn performance_interrupt(frame: &TrapFrame) {
     if processor::number() != 0 {
         ELSEWHERE.fetch_add(1, Relaxed);
+    }
+    if IS_OPS.load(Relaxed) && processor::number() == 0 {
+        return ops::interrupt();
     }
     if !IS_RAW.load(Relaxed) {
         return interrupt::performance_interrupt(frame);

@@ -2,13 +2,13 @@
 
 use crate::check::bench::Bench;
 use crate::check::claim::Outcome;
-use crate::check::{counter, delivery, firmware, freezing, processors};
+use crate::check::{counter, delivery, firmware, freezing, ops, processors};
 
 /// A claim's id, and what tries it.
 pub type Claim = (&'static str, fn(&Bench) -> Outcome);
 
 /// The claims. Those of the firmware come first, since they read what nothing has written.
-pub const CLAIMS: [Claim; 21] = [
+pub const CLAIMS: [Claim; 25] = [
     ("firmware.running", firmware::running),
     ("firmware.overflowed", firmware::overflowed),
     ("firmware.frozen", firmware::frozen),
@@ -29,5 +29,9 @@ pub const CLAIMS: [Claim; 21] = [
     ("freeze.acknowledge", freezing::acknowledge),
     ("freeze.counters", freezing::counters),
     ("driver.reprogram", counter::reprogram),
+    ("ibs.entry", ops::entry),
+    ("ibs.errata", ops::errata),
+    ("ibs.address", ops::exact_address),
+    ("ibs.stop", ops::stop),
     ("init.registers", processors::init),
 ];
