@@ -3,10 +3,9 @@
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use pmu::core::{Counter, GlobalRegisters, MsrAddress};
-use spin::Mutex;
+use spin::{Mutex, Once};
 
 use crate::check::bench::{Bench, MASKED, read, write};
-use crate::check::ops;
 use crate::embedding::interrupt;
 use crate::machine::interrupts::TrapFrame;
 use crate::machine::{apic, processor};
@@ -52,8 +51,9 @@ pub static ELSEWHERE: AtomicU64 = AtomicU64::new(0);
 
 /// Claims are tried with registers: interrupts are theirs, and not the counter layer's.
 static IS_RAW: AtomicBool = AtomicBool::new(false);
-/// Claims of sampled ops are tried: interrupts are theirs.
+/// Claims of sampled ops are tried: interrupts are their handler's.
 static IS_OPS: AtomicBool = AtomicBool::new(false);
+static OPS: Once<fn()> = Once::new();
 /// The counters are not let go on any more.
 static IS_FINISHED: AtomicBool = AtomicBool::new(false);
 static EXPECTED: Mutex<Option<Expected>> = Mutex::new(None);
@@ -102,12 +102,14 @@ pub fn finish() {
 /// Leaves interrupts to the counter layer.
 pub fn leave() {
     IS_RAW.store(false, Relaxed);
+    IS_OPS.store(false, Relaxed);
 }
 
-/// Leaves interrupts to the claims of sampled ops, or not any more.
-pub fn leave_to_ops(are_tried: bool) {
+/// Leaves interrupts to the handler of the claims of sampled ops, until [`leave`].
+pub fn leave_to_ops(handler: fn()) {
     leave();
-    IS_OPS.store(are_tried, Relaxed);
+    OPS.call_once(|| handler);
+    IS_OPS.store(true, Relaxed);
 }
 
 /// Handles the performance interrupt.
@@ -115,8 +117,11 @@ pub fn performance_interrupt(frame: &TrapFrame) {
     if processor::number() != 0 {
         ELSEWHERE.fetch_add(1, Relaxed);
     }
-    if IS_OPS.load(Relaxed) && processor::number() == 0 {
-        return ops::interrupt();
+    if IS_OPS.load(Relaxed)
+        && processor::number() == 0
+        && let Some(handler) = OPS.get()
+    {
+        return handler();
     }
     if !IS_RAW.load(Relaxed) {
         return interrupt::performance_interrupt(frame);

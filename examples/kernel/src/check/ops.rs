@@ -50,7 +50,7 @@ fn unit(kind: IbsKind) -> Option<IbsUnit> {
 }
 
 /// Handles an interrupt while claims of sampled ops are tried.
-pub fn interrupt() {
+fn interrupt() {
     let Some(unit) = UNIT.get() else { return };
     let ops = Ibs::new(unit, &MEMORY, |record: &IbsRecord| sampled(unit, record));
     let (source, apic) =
@@ -85,7 +85,7 @@ fn with_ops(
     for count in [&RIGHT, &WRONG, &ELSEWHERE, &TAKEN, &UNCLAIMED] {
         count.store(0, Relaxed);
     }
-    handler::leave_to_ops(true);
+    handler::leave_to_ops(interrupt);
     let apic = Duties::<Kernel>::platform();
     let tried = IbsSampler::take(unit, control_msr(), &apic, &MEMORY).and_then(|mut ops| {
         let outcome = act(&mut ops);
@@ -94,7 +94,7 @@ fn with_ops(
         work(1);
         outcome.and_then(|outcome| ended.map(|()| outcome))
     });
-    handler::leave_to_ops(false);
+    handler::leave();
     match tried {
         Ok(outcome) => outcome,
         Err(IbsError::NoInterrupt | IbsError::Entry(_)) => Outcome::ABSENT,
