@@ -49,6 +49,7 @@ const HYGON: [u8; 12] = *b"HygonGenuine";
 /// # Errors
 /// [`OtherVendor`](NoInterface::OtherVendor), [`NoLongMode`](NoInterface::NoLongMode),
 /// [`HiddenByHypervisor`](NoInterface::HiddenByHypervisor).
+#[inline(never)]
 pub fn counters(processor: &Snapshot) -> Result<CounterUnit, NoInterface> {
     let vendor = processor.vendor();
     if vendor != AMD && vendor != HYGON {

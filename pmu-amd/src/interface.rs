@@ -76,14 +76,9 @@ impl Amd64 {
     /// The error names the first of these conditions that does not hold.
     pub fn detect(snapshot: &Snapshot) -> Result<Self, NoInterface> {
         if snapshot.vendor() != *b"AuthenticAMD" {
-            Err(NoInterface::OtherVendor(snapshot.vendor()))
-        } else if !snapshot.has_long_mode() {
-            Err(NoInterface::NoLongMode)
-        } else if snapshot.hypervisor_hides_counters() {
-            Err(NoInterface::HiddenByHypervisor)
-        } else {
-            Ok(Self::new(counters::unit(snapshot)))
+            return Err(NoInterface::OtherVendor(snapshot.vendor()));
         }
+        counters::counters(snapshot).map(Self::new)
     }
 
     /// Detects the interface as the HAL of a given Windows version does. The HAL may have no interface, or use only the

@@ -5,19 +5,19 @@ use core::fmt;
 use raw_cpuid::{CpuId, CpuIdReader, CpuIdResult};
 
 /// The leaves of the processor's identity and of its performance monitoring, with their sub-leaf in bits 23:16, which
-/// no leaf number uses. Source: Intel SDM vol. 2A, CPUID; AMD APM vol. 3, appendix E; Microsoft's Hypervisor
-/// Top-Level Functional Specification, "Feature and Interface Discovery".
+/// no leaf number uses. They are in ascending order. Source: Intel SDM vol. 2A, CPUID; AMD APM vol. 3, appendix E;
+/// Microsoft's Hypervisor Top-Level Functional Specification, "Feature and Interface Discovery".
 const LEAVES: [u32; 27] = [
     0x0000_0000,
     0x0000_0001,
     0x0000_0006,
     0x0000_0007,
-    0x0001_0007,
     0x0000_000A,
     0x0000_0015,
     0x0000_001A,
     0x0000_001C,
     0x0000_0023,
+    0x0001_0007,
     0x0001_0023,
     0x0002_0023,
     0x0003_0023,
@@ -96,12 +96,8 @@ impl Snapshot {
         if leaf & SUBLEAF != 0 || subleaf > SUBLEAF >> 16 {
             return NOTHING;
         }
-        LEAVES
-            .iter()
-            .position(|recorded| *recorded == leaf | subleaf << 16)
-            .and_then(|index| self.leaves.get(index))
-            .copied()
-            .unwrap_or(NOTHING)
+        let recorded = LEAVES.binary_search(&(leaf | subleaf << 16)).ok();
+        recorded.and_then(|index| self.leaves.get(index)).copied().unwrap_or(NOTHING)
     }
 
     /// Returns the recorded leaves, decoded by [`raw_cpuid`].
@@ -133,6 +129,7 @@ impl Snapshot {
     /// assert_eq!((processor.family(), processor.model(), processor.stepping()), (6, 0x9E, 0xA));
     /// # Ok::<(), pmu_core::DumpError>(())
     /// ```
+    #[inline(never)]
     pub fn family(&self) -> u16 {
         let signature = self.leaf(1, 0).eax;
         let base = (signature >> 8 & 0xF) as u16;
@@ -142,6 +139,7 @@ impl Snapshot {
     /// Returns the model as manuals print it: extended model and base model (leaf 1, EAX). The extended model is used
     /// for families 6 and 15 of Intel, 15 of AMD, and 6 and 7 of Zhaoxin. Every processor of family 7 is taken to be
     /// from Zhaoxin, whatever vendor leaf 0 names.
+    #[inline(never)]
     pub fn model(&self) -> u8 {
         let signature = self.leaf(1, 0).eax;
         let base = (signature >> 4 & 0xF) as u8;
@@ -238,6 +236,11 @@ mod tests {
 
     fn result(eax: u32, ebx: u32, ecx: u32, edx: u32) -> CpuIdResult {
         CpuIdResult { eax, ebx, ecx, edx }
+    }
+
+    #[test]
+    fn a_leaf_is_found_by_its_order() {
+        assert!(LEAVES.is_sorted());
     }
 
     #[test]

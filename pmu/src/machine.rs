@@ -438,6 +438,7 @@ pub(crate) fn branches<M: MsrBackend>(
 }
 
 /// Returns the counters of a processor, of any known vendor.
+#[inline(never)]
 fn counters(processor: &Snapshot) -> Result<CounterUnit, NoInterface> {
     pmu_intel::counters(processor)
         .or_else(|intel| pmu_amd::counters(processor).map_err(|amd| intel.or(amd)))

@@ -137,9 +137,8 @@ impl<T> Place<T> {
     /// # Safety
     /// - Only the processor whose place it is calls this.
     unsafe fn with<R>(&self, act: impl FnOnce(&mut Option<T>) -> R) -> Result<R, Busy> {
-        if self.busy.swap(true, Ordering::Acquire) {
-            return Err(Busy::InUse);
-        }
+        // SAFETY: the caller's promise.
+        let value = unsafe { self.enter() }?;
         /// Clears `busy`, also where `act` unwinds.
         struct Release<'a>(&'a AtomicBool);
         impl Drop for Release<'_> {
@@ -149,14 +148,27 @@ impl<T> Place<T> {
         }
         let _release = Release(&self.busy);
         // SAFETY: (1) only this processor reaches the place, by the caller's promise; (2) `busy` was false and is true
-        // until `act` is over; so these are the only references.
+        // until `act` is over; so this is the only reference; (3) `enter` has written the value.
+        Ok(act(unsafe { &mut *value }))
+    }
+
+    /// Marks the place as busy, and returns the value, written.
+    ///
+    /// # Safety
+    /// - Only the processor whose place it is calls this.
+    #[inline(never)]
+    unsafe fn enter(&self) -> Result<*mut Option<T>, Busy> {
+        if self.busy.swap(true, Ordering::Acquire) {
+            return Err(Busy::InUse);
+        }
+        // SAFETY: (1) only this processor reaches the place, by the caller's promise; (2) `busy` was false; so these
+        // are the only references.
         let (is_written, value) = unsafe { (&mut *self.is_written.get(), &mut *self.value.get()) };
         if !*is_written {
             value.write(None);
             *is_written = true;
         }
-        // SAFETY: the value is written.
-        Ok(act(unsafe { value.assume_init_mut() }))
+        Ok(value.as_mut_ptr())
     }
 }
 

@@ -139,6 +139,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     }
 
     /// Returns whether a source is not one of the table, but was added.
+    #[inline(never)]
     fn is_added(&self, source: KProfileSource) -> bool {
         self.row(source).is_none() && self.interface().added().contains(source)
     }
@@ -259,6 +260,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         opened.map_err(|error| of_source(error, source))
     }
 
+    #[inline(never)]
     fn close_added(
         &mut self,
         event: EventId,

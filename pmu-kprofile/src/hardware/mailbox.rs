@@ -89,6 +89,7 @@ impl<const P: usize> Mailbox<P> {
     ///     }
     /// }
     /// ```
+    #[inline(never)]
     pub fn drain(&self, processors: &impl RemoteProcessors) {
         if let Some(slot) = self.slots.get(processors.this_processor().index()) {
             slot.drain(processors);
@@ -182,6 +183,7 @@ impl<const P: usize> Mailbox<P> {
     }
 
     /// Leaves a stop that was not served to its processor. Returns the error of the request.
+    #[inline(never)]
     fn unanswered(
         &self,
         processors: &impl RemoteProcessors,

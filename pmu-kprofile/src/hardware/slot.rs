@@ -1,5 +1,6 @@
 //! One processor's slot of a mailbox: a request with its answer, and the stops that no requester waits for.
 
+use core::hint::black_box;
 use core::mem::{self, MaybeUninit};
 use core::sync::atomic::Ordering;
 
@@ -122,8 +123,13 @@ impl Slot {
                 || place.load(Ordering::Relaxed) == stop
         };
         // There is a place: each source that is left here runs on the processor.
-        let _ = self.stops.iter().any(is_there);
+        let _ = self.stops().iter().any(is_there);
         self.has_stops.swap(1, Ordering::AcqRel);
+    }
+
+    /// Returns the places of stops. The compiler does not unroll a loop over the result, as it does over an array.
+    fn stops(&self) -> &[AtomicU64] {
+        black_box(&self.stops)
     }
 
     /// Returns whether no call of [`drain`](Self::drain) is under way.
@@ -175,7 +181,7 @@ impl Slot {
         if self.has_stops.swap(0, Ordering::AcqRel) == 0 {
             return;
         }
-        for place in &self.stops {
+        for place in self.stops() {
             let stop = place.load(Ordering::Acquire);
             let source = stop.checked_sub(1).and_then(|value| KProfileSource::new(value as u32));
             let Some(source) = source else { continue };

@@ -1,7 +1,6 @@
 //! Building an index: from its predecessor, with one change.
 
 use crate::index::entry::Entry;
-
 use crate::index::groups::{Group, Source, Span, UNUSED, tag};
 use crate::index::lookup::Index;
 use crate::index::sweep::sweep;
@@ -21,7 +20,7 @@ impl<const N: usize> Index<N> {
     /// Makes this index a copy of `from` with one change. There is room for an object to be inserted, and an object to
     /// be removed is there.
     pub(crate) fn fill(&mut self, from: &Self, change: &Change) {
-        let kept = from.entries.get(..from.length).unwrap_or(&[]);
+        let kept = from.started();
         let ends = from.by_last.get(..from.length).unwrap_or(&[]);
         let mut by_last = self.by_last.iter_mut();
         let mut put = |place: u32| {
@@ -74,7 +73,7 @@ impl<const N: usize> Index<N> {
     /// Builds the groups, with the intervals and the hit lists of each, from the two orders of the entries.
     fn build(&mut self) {
         // In place: an array of this length may not fit the stack of a debug build.
-        self.sources.iter_mut().for_each(Source::clear);
+        self.sources.iter_mut().for_each(|source| *source = Source::UNUSED);
         self.processes.length = 0;
         self.intervals.clear();
         self.hit_lists.clear();
@@ -141,7 +140,9 @@ fn remove(to: &mut [Entry], from: &[Entry], place: usize) {
 }
 
 fn copy(to: &mut [Entry], from: &[Entry]) {
-    to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+    if let Some(to) = to.get_mut(..from.len()) {
+        to.copy_from_slice(from);
+    }
 }
 
 #[cfg(test)]

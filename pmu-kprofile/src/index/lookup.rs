@@ -50,9 +50,14 @@ impl<const N: usize> Index<N> {
         self.length
     }
 
+    /// Returns the entries of the objects, ordered by key.
+    pub(super) fn started(&self) -> &[Entry] {
+        self.entries.get(..self.length).unwrap_or(&[])
+    }
+
     /// Returns the objects, ordered by key.
     pub(crate) fn objects(&self) -> impl Iterator<Item = ObjectPtr<ProfileObject<'static>>> {
-        self.entries.iter().take(self.length).map(|entry| entry.object)
+        self.started().iter().map(|entry| entry.object)
     }
 
     /// Returns the group of all processes of a source, if the source has no other group and no callback object, and is

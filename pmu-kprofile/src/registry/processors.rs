@@ -2,7 +2,7 @@
 
 use pmu_core::ProcessorNumber;
 
-use crate::affinity::{mask_of, processors_in};
+use crate::affinity::{Affinity, mask_of, processors_in};
 use crate::hardware::profile_hardware::ProfileHardware;
 use crate::registry::error::ProfileError;
 use crate::registry::write::WriteGuard;
@@ -14,7 +14,7 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
         &self,
         hardware: &mut H,
     ) -> Result<(), ProfileError> {
-        self.start_missing(|group| self.active.mask(group), hardware)
+        self.start_missing(&Affinity::ALL, hardware)
     }
 
     /// Restarts the sources of a processor: see
@@ -24,22 +24,22 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
         processor: ProcessorNumber,
         hardware: &mut H,
     ) -> Result<(), ProfileError> {
-        let there = |group| if group == processor.group.into() { mask_of(processor) } else { 0 };
-        self.keep_running(|group| !there(group));
-        self.start_missing(|group| self.active.mask(group) & there(group), hardware)
+        self.keep_running(processor.group.into(), !mask_of(processor));
+        self.start_missing(&Affinity::of(processor), hardware)
     }
 
-    /// Starts, on some processors, each source that an object wants and lacks there. A source that several objects lack
-    /// is tried once.
+    /// Starts, on the active processors among some, each source that an object wants and lacks there. A source that
+    /// several objects lack is tried once.
     fn start_missing<H: ProfileHardware>(
         &self,
-        on: impl Fn(usize) -> u64,
+        some: &Affinity,
         hardware: &mut H,
     ) -> Result<(), ProfileError> {
         let mut outcome = Ok(());
         for (place, object) in self.objects().enumerate() {
             let source = object.source();
             let earlier = || self.objects().take(place).filter(|other| other.source() == source);
+            let on = |group| self.active.mask(group) & some.mask(group);
             let missing = |group| match object.wanted(group) & on(group) & !object.running(group) {
                 0 => 0,
                 missing => earlier().fold(missing, |missing, other| missing & !other.wanted(group)),

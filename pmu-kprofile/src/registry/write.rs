@@ -37,7 +37,7 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
     pub(super) fn new<H: ProfileHardware>(lock: WriteLock<'p, N, P>, hardware: &H) -> Self {
         let guard = Self { lock, active: hardware.active_processors() };
         // Nothing runs on a processor that went away.
-        guard.keep_running(|group| guard.active.mask(group));
+        (0..Self::GROUPS).for_each(|group| guard.keep_running(group, guard.active.mask(group)));
         guard
     }
 
@@ -93,12 +93,10 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
         self.objects_of(source).for_each(|object| object.add_running(group, processors));
     }
 
-    /// Records that nothing runs on any processors but these.
-    pub(super) fn keep_running(&self, processors: impl Fn(usize) -> u64) {
-        for group in 0..Self::GROUPS {
-            let kept = processors(group);
-            self.objects().for_each(|object| object.keep_running(group, kept));
-        }
+    /// Records that nothing runs on any processors of a group but these.
+    #[inline(never)]
+    pub(super) fn keep_running(&self, group: usize, processors: u64) {
+        self.objects().for_each(|object| object.keep_running(group, processors));
     }
 
     /// Returns whether the lists are full, or the version allows no further profile.

@@ -130,13 +130,20 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ) -> Result<R, Busy> {
         let (result, is_suspended) =
             self.sessions.with(|place| (act(place), is_suspended(place)))?;
+        if !is_suspended {
+            self.serve_postponed();
+        }
+        Ok(result)
+    }
+
+    /// Serves the requests that came while the session was in use.
+    #[inline(never)]
+    fn serve_postponed(&'static self) {
         if let Some(of) = self.processors.get(K::this_processor())
-            && !is_suspended
             && of.is_asked.swap(false, Relaxed)
         {
             self.mailbox.drain(&Reach(self));
         }
-        Ok(result)
     }
 
     /// Changes the lists of profiles, and waits for other tasks that do.

@@ -15,11 +15,7 @@ use crate::platform::Platform;
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     pub(crate) fn members(&self, group: GroupId) -> impl Iterator<Item = (EventId, &EventEntry)> {
         let mut from = 0;
-        iter::from_fn(move || {
-            let (event, entry) = self.table().member_from(from, group)?;
-            from = event.place()? + 1;
-            Some((event, entry))
-        })
+        iter::from_fn(move || self.table().next_member(&mut from, group))
     }
 
     /// Returns the events of a group, in the order of the slice passed to the call that opened them:

@@ -75,7 +75,7 @@ where
         value: Option<u64>,
     ) {
         let (source, registers) = (self.source, self.unit().registers(counter));
-        let Some(entry) = source.opened().entry(running.event) else { return };
+        let Some(entry) = source.opened().entry_in_interrupt(running.event) else { return };
         if !entry.period.reports() {
             return match value {
                 None => entry.accumulate_wrap(registers.mask()),

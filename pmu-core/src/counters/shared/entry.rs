@@ -194,6 +194,7 @@ impl EventEntry {
     }
 
     /// Returns the extra register of an encoding.
+    #[inline(never)]
     pub(crate) fn extra_register(&self, encoding: u8) -> Option<MsrAddress> {
         self.extra.registers.get(usize::from(encoding))?.load().get()
     }

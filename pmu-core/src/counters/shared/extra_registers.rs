@@ -1,5 +1,6 @@
 //! The extra registers that a session has written.
 
+use core::hint::black_box;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU64};
 
@@ -64,7 +65,9 @@ impl ExtraRegisters {
         let is_it =
             |of: &&ExtraRegister| of.address.load().get().is_none_or(|address| address == register);
         let in_use = CounterError::ExtraRegisterInUse(register.get());
-        let of = self.registers.iter().find(is_it).ok_or(in_use)?;
+        // As a slice of any length, or the compiler unrolls the search.
+        let registers: &[_] = black_box(&self.registers);
+        let of = registers.iter().find(is_it).ok_or(in_use)?;
         if of.address.load().get().is_none() {
             let before = msr.rdmsr_retrying(register).map_err(CounterError::Access)?;
             of.before.store(before, Relaxed);

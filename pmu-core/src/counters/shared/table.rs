@@ -194,8 +194,14 @@ impl EventTable {
     }
 
     /// Returns the opened event's entry.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn entry(&self, event: EventId) -> Option<&EventEntry> {
+        self.entry_in_interrupt(event)
+    }
+
+    /// Returns the entry of an opened event, as [`entry`](Self::entry) does, in line.
+    #[inline]
+    pub(crate) fn entry_in_interrupt(&self, event: EventId) -> Option<&EventEntry> {
         let entry = self.entries.get(event.place()?)?;
         (entry.state() != EventState::Closed).then_some(entry)
     }
@@ -238,16 +244,20 @@ impl EventTable {
         self.opened().find(is_next).map(|(other, _)| other)
     }
 
-    /// Returns the first opened event of a group, from a place on.
+    /// Returns the first opened event of a group, from a place on, and moves the place behind the event.
     #[inline(never)]
-    pub(crate) fn member_from(
+    pub(crate) fn next_member(
         &self,
-        place: usize,
+        from: &mut usize,
         group: GroupId,
     ) -> Option<(EventId, &EventEntry)> {
         let is_opened = |entry: &EventEntry| entry.state() != EventState::Closed;
         let is_of_group = |entry: &EventEntry| entry.group() == Some(group);
-        self.places().skip(place).find(|(_, entry)| is_opened(entry) && is_of_group(entry))
+        let mut rest = self.places().skip(*from);
+        rest.find(|(_, entry)| {
+            *from += 1;
+            is_opened(entry) && is_of_group(entry)
+        })
     }
 
     /// Returns whether an event's own overflow reloads its counter. The status then never has the counter's bit, and an

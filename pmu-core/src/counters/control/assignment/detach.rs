@@ -23,6 +23,7 @@ pub(crate) struct Detached {
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Stops an opened event, and detaches it if it is on a counter.
+    #[inline(never)]
     pub(crate) fn detach_and_stop(
         &self,
         event: EventId,

@@ -17,6 +17,7 @@ struct Refined {
 }
 
 impl Refined {
+    #[inline(never)]
     fn nth(self, number: usize) -> Option<CounterId> {
         match number.checked_sub(self.running.len()) {
             None => self.running.nth(number),
@@ -83,7 +84,8 @@ impl Planner<'_> {
     pub(crate) fn choose_encodings(&mut self) -> bool {
         let has_extra =
             |placed: Placement| self.table().entry(placed.event).is_some_and(EventEntry::has_extra);
-        let all = CounterSet::ALL.retain(|counter| self.plan.at(counter).is_some_and(has_extra));
+        let all = self.plan.counters();
+        let all = all.retain(|counter| self.plan.at(counter).is_some_and(has_extra));
         let runs = |placed: Placement| self.running(placed.event).is_some();
         let running = all.retain(|counter| self.plan.at(counter).is_some_and(runs));
         let refined = Refined { running, others: all.without(running) };
@@ -138,20 +140,27 @@ impl Planner<'_> {
             Some(self.value_of(refined, step.depth, register))
         };
         // First a register that has the value, then one that has none.
-        let wanted = [Some(entry.extra_value()), None];
-        let begins = usize::from(tried.count() != 0);
-        for (is_new, wanted) in wanted.into_iter().enumerate().skip(begins) {
-            let mut all = tried.count()..step.encodings;
-            let number = all.find(|number| value(*number) == Some(wanted));
-            if let Some(number) = number.filter(|_| is_new == 0 || step.adds) {
-                *tried = tried.with_count(if is_new == 0 { Tried::SHARED } else { number + 1 });
-                return Some(tried.encoding(number));
+        let mut wanted = if tried.count() == 0 { Some(entry.extra_value()) } else { None };
+        loop {
+            let number =
+                (tried.count()..step.encodings).find(|number| value(*number) == Some(wanted));
+            match (number, wanted) {
+                (Some(number), Some(_)) => {
+                    *tried = tried.with_count(Tried::SHARED);
+                    return Some(tried.encoding(number));
+                }
+                (None, Some(_)) => wanted = None,
+                (Some(number), None) if step.adds => {
+                    *tried = tried.with_count(number + 1);
+                    return Some(tried.encoding(number));
+                }
+                (_, None) => return None,
             }
         }
-        None
     }
 
     /// Returns the value that the first `events` events give a register.
+    #[inline(never)]
     fn value_of(&self, refined: Refined, events: usize, register: MsrAddress) -> Option<u64> {
         for number in 0..events {
             let placed = self.plan.at(refined.nth(number)?)?;

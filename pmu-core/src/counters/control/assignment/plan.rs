@@ -52,7 +52,11 @@ impl Plan {
     pub(crate) const EMPTY: Self = Self { on: [0; MAX_COUNTERS] };
 
     pub(crate) fn at(&self, counter: CounterId) -> Option<Placement> {
-        self.on.get(counter.place()).copied().and_then(Placement::unpack)
+        Placement::unpack(self.bits(counter))
+    }
+
+    fn bits(&self, counter: CounterId) -> u16 {
+        self.on.get(counter.place()).copied().unwrap_or(0)
     }
 
     pub(crate) fn set(&mut self, counter: CounterId, placed: Option<Placement>) {
@@ -67,10 +71,11 @@ impl Plan {
     }
 
     /// Returns the counters whose event another plan does not have there, or has with another encoding.
+    #[inline(never)]
     pub(crate) fn besides(&self, other: &Self) -> CounterSet {
-        CounterSet::ALL.retain(|counter| {
-            let placed = self.at(counter);
-            placed.is_some() && placed != other.at(counter)
+        CounterSet::all_in_a_loop().retain(|counter| {
+            let placed = self.bits(counter);
+            placed != 0 && placed != other.bits(counter)
         })
     }
 
@@ -80,10 +85,10 @@ impl Plan {
     }
 
     /// Returns an event's counter.
+    #[inline(never)]
     pub(crate) fn find(&self, event: EventId) -> Option<CounterId> {
-        let is_it = |on: &u16| Placement::unpack(*on).is_some_and(|placed| placed.event == event);
-        // All counters, in the order of their places.
-        CounterSet::ALL.nth(self.on.iter().position(is_it)?)
+        let is_it = |placed: Placement| placed.event == event;
+        CounterSet::all_in_a_loop().iter().find(|counter| self.at(*counter).is_some_and(is_it))
     }
 
     pub(crate) fn remove(&mut self, event: EventId) {

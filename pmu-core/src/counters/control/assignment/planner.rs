@@ -85,6 +85,7 @@ impl Planner<'_> {
         if self.failure.is_some() { &self.before } else { &self.plan }
     }
 
+    #[inline(never)]
     pub(crate) fn note(&mut self, outcome: Result<(), CounterError>) {
         self.outcome = self.outcome.and(outcome);
     }
