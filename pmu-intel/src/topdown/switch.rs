@@ -82,9 +82,6 @@ impl<M: MsrBackend> TopDownCounter<'_, M> {
         let left = self.leave(counters, self.processor.is_some());
         saved.counted = saved.counted.plus(&self.memory.totals().since(&begun));
         self.thread = None;
-        if left.is_err() && self.unit.has_metrics() {
-            self.memory.set_stale(true);
-        }
         left
     }
 

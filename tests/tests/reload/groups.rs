@@ -181,6 +181,42 @@ fn left_over_reloads_of_the_sessions_counters_are_cleared() {
     session.start_event(event, 0).unwrap();
     assert_eq!(registers(&mock), []);
     assert!(interrupts(&mock, session.counter_of(event).unwrap().bit()).0);
+    // The same memory, after another owner.
+    session.shut_down().unwrap();
+    let written = mock.with_reloads(|reload| reload.write(Writer::Guest, 0x1906, 0b1111));
+    assert!(written.is_some());
+    let mut session = kernel.take(&mock);
+    let event = session.open_event(&kernel.unit, &raw(2).every(5_000)).unwrap();
+    session.start_event(event, 0).unwrap();
+    assert_eq!(registers(&mock), []);
+}
+
+/// A reload register that faults: the group does not run without its reloads.
+#[test]
+fn a_group_whose_reload_register_faults_does_not_run() {
+    for register in [0x1902, 0x1903, 0x1906, 0x1907, 0x190A, 0x190B, 0x190E, 0x190F] {
+        let mock = mock(ALL);
+        let kernel = Kernel::new(&mock, false);
+        let mut session = kernel.take(&mock);
+        let beside = session.open_event(&kernel.unit, &raw(2).every(5_000)).unwrap();
+        session.start_event(beside, 0).unwrap();
+        let opened = session.open_group(&kernel.unit, &group(5_000, 50_000)).unwrap();
+        mock.inject(Fault::Register(register));
+        let started = session.start_group(opened, 0);
+        mock.inject(Fault::None);
+        let what = format!("{register:#x}: {started:?}");
+        let ids: Vec<_> = session.group_events(opened).collect();
+        let on = ids.iter().filter(|id| session.counter_of(**id).is_some()).count();
+        assert_eq!(on, if started.is_ok() { 2 } else { 0 }, "{what}");
+        for counter in 0..4 {
+            let runs = interrupts(&mock, counter).1;
+            let has_event = ids
+                .iter()
+                .chain([&beside])
+                .any(|id| session.counter_of(*id).is_some_and(|on| on.bit() == counter));
+            assert_eq!(runs, has_event, "{what}: counter {counter}");
+        }
+    }
 }
 
 #[test]

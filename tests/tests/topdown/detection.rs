@@ -55,6 +55,7 @@ fn the_core_s_capabilities_type_and_model_tell_the_kind_and_the_level() {
         (0x8F, 0, 0b1111, METRICS, Some((true, true))),  // Sapphire Rapids
         (0x97, 0x40, 0b1111, METRICS, Some((true, true))), // Alder Lake, P-core
         (0x97, 0x20, 0b0111, METRICS, None), // and its E-core, whose register says the same
+        (0x97, 0x20, 0b1111, METRICS, None), // also where it has a fourth fixed counter
         (0xBD, 0x20, 0b111_0111, METRICS, Some((false, false))), // Lunar Lake, E-core
         (0xBD, 0x40, 0b1111, METRICS, Some((true, true))), // and its P-core
         (0xDD, 0, 0b111_0111, 0, Some((false, false))), // Clearwater Forest

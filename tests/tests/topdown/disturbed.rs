@@ -305,3 +305,68 @@ fn registers_that_do_not_answer_are_found_out() {
         }
     }
 }
+
+/// The metrics fault in the overflow's interrupt, after the slots were set back: the fractions of what follows are
+/// unknown, and so it is not counted, up to the next read.
+#[test]
+fn slots_whose_fractions_are_unknown_are_not_counted() {
+    for processor in processors() {
+        let mock = processor.mock();
+        let kernel = Kernel::new(&processor, &mock);
+        let handler = |mock: &Mock<'_>| kernel.handle(mock);
+        mock.on_interrupt(&handler);
+        let mut session = kernel.take(&mock);
+        let mut topdown =
+            TopDownCounter::take(kernel.unit, &mock, &mut session, &kernel.memory).unwrap();
+        topdown.start(&mut session, TopDownFilter::ALL).unwrap();
+        let mut expected = Expected::of(&processor);
+        mock.inject(Fault::Register(0x329));
+        pass(&mock, 1 << 48, MIXES[1]);
+        expected.add(1 << 48, MIXES[1]);
+        mock.inject(Fault::None);
+        pass(&mock, 1_000_000, MIXES[2]);
+        let what = format!("{processor:?}");
+        expected.check(&topdown.read(&mut session).unwrap(), 2, &what);
+        pass(&mock, 500, MIXES[3]);
+        expected.add(500, MIXES[3]);
+        expected.check(&topdown.read(&mut session).unwrap(), 3, &what);
+    }
+}
+
+/// However the switch out of a thread fails, the next thread's counts have nothing of it.
+#[test]
+fn a_switch_that_fails_gives_no_slot_of_one_thread_to_the_next() {
+    for processor in processors() {
+        for (whole, access) in
+            [false, true].into_iter().flat_map(|whole| (1..16).map(move |at| (whole, at)))
+        {
+            let what = format!("{processor:?}, processor: {whole}, fault {access}");
+            let mock = processor.mock();
+            let kernel = Kernel::new(&processor, &mock);
+            let mut session = kernel.take(&mock);
+            let mut topdown =
+                TopDownCounter::take(kernel.unit, &mock, &mut session, &kernel.memory).unwrap();
+            if whole {
+                topdown.start(&mut session, TopDownFilter::ALL).unwrap();
+            }
+            let [mut one, mut other] = [SavedTopDown::new(TopDownFilter::ALL); 2];
+            topdown.switch_in(&mut session, &one).unwrap();
+            pass(&mock, 1_000_000, MIXES[1]);
+            mock.inject(Fault::From(access));
+            let left = topdown.switch_out(&mut session, &mut one);
+            mock.inject(Fault::None);
+            let counted = one.counts().slots;
+            assert!(counted == 1_000_000 || left.is_err() && counted == 0, "{what}: {left:?}");
+            topdown.switch_in(&mut session, &other).unwrap();
+            pass(&mock, 500, MIXES[2]);
+            topdown.switch_out(&mut session, &mut other).unwrap();
+            assert!(other.counts().slots <= 500, "{what}: {:?}", other.counts());
+            // The next time, all is counted.
+            topdown.switch_in(&mut session, &other).unwrap();
+            let before = other.counts();
+            pass(&mock, 255, MIXES[2]);
+            topdown.switch_out(&mut session, &mut other).unwrap();
+            assert_eq!(other.counts().since(&before).slots, 255, "{what}");
+        }
+    }
+}
