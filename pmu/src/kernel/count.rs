@@ -72,6 +72,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
 }
 
 /// Closes a group, also if its counters do not answer.
+#[inline(never)] // It has three callers.
 fn close<K: Kernel>(here: &mut Here<K>, group: GroupId) -> Result<(), GroupError> {
     let counters = here.session.counters_mut();
     counters.close_group(group, K::now()).inspect_err(|_| {
