@@ -2,6 +2,7 @@
 
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
+use crate::counters::events::event::Event;
 use crate::counters::events::membership::Membership;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::counter_id::CounterSet;
@@ -33,6 +34,27 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         Some(counters & reloaded & causing)
     }
 
+    /// Returns whether one of the events of a group to be opened reloads others.
+    pub(crate) fn reloads_others(
+        &self,
+        events: &[Event],
+        member: usize,
+    ) -> Result<bool, CounterError> {
+        let Some(event) = events.get(member).filter(|_| self.source.counter_reload().is_some())
+        else {
+            return Ok(false);
+        };
+        let named = events.iter().map(|event| event.reload);
+        let reporting = (event.reporting.period, event.reporting.keeps_total());
+        let reloads = Membership::reloads_others(named, member, reporting);
+        reloads.ok_or(CounterError::NotReloadable)
+    }
+
+    /// Returns what an event names, unless this source can let it be reloaded.
+    pub(crate) fn unless_reloading(&self, named: u8) -> u8 {
+        if self.source.counter_reload().is_some() { 0 } else { named }
+    }
+
     /// Lets an event that was opened in a group be reloaded by the members of the bitmap `named`. `reloads`: another
     /// member names the event.
     pub(crate) fn open_reload(
@@ -41,7 +63,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         named: u8,
         reloads: bool,
     ) -> Result<(), CounterError> {
-        if named == 0 && !reloads {
+        if self.source.counter_reload().is_none() || named == 0 && !reloads {
             return Ok(());
         }
         let membership = entry.membership().with(Membership::RELOADS, reloads);

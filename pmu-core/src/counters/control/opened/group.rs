@@ -83,15 +83,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             if member == MAX_COUNTERS {
                 return Err(failed(CounterError::NoFreeCounter));
             }
-            let named = events.iter().map(|event| event.reload);
-            let reporting = (event.reporting.period, event.reporting.keeps_total());
-            let reloads = Membership::reloads_others(named, member, reporting);
-            let reloads = reloads.ok_or(failed(CounterError::NotReloadable))?;
+            let reloads = self.reloads_others(events, member).map_err(failed)?;
             let first = if member == 0 { Membership::FIRST } else { 0 };
             let alone = Event {
                 rotates,
                 flags: event.flags & !Membership::EXCLUSIVE | exclusive | first,
-                reload: 0,
+                reload: self.unless_reloading(event.reload),
                 ..*event
             };
             let id = self.open_event(processor, &alone).map_err(failed)?;
