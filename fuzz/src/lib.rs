@@ -46,6 +46,7 @@ mod vmm {
     pub(crate) mod error;
     pub(crate) mod guest;
     pub(crate) mod guest_pmu {
+        pub(crate) mod facilities;
         pub(crate) mod spec;
     }
     pub(crate) mod instruction;
@@ -56,7 +57,7 @@ use vmm::{boot, error, guest, guest_pmu, instruction};
 pub type Target = fn(&[u8]);
 
 /// The targets by name.
-pub const TARGETS: [(&str, Target); 30] = [
+pub const TARGETS: [(&str, Target); 31] = [
     ("branch_records", branch_records::run),
     ("control_area", control_area::run),
     ("cpuid_claim", cpuid_claim::run),

@@ -6,6 +6,7 @@
 extern crate std;
 
 mod current_frame;
+mod facilities;
 mod kernel;
 mod local_apic;
 mod machine;

@@ -98,6 +98,11 @@ impl PreciseEvent {
         self.precision
     }
 
+    /// Returns the [latency](Self::with_latency) of the sampled loads, at least, in cycles; 0 if none was given.
+    pub const fn latency(&self) -> u16 {
+        self.latency
+    }
+
     /// Returns the groups.
     pub const fn groups(&self) -> PreciseGroups {
         self.groups

@@ -1,6 +1,7 @@
 //! The fields of `perf_event_attr` that select an event, and the [`Event`]s that they stand for.
 
 use pmu_core::{CounterSet, Event, EventSelect, GenericEvent, MsrAddress};
+use pmu_intel::precise::registers::MSR_PEBS_LD_LAT_THRESHOLD;
 
 use crate::perf::error::PerfError;
 use crate::perf::raw_config::RawConfig;
@@ -54,6 +55,22 @@ fn extra_register(config: u64) -> Option<MsrAddress> {
     let known = EXTRA_REGISTERS.iter().find(|(event, _)| u64::from(*event) == config & 0xFFFF);
     // SAFETY: masks and thresholds of events; none holds an address.
     known.map(|(_, register)| unsafe { MsrAddress::new(*register) })
+}
+
+impl PerfAttributes {
+    /// Takes the latency of the event of load latencies out of `config1`: 0 if the event is another one.
+    pub(crate) fn take_latency(&mut self) -> u16 {
+        let register = extra_register(self.config).filter(|_| self.type_ == PERF_TYPE_RAW);
+        let is_latency =
+            register.is_some_and(|register| register.get() == MSR_PEBS_LD_LAT_THRESHOLD);
+        match u16::try_from(self.config1) {
+            Ok(latency) if is_latency => {
+                self.config1 = 0;
+                latency
+            }
+            _ => 0,
+        }
+    }
 }
 
 /// Fields of perf's `perf_event_attr` that select an event and its privilege levels. If all fields are 0, the event is

@@ -1,6 +1,7 @@
 //! `perf_event_attr` with all its fields, and the event that it stands for.
 
 use pmu_core::{CounterSet, Event, EventSelect};
+use pmu_intel::precise::{PreciseEvent, Precision};
 
 use crate::perf::attr_flags::AttrFlags;
 use crate::perf::attributes::PerfAttributes;
@@ -123,6 +124,35 @@ impl PerfEventAttr {
         let exclusive = self.flags.contains(AttrFlags::EXCLUSIVE);
         let event = if exclusive { event.exclusive() } else { event };
         Ok(if self.flags.contains(AttrFlags::PINNED) { event } else { event.rotating() })
+    }
+
+    /// Converts attributes with a [`precise_ip`](Self::precise_ip) of 1 to 3 into an event for Intel's precise records.
+    /// `config1` of the event of load latencies (perf's `ldlat`) is the latency in cycles, at least.
+    ///
+    /// ```
+    /// use pmu::intel::precise::Precision;
+    /// use pmu::perf::{PerfAttributes, PerfEventAttr};
+    /// // cpu/event=0xcd,umask=0x1,ldlat=30/pp, every 1,000 loads.
+    /// let select = PerfAttributes { type_: 4, config: 0x01CD, config1: 30, ..Default::default() };
+    /// let select = PerfAttributes { sample_period: 1_000, ..select };
+    /// let attr = PerfEventAttr { select, precise_ip: 2, ..Default::default() };
+    /// let event = attr.precise_event(|_| None).unwrap().unwrap();
+    /// assert_eq!((event.precision(), event.latency()), (Precision::ZeroSkidRequested, 30));
+    /// ```
+    ///
+    /// Returns `None` if `precise_ip` is 0 or above 3: the event is none of precise records.
+    ///
+    /// # Errors
+    /// The errors of [`event`](Self::event).
+    pub fn precise_event(
+        &self,
+        constraints: impl FnOnce(EventSelect) -> Option<CounterSet>,
+    ) -> Result<Option<PreciseEvent>, PerfError> {
+        let Some(precision) = Precision::of_level(self.precise_ip) else { return Ok(None) };
+        let mut counted = Self { precise_ip: 0, ..*self };
+        let latency = counted.select.take_latency();
+        let event = PreciseEvent::new(counted.event(constraints)?, precision);
+        Ok(Some(if latency == 0 { event } else { event.with_latency(latency) }))
     }
 
     /// Returns the facility that the event needs beside a counter.

@@ -6,5 +6,6 @@ mod deviating;
 mod disturbed;
 mod kept_apart;
 mod malformed;
+mod registers;
 mod samples;
 mod support;

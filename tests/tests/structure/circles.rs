@@ -222,7 +222,7 @@ const FLOORS: &[Floors] = &[
         of: "pmu",
         floors: &[
             "lib",
-            "kernel, native_apic",
+            "facilities, kernel, native_apic",
             "current_frame, local_apic, machine, per_processor, perf, user, watchdog",
         ],
     },

@@ -29,7 +29,7 @@ const fn known(id: &'static str, tried: Tried, claim: &'static str) -> Known {
 }
 
 /// Every claim, in the order in which they are tried.
-pub const CLAIMS: [Known; 70] = {
+pub const CLAIMS: [Known; 80] = {
     use Tried::{BareMetal, Linux, Reading, Stick};
     [
         known("model.absent", Reading, "registers that CPUID does not declare fault"),
@@ -264,6 +264,48 @@ pub const CLAIMS: [Known; 70] = {
             "ibs.errata",
             Stick,
             "the errata are those of the families and models that the driver knows",
+        ),
+        known(
+            "precise.registers",
+            BareMetal,
+            "the registers of precise records that CPUID declares are there, and their enable bits are those of the counters that can write records",
+        ),
+        known(
+            "precise.formats",
+            BareMetal,
+            "the records of a hand-counted loop have the format that IA32_PERF_CAPABILITIES declares",
+        ),
+        known(
+            "precise.address",
+            BareMetal,
+            "each record of a hand-counted loop is of one of its branch instructions",
+        ),
+        known(
+            "precise.threshold",
+            BareMetal,
+            "the buffer's threshold interrupts once, with bit 62 or 54 of the status",
+        ),
+        known(
+            "precise.reload",
+            BareMetal,
+            "the processor loads a counter again after each record, from the area's reset value",
+        ),
+        known(
+            "precise.exact",
+            BareMetal,
+            "the records of the counters that the driver calls exact are of the instruction that overflowed",
+        ),
+        known(
+            "precise.latency",
+            BareMetal,
+            "the latencies of sampled loads are at or above the threshold",
+        ),
+        known("precise.freeze", BareMetal, "frozen counters write no record"),
+        known("precise.guests", BareMetal, "while a guest runs, no record is written"),
+        known(
+            "precise.branch-trace",
+            BareMetal,
+            "a hand-counted loop's branches are traced in order, and filtered by privilege level",
         ),
         known(
             "platform.deviations",

@@ -1,0 +1,96 @@
+//! Numbers and fields of the registers, against the data files.
+
+use pmu_intel::precise::registers::{
+    IA32_PEBS_BASE, IA32_PEBS_INDEX, MSR_PEBS_DATA_CFG, MSR_PEBS_FRONTEND,
+    MSR_PEBS_LD_LAT_THRESHOLD, PEBS_BASELINE, PEBS_TIMING_INFO, PebsDataCfg, PebsIndex, PmcCfgC,
+    STATUS_ARCH_PEBS, STATUS_OVF_BUFFER,
+};
+use pmu_tests::data;
+
+fn field(register: &str, name: &str) -> u64 {
+    let rows = data!("register_fields.csv");
+    let row = rows
+        .iter()
+        .find(|row| row.text("register") == register && row.text("field") == name)
+        .unwrap_or_else(|| panic!("{register} {name}"));
+    let (lsb, msb) = (row.number("lsb"), row.number("msb"));
+    (u64::MAX >> (63 - msb)) & (u64::MAX << lsb)
+}
+
+#[test]
+fn register_numbers_equal_the_data_file() {
+    for (number, name) in [
+        (MSR_PEBS_DATA_CFG, "MSR_PEBS_DATA_CFG"),
+        (IA32_PEBS_BASE, "IA32_PEBS_BASE"),
+        (IA32_PEBS_INDEX, "IA32_PEBS_INDEX"),
+        (MSR_PEBS_LD_LAT_THRESHOLD, "MSR_PEBS_LD_LAT_THRESHOLD"),
+        (MSR_PEBS_FRONTEND, "MSR_PEBS_FRONTEND"),
+    ] {
+        let rows = data!("registers.csv");
+        let row = rows.iter().find(|row| row.text("vendor") == "intel" && row.text("name") == name);
+        assert_eq!(u64::from(number), row.expect(name).number("address"), "{name}");
+    }
+}
+
+#[test]
+fn fields_are_where_the_data_file_says() {
+    let groups = PebsDataCfg::new;
+    let index = PebsIndex::new;
+    let control = PmcCfgC::new;
+    for (value, register, name) in [
+        (groups().with_memory(true).into_bits(), "MSR_PEBS_DATA_CFG", "MEMORY"),
+        (groups().with_registers(true).into_bits(), "MSR_PEBS_DATA_CFG", "GPRS"),
+        (groups().with_vectors(true).into_bits(), "MSR_PEBS_DATA_CFG", "XMM"),
+        (groups().with_branches(true).into_bits(), "MSR_PEBS_DATA_CFG", "LBRS"),
+        (groups().with_counters(true).into_bits(), "MSR_PEBS_DATA_CFG", "COUNTERS"),
+        (groups().with_metrics(true).into_bits(), "MSR_PEBS_DATA_CFG", "METRICS"),
+        (groups().with_branch_count(!0).into_bits(), "MSR_PEBS_DATA_CFG", "LBR_ENTRIES"),
+        (groups().with_general_counters(!0).into_bits(), "MSR_PEBS_DATA_CFG", "GENERAL_COUNTERS"),
+        (groups().with_fixed_counters(!0).into_bits(), "MSR_PEBS_DATA_CFG", "FIXED_COUNTERS"),
+        (index().with_write(0x7F_FFFF).into_bits(), "IA32_PEBS_INDEX", "WRITE"),
+        (index().with_full(true).into_bits(), "IA32_PEBS_INDEX", "FULL"),
+        (index().with_enable(true).into_bits(), "IA32_PEBS_INDEX", "ENABLE"),
+        (index().with_threshold(0x7F_FFFF).into_bits(), "IA32_PEBS_INDEX", "THRESHOLD"),
+        (control().with_reload(!0).into_bits(), "IA32_PMC_CFG_C", "RELOAD"),
+        (control().with_counters(true).into_bits(), "IA32_PMC_CFG_C", "ALLOW_COUNTERS"),
+        (control().with_general_counters(true).into_bits(), "IA32_PMC_CFG_C", "GENERAL_COUNTERS"),
+        (control().with_fixed_counters(true).into_bits(), "IA32_PMC_CFG_C", "FIXED_COUNTERS"),
+        (control().with_metrics(true).into_bits(), "IA32_PMC_CFG_C", "METRICS"),
+        (control().with_branches(3).into_bits(), "IA32_PMC_CFG_C", "LBRS"),
+        (control().with_xmm(true).into_bits(), "IA32_PMC_CFG_C", "XMM"),
+        (control().with_ymm_high(true).into_bits(), "IA32_PMC_CFG_C", "YMMH"),
+        (control().with_opmask(true).into_bits(), "IA32_PMC_CFG_C", "OPMASK"),
+        (control().with_zmm_high(true).into_bits(), "IA32_PMC_CFG_C", "ZMMH"),
+        (control().with_high_zmm(true).into_bits(), "IA32_PMC_CFG_C", "H16ZMM"),
+        (control().with_registers(true).into_bits(), "IA32_PMC_CFG_C", "GPRS"),
+        (control().with_memory(true).into_bits(), "IA32_PMC_CFG_C", "AUX"),
+        (control().with_enable(true).into_bits(), "IA32_PMC_CFG_C", "ENABLE"),
+        (PEBS_BASELINE, "IA32_PERF_CAPABILITIES", "PEBS_BASELINE"),
+        (PEBS_TIMING_INFO, "IA32_PERF_CAPABILITIES", "PEBS_TIMING_INFO"),
+        (STATUS_ARCH_PEBS, "IA32_PERF_GLOBAL_STATUS", "ARCH_PEBS_THRESHOLD"),
+        (STATUS_OVF_BUFFER, "IA32_PERF_GLOBAL_STATUS", "OVF_BUFFER"),
+    ] {
+        assert_eq!(value, field(register, name), "{register} {name}");
+    }
+}
+
+/// The index of the documents' control area is that of the memory that the recorder has.
+#[test]
+fn the_pebs_index_of_the_control_area_is_the_real_one() {
+    use pmu_intel::debug_store::ProcessorProfileControl;
+    use pmu_tests::opened::happened;
+
+    use crate::support::*;
+    processors()[4].run(|kernel, mock| {
+        let (mut session, mut recorder) = kernel.take(mock);
+        recorder.set_threshold(pmu_intel::precise::PreciseThreshold::NearlyFull);
+        recorder.start(&mut session, &instructions(), |_| ()).unwrap();
+        let control = ProcessorProfileControl::new(Some(kernel.memory.control_area()));
+        let before = kernel.memory.pebs_index().unwrap();
+        mock.advance(&mut happened(0, 3 * PERIOD));
+        assert_eq!(kernel.memory.pebs_index(), Some(before + 3 * 32));
+        assert_eq!(control.pebs_index(), None, "not created");
+        recorder.shut_down(&mut session, |_| ()).unwrap();
+        assert_eq!(kernel.memory.pebs_index(), None);
+    });
+}
