@@ -152,6 +152,12 @@ impl IbsMemory {
         self.change(|state| Some(state & !(LATE | STOPPING | WAITING | UNREAD) | waiting));
     }
 
+    /// Notes that a stop failed. If an interrupt has served the unit meanwhile, the failed stop may have written the
+    /// valid bit back.
+    pub(crate) fn fail_stop(&self) {
+        self.change(|state| (state & STOPPING == 0).then_some(state | WAITING));
+    }
+
     /// Notes that the valid bit of a reported sample could not be cleared.
     pub(crate) fn note_waiting(&self) {
         self.state.fetch_or(WAITING, Ordering::Relaxed);

@@ -213,7 +213,8 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
             return Ok(());
         }
         self.memory.begin_stop();
-        let found = self.unit.disable(&self.msr)?;
+        let disabled = self.unit.disable(&self.msr);
+        let found = disabled.inspect_err(|_| self.memory.fail_stop())?;
         let served = self.memory.end_stop();
         if served && self.unit.is_valid(found) {
             // An interrupt reported this sample. The stop may have written the valid bit back.

@@ -321,3 +321,31 @@ fn a_unit_that_could_not_be_enabled_again_is_enabled_by_the_next_interrupt() {
         }
     }
 }
+
+/// A stop that fails after the interrupt of its sample is repeated, and leaves no sample behind.
+#[test]
+fn a_repeated_stop_leaves_no_sample_and_none_is_reported_twice() {
+    for (processor, kind) in units() {
+        for (late, access) in (0..4).flat_map(|late| (1..20).map(move |access| (late, access))) {
+            let what = format!("{}, {kind:?}, {late}, {access}", processor.name);
+            sampler!(processor, kind => mock, kernel, sampler);
+            sampler.start(&processor.request(kind)).unwrap();
+            mock.inject_pmi(PmiFault::Late(late));
+            assert!(kernel.run(&mock, PERIOD), "{what}");
+            mock.inject_pmi(PmiFault::None);
+            mock.inject(Fault::From(access));
+            let stopped = sampler.stop();
+            mock.inject(Fault::None);
+            if stopped.is_err() {
+                sampler.stop().unwrap();
+            }
+            mock.deliver_sample();
+            mock.interrupt_from_elsewhere();
+            assert!(!is_valid(&mock, kind), "{what}: a sample is left");
+            assert!(kernel.reported.borrow().len() <= 1, "{what}");
+            sampler.start(&processor.request(kind)).unwrap();
+            assert!(kernel.run(&mock, PERIOD), "{what}");
+            assert_eq!(kernel.reported.borrow().last(), kernel.sampled.borrow().last(), "{what}");
+        }
+    }
+}

@@ -2,7 +2,7 @@
 
 use pmu_amd::ibs::{IbsError, IbsKind, IbsRecord, IbsSampler};
 use pmu_virt::mock::{Fault, PmiFault};
-use pmu_virt::{GuestFacility, Read};
+use pmu_virt::{GuestFacility, Read, Writer};
 
 use crate::support::*;
 
@@ -139,5 +139,35 @@ fn a_window_whose_accesses_fail_leaves_no_unit_in_the_guest_and_reports_no_sampl
                 }
             }
         }
+    }
+}
+
+/// A window whose end fails, after a borrower that let the unit run: the next borrower finds it stopped.
+#[test]
+fn the_next_borrower_finds_a_unit_stopped_that_could_not_be_resumed() {
+    for (processor, kind) in units() {
+        let what = format!("{}, {kind:?}", processor.name);
+        sampler!(processor, kind => mock, kernel, sampler);
+        let mut counters = kernel.take_counters(&mock);
+        sampler.start(&processor.request(kind)).unwrap();
+        let window = counters.lend_with(0, sampler.lent(|_| ()), |_, _| ()).unwrap();
+        let (control, value, second) = match kind {
+            IbsKind::Fetch => (0xC001_1030, 1 << 48 | 9, 0xC001_103F),
+            IbsKind::Op => (0xC001_1033, 1 << 17 | 9, 0xC001_103E),
+        };
+        let _ = mock.with_sampling_unit(|unit| {
+            let _ = unit.write(Writer::Guest, control, value);
+            let _ = unit.write(Writer::Guest, second, 0);
+        });
+        let failing = if processor.unit(kind).capabilities().control2() { second } else { control };
+        mock.inject(Fault::Register(failing));
+        assert!(window.end(0).is_err(), "{what}");
+        mock.inject(Fault::None);
+        assert!(is_enabled(&mock), "{what}");
+        let window = counters.lend_with(0, sampler.lent(|_| ()), |_, _| ()).unwrap();
+        assert!(!is_enabled(&mock), "{what}");
+        window.end(0).unwrap();
+        assert!(sampler.is_sampling() && kernel.run(&mock, PERIOD), "{what}");
+        kernel.all_reported(&what);
     }
 }
