@@ -7,8 +7,8 @@ use crate::cpuid::ArchitecturalPerfmon;
 use crate::registers::{IA32_PMC_GP0_CFG_B, IA32_PMC_GP0_CFG_C, IA32_PMC_GP0_CTR};
 
 /// Returns the registers by which overflows reload counters on this processor, for
-/// [`WithCounterReload`](pmu_core::WithCounterReload). `None` if the processor lacks them. On a hybrid machine, the
-/// types of core may differ.
+/// [`WithCounterReload`](pmu_core::WithCounterReload). Returns `None` if the processor lacks these registers. On a
+/// hybrid machine, the types of core may differ.
 ///
 /// Each counter that can be reloaded has CFG_B, with a bit for each counter whose overflow reloads it, and CFG_C, whose
 /// bits 31:0 are the reload value. Leaf 0x23, sub-leaf 2, tells the counters.

@@ -64,8 +64,8 @@ pub enum CounterError {
     NeedsCounterPair,
     /// The event cannot be [reloaded](crate::Event::reloaded_by) as it asks, for one of these reasons:
     /// - The source of the session is not [`WithCounterReload`](crate::WithCounterReload).
-    /// - The event is in no group, or names events that the group lacks, or that are not among its first six.
-    /// - The event has no period, or one of 2³¹ or more, or keeps a total.
+    /// - The event is in no group, or names members that are not among the first six events of its group.
+    /// - The event has no period, has a period of 2³¹ or more, or keeps a total.
     NotReloadable,
     /// No counter of this session can count the event.
     NoCounterForEvent,

@@ -12,9 +12,9 @@ use crate::registers::DebugCtl;
 /// A processor's branch trace in the interrupt that it shares with the counters: a [`Facility`] for
 /// [`service_with`](pmu_core::service_with).
 ///
-/// Each branch is reported to a closure, in each interrupt of the counters, because another interrupt may come before
-/// the trace's own. If branches of the kernel are traced, the trace stops while the interrupt is serviced, which takes
-/// two reads and two writes of `IA32_DEBUGCTL`. Otherwise the trace takes no access of its own.
+/// Each interrupt of the counters reports all branches in the buffer to a closure, not only the trace's own interrupt.
+/// If branches of the kernel are traced, the trace stops while the interrupt is serviced, which takes two reads and two
+/// writes of `IA32_DEBUGCTL`. Otherwise the trace takes no access of its own.
 ///
 /// # Context
 /// Any context, including interrupt and NMI.
@@ -28,8 +28,9 @@ pub struct BranchTrace<'a, F> {
 }
 
 impl<'a, F: FnMut(Branch)> BranchTrace<'a, F> {
-    /// Describes the memory that a [`BranchTracer`](crate::branch_trace::BranchTracer) took, with the same `beside`.
-    /// While no branches are traced, an interrupt accesses no register for the memory.
+    /// Creates the facility for the memory that a [`BranchTracer`](crate::branch_trace::BranchTracer) took, with the
+    /// same `beside` as in [`take`](crate::branch_trace::BranchTracer::take). While no branches are traced, the
+    /// facility accesses no register in an interrupt.
     pub fn new(
         memory: &'a BranchTraceMemory,
         beside: Option<&'a PreciseMemory>,

@@ -12,7 +12,8 @@ pub(crate) const RECORD: usize = 3;
 
 /// Iterator over the branches in a trace buffer, in the order in which they were taken.
 ///
-/// The buffer's content is not trusted: any words are addresses. A part of a record at the end is left out.
+/// The buffer's content is not trusted: the addresses may be any numbers. An incomplete record at the end of the buffer
+/// is left out.
 ///
 /// ```
 /// use pmu_intel::branch_trace::TracedBranches;

@@ -18,8 +18,9 @@ use crate::registers::{DebugCtl, IA32_DEBUGCTL, IA32_DS_AREA};
 /// The control handle of a processor's branch trace: starts and stops the trace, and reads the branches out.
 ///
 /// While branches are traced, each taken branch takes many cycles. The facility
-/// [`BranchTrace`](crate::branch_trace::BranchTrace) reports the branches in each interrupt of the counters, and in its
-/// own, when three quarters of the buffer are full. A session has the counters meanwhile.
+/// [`BranchTrace`](crate::branch_trace::BranchTrace) reports the branches in each interrupt of the counters, and in the
+/// trace's own interrupt, which comes when three quarters of the buffer are full. For that interrupt to be served, a
+/// session must have taken counters.
 ///
 /// The tracer cannot move to another thread. Before dropping the tracer, call [`shut_down`](Self::shut_down) on its
 /// processor. Dropping the tracer accesses no register, so the processor continues to trace, and the memory stays in
@@ -154,11 +155,12 @@ impl<M: MsrBackend> BranchTracer<M> {
         self.is_open && self.memory.mode() != 0
     }
 
-    /// Starts to trace branches within user mode, within the kernel, or both. A trace that runs is stopped first, and
-    /// the branches in its buffer are dropped. Without any level, nothing is traced.
+    /// Starts to trace the branches within user mode if `user` is set, and those within the kernel if `kernel` is set.
+    /// A running trace is stopped first, and the branches in the buffer are dropped. If neither is set, nothing is
+    /// traced.
     ///
-    /// If the processor cannot leave out branches by privilege level (DS-CPL), it writes all of them, and those of the
-    /// other level are dropped as they are read out.
+    /// If the processor cannot filter branches by privilege level (DS-CPL), the buffer gets the branches of both
+    /// levels. The branches of the other level are dropped when they are read.
     ///
     /// # Errors
     /// - [`Access`](BranchTraceError::Access): an access failed, and nothing is traced.
@@ -198,8 +200,8 @@ impl<M: MsrBackend> BranchTracer<M> {
         Ok(())
     }
 
-    /// Reports the branches in the buffer, the oldest first. The trace is stopped meanwhile. Call this before the
-    /// thread whose branches are traced leaves the processor, if the trace goes on for another one.
+    /// Reports the branches in the buffer, the oldest first. The trace is stopped during the call. If the trace
+    /// continues after a thread switch, call this before the traced thread leaves the processor.
     ///
     /// # Errors
     /// - [`Faulted`](BranchTraceError::Faulted): the processor is presumed to trace as before.

@@ -15,8 +15,8 @@ impl VirtualReload {
     /// Counts the events of a feed like [`VirtualPmu::advance`], up to the first overflow that interrupts. Overflows
     /// reload counters as the guest has programmed it.
     ///
-    /// A counter that reloads itself never sets its bit of the status; it interrupts nevertheless if its interrupt is
-    /// enabled. After 1,024 reloads within one call, what is left of the feed is counted without reloads.
+    /// A counter that reloads itself never sets its bit of the status, but it interrupts if its interrupt is enabled.
+    /// After 1,024 reloads within one call, the rest of the feed is counted without reloads.
     ///
     /// # Errors
     /// The feed does not belong to the [events](VirtualPmu::events) of this PMU.

@@ -50,10 +50,9 @@ pub struct VirtualReload {
 }
 
 impl VirtualReload {
-    /// Creates the reload in its state after reset.
+    /// Creates the counter reload in its state after reset.
     ///
-    /// # Errors
-    /// A processor with this PMU cannot have this reload.
+    /// # Errors A processor with this PMU cannot have counter reload of this configuration.
     pub fn new(
         pmu: &Configuration,
         configuration: ReloadConfiguration,

@@ -69,9 +69,9 @@ impl<K: Kernel, const P: usize, const N: usize> PmuBranches<K, P, N> {
     }
 
     /// Takes the branch records of the processor that executes the call, which `this_processor` describes. The recorder
-    /// has the operations of a task: it starts and stops the recording, and switches the records with threads. Before the
-    /// recorder is dropped, the kernel calls [`shut_down`](BranchRecorder::shut_down). For the time of one function,
-    /// [`record`](Self::record) does all this.
+    /// starts and stops the recording, and switches the records with threads. Before the recorder is dropped, the
+    /// kernel calls [`shut_down`](BranchRecorder::shut_down). To record only while one function runs, use
+    /// [`record`](Self::record).
     ///
     /// A processor's records are taken once: a second call fails until the recorder is shut down.
     ///
@@ -80,8 +80,8 @@ impl<K: Kernel, const P: usize, const N: usize> PmuBranches<K, P, N> {
     ///
     /// # Errors
     /// - [`Session`](PmuError::Session): the processor's number is `P` or more.
-    /// - [`Branches`](PmuError::Branches): the processor has no branch records that are supported, or they could not be
-    ///   taken.
+    /// - [`Branches`](PmuError::Branches): the processor has no supported branch records, or the branch records could
+    ///   not be taken.
     pub fn take(
         &'static self,
         this_processor: &Snapshot,
@@ -100,19 +100,19 @@ impl<K: Kernel, const P: usize, const N: usize> PmuBranches<K, P, N> {
         Ok(BranchRecorder::take(unit, K::msr(), &of.memory)?)
     }
 
-    /// Records the branches that `filter` selects, on the processor that executes the call, while `work` runs. `work` runs
-    /// [pinned](Kernel::pinned). The records are then cleared and given back.
+    /// Records the branches that `filter` selects, on the processor that executes the call, while `work` runs. `work`
+    /// runs [pinned](Kernel::pinned). The records are then cleared and given back.
     ///
     /// In `work`, [`read`](BranchRecorder::read) returns the branches before the call, and
-    /// [`freeze_on_interrupt`](BranchRecorder::freeze_on_interrupt) keeps the handler's branches out of samples. If `work`
-    /// unwinds, the recording ends.
+    /// [`freeze_on_interrupt`](BranchRecorder::freeze_on_interrupt) keeps the handler's branches out of samples. If
+    /// `work` unwinds, the recording ends.
     ///
     /// # Context
     /// Task.
     ///
-    /// # Errors
-    /// The errors of [`take`](Self::take), and of [`BranchRecorder::start`], in which case `work` was not run. If `work` was
-    /// run and the recording could not be ended, [`Branches`](PmuError::Branches): the result of `work` is lost.
+    /// # Errors The errors of [`take`](Self::take), and of [`BranchRecorder::start`], in which case `work` was not run.
+    /// If `work` was run and the recording could not be ended, [`Branches`](PmuError::Branches): the result of `work`
+    /// is lost.
     pub fn record<R>(
         &'static self,
         this_processor: &Snapshot,

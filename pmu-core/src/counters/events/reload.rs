@@ -8,8 +8,9 @@ impl Event {
     /// for each of the group's first six events, in the group's order. If the event's own bit is set, its own overflow
     /// begins the new period, too, and the event never interrupts.
     ///
-    /// The processor loads the counters itself (Intel's auto counter reload). So an event can be sampled only where it
-    /// happens often: it interrupts only if its period ends before the period of a reloading event does.
+    /// The processor loads the counters itself (Intel's auto counter reload). For example, an event is sampled only in
+    /// code in which the event is frequent: the event interrupts only if its own period ends before the period of each
+    /// reloading event.
     ///
     /// The event needs a period below 2³¹, and cannot keep a total. The session needs a
     /// [source](crate::WithCounterReload) that tells the registers. Otherwise opening the group fails with
@@ -28,7 +29,7 @@ impl Event {
         self
     }
 
-    /// Returns the events of the group whose overflow reloads this event's counter, one bit each.
+    /// Returns the events of the group whose overflow reloads this event's counter, as a mask with one bit per event.
     pub const fn reloading_members(&self) -> u8 {
         self.reload
     }

@@ -93,8 +93,8 @@ pub unsafe trait EventSource {
         None
     }
 
-    /// Returns the registers by which overflows reload counters, and the memory of what they hold, for
-    /// [`WithCounterReload`](crate::WithCounterReload). Any other source returns `None`.
+    /// Returns the registers by which overflows reload counters, and memory that records what the registers hold.
+    /// [`WithCounterReload`](crate::WithCounterReload) returns both; any other source returns `None`.
     #[inline]
     fn counter_reload(&self) -> Option<(&CounterReload, &ReloadMemory)> {
         None

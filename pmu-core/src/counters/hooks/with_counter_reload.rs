@@ -8,15 +8,16 @@ use crate::counters::shared::core_counters::CoreThread;
 use crate::counters::shared::reload::ReloadMemory;
 use crate::counters::shared::table::EventTable;
 
-/// An [`EventSource`](crate::EventSource) for a processor with auto counter reload. The groups of its session may have
-/// events that are [reloaded](crate::Event::reloaded_by) by other events' overflows. A kernel without this source does
-/// not link the code for it.
+/// An [`EventSource`](crate::EventSource) for a processor with auto counter reload. Groups of a session with this
+/// source may have events that are [reloaded](crate::Event::reloaded_by) by other events' overflows. A kernel without
+/// this source does not link the code for it.
 ///
-/// The source's session clears what firmware or an earlier kernel left in the registers of the counters that it uses.
-/// While the counters are [lent](crate::CounterSession::lend), no overflow reloads one of them.
+/// Before a session with this source uses a counter, the session clears what firmware or an earlier kernel left in the
+/// counter's reload registers. While the counters are [lent](crate::CounterSession::lend), no overflow reloads a
+/// counter.
 ///
-/// Samples of branches, taken only in stretches of code where many of them miss: each 10,000 branches begin a new
-/// stretch, and 500 misses within one interrupt.
+/// The example samples mispredicted branches only where they are frequent. Each 10,000 branches begin a new stretch of
+/// code, and 500 mispredicted branches within one stretch interrupt:
 ///
 /// ```
 /// use pmu_core::{

@@ -2,9 +2,10 @@
 
 use crate::counters::names::counter_id::CounterSet;
 
-/// Description of the registers of auto counter reload: an overflow of one counter loads other counters, or the counter
-/// itself, without an interrupt. Intel has two registers per counter, at fixed distances from the counter's value
-/// register: one with a bit for each counter whose overflow reloads this one, and one with the value that is loaded.
+/// Description of the registers of auto counter reload, by which an overflow of one counter loads other counters, or
+/// the counter itself, without an interrupt. Each counter has two registers, at fixed distances from its value
+/// register. The first register has a bit for each counter whose overflow loads this counter. The second register has
+/// the value that is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct CounterReload {
@@ -16,8 +17,8 @@ pub struct CounterReload {
 
 impl CounterReload {
     /// Describes the registers of a processor's counters. `causes` and `value` are the distances of the two registers
-    /// from a counter's value register. The counters of `reloaded` have both registers. The overflow of a counter of
-    /// `causing` can reload others.
+    /// from a counter's value register. Each counter in `reloaded` has both registers. The overflow of a counter in
+    /// `causing` can reload other counters.
     ///
     /// # Safety
     /// - For each counter of `reloaded`, the registers at these distances take a bitmap of counters, and bits 31:0 of
@@ -54,7 +55,7 @@ impl CounterReload {
         self.reloaded
     }
 
-    /// Returns the counters whose overflow can reload others.
+    /// Returns the counters whose overflow can reload other counters.
     pub const fn causing(&self) -> CounterSet {
         self.causing
     }

@@ -40,8 +40,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`IllegalBits`](CounterError::IllegalBits): the event's select has bits that are illegal on this processor.
     /// - [`GuestModeUnsupported`](CounterError::GuestModeUnsupported): this processor cannot separate guests and host.
     /// - [`NeedsCounterPair`](CounterError::NeedsCounterPair): only a pair of counters counts the event.
-    /// - [`NotReloadable`](CounterError::NotReloadable): the event is to be [reloaded](Event::reloaded_by), and is not
-    ///   opened in a group.
+    /// - [`NotReloadable`](CounterError::NotReloadable): the event is to be [reloaded](Event::reloaded_by), so only a
+    ///   group can have the event.
     /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): no counter of this session can count the event.
     /// - [`Period`](CounterError::Period): the period is below the table's minimum, or does not fit in 63 bits.
     /// - [`InsufficientMemory`](CounterError::InsufficientMemory): the table of opened events is full.
