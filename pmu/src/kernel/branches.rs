@@ -61,8 +61,8 @@ struct OfProcessor<const N: usize> {
 }
 
 impl<K: Kernel, const P: usize, const N: usize> PmuBranches<K, P, N> {
-    /// Creates the state of a machine on which no branches are recorded. The value is all zeros, so it takes no room in a
-    /// kernel's image.
+    /// Creates the state of a machine on which no branches are recorded. The value is all zeros, so it takes no room in
+    /// a kernel's image.
     pub const fn new() -> Self {
         let of = [const { OfProcessor { unit: WriteOnce::new(), memory: BranchMemory::new() } }; P];
         Self { of, kernel: PhantomData }
