@@ -27,8 +27,7 @@ impl CounterReload {
     /// ```
     /// use pmu_core::{CounterReload, CounterSet};
     /// let counters = CounterSet::from_bits(0xFF);
-    /// // SAFETY: IA32_PMC_GP0_CFG_B and IA32_PMC_GP0_CFG_C are IA32_PMC_GP0_CTR + 2 and + 3. Bits 31:0 of the latter
-    /// are // the reload value.
+    /// // SAFETY: CFG_B and CFG_C are IA32_PMC_GP0_CTR + 2 and + 3. Bits 31:0 of CFG_C are the reload value.
     /// let reload = unsafe { CounterReload::new(2, 3, counters, counters) };
     /// assert_eq!(reload.reloaded(), counters);
     /// ```
