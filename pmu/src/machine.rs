@@ -2,15 +2,13 @@
 
 use core::sync::atomic::AtomicU32;
 
-use pmu_amd::ibs::{IbsKind, IbsUnit};
 use pmu_amd::{Amd64, Zen};
 use pmu_core::{
-    BranchUnit, CounterAnswer, CounterMemory, CounterUnit, DefaultInterface, EventTable, Facility,
-    MsrBackend, NoBranches, NoInterface, OpenedEvents, Overflow, Platform, ProfileInterface, Rules,
-    ServiceError, Serviced, Snapshot, SourceInterface, SourceTable, WithOpenedEvents,
+    CounterAnswer, CounterMemory, CounterUnit, DefaultInterface, EventTable, Facility, MsrBackend,
+    NoInterface, OpenedEvents, Overflow, Platform, ProfileInterface, Rules, ServiceError, Serviced,
+    Snapshot, SourceInterface, SourceTable, WithOpenedEvents,
 };
 use pmu_intel::Emon;
-use pmu_intel::topdown::{NoTopDown, TopDownUnit};
 
 /// Counters and profile interface of a machine, detected by CPUID.
 ///
@@ -253,108 +251,6 @@ impl Machine {
         self.service_with(msr, platform, memory, (), move |overflow, ()| overflowed(overflow))
     }
 
-    /// Detects the branch records of the processor that `processor` describes and that executes the call, on a machine
-    /// of any vendor. [`BranchUnit::offers`] tells what the records hold and how they can be filtered.
-    ///
-    /// The interrupt handler uses the result, so the kernel keeps one result per processor. On a hybrid machine, the
-    /// core types may differ in their records.
-    ///
-    /// ```
-    /// # use pmu::Machine;
-    /// # use pmu::core::{BranchUnit, MsrBackend, Snapshot};
-    /// /// Returns the description of this processor's branch records, if the records can be a call stack.
-    /// fn call_stacks(machine: &Machine, this: &Snapshot, msr: &impl MsrBackend) -> Option<BranchUnit> {
-    ///     machine.branches_of(this, msr).ok().filter(|unit| unit.offers().call_stack)
-    /// }
-    /// ```
-    ///
-    /// # Context
-    /// Task.
-    ///
-    /// # Errors
-    /// The error is the reason why the processor has no supported branch records.
-    pub fn branches_of<M: MsrBackend>(
-        &self,
-        processor: &Snapshot,
-        msr: &M,
-    ) -> Result<BranchUnit, NoBranches> {
-        branches(processor, msr)
-    }
-
-    /// Returns a unit of AMD's instruction-based sampling of the processor that `processor` describes; `None` if the
-    /// processor has no such unit. Ops are sampled by one unit, fetches by another one.
-    ///
-    /// The interrupt handler uses the result, so the kernel keeps the result. It passes the unit's samples to
-    /// [`service_with`](Self::service_with), where no counter needs to run:
-    ///
-    /// ```
-    /// use pmu::Machine;
-    /// use pmu::amd::ibs::{Ibs, IbsKind, IbsMemory, IbsRecord, IbsSampler, IbsSampling};
-    /// use pmu::core::{Claim, CounterMemory, CounterSlot, MAX_COUNTERS};
-    /// # use pmu_virt::mock::MockMsr;
-    /// # use pmu_virt::{AmdConfiguration, Configuration, FedEvents, FedOp, IbsConfiguration, VirtualIbs, VirtualPmu};
-    /// # let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
-    /// # let pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
-    /// # let processor = MockMsr::<8>::new(pmu).with_sampling(VirtualIbs::new(IbsConfiguration::ZEN_4));
-    /// # let (this, msr, apic) = (&processor.snapshot(), &processor, &processor);
-    /// static COUNTERS: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();
-    /// static OPS: IbsMemory = IbsMemory::new();
-    /// let machine = Machine::detect(this);
-    /// let unit = machine.ibs_of(this, IbsKind::Op).ok_or("no op sampling")?;
-    /// let mut ops = IbsSampler::take(unit, msr, &apic, &OPS)?;
-    /// ops.start(&IbsSampling::ops(160))?;
-    /// # assert!((1..=160).any(|op| processor.execute(&FedOp::new(0x40_1000 + op))));
-    /// // In the interrupt's handler:
-    /// let mut address = None;
-    /// let samples = Ibs::new(&unit, &OPS, |record: &IbsRecord| address = record.address(&unit));
-    /// let serviced = machine.service_with(&msr, &apic, &COUNTERS, samples, |_, _| ())?;
-    /// assert_eq!((serviced.claim, address), (Claim::Ours, Some(0x40_10A0))); // the 160th op's
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Context
-    /// Task.
-    pub fn ibs_of(&self, processor: &Snapshot, kind: IbsKind) -> Option<IbsUnit> {
-        IbsUnit::of(processor, kind)
-    }
-
-    /// Detects the top-down counters of the processor that `processor` describes and that executes the call. The
-    /// counters tell what share of the issue slots retired, and what share was lost to wrong speculation, to the front
-    /// end and to the back end. On a hybrid machine, call this on each type of core.
-    ///
-    /// ```
-    /// # use pmu::Machine;
-    /// # use pmu::core::{CounterSession, MsrBackend, OpenedEvents, Platform, Snapshot};
-    /// use pmu::intel::topdown::{TopDownCounter, TopDownError, TopDownFilter, TopDownMemory, TopDownPart};
-    /// /// Returns the thousandths of the slots that retired, on a processor that tells.
-    /// fn retiring<M: MsrBackend + Copy, P: Platform>(
-    ///     (machine, this, msr): (&Machine, &Snapshot, M),
-    ///     counters: &mut CounterSession<'_, OpenedEvents<'_>, M, P>,
-    ///     (memory, workload): (&TopDownMemory, fn()),
-    /// ) -> Result<Option<u32>, TopDownError> {
-    ///     let Ok(unit) = machine.top_down_of(this, &msr) else { return Ok(None) };
-    ///     let mut topdown = TopDownCounter::take(unit, msr, counters, memory)?;
-    ///     topdown.start(counters, TopDownFilter::ALL)?;
-    ///     workload();
-    ///     let counts = topdown.read(counters)?;
-    ///     topdown.shut_down(counters)?;
-    ///     Ok(counts.per_mille(TopDownPart::Retiring))
-    /// }
-    /// ```
-    ///
-    /// # Context
-    /// Task.
-    ///
-    /// # Errors
-    /// The error is the reason why the processor has no top-down counters.
-    pub fn top_down_of<M: MsrBackend>(
-        &self,
-        processor: &Snapshot,
-        msr: &M,
-    ) -> Result<TopDownUnit, NoTopDown> {
-        TopDownUnit::of(processor, msr)
-    }
-
     /// Services the performance interrupt as [`service`](Self::service) does, together with a facility beside the
     /// counters, such as branch records. This calls [`ProfileInterface::service_with`] of the machine's interface.
     ///
@@ -423,17 +319,6 @@ impl Machine {
             Self::Intel(_) | Self::Amd(_) | Self::Zen(_) => None,
             Self::CountersOnly(_, why, _) | Self::TimeOnly(_, why) => Some(*why),
         }
-    }
-}
-
-/// Returns the branch records of a processor, of any known vendor.
-pub(crate) fn branches<M: MsrBackend>(
-    processor: &Snapshot,
-    msr: &M,
-) -> Result<BranchUnit, NoBranches> {
-    match pmu_intel::branches(processor, msr) {
-        Err(NoBranches::OtherVendor(_)) => pmu_amd::branches(processor),
-        branches => branches,
     }
 }
 

@@ -8,9 +8,9 @@ use pmu_core::{
     MsrBackend, Snapshot, WriteOnce,
 };
 
+use crate::facilities::branches;
 use crate::kernel::error::PmuError;
 use crate::kernel::required::Kernel;
-use crate::machine::branches;
 use crate::per_processor::Busy;
 
 /// The branch records of a machine with at most `P` processors, in one static of the kernel `K`, beside its

@@ -222,7 +222,8 @@ const FLOORS: &[Floors] = &[
         of: "pmu",
         floors: &[
             "lib",
-            "facilities, kernel, native_apic",
+            "kernel, native_apic",
+            "facilities",
             "current_frame, local_apic, machine, per_processor, perf, user, watchdog",
         ],
     },
