@@ -89,6 +89,7 @@ mod tests {
             ("intel:lbr", "lbr"),
             ("amd:v2,lbr", "lbr"),
             ("amd:v2,ibs", "ibs"),
+            ("intel:version=5,pebs", "pebs"),
         ] {
             assert!(spec::parse(pmu).is_ok(), "{pmu}");
             assert!(readme.contains(&format!("`{key}`")), "README: {key}");

@@ -9,6 +9,7 @@ pub(crate) mod fed;
 pub(crate) mod op;
 pub(crate) mod perf;
 pub(crate) mod quantity;
+pub(crate) mod record;
 pub(crate) mod retired;
 pub(crate) mod source;
 pub(crate) mod step;

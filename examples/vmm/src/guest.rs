@@ -71,6 +71,26 @@ impl Guest<'_> {
         self.place(linear).map(|place| place.0)
     }
 
+    /// Writes bytes from a linear address on, up to the first that is not mapped. Returns how many were written.
+    pub(crate) fn write(&self, linear: u64, bytes: &[u8]) -> usize {
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = linear.wrapping_add(done as u64);
+            let in_page = ((PAGE - at % PAGE) as usize).min(bytes.len() - done);
+            let part = &bytes[done..done + in_page];
+            if !self.physical(at).is_some_and(|at| self.write_physical(at, part)) {
+                break;
+            }
+            done += in_page;
+        }
+        done
+    }
+
+    /// Writes bytes from a physical address on. Returns whether there is memory.
+    pub(crate) fn write_physical(&self, physical: u64, bytes: &[u8]) -> bool {
+        self.memory.write_slice(bytes, GuestAddress(physical)).is_ok()
+    }
+
     /// Changes a 64-bit word, if it is mapped and within one page.
     pub(crate) fn write_word(&self, address: u64, word: u64) {
         if let Some(place) = self.place(address).filter(|_| address % PAGE <= PAGE - 8) {

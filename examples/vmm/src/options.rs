@@ -38,7 +38,7 @@ pub(crate) struct Options {
     /// Intel's keys: version, gp, fixed, width, gp-width, fixed-width, gp-mask, fixed-mask, events,
     /// full-width, any-thread, extended-leaf, unit-mask-2, equal, rdpmc-user-disable, transactional;
     /// AMD's: guest-host. With lbr, branch records: Intel from version 4 on, amd:v2. With ibs, instruction-based
-    /// sampling: amd:v2.
+    /// sampling: amd:v2. With pebs, precise records: Intel from version 2 on.
     #[arg(long, value_name = "SPEC", default_value = "intel")]
     pub(crate) pmu: String,
     /// RDMSR of REGISTER shows this bit inverted: a deviation, for programs that look for one.
@@ -63,6 +63,9 @@ pub(crate) struct Options {
     /// With --count time: the number of instructions per 1000 cycles.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub(crate) rate: u16,
+    /// With --count time: the number of branches per 1000 cycles.
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub(crate) branch_rate: u16,
     /// The guest's serial port receives standard input.
     #[arg(long)]
     pub(crate) input: bool,

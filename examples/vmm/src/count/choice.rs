@@ -2,6 +2,7 @@
 
 use pmu_virt::Vendor;
 
+use crate::count::clock::Clock;
 use crate::count::fed::Fed;
 use crate::count::perf::{self, Perf, PerfEvents};
 use crate::count::quantity::Quantity;
@@ -20,6 +21,7 @@ pub(crate) struct Choice {
     pub(crate) quantities: Vec<Quantity>,
     frequency: u16,
     rate: u16,
+    branch_rate: u16,
     may_step: bool,
 }
 
@@ -27,21 +29,24 @@ impl Choice {
     /// Chooses the source of these options, for a guest with this PMU, and finds the quantities that it feeds on this
     /// host.
     pub(crate) fn of(options: &Options, pmu: &GuestPmu) -> Result<Self, Error> {
-        let &Options { count, frequency, rate, .. } = options;
+        let &Options { count, frequency, rate, branch_rate, .. } = options;
         let quantities = match count {
             Count::Time => time::QUANTITIES.into(),
             Count::Step => step::QUANTITIES.into(),
             Count::Perf => perf::offered(&PerfEvents).map_err(Error::NoCounters)?,
         };
-        let may_step = pmu.branches.is_some() || pmu.sampling.is_some();
-        Ok(Self { count, quantities, frequency, rate, may_step })
+        let may_step = pmu.branches.is_some() || pmu.precise.is_some() || pmu.sampling.is_some();
+        Ok(Self { count, quantities, frequency, rate, branch_rate, may_step })
     }
 
     /// Creates the source of one processor, on its thread, for a PMU of this vendor.
     pub(crate) fn source(&self, vendor: Vendor) -> Result<Box<dyn Source>, Error> {
         let fed = Fed::new(&self.quantities, vendor).map_err(Error::internal)?;
         Ok(match self.count {
-            Count::Time => Box::new(Time::new(fed, self.frequency, self.rate, self.may_step)),
+            Count::Time => {
+                let clock = Clock::new(self.frequency, self.rate, self.branch_rate);
+                Box::new(Time::new(fed, clock, self.may_step))
+            }
             Count::Step => Box::new(Step::new(fed)),
             Count::Perf => Box::new(Perf::new(fed, PerfEvents)),
         })

@@ -1,4 +1,4 @@
-//! The time that a guest ran, as cycles and instructions at stated rates.
+//! The time that a guest ran, as cycles, instructions and branches at stated rates.
 
 use core::time::Duration;
 
@@ -17,14 +17,16 @@ pub(crate) struct Clock {
 struct Rates {
     /// Cycles per second.
     frequency: u64,
-    /// Instructions per 1000 cycles.
+    /// Instructions and branches per 1000 cycles.
     instructions: u64,
+    branches: u64,
 }
 
 impl Rates {
     fn per_second(self, what: Quantity) -> u64 {
         match what {
             Quantity::Instructions => self.frequency * self.instructions / 1000,
+            Quantity::Branches => self.frequency * self.branches / 1000,
             _ => self.frequency,
         }
     }
@@ -36,11 +38,13 @@ impl Rates {
 }
 
 impl Clock {
-    /// Creates a clock; `megahertz` is the nominal frequency, `instructions` the number of them per 1000 cycles.
-    pub(crate) fn new(megahertz: u16, instructions: u16) -> Self {
+    /// Creates a clock; `megahertz` is the nominal frequency, `instructions` and `branches` their numbers per 1000
+    /// cycles.
+    pub(crate) fn new(megahertz: u16, instructions: u16, branches: u16) -> Self {
         let rates = Rates {
             frequency: u64::from(megahertz) * 1_000_000,
             instructions: instructions.into(),
+            branches: branches.into(),
         };
         Self { rates, counted: Duration::ZERO }
     }

@@ -10,6 +10,7 @@ use crate::count::branch;
 use crate::count::fed::Fed;
 use crate::count::op;
 use crate::count::quantity::Quantity;
+use crate::count::record;
 use crate::count::source::{Source, Stop};
 use crate::count::walk::Walk;
 use crate::error::Error;
@@ -70,13 +71,14 @@ impl Source for Step {
         &mut self,
         guest: Guest<'_>,
         stop: Stop,
-        _: &mut VirtualPmu,
+        pmu: &mut VirtualPmu,
         facilities: &mut Facilities,
         happened: &mut Feed,
     ) -> Result<bool, Error> {
         let Self { fed, walk } = self;
-        let (branches, sampling) = facilities;
+        let (records, sampling) = facilities;
         Ok(walk.leave(guest, stop, |retired| {
+            record::write(fed, retired, guest, pmu, records);
             let mut add = |what| fed.add(happened, what, retired.privilege, 1);
             add(Quantity::Instructions);
             add(Quantity::Cycles);
@@ -87,8 +89,8 @@ impl Source for Step {
                     add(Quantity::TakenBranches);
                 }
             }
-            if let (Some(branches), Some(branch)) = (branches.as_mut(), branch::taken(retired)) {
-                branches.record(&branch);
+            if let Some(branch) = branch::taken(retired) {
+                record::branch(&branch, guest, pmu, records);
             }
             if let Some(sampling) = sampling {
                 op::execute(sampling, retired, guest);

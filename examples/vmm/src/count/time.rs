@@ -1,4 +1,4 @@
-//! `--count time`: cycles from the processor time that the guest took, instructions at a stated rate.
+//! `--count time`: cycles from the processor time that the guest took, instructions and branches at stated rates.
 
 use core::mem::zeroed;
 use core::time::Duration;
@@ -18,8 +18,8 @@ use crate::guest::{self, Guest};
 use crate::guest_pmu::facilities::Facilities;
 
 /// The quantities that time counts.
-pub(crate) const QUANTITIES: [Quantity; 3] =
-    [Quantity::Cycles, Quantity::ReferenceCycles, Quantity::Instructions];
+pub(crate) const QUANTITIES: [Quantity; 4] =
+    [Quantity::Cycles, Quantity::ReferenceCycles, Quantity::Instructions, Quantity::Branches];
 
 /// Source by the time that the guest ran: its thread's processor time within KVM_RUN. A processor that halts, or
 /// waits for its turn, has no cycles.
@@ -31,7 +31,7 @@ pub(crate) struct Time {
     owed: [Duration; 2],
     /// Steps before an overflow, while branches are recorded.
     stretch: Stretch,
-    /// Sampled ops.
+    /// Sampled ops, and precise records.
     tagging: Tagging,
     may_step: bool,
 }
@@ -45,16 +45,15 @@ const fn place(privilege: Privilege) -> usize {
 }
 
 impl Time {
-    /// Creates the source; `megahertz` is the nominal frequency, `rate` the instructions per 1000 cycles. `may_step`:
-    /// the guest has branch records, or samples ops.
-    pub(crate) fn new(fed: Fed, megahertz: u16, rate: u16, may_step: bool) -> Self {
+    /// Creates the source. `may_step`: the guest has branch records or precise records, or samples ops.
+    pub(crate) fn new(fed: Fed, clock: Clock, may_step: bool) -> Self {
         Self {
             fed,
             entered: Duration::ZERO,
-            clock: Clock::new(megahertz, rate),
+            clock,
             owed: [Duration::ZERO; 2],
             stretch: Stretch::new(),
-            tagging: Tagging::new(Clock::new(megahertz, rate)),
+            tagging: Tagging::new(clock),
             may_step,
         }
     }
@@ -122,8 +121,8 @@ impl Source for Time {
         self.may_step
     }
 
-    fn steps(&self, (_, sampling): &Facilities) -> bool {
-        self.stretch.is_under_way() || Tagging::is_due(sampling)
+    fn steps(&self, facilities: &Facilities) -> bool {
+        self.stretch.is_under_way() || Tagging::is_due(facilities)
     }
 
     fn idle(&mut self) {
@@ -141,10 +140,10 @@ impl Source for Time {
     fn enter(
         &mut self,
         guest: Guest<'_>,
-        _: &VirtualPmu,
-        (_, sampling): &Facilities,
+        pmu: &VirtualPmu,
+        facilities: &Facilities,
     ) -> Result<bool, Error> {
-        let steps = [self.stretch.enter(guest), self.tagging.enter(guest, sampling)];
+        let steps = [self.stretch.enter(guest), self.tagging.enter(guest, pmu, facilities)];
         self.entered = thread_time();
         Ok(steps.contains(&true))
     }
@@ -156,7 +155,7 @@ impl Source for Time {
         guest: Guest<'_>,
         stop: Stop,
         pmu: &mut VirtualPmu,
-        (branches, sampling): &mut Facilities,
+        facilities: &mut Facilities,
         happened: &mut Feed,
     ) -> Result<bool, Error> {
         let span = thread_time().saturating_sub(self.entered);
@@ -166,9 +165,8 @@ impl Source for Time {
             true => Privilege::Kernel,
             false => guest::privilege(&system),
         };
-        if let Some(sampling) = sampling {
-            self.tagging.leave(guest, stop, span, sampling);
-        }
+        self.tagging.leave(guest, stop, span, &self.fed, pmu, facilities);
+        let ((branches, _), _) = facilities;
         let recording = branches.as_mut().filter(|branches| branches.is_recording());
         let Some(branches) = recording else {
             self.stretch.end();
@@ -190,13 +188,13 @@ impl Source for Time {
         &self,
         guest: Guest<'_>,
         pmu: &mut VirtualPmu,
-        (_, sampling): &Facilities,
+        facilities: &Facilities,
     ) -> Option<Duration> {
         let overflow = match self.stretch.is_under_way() {
             true => self.stretch.due(guest),
             false => self.overflow_due(guest, pmu),
         };
-        overflow.into_iter().chain(self.tagging.due(sampling)).min()
+        overflow.into_iter().chain(self.tagging.due(guest, pmu, facilities)).min()
     }
 }
 
@@ -222,7 +220,11 @@ mod tests {
         let fed = Fed::new(&QUANTITIES, pmu_virt::Vendor::Intel).unwrap();
         let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
         let pmu = VirtualPmu::new(configuration, fed.events).unwrap();
-        (Time::new(fed.clone(), megahertz, rate, false), Feed::new(&fed.events), pmu)
+        (
+            Time::new(fed.clone(), Clock::new(megahertz, rate, 200), false),
+            Feed::new(&fed.events),
+            pmu,
+        )
     }
 
     /// Programs counter `number` to interrupt after `missing` events.
@@ -234,7 +236,7 @@ mod tests {
         }
     }
 
-    fn counted(time: &Time, happened: &Feed, privilege: Privilege) -> [u64; 3] {
+    fn counted(time: &Time, happened: &Feed, privilege: Privilege) -> [u64; 4] {
         QUANTITIES.map(|what| {
             let place = time.fed.events.find(what.keys(pmu_virt::Vendor::Intel)[0]).unwrap();
             happened.count(place, privilege)
@@ -247,8 +249,8 @@ mod tests {
         for _ in 0..1000 {
             time.pass(Duration::from_nanos(1), USER, || USER, false, &mut pmu, &mut happened);
         }
-        assert_eq!(counted(&time, &happened, USER), [1500, 1500, 750]);
-        assert_eq!(counted(&time, &happened, KERNEL), [0; 3]);
+        assert_eq!(counted(&time, &happened, USER), [1500, 1500, 750, 300]);
+        assert_eq!(counted(&time, &happened, KERNEL), [0; 4]);
     }
 
     /// An overflow of ring 3 that is found in the handler of another interrupt would be a sample of the handler.

@@ -7,7 +7,8 @@ use pmu_core::Snapshot;
 use pmu_core::raw_cpuid::native_cpuid::CpuIdReaderNative;
 use pmu_virt::{
     AmdConfiguration, AmdCounters, BranchConfiguration, BranchConfigurationError, Configuration,
-    ConfigurationError, IbsConfiguration, IntelConfiguration, Vendor, VirtualBranches, VirtualIbs,
+    ConfigurationError, IbsConfiguration, IntelConfiguration, PreciseConfiguration,
+    PreciseConfigurationError, Vendor, VirtualBranches, VirtualIbs, VirtualPrecise,
 };
 
 use crate::guest_pmu::facilities::Facilities;
@@ -33,15 +34,18 @@ pub(crate) enum SpecError {
     Impossible(ConfigurationError),
     /// The PMU cannot have branch records.
     Branches(BranchConfigurationError),
+    /// The PMU cannot have precise records.
+    Precise(PreciseConfigurationError),
     /// The processor has no instruction-based sampling.
     Sampling,
 }
 
-/// The guest's PMU, and its branch records and its instruction-based sampling if it has them.
+/// The guest's PMU, and its branch records, its precise records and its instruction-based sampling if it has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GuestPmu {
     pub(crate) counters: Configuration,
     pub(crate) branches: Option<BranchConfiguration>,
+    pub(crate) precise: Option<PreciseConfiguration>,
     pub(crate) sampling: Option<IbsConfiguration>,
 }
 
@@ -50,7 +54,8 @@ impl GuestPmu {
     pub(crate) fn facilities(&self, counters: &Configuration) -> Facilities {
         let branches =
             self.branches.and_then(|branches| VirtualBranches::new(counters, branches).ok());
-        (branches, self.sampling.map(VirtualIbs::new))
+        let precise = self.precise.and_then(|precise| VirtualPrecise::new(counters, precise).ok());
+        ((branches, precise), self.sampling.map(VirtualIbs::new))
     }
 }
 
@@ -66,6 +71,7 @@ impl fmt::Display for SpecError {
             Self::Counters { key, count } => write!(f, "{key}={count}: at most 8 counters"),
             Self::Impossible(error) => write!(f, "there is no such PMU: {error}"),
             Self::Branches(error) => write!(f, "lbr: {error}"),
+            Self::Precise(error) => write!(f, "pebs: {error}"),
             Self::Sampling => f.write_str("ibs: only Zen 4's, with amd:v2"),
         }
     }
@@ -77,8 +83,8 @@ impl core::error::Error for SpecError {}
 pub(crate) fn parse(spec: &str) -> Result<GuestPmu, SpecError> {
     let (vendor, keys) = spec.split_once(':').unwrap_or((spec, ""));
     let has = |name: &str| keys.split(',').any(|key| key == name);
-    let (lbr, ibs) = (has("lbr"), has("ibs"));
-    let mut keys = keys.split(',').filter(|key| !["", "lbr", "ibs"].contains(key));
+    let (lbr, pebs, ibs) = (has("lbr"), has("pebs"), has("ibs"));
+    let mut keys = keys.split(',').filter(|key| !["", "lbr", "pebs", "ibs"].contains(key));
     let counters = match vendor {
         "none" => Configuration::hidden(hidden(keys)?),
         "intel" => intel(keys)?,
@@ -91,8 +97,16 @@ pub(crate) fn parse(spec: &str) -> Result<GuestPmu, SpecError> {
         VirtualBranches::new(&counters, branches).map_err(SpecError::Branches)?;
     }
     let sampling = ibs.then(|| sampling(&counters)).transpose()?;
-    Ok(GuestPmu { counters, branches, sampling })
+    let precise = pebs.then_some(PRECISE);
+    if let Some(precise) = precise {
+        VirtualPrecise::new(&counters, precise).map_err(SpecError::Precise)?;
+    }
+    Ok(GuestPmu { counters, branches, precise, sampling })
 }
+
+/// Precise records as Ice Lake has them, and the branch trace store.
+const PRECISE: PreciseConfiguration =
+    PreciseConfiguration { branch_trace: true, ..PreciseConfiguration::debug_store(4) };
 
 /// Returns the instruction-based sampling of a processor with these counters.
 fn sampling(counters: &Configuration) -> Result<IbsConfiguration, SpecError> {
@@ -224,8 +238,8 @@ mod tests {
 
     /// Returns the PMU that a spec names which has nothing beside its counters.
     fn named(spec: &str) -> Result<Configuration, SpecError> {
-        let GuestPmu { counters, branches, sampling } = parse(spec)?;
-        assert_eq!((branches, sampling), (None, None), "{spec}");
+        let GuestPmu { counters, branches, precise, sampling } = parse(spec)?;
+        assert_eq!((branches, precise, sampling), (None, None, None), "{spec}");
         Ok(counters)
     }
 
@@ -248,9 +262,9 @@ mod tests {
     fn lbr_adds_32_branch_records_on_intel_and_16_on_amd() {
         for (spec, depth) in [("intel:lbr,version=5", 32), ("intel:lbr", 32), ("amd:v2,lbr", 16)] {
             let pmu = parse(spec).unwrap();
-            let (records, sampling) = pmu.facilities(&pmu.counters);
-            assert_eq!(records.map(|records| records.depth()), Some(depth));
-            assert_eq!(sampling, None);
+            let ((branches, precise), sampling) = pmu.facilities(&pmu.counters);
+            assert_eq!(branches.map(|branches| branches.depth()), Some(depth));
+            assert_eq!((precise, sampling), (None, None));
         }
         for (spec, why) in [
             ("intel:version=3,lbr", "lbr: architectural branch records in version 3 of the PMU"),
@@ -330,7 +344,9 @@ mod tests {
             ("intel:gp=x", "gp=x: invalid digit found in string"),
             ("intel:gp=300", "gp=300: number too large to fit in target type"),
             ("intel:full-width=1", "`full-width` takes no value"),
-            ("intel:pebs", "no key `pebs` here"),
+            ("intel:bts", "no key `bts` here"),
+            ("intel:version=1,pebs", "pebs: precise records in version 1 of the PMU"),
+            ("amd:v2,pebs", "pebs: the PMU is another vendor's, or hidden"),
             (
                 "intel:version=7",
                 "there is no such PMU: no version 7 of architectural performance monitoring",

@@ -76,8 +76,8 @@ pub(crate) fn announce(
     }
     let source = match options.count {
         Count::Time => format!(
-            "the time the guest ran, at nominally {} MHz, {} instructions in 1000 cycles",
-            options.frequency, options.rate
+            "the time the guest ran, at nominally {} MHz, {} instructions and {} branches in 1000 cycles",
+            options.frequency, options.rate, options.branch_rate
         ),
         Count::Step => format!(
             "single steps: instructions and branches are {}, a cycle is an instruction",

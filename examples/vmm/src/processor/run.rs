@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use pmu_virt::{
     Delivery, Feed, GuestFacility, NextSample, PerformanceEntry, PmiOutcome, VirtualBranches,
+    VirtualPrecise,
 };
 
 use crate::count::source::Stop;
@@ -94,7 +95,9 @@ impl Processor {
                     self.stats.unreconciled(phase);
                 }
                 let advanced = self.pmu.advance_through(&mut happened);
-                if advanced.expect("the feed is of the PMU's events").pmi {
+                let advanced = advanced.expect("the feed is of the PMU's events");
+                self.facilities.overflowed(advanced.records);
+                if advanced.pmi {
                     self.facilities.pmi_raised();
                 }
                 self.deliver_pmi(phase)?;
@@ -125,8 +128,9 @@ impl Processor {
 
     /// Returns whether the source has to know what the guest executes next.
     fn is_counting(&self) -> bool {
-        let (branches, sampling) = &self.facilities;
-        let recording = branches.as_ref().is_some_and(VirtualBranches::is_recording);
+        let ((branches, precise), sampling) = &self.facilities;
+        let recording = branches.as_ref().is_some_and(VirtualBranches::is_recording)
+            || precise.as_ref().is_some_and(VirtualPrecise::is_tracing);
         self.pmu.running().next().is_some()
             || recording && self.source.steps(&self.facilities)
             || sampling

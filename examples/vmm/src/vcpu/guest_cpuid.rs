@@ -28,6 +28,8 @@ const FIRST_CACHE: u32 = 32 << 24 | 8 << 16 | 1 << 8 | 64;
 /// Leaf 1, EAX, of processors with architectural branch records, and with those of format 5.
 const SAPPHIRE_RAPIDS: u32 = 0x0008_06F8;
 const SKYLAKE: u32 = 0x0005_06E3;
+/// The same with adaptive precise records, and without branch records.
+const ICE_LAKE: u32 = 0x0006_06A6;
 /// Leaf 0x16: the nominal frequency in MHz.
 const FREQUENCY: u32 = 0x16;
 
@@ -90,13 +92,14 @@ pub(crate) fn answers(
                     entry.ebx & 0xFFFF | u32::from(number) << 24 | u32::from(processors) << 16;
                 // EDX: 28 HTT, more than one logical processor in the package.
                 entry.edx = entry.edx & !(1 << 28) | u32::from(processors > 1) << 28;
-                entry.eax = match &facilities.0 {
+                entry.eax = match &facilities.0.0 {
                     // Drivers go by the model for what else the records have.
                     Some(branches) => match branches.configuration() {
                         BranchConfiguration::Architectural(_) => SAPPHIRE_RAPIDS,
                         BranchConfiguration::Legacy { .. } => SKYLAKE,
                         _ => signature(pmu, entry.eax, foreign),
                     },
+                    None if facilities.0.1.is_some() => ICE_LAKE,
                     None => signature(pmu, entry.eax, foreign),
                 };
             }
@@ -201,7 +204,7 @@ mod tests {
             kvm_cpuid_entry2 { function: 1, eax, ..Default::default() },
         ])
         .unwrap();
-        let answers = answers(&host, (&pmu, &(None, None)), None, None, 0, 1).unwrap();
+        let answers = answers(&host, (&pmu, &((None, None), None)), None, None, 0, 1).unwrap();
         answers.as_slice().iter().find(|entry| entry.function == 1).unwrap().eax
     }
 
@@ -238,7 +241,7 @@ mod tests {
             let host = kvm_cpuid_entry2 { eax: 0x0D, ebx, edx, ecx, ..entry(0) };
             let host =
                 CpuId::from_entries(&[host, entry(0x8000_0005), entry(0x8000_0008)]).unwrap();
-            let answers = answers(&host, (&pmu, &(None, None)), None, None, 0, 1).unwrap();
+            let answers = answers(&host, (&pmu, &((None, None), None)), None, None, 0, 1).unwrap();
             let leaf = |function| answers.as_slice().iter().find(|one| one.function == function);
             (leaf(0x8000_0005).unwrap().edx, leaf(0x8000_0008).unwrap().ebx)
         };
@@ -255,7 +258,8 @@ mod tests {
             CpuId::from_entries(&[kvm_cpuid_entry2 { eax: 0x0D, ..Default::default() }]).unwrap();
         let leaf = |pmu, time_stamp| {
             let answers =
-                answers(&host, (&pmu, &(None, None)), Some(1000), time_stamp, 0, 1).unwrap();
+                answers(&host, (&pmu, &((None, None), None)), Some(1000), time_stamp, 0, 1)
+                    .unwrap();
             let highest = answers.as_slice().iter().find(|entry| entry.function == 0).unwrap().eax;
             let leaf = answers.as_slice().iter().find(|entry| entry.function == 0x15).copied();
             (highest, leaf)
