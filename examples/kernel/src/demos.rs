@@ -10,6 +10,7 @@ pub mod loops;
 pub mod named;
 pub mod ops;
 pub mod others;
+pub mod precise;
 pub mod profile;
 pub mod programs;
 pub mod rate;

@@ -18,7 +18,7 @@ use pmu::core::{CounterSet, Snapshot, SourceInterface};
 use check::handler;
 use demos::command_line::CommandLine;
 use demos::failure::Failure;
-use demos::{branches, costs, events, ops, sources, workload};
+use demos::{branches, costs, events, ops, precise, sources, workload};
 use embedding::memory::{MACHINE, PMU, TIME_ONLY};
 use embedding::msr::UNDEFINED_OPCODES;
 use embedding::sessions::Sessions;
@@ -98,6 +98,7 @@ fn register_handlers(check: bool) {
     });
     interrupt::on_branches(branches::sampled);
     interrupt::on_op(ops::sampled);
+    interrupt::on_record(precise::recorded);
 }
 
 /// Decides which machine this is, once, for every processor, and uses it.

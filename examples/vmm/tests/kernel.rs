@@ -231,6 +231,42 @@ fn sampled_ops_of_a_known_loop_are_those_of_the_listing() {
     assert_eq!(run.lines_of("ops"), ["none"]);
 }
 
+/// The branches of the loop `calls` of `examples/kernel/src/demos/loops.rs`: its call and its leaf's return access one
+/// place of the stack, and its jump leads back, or passes to the end. A record of the other instruction is wrong.
+#[test]
+fn precise_records_of_a_known_loop_are_of_its_branches() {
+    let Some(kernel) = kernel() else { return };
+    let pmu = "intel:version=5,gp=8,full-width,pebs";
+    for (count, words) in [("step", "exact events"), ("time", "events")] {
+        let arguments = ["--count", count, "--append", words];
+        let Some(run) = Run::stepped(&kernel, pmu, &arguments) else { return };
+        let records = run.fields("record");
+        assert!(!records.is_empty(), "{count}: {:?}", run.lines_of("precise"));
+        let mut stack = None;
+        for record in &records {
+            let [place, "at", address, "to", next] = record[..] else {
+                panic!("{count}: {record:?}")
+            };
+            match (place, next) {
+                ("call", "leaf") | ("leaf", "returned") => {
+                    assert_eq!(*stack.get_or_insert(address), address, "{count}: {record:?}");
+                }
+                ("back", "call" | "end") => assert_eq!(address, "0", "{count}: {record:?}"),
+                ("end", "elsewhere") => {}
+                _ => panic!("{count}: {record:?}"),
+            }
+        }
+    }
+    // Without records, the rest of the run is the same.
+    for (pmu, why) in [
+        (INTEL, "none: the processor declares no precise records"),
+        (AMD, "none: the processor is of another vendor"),
+    ] {
+        let run = Run::new(&kernel, pmu, &["--append", "events"]);
+        assert_eq!(run.lines_of("precise"), [why]);
+    }
+}
+
 /// A counter whose event was not opened for ring 3 reads as 0 there. Leaf 7, sub-leaf 1, declares the control; kvm-pvm
 /// does not show it as the monitor sets it.
 #[test]

@@ -48,8 +48,8 @@ fn prepare(a: &mut CodeAssembler, event: u64, period: u64) -> Result<(), IcedErr
     wrmsr(a, GLOBAL_CONTROL, 1)
 }
 
-/// Stops the counter, and prints the label's address, the record's four words, the index in the buffer, the status before
-/// and after the buffer's bit is forgotten, and the number of NMIs.
+/// Stops the counter, and prints the label's address, the record's four words, the index in the buffer, the status
+/// before and after the buffer's bit is forgotten, and the number of NMIs.
 fn report(a: &mut CodeAssembler, label: CodeLabel) -> Result<(), IcedError> {
     wrmsr(a, GLOBAL_CONTROL, 0)?;
     a.lea(rax, ptr(label))?;

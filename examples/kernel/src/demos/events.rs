@@ -10,7 +10,7 @@ use pmu::core::{
 use crate::demos::command_line::CommandLine;
 use crate::demos::failure::Failure;
 use crate::demos::loops::{COUNTED, EMPTY, measure};
-use crate::demos::{branches, named, ops, threads, user, watchdog};
+use crate::demos::{branches, named, ops, precise, threads, user, watchdog};
 use crate::embedding::opened_events::{Events, with_events};
 use crate::line;
 use crate::machine::clock;
@@ -39,12 +39,12 @@ pub fn run(
             named::count(counters, unit, snapshot, name.as_str())?;
         }
         let right = right & branches::run(machine, snapshot, counters, unit)?;
-        let right = right & ops::run(machine, snapshot)?;
+        let right = right & ops::run(machine, snapshot)? & precise::run(counters)?;
         Ok::<_, Failure>(right & user::run(counters, unit)? & threads::run(counters, unit)?)
     })?;
     if words.exact && !right {
         return Err(Failure::Wrong(
-            "an event's count, a branch, or a sampled op is not the known one",
+            "an event's count, a branch, a sampled op or a record is not the known one",
         ));
     }
     watchdog::run()

@@ -4,10 +4,11 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pmu::amd::ibs::{Ibs, IbsRecord};
 use pmu::core::{Branch, PreciseSample};
+use pmu::intel::precise::{Precise, PreciseReport};
 use spin::Once;
 
 use crate::embedding::frame::Interrupted;
-use crate::embedding::memory::{BRANCHES, OP_UNITS, OPS, PMU};
+use crate::embedding::memory::{BRANCHES, OP_UNITS, OPS, PMU, PRECISE_UNITS, RECORDS};
 use crate::machine::interrupts::TrapFrame;
 use crate::machine::processor::{self, MAX_PROCESSORS};
 
@@ -29,6 +30,14 @@ static ON_BRANCHES: Once<OnBranches> = Once::new();
 /// The function of whatever samples ops.
 static ON_OP: Once<fn(&PreciseSample)> = Once::new();
 
+/// The function of whatever records precisely.
+static ON_RECORD: Once<fn(&PreciseReport<'_>)> = Once::new();
+
+/// Registers the function that a precise record calls, in an NMI; once.
+pub fn on_record(function: fn(&PreciseReport<'_>)) {
+    ON_RECORD.call_once(|| function);
+}
+
 /// Registers the function that a sample of an op calls, in an NMI; once.
 pub fn on_op(function: fn(&PreciseSample)) {
     ON_OP.call_once(|| function);
@@ -43,22 +52,29 @@ pub fn on_branches(function: OnBranches) {
 /// executing.
 pub fn performance_interrupt(frame: &TrapFrame) {
     let (number, interrupted) = (processor::number(), Interrupted(frame));
-    let interrupted = match (BRANCHES.here(), OP_UNITS[number].get()) {
-        (None, None) => PMU.interrupt(&interrupted),
-        (_, Some(unit)) => {
-            let sampled = |record: &IbsRecord| {
-                if let Some(function) = ON_OP.get() {
-                    function(&record.sample(unit));
-                }
-            };
-            let ops = Ibs::new(unit, &OPS[number], sampled);
-            PMU.interrupt_beside(&interrupted, ops, |_, _| ())
-        }
-        (Some(branches), None) => PMU.interrupt_beside(&interrupted, branches, |_, branches| {
+    // One facility is in use at a time: that of the latest demonstration.
+    let interrupted = if let Some(unit) = PRECISE_UNITS[number].get() {
+        let recorded = |report: &PreciseReport<'_>| {
+            if let Some(function) = ON_RECORD.get() {
+                function(report);
+            }
+        };
+        PMU.interrupt_beside(&interrupted, Precise::new(unit, &RECORDS, recorded), |_, _| ())
+    } else if let Some(unit) = OP_UNITS[number].get() {
+        let sampled = |record: &IbsRecord| {
+            if let Some(function) = ON_OP.get() {
+                function(&record.sample(unit));
+            }
+        };
+        PMU.interrupt_beside(&interrupted, Ibs::new(unit, &OPS[number], sampled), |_, _| ())
+    } else if let Some(branches) = BRANCHES.here() {
+        PMU.interrupt_beside(&interrupted, branches, |_, branches| {
             if let Some(function) = ON_BRANCHES.get() {
                 function(frame.rip, &mut branches.iter());
             }
-        }),
+        })
+    } else {
+        PMU.interrupt(&interrupted)
     };
     OVERFLOWS[number].fetch_add(interrupted.overflows, Ordering::Relaxed);
     STUCK[number].fetch_add(interrupted.is_stuck.into(), Ordering::Relaxed);

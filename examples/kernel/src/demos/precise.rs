@@ -1,0 +1,147 @@
+//! Precise records of a loop whose branches are known: Intel's PEBS.
+
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
+use pmu::core::raw_cpuid::{CpuIdReader, CpuIdResult};
+use pmu::core::{CounterSet, Event, EventSelect, Snapshot};
+use pmu::intel::precise::{
+    PreciseEvent, PreciseGroups, PreciseRecorder, PreciseReport, PreciseUnit, Precision,
+};
+
+use crate::demos::failure::Failure;
+use crate::demos::loops::{CALLS, COUNTED};
+use crate::embedding::memory::{PRECISE_UNITS, RECORDS};
+use crate::embedding::msr::control_msr;
+use crate::embedding::opened_events::Events;
+use crate::line;
+use crate::machine::{clock, processor};
+
+/// Retired branches, an architectural event.
+const BRANCHES: EventSelect = EventSelect::from_bits(0xC4);
+/// Branches between two records, and the time to wait for the first record of such a period, in milliseconds. A monitor
+/// that executes one instruction at a time reaches the end of a short period alone. By time, a period that ends within
+/// the handler leaves the loop no time, so the long periods come first.
+const PERIODS: [(u64, u64); 4] =
+    [(1_000_003, 3_000), (100_003, 1_000), (10_007, 1_000), (1_009, PATIENCE_MS)];
+/// Records of the loop to take, and the time to wait for them, in milliseconds.
+const SAMPLES: usize = 20;
+const PATIENCE_MS: u64 = 20_000;
+
+/// Places of a record's words: address, next address, address of the access.
+const ADDRESS: usize = 0;
+const NEXT: usize = 1;
+const ACCESSED: usize = 2;
+
+static FOUND: [[AtomicU64; 3]; SAMPLES] = [const { [const { AtomicU64::new(0) }; 3] }; SAMPLES];
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Keeps a record of the loop, in an NMI.
+pub fn recorded(report: &PreciseReport<'_>) {
+    let count = COUNT.load(Ordering::Relaxed);
+    let address = report.record.address().unwrap_or(0);
+    if CALLS.name_of(address).is_none() {
+        return;
+    }
+    let Some(place) = FOUND.get(count) else { return };
+    let accessed = report.record.memory().and_then(|memory| memory.address);
+    let words = [address, report.record.next_address().unwrap_or(0), accessed.unwrap_or(0)];
+    for (place, word) in place.iter().zip(words) {
+        place.store(word, Ordering::Relaxed);
+    }
+    COUNT.store(count + 1, Ordering::Relaxed);
+}
+
+/// CPUID as the processor has it. A processor that declares 64-bit records has a Debug Store, and kvm-pvm hides the bit
+/// of the latter.
+#[derive(Clone)]
+struct WithDebugStore;
+
+impl CpuIdReader for WithDebugStore {
+    fn cpuid2(&self, leaf: u32, subleaf: u32) -> CpuIdResult {
+        let mut found = CpuIdReaderNative.cpuid2(leaf, subleaf);
+        if leaf == 1 {
+            // ECX: 2 DTES64. EDX: 21 DS.
+            found.edx |= (found.ecx >> 2 & 1) << 21;
+        }
+        found
+    }
+}
+
+/// Records the branches of the loop of calls, and prints them. Returns whether each is a branch of the loop's listing,
+/// with the next instruction and the access that the listing has there.
+///
+/// # Errors
+/// Those of the counters and of the records.
+pub fn run(counters: &mut Events) -> Result<bool, Failure> {
+    let number = processor::number();
+    let detected = PreciseUnit::detect(&Snapshot::capture(WithDebugStore), &control_msr());
+    let unit = match detected {
+        Ok(unit) if !unit.needs_physical_address() => PRECISE_UNITS[number].call_once(|| unit),
+        Ok(_) => {
+            line!("precise none: the buffer's physical address is needed");
+            return Ok(true);
+        }
+        Err(why) => {
+            line!("precise none: {}", why);
+            return Ok(true);
+        }
+    };
+    // SAFETY: (1) one processor runs this demonstration, once; (2) the kernel's statics are mapped, writable, in its only
+    // address space; (3) nothing else writes the registers of the Debug Store by now.
+    let mut recorder = unsafe { PreciseRecorder::take(unit, control_msr(), &RECORDS, None) }?;
+    let mut reached = 0;
+    for (period, patience) in PERIODS {
+        let branches = Event::raw(BRANCHES).on(CounterSet::GENERAL).every(period);
+        let event = PreciseEvent::new(branches, Precision::ZeroSkidRequested)
+            .with(PreciseGroups::MEMORY | PreciseGroups::REGISTERS);
+        reached = period;
+        let counter = recorder.start(counters, &event, |_| ())?;
+        let begin = clock::now();
+        while !is_over(begin, patience) {
+            (COUNTED[2].run)();
+        }
+        recorder.stop(counters, counter, recorded)?;
+        if COUNT.load(Ordering::Relaxed) != 0 {
+            break;
+        }
+    }
+    recorder.shut_down(counters, |_| ())?;
+    Ok(print(reached))
+}
+
+/// Returns whether there are enough records, or will be none: after `patience`, or long after the first.
+fn is_over(begin: u64, patience: u64) -> bool {
+    let since = clock::now() - begin;
+    match COUNT.load(Ordering::Relaxed) {
+        0 => since >= clock::milliseconds(patience),
+        SAMPLES.. => true,
+        _ => since >= clock::milliseconds(PATIENCE_MS),
+    }
+}
+
+/// Prints the records, and compares them with the listing. The loop's call stores where its return loads.
+fn print(period: u64) -> bool {
+    let count = COUNT.load(Ordering::Relaxed);
+    line!("precise period {} records {}", period, count);
+    let name = |address| CALLS.name_of(address).unwrap_or("elsewhere");
+    let (mut stack, mut right) = (None, count != 0);
+    for place in &FOUND[..count] {
+        let words = place.each_ref().map(|word| word.load(Ordering::Relaxed));
+        let (address, next, accessed) = (words[ADDRESS], words[NEXT], words[ACCESSED]);
+        line!("record {} at {:x} to {}", name(address), accessed, name(next));
+        let Some(effect) = CALLS.effect_of(address) else { return false };
+        right &= match (effect.target, effect.may_pass) {
+            // Call and return of the leaf.
+            (Some(target), false) => {
+                next == target && *stack.get_or_insert(accessed) == accessed && accessed != 0
+            }
+            // The jump back, and the end behind it.
+            (Some(target), true) => (next == target || name(next) == "end") && accessed == 0,
+            (None, false) => accessed != 0,
+            // No branch.
+            (None, true) => false,
+        };
+    }
+    right
+}
