@@ -2,6 +2,7 @@
 //! the word `check` on the command line. Each is bounded in time. It uses `machine`, `embedding` and the workload.
 
 pub mod bench;
+pub mod branches;
 pub mod claim;
 pub mod counter;
 pub mod delivery;

@@ -97,6 +97,24 @@ fn no_pmu_is_told_and_nothing_is_tried() {
     }
 }
 
+/// Depth, order, filter and freeze, on a loop whose branches were counted by hand.
+#[test]
+fn branch_records_are_tried_where_there_are_some() {
+    const IDS: [&str; 4] =
+        ["branches.registers", "branches.depth", "branches.filter", "branches.freeze"];
+    for (pmu, has) in [
+        ("intel:version=4,gp=8,fixed=3,width=48,full-width,lbr", true),
+        ("amd:v2,counters=6,lbr", true),
+        (INTEL, false),
+        (AMD, false),
+    ] {
+        let Some([agree, disagree, not_tried]) = check(pmu, "", &[]) else { return };
+        assert_eq!(disagree, [""; 0], "{pmu}");
+        let told = if has { agree } else { not_tried };
+        assert!(IDS.iter().all(|id| told.iter().any(|other| other == id)), "{pmu}: {told:?}");
+    }
+}
+
 #[test]
 fn a_local_apic_in_x2apic_mode_is_used_as_it_was_handed_over() {
     for pmu in [INTEL, AMD] {

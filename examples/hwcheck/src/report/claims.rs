@@ -145,18 +145,18 @@ pub const CLAIMS: [Known; 80] = {
         known("version-6.leftovers", BareMetal, "what version 6 has left on is taken away"),
         known(
             "branches.registers",
-            BareMetal,
+            Stick,
             "the registers of branch records are there, and hold what is written, where they are declared",
         ),
         known(
             "branches.depth",
-            BareMetal,
+            Stick,
             "each legacy stack is as deep as its model's, and its newest record is where the index says",
         ),
         known("branches.formats", BareMetal, "each format's words say what they are decoded to"),
         known(
             "branches.filter",
-            BareMetal,
+            Stick,
             "only the branches that the filter selects are recorded, on each thread of a core",
         ),
         known(
@@ -171,7 +171,7 @@ pub const CLAIMS: [Known; 80] = {
         ),
         known(
             "branches.freeze",
-            BareMetal,
+            Stick,
             "frozen records have no branch of the handler, and their acknowledgement releases them",
         ),
         known(

@@ -2,13 +2,13 @@
 
 use crate::check::bench::Bench;
 use crate::check::claim::Outcome;
-use crate::check::{counter, delivery, firmware, freezing, ops, processors};
+use crate::check::{branches, counter, delivery, firmware, freezing, ops, processors};
 
 /// A claim's id, and what tries it.
 pub type Claim = (&'static str, fn(&Bench) -> Outcome);
 
 /// The claims. Those of the firmware come first, since they read what nothing has written.
-pub const CLAIMS: [Claim; 25] = [
+pub const CLAIMS: [Claim; 29] = [
     ("firmware.running", firmware::running),
     ("firmware.overflowed", firmware::overflowed),
     ("firmware.frozen", firmware::frozen),
@@ -29,6 +29,10 @@ pub const CLAIMS: [Claim; 25] = [
     ("freeze.acknowledge", freezing::acknowledge),
     ("freeze.counters", freezing::counters),
     ("driver.reprogram", counter::reprogram),
+    ("branches.registers", branches::registers),
+    ("branches.depth", branches::depth),
+    ("branches.filter", branches::filter),
+    ("branches.freeze", branches::freeze),
     ("ibs.entry", ops::entry),
     ("ibs.errata", ops::errata),
     ("ibs.address", ops::exact_address),

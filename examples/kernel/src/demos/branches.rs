@@ -73,6 +73,19 @@ pub fn run(
     let mut recorder = BRANCHES.take(snapshot)?;
     let freezes = recorder.freeze_on_interrupt().is_ok();
     recorder.start(BranchFilter::KERNEL)?;
+    let sampled = sample(counters, unit);
+    recorder.shut_down().map_err(Failure::from).and(sampled)?;
+    Ok(print(records.depth(), freezes))
+}
+
+/// Runs the loop of calls until one of its interrupts finds as many of its branches as there are records, or the
+/// patience ends. [`listed`] then tells of them.
+///
+/// # Errors
+/// Those of the counters.
+pub fn sample(counters: &mut Events, unit: &CounterUnit) -> Result<(), Failure> {
+    SAMPLED.store(0, Ordering::Relaxed);
+    COUNT.store(0, Ordering::Relaxed);
     let begin = clock::now();
     for period in PERIODS {
         let sampled = Event::raw(INSTRUCTIONS).on(CounterSet::GENERAL).every(period);
@@ -88,8 +101,35 @@ pub fn run(
             break;
         }
     }
-    recorder.shut_down()?;
-    Ok(print(records.depth(), freezes))
+    Ok(())
+}
+
+/// The last sample.
+#[derive(Clone, Copy, Debug)]
+pub struct Listed {
+    /// The sample is in the loop.
+    pub found: bool,
+    /// Number of its branches.
+    pub count: usize,
+    /// Each branch is the one that the listing has before the next.
+    pub in_order: bool,
+    /// Each branch is a return.
+    pub returns: bool,
+}
+
+/// Compares the last sample with the listing.
+pub fn listed() -> Listed {
+    let rip = SAMPLED.load(Ordering::Relaxed);
+    let count = COUNT.load(Ordering::Relaxed);
+    let mut expected = CALLS.branch_before(rip);
+    let (mut in_order, mut returns) = (true, true);
+    for place in &FOUND[..count] {
+        let [from, to] = place.each_ref().map(|word| word.load(Ordering::Relaxed));
+        in_order &= expected == Some((from, to));
+        returns &= CALLS.name_of(from) == Some("leaf");
+        expected = CALLS.branch_before(from);
+    }
+    Listed { found: rip != 0, count, in_order, returns }
 }
 
 /// Returns whether there is a sample, or will be none.
@@ -98,19 +138,16 @@ fn is_over(begin: u64) -> bool {
     SAMPLED.load(Ordering::Relaxed) != 0 || clock::now() - begin >= patience
 }
 
-/// Prints the sample, and compares it with the listing: before each branch of the loop comes one other.
+/// Prints the sample. Returns whether it has all records, in the order of the listing: before each branch of the loop
+/// comes one other.
 fn print(depth: u8, freezes: bool) -> bool {
     let name = |address| CALLS.name_of(address).unwrap_or("elsewhere");
     let rip = SAMPLED.load(Ordering::Relaxed);
     let count = COUNT.load(Ordering::Relaxed);
     line!("branches at {} records {} of {} freeze {}", name(rip), count, depth, freezes);
-    let mut expected = CALLS.branch_before(rip);
-    let mut right = true;
     for place in &FOUND[..count] {
-        let [from, to] = place.each_ref().map(|word| word.load(Ordering::Relaxed));
-        line!("branch {} to {}", name(from), name(to));
-        right &= expected == Some((from, to));
-        expected = CALLS.branch_before(from);
+        let [from, to] = place.each_ref().map(|word| name(word.load(Ordering::Relaxed)));
+        line!("branch {} to {}", from, to);
     }
-    right && count == usize::from(depth)
+    listed().in_order && count == usize::from(depth)
 }
