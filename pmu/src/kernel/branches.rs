@@ -111,8 +111,9 @@ impl<K: Kernel, const P: usize, const N: usize> PmuBranches<K, P, N> {
     /// Task.
     ///
     /// # Errors
-    /// The errors of [`take`](Self::take), and of [`BranchRecorder::start`], in which case `work` was not run. If `work`
-    /// was run and the recording could not be ended, [`Branches`](PmuError::Branches): the result of `work` is lost.
+    /// The errors of [`take`](Self::take), and of [`BranchRecorder::start`], in which case `work` was not run. If
+    /// `work` was run and the recording could not be ended, [`Branches`](PmuError::Branches): the result of `work` is
+    /// lost.
     pub fn record<R>(
         &'static self,
         this_processor: &Snapshot,
