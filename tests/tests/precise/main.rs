@@ -5,6 +5,7 @@ mod decode;
 mod deviating;
 mod disturbed;
 mod kept_apart;
+mod latency;
 mod malformed;
 mod registers;
 mod samples;
