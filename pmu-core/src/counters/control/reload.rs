@@ -116,15 +116,18 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         outcome
     }
 
-    /// Stops a counter whose reload registers are unknown, and those of its event's group.
+    /// Stops a counter whose reload registers are unknown, and those of its event's group. Counters that were faulted
+    /// before are not touched: they include those that facilities have reserved.
     fn stop_reloaded(&self, slot: &CounterSlot, own: CounterSet) {
         let event = slot.running();
+        let others = self.slots_of(own).filter(|(_, slot)| slot.load() == SlotState::Faulted);
+        let others: CounterSet = others.map(|(counter, _)| counter).collect();
         slot.store(SlotState::Faulted);
         if let Some(event) = event {
             self.memory.mark_faulted(Some(event), self.table());
         }
         for (counter, slot) in self.slots_of(own) {
-            if slot.load() == SlotState::Faulted {
+            if slot.load() == SlotState::Faulted && !others.contains(counter) {
                 // Presumed running otherwise.
                 let _ = self.set_control(&self.registers(counter), 0);
             }
