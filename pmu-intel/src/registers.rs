@@ -74,8 +74,8 @@ pub const LBR_FORMAT: u64 = 0x3F;
 /// `IA32_PERF_CAPABILITIES.PERF_METRICS_AVAILABLE`: there is [`MSR_PERF_METRICS`] (SDM vol. 4, table 2-2).
 pub const PERF_METRICS_AVAILABLE: u64 = 1 << 15;
 
-/// `MSR_PERF_METRICS`: the shares of the issue slots, in 255ths, one byte for each part (SDM vol. 3B, "Performance
-/// Metrics").
+/// `MSR_PERF_METRICS`: the top-down metrics. Each byte is the fraction of all issue slots that belongs to one category,
+/// in units of 1/255 (SDM vol. 3B, "Performance Metrics").
 pub const MSR_PERF_METRICS: u32 = 0x329;
 
 /// The index with which RDPMC reads [`MSR_PERF_METRICS`] (SDM vol. 2B, RDPMC).

@@ -20,8 +20,9 @@ const _: () = assert!(IA32_PMC_FX0_CFG_C - IA32_PMC_FX0_CTR == CFG_C);
 /// such registers. The first element has the registers of auto counter reload, the second element those of
 /// architectural PEBS. Leaf 0x23 declares these registers.
 ///
-/// A counter that can be reloaded has CFG_B (sub-leaf 2). A counter that PEBS can record has CFG_C (sub-leaf 5, if
-/// sub-leaf 4 exists too). A processor without leaf 0x23 has neither register.
+/// A counter has CFG_B if sub-leaf 2 lists the counter as one that can be reloaded. A counter has CFG_C if sub-leaf 5
+/// lists the counter for PEBS. Sub-leaf 5 is valid only if sub-leaf 4 exists. A processor without leaf 0x23 has neither
+/// register.
 ///
 /// ```
 /// # use pmu_core::Snapshot;

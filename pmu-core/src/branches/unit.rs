@@ -37,7 +37,8 @@ pub struct BranchRegisters {
     /// The register that filters the branches, if the filter is not in the enabling register.
     pub filter: Option<MsrAddress>,
     /// Returns the value of the filter for a selection of branches, and the branches that the processor then records,
-    /// which include the selected ones. If the enabling register has the filter, the value includes the enable bit.
+    /// which include the selected ones. If the filter's bits are in the same register as the enable bit, the value
+    /// includes the enable bit.
     pub select: fn(&BranchOffers, BranchFilter) -> (u64, BranchFilter),
     /// The register with the number of records, if there is one. Each write to this register clears all records.
     pub depth: Option<MsrAddress>,

@@ -115,8 +115,8 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
     ///   [area](PreciseMemory::control_area).
     /// - With `physical`: the buffer is physically contiguous, and `physical` is its physical address.
     ///
-    /// Further, `msr` writes the given values, once. `msr` neither keeps the registers' `MsrAddress` nor passes them to
-    /// other safe code.
+    /// Further, `msr` writes the given values, once. `msr` neither keeps the `MsrAddress` of a register, nor passes it
+    /// to other safe code.
     ///
     /// Wrong: two processors with the same memory.
     ///

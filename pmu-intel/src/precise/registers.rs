@@ -39,7 +39,7 @@ pub const STATUS_ARCH_PEBS: u64 = 1 << 54;
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct PebsDataCfg {
-    /// Records have the group of the access to memory.
+    /// Records have the group that describes the access to memory: address, source and latency.
     pub memory: bool,
     /// Records have the general registers.
     pub registers: bool,
@@ -55,9 +55,9 @@ pub struct PebsDataCfg {
     __: u32,
     /// Number of branches, minus 1.
     pub branch_count: u8,
-    /// General counters whose values records have.
+    /// Bitmap of the general counters whose values are in each record.
     pub general_counters: u16,
-    /// Fixed counters whose values records have.
+    /// Bitmap of the fixed counters whose values are in each record.
     pub fixed_counters: u8,
     __: u8,
 }
@@ -125,7 +125,7 @@ pub struct PmcCfgC {
     __: u8,
     /// Records have the general registers.
     pub registers: bool,
-    /// Records have the group of the access to memory.
+    /// Records have the group that describes the access to memory: address, source and latency.
     pub memory: bool,
     /// The counter writes records.
     pub enable: bool,

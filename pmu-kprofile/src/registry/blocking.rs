@@ -91,9 +91,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// other object uses the source. The call then waits until the interrupt dispatches that may be reading the object
     /// have ended. After the call, this crate holds no reference to the object or its buffer.
     ///
-    /// # Context
-    /// Task. Waits until no other task is starting or stopping a profile, and until each interrupt dispatch has ended
-    /// that began before the object was taken off the list.
+    /// # Context Task. Waits until no other task is starting or stopping a profile. After taking the object off the
+    /// list, waits until each interrupt dispatch that began earlier has ended.
     ///
     /// # Errors
     /// See [`ProfileError`]. The object is stopped even if the error is [`Hardware`](ProfileError::Hardware).

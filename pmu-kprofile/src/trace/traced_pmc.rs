@@ -105,8 +105,8 @@ impl TracedPmc {
     /// Selects the sources that are counted, and allocates counters for these sources on each active processor. This
     /// serves the request with the information class 0x0F, `EventTraceProfileCounterListInformation`.
     ///
-    /// The function makes the checks that Windows makes, in the same order. `array` is `ProfileSource`: the 32-bit
-    /// numbers that follow the trace handle in the request.
+    /// The function makes the checks that Windows makes, in the same order. `array` has the bytes of the request's
+    /// member `ProfileSource`: the sources' 32-bit numbers after the trace handle.
     ///
     /// At most eight sources ([`MAX_TRACED_COUNTERS`]) are accepted, but a record has the values of only the first
     /// seven.
@@ -172,8 +172,8 @@ impl TracedPmc {
     /// Selects the events whose records have the values of the selected [counters](Self::set_counters). This serves the
     /// request with the information class 0x0E, `EventTraceProfileEventListInformation`.
     ///
-    /// `array` is `HookId`: the 32-bit numbers that follow the trace handle in the request. **Inferred**: Windows makes
-    /// the same checks as for the selection of counters.
+    /// `array` has the bytes of the request's member `HookId`: the 32-bit numbers after the trace handle. **Inferred**:
+    /// Windows makes the same checks as for the selection of counters.
     ///
     /// # Context
     /// Task.

@@ -10,8 +10,8 @@ use crate::configuration::any_vendor::Configuration;
 /// hold the branches that the embedder [feeds](Self::record). If the guest has enabled the freeze, the records freeze
 /// when a counter interrupts.
 ///
-/// No method allocates or panics. The value is the whole state: compare and copy it, or save it
-/// [as bytes](Self::to_bytes).
+/// No method allocates or panics. The value is the whole state: a copy is a snapshot, and equal values have equal
+/// states. [`to_bytes`](Self::to_bytes) saves the state.
 ///
 /// ```
 /// use pmu_virt::{

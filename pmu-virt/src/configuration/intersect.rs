@@ -7,11 +7,11 @@ use crate::configuration::intel::IntelConfiguration;
 
 impl Configuration {
     /// Returns the PMU that two processors have in common. A guest with that PMU can move between the processors. The
-    /// counters have the smaller of the two widths. If one of the two configurations hides the PMU from the guest, the
-    /// result hides it, too.
+    /// counters have the smaller of the two widths. If one of the two processors hides its PMU, the result hides the
+    /// PMU, too.
     ///
-    /// # Errors
-    /// The processors have different [vendors](Self::vendor), hide their PMUs differently, or have no PMU in common.
+    /// # Errors The processors have different [vendors](Self::vendor), or have no PMU in common. There is also an error
+    /// if both processors hide their PMUs, but answer accesses to PMU registers differently.
     ///
     /// ```
     /// use pmu_virt::{Configuration, IntelConfiguration};

@@ -28,20 +28,20 @@ pub struct IbsConfiguration {
 }
 
 impl IbsConfiguration {
-    /// Sampling of Zen 2 and Zen 3, without the deviations.
+    /// Instruction-based sampling of Zen 2 and Zen 3, without errata.
     pub const ZEN_3: Self = Self {
         capabilities: 0x3FF,
         lvt_entry: Some(0),
         fetch_count_kept: false,
         period_before_stop: false,
     };
-    /// Sampling of Zen 4.
+    /// Instruction-based sampling of Zen 4.
     pub const ZEN_4: Self = Self { capabilities: 0xBFF, ..Self::ZEN_3 };
-    /// Sampling of Zen 5: with a filter by the latency of loads.
+    /// Instruction-based sampling of Zen 5: that of Zen 4, with a filter by the latency of loads.
     pub const ZEN_5: Self = Self { capabilities: 0x1BFF, ..Self::ZEN_3 };
-    /// Sampling of Zen 5's successor: with second control registers.
+    /// Instruction-based sampling of Zen 6: that of Zen 5, with a second control register for each of the two units.
     pub const ZEN_6: Self = Self { capabilities: 0x1_FBFF, ..Self::ZEN_3 };
-    /// Sampling of family 10h.
+    /// Instruction-based sampling of family 10h.
     pub const FAMILY_10H: Self =
         Self { capabilities: 0b111, period_before_stop: true, ..Self::ZEN_3 };
 

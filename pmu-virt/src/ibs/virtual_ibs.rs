@@ -10,7 +10,8 @@ use crate::pmu::pmi::{PerformanceEntry, PmiOutcome};
 /// [`GuestFacility`](crate::GuestFacility), this type answers accesses to the sampling registers. It counts the fetches
 /// and ops that the embedder feeds, and records those that are sampled.
 ///
-/// No method allocates or panics. The value is the whole state: compare and copy it.
+/// No method allocates or panics. The value is the whole state: a copy is a snapshot, and equal values have equal
+/// states.
 ///
 /// ```
 /// use pmu_virt::{FedOp, GuestFacility, IbsConfiguration, Read, VirtualIbs, Writer};

@@ -13,8 +13,8 @@ use crate::precise::error::PreciseConfigurationError;
 /// [guest's memory](crate::GuestMemory). The buffer's index and limits are read from the guest's memory for each
 /// record.
 ///
-/// No method allocates or panics. The value is the whole state: compare and copy it, or save it
-/// [as bytes](Self::to_bytes).
+/// No method allocates or panics. The value is the whole state: a copy is a snapshot, and equal values have equal
+/// states. [`to_bytes`](Self::to_bytes) saves the state.
 ///
 /// ```
 /// # use pmu_virt::{GuestFault, GuestMemory};

@@ -9,7 +9,8 @@ use crate::reload::configuration::{ReloadConfiguration, ReloadConfigurationError
 ///
 /// The facility owns CFG_C as a whole, so a processor has either this facility or architectural PEBS.
 ///
-/// No method allocates or panics. The value is the whole state: compare and copy it.
+/// No method allocates or panics. The value is the whole state: a copy is a snapshot, and equal values have equal
+/// states.
 ///
 /// ```
 /// use pmu_virt::{

@@ -14,7 +14,8 @@ pub(crate) const PARTS: usize = 8;
 /// slots. A guest can save and restore the metrics together with fixed counter 3, whose slots the metrics are fractions
 /// of.
 ///
-/// No method allocates or panics. The value is the whole state: compare and copy it.
+/// No method allocates or panics. The value is the whole state: a copy is a snapshot, and equal values have equal
+/// states.
 ///
 /// ```
 /// use pmu_virt::{

@@ -60,7 +60,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Handles the performance interrupt as [`interrupt`](Self::interrupt) does, and calls `overflowed` for each
-    /// overflow of an event that the kernel opened in [`with`](Self::with).
+    /// overflow of an event that the kernel opened itself, in the closure of [`with`](Self::with).
     ///
     /// # Context
     /// The interrupt's handler, NMI included, on the processor that `frame` names.
@@ -184,8 +184,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # let _ = |frame: &PlainFrame| interrupt(frame, 0, |_, _| false);
     /// ```
     ///
-    /// # Context
-    /// Any context, on any processor. The functions that take the values state their own contexts.
+    /// # Context Any context, on any processor. For the contexts of the functions that take the values, see their
+    /// documentation.
     #[inline]
     pub fn events_of(
         &'static self,

@@ -21,8 +21,9 @@ impl CounterReload {
     /// `causing` can reload other counters.
     ///
     /// # Safety
-    /// - For each counter of `reloaded`, the registers at these distances take a bitmap of counters, and bits 31:0 of
-    ///   the value that is loaded. No such value makes the processor write to memory.
+    /// - For each counter in `reloaded`, the register at the distance `causes` takes a bitmap of counters, and the
+    ///   register at the distance `value` takes bits 31:0 of the value that is loaded. No such value makes the
+    ///   processor write to memory.
     ///
     /// ```
     /// use pmu_core::{CounterReload, CounterSet};

@@ -32,7 +32,8 @@ pub enum GeneralRegister {
 }
 
 impl GeneralRegister {
-    /// All registers, in the order of formats 0 to 3.
+    /// All registers, in the order in which records of the PEBS formats 0 to 3 have them. SSP, which these records
+    /// lack, is last.
     pub const ALL: [Self; 19] = [
         Self::Rflags,
         Self::Rip,

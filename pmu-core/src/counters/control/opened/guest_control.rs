@@ -31,8 +31,9 @@ pub struct GuestControl {
 ///   area, both for MSR 0x38F. This is the only way if `IA32_VMX_ENTRY_CTLS` or `IA32_VMX_EXIT_CTLS` denies a control,
 ///   and on Nehalem and Westmere, whose errata make the controls unreliable (AAK155, AAP115, AAT100, BC86, BD102).
 ///
-/// Without these values, events of the host count in guests, too, and events of guests count nothing. Before the first
-/// VM entry, [`set_virtualization`](crate::CounterSession::set_virtualization) declares that virtualization is on.
+/// If the values are not loaded, an event that is confined to the host counts in guests, too, and an event that is
+/// confined to guests counts nothing. Before the first VM entry,
+/// [`set_virtualization`](crate::CounterSession::set_virtualization) declares that virtualization is on.
 ///
 /// The result is `None` in these cases, in which there is nothing to load:
 /// - The processor has no global control register, or confines events by their select, as AMD's does.

@@ -26,11 +26,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// for a greater part of the time. A kernel calls this at its timer tick, while the running thread's events are on
     /// the processor. The events of a group get their counters together.
     ///
-    /// An event's share is its time on a counter divided by the time for which it was started, over about the last 16
-    /// rotations. The waiting event with the smallest share comes first. This event takes the counter of the rotating
-    /// event with the greatest share, if that share exceeds the waiting event's share. In the long run, rotating events
-    /// that can use the same counters have equal shares. This holds for the processor's own events and for threads'
-    /// events, with time slices of any length. Events that do not rotate keep their counters.
+    /// An event's share is the fraction of the event's `enabled` time in which the event was on a counter, during about
+    /// the last 16 rotations. The waiting event with the smallest share comes first. This event takes the counter of
+    /// the rotating event with the greatest share, if that share exceeds the waiting event's share. In the long run,
+    /// rotating events that can use the same counters have equal shares. This holds for the processor's own events and
+    /// for threads' events, with time slices of any length. Events that do not rotate keep their counters.
     ///
     /// For a caller without a clock, who always passes 0 as `now`, each rotation counts as one unit of time for the
     /// events on this processor.
@@ -38,8 +38,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// If no event waits, no register is accessed.
     ///
     /// If the counter of a rotating event faults, the event waits until a rotation gives it another counter. What the
-    /// faulted counter counted for the event since the counter's last interrupt is lost. If the event does not rotate,
-    /// it must be started again.
+    /// faulted counter counted for the event since the counter's last interrupt is lost. If the counter of an event
+    /// that does not rotate faults, the event stops, and a task has to start the event again.
     ///
     /// If an event loses its counter while an overflow is pending, the overflow is reported later: at the event's first
     /// occurrence after it has a counter again.
