@@ -25,7 +25,7 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
     /// use pmu_amd::ibs::IbsSampler;
     /// use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};
     /// # fn enter_guest() {}
-    /// /// Samples neither the guest, nor shows it that the host samples.
+    /// /// Does not sample the guest. The guest's accesses to the sampling registers are intercepted.
     /// fn run_guest<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
     ///     ops: &mut IbsSampler<'_, M>,

@@ -53,6 +53,9 @@ impl IbsSampling {
 
     /// Samples one op in `period` dispatched ops. The period is a multiple of 16, from 144 to 1,048,560. With [wide
     /// periods](IbsCapabilities::wide_period), the upper limit is 134,217,712.
+    ///
+    /// The processor begins to count at a random number below 128. So the mean distance of two samples is about 64 ops
+    /// shorter than `period`.
     pub const fn ops(period: u32) -> Self {
         Self::new(IbsKind::Op, period, true)
     }

@@ -136,6 +136,9 @@ pub unsafe trait Kernel: Sized + 'static {
     /// outside the machine's table. `Pmu` starts and stops the source on every processor, by
     /// [`serve_source`](Self::serve_source).
     ///
+    /// A unit of instruction-based sampling interrupts through an extended LVT entry. So its kernel also implements
+    /// [`read_extended_entry`](Self::read_extended_entry) and [`write_extended_entry`](Self::write_extended_entry).
+    ///
     /// The kernel dispatches the interrupts of its source to the started profiles, by
     /// [`Profiles::interrupt`](pmu_kprofile::Profiles::interrupt):
     ///
@@ -163,7 +166,7 @@ pub unsafe trait Kernel: Sized + 'static {
     /// struct MyKernel;
     /// # // SAFETY: there is one thread.
     /// unsafe impl Kernel for MyKernel {
-    ///     // …
+    ///     // … and the two functions for extended entries
     /// #   type Msr = Registers;
     /// #   fn msr() -> Registers { Bare::msr() }
     /// #   fn this_processor() -> usize { 0 }
