@@ -120,10 +120,11 @@ impl<M: MsrBackend> BranchTracer<M> {
     fn attach(&self) -> Result<(), MsrFault> {
         self.disable()?;
         self.memory.name_in(self.area());
-        match self.beside {
-            Some(_) => Ok(()),
-            None => self.write_area(self.memory.area_address()),
-        }
+        Ok(())
+    }
+
+    fn area_address(&self) -> u64 {
+        self.beside.map_or_else(|| self.memory.area_address(), PreciseMemory::area_address)
     }
 
     fn write_area(&self, address: u64) -> Result<(), MsrFault> {
@@ -141,8 +142,10 @@ impl<M: MsrBackend> BranchTracer<M> {
         self.msr.update_retrying(trace_bits().set_to(0)).map(|_| ())
     }
 
-    /// Begins the trace of the memory's mode.
+    /// Begins the trace of the memory's mode. A suspend may have cleared the area's address: the processor would trace
+    /// to address 0.
     pub(crate) fn enable(&self) -> Result<(), MsrFault> {
+        self.write_area(self.area_address())?;
         self.msr.update_retrying(trace_bits().set_to(self.value().into_bits())).map(|_| ())
     }
 

@@ -69,9 +69,15 @@ impl<M: MsrBackend> Hardware<'_, M> {
         self.write(if self.is_architectural() { IA32_PEBS_BASE } else { IA32_DS_AREA }, 0)
     }
 
-    /// Sets the end of the buffer and the threshold, for records of at most `size` bytes from this number of counters,
-    /// while no counter writes records and the buffer is empty. Does not enable the index of architectural PEBS.
-    pub(crate) fn arrange(&self, size: usize, counters: usize, threshold: PreciseThreshold) {
+    /// Sets the end of the buffer and the threshold, for records of `least` to `size` bytes from this number of
+    /// counters, while no counter writes records and the buffer is empty. Does not enable the index of architectural
+    /// PEBS.
+    pub(crate) fn arrange(
+        &self,
+        (least, size): (usize, usize),
+        counters: usize,
+        threshold: PreciseThreshold,
+    ) {
         let capacity = match self.unit.model.one_page {
             true => self.memory.capacity().min(PAGE),
             false => self.memory.capacity(),
@@ -83,7 +89,7 @@ impl<M: MsrBackend> Hardware<'_, M> {
         }
         let (area, base) = (self.memory.save_area(), self.memory.buffer_address());
         let first = match threshold {
-            PreciseThreshold::EachRecord => size,
+            PreciseThreshold::EachRecord => least,
             PreciseThreshold::NearlyFull => usable.saturating_sub(size * counters).max(size),
         };
         area.pebs_interrupt_threshold.store(base + first as u64, Relaxed);

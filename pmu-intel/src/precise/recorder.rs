@@ -114,6 +114,9 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
     /// - No other code writes `IA32_DS_AREA`, `IA32_PEBS_ENABLE`, `IA32_PEBS_BASE` or the words of the memory's
     ///   [area](PreciseMemory::control_area).
     /// - With `physical`: the buffer is physically contiguous, and `physical` is its physical address.
+    /// - If the registers lose their contents, as in a suspend, [`reprogram`](Self::reprogram) is called before any
+    ///   other method.
+    /// - `unit` describes this processor.
     ///
     /// Further, `msr` writes the given values, once. `msr` neither keeps the `MsrAddress` of a register, nor passes it
     /// to other safe code.
@@ -176,7 +179,8 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
     }
 
     /// Sets how full the buffer is when the processor interrupts. The value takes effect at the next start or stop of
-    /// an event.
+    /// an event. While an event is [loaded by the handler](crate::precise::PreciseEvent::loaded_by_handler), each
+    /// record interrupts.
     pub const fn set_threshold(&mut self, threshold: PreciseThreshold) {
         self.threshold = threshold;
     }
@@ -214,19 +218,29 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
         drained.map(|_| ()).map_err(PreciseError::Access)
     }
 
-    /// Makes the buffer one of records with these groups, while it is empty and nothing is written to it.
-    pub(crate) fn arrange(
-        &mut self,
-        groups: PreciseGroups,
-        counters: usize,
-    ) -> Result<(), MsrFault> {
+    /// Makes the buffer one of these counters' records, while it is empty and nothing is written to it.
+    pub(crate) fn arrange(&mut self, counters: CounterSet) -> Result<(), MsrFault> {
+        let groups = self.groups_of(counters);
         if self.groups != Some(groups) {
             self.groups = None;
             self.hardware.write_groups(groups)?;
             self.groups = Some(groups);
         }
-        self.hardware.arrange(self.size_of(groups), counters, self.threshold);
+        // A counter whose event has no groups writes the basic group alone.
+        let has_basic = self.memory().slots(counters).any(|(_, slot)| !self.is_adaptive(slot));
+        let least = self.size_of(if has_basic { PreciseGroups::NONE } else { groups });
+        let sizes = (least, self.size_of(groups));
+        self.hardware.arrange(sizes, counters.len(), self.threshold_of(counters));
         Ok(())
+    }
+
+    /// Returns the threshold with these counters: each record interrupts while the handler loads one of them.
+    fn threshold_of(&self, counters: CounterSet) -> PreciseThreshold {
+        let mut slots = self.memory().slots(counters);
+        match slots.any(|(_, slot)| slot.event().is_loaded_by_handler()) {
+            true => PreciseThreshold::EachRecord,
+            false => self.threshold,
+        }
     }
 
     /// Loads a counter so that it first overflows after `first` events, and has the processor load it for its period
@@ -268,7 +282,7 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
             true if counters.is_empty() => self.hardware.disable_all(),
             true => {
                 let size = self.size_of(self.groups_of(counters));
-                self.hardware.enable_index(size, counters.len(), self.threshold)
+                self.hardware.enable_index(size, counters.len(), self.threshold_of(counters))
             }
         }
     }
@@ -309,7 +323,7 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
             true => self.hardware.program_records(counter, None),
             false => Ok(()),
         };
-        let ended = cleared.and_then(|()| self.arrange(self.groups_of(rest), rest.len()));
+        let ended = cleared.and_then(|()| self.arrange(rest));
         ended.and_then(|()| self.enable(rest)).map_err(PreciseError::Faulted)?;
         session.pause_reserved(paused, false)?;
         for beside in beside.into_iter() {

@@ -8,7 +8,6 @@ use pmu_core::{
 
 use crate::precise::error::{PreciseError, PreciseEventError};
 use crate::precise::event::PreciseEvent;
-use crate::precise::groups::PreciseGroups;
 use crate::precise::recorder::PreciseRecorder;
 use crate::precise::report::{AccessKind, PreciseReport};
 use crate::precise::threshold::PreciseThreshold;
@@ -71,7 +70,7 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
             }
         })?;
         self.describe(counter, event, select, beside);
-        let started = self.start_reserved(session, counter, event, (groups, first), report);
+        let started = self.start_reserved(session, counter, event, first, report);
         started.map(|()| counter).map_err(|error| {
             let undone = self.undo_start(session, counter, beside);
             undone.err().unwrap_or(error)
@@ -130,12 +129,12 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
         session: &mut CounterSession<'_, S, N, P>,
         counter: CounterId,
         event: &PreciseEvent,
-        (groups, first): (PreciseGroups, u64),
+        first: u64,
         mut report: impl FnMut(&PreciseReport<'_>),
     ) -> Result<(), PreciseError> {
         let recording = self.counters();
         self.quiesce(session, recording, &mut report)?;
-        self.arrange(groups, recording.len() + 1).map_err(PreciseError::Access)?;
+        self.arrange(recording | counter.only()).map_err(PreciseError::Access)?;
         if event.latency != 0 {
             self.hardware.write_latency(event.latency).map_err(PreciseError::Access)?;
             self.latency = (self.latency.0 | counter.only(), event.latency);

@@ -126,8 +126,7 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
             drained.map_err(PreciseError::Access)?;
         }
         self.forget_groups();
-        let groups = self.groups_of(recording);
-        let attached = self.hardware.attach().and_then(|()| self.arrange(groups, recording.len()));
+        let attached = self.hardware.attach().and_then(|()| self.arrange(recording));
         attached.map_err(PreciseError::Access)?;
         if !self.latency.0.is_empty() {
             self.hardware.write_latency(self.latency.1).map_err(PreciseError::Access)?;

@@ -35,6 +35,12 @@ fn branch(number: u64, from: u64, to: u64) -> FedBranch {
     FedBranch::new(from + number, to + number, FedBranchKind::RelativeCall, privilege)
 }
 
+const CONFIGURATION: Configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
+
+fn reset_trace() -> VirtualPrecise {
+    VirtualPrecise::new(&CONFIGURATION, PreciseConfiguration::BRANCH_TRACE).unwrap()
+}
+
 fn scene() -> Scene {
     let memory: &'static BranchTraceMemory<[AtomicU64; 1024]> =
         Box::leak(Box::new(BranchTraceMemory::new()));
@@ -45,10 +51,8 @@ fn scene() -> Scene {
     };
     let ram = ProcessMemory::default().with(area, 0).with(buffer, PHYSICAL);
     let ram: &'static RefCell<dyn GuestMemory> = Box::leak(Box::new(RefCell::new(ram)));
-    let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
-    let trace = VirtualPrecise::new(&configuration, PreciseConfiguration::BRANCH_TRACE).unwrap();
-    let pmu = VirtualPmu::new(configuration, fed_events()).unwrap();
-    let mock = Mock::strict(pmu).with_precise(trace, ram, &instruction);
+    let pmu = VirtualPmu::new(CONFIGURATION, fed_events()).unwrap();
+    let mock = Mock::strict(pmu).with_precise(reset_trace(), ram, &instruction);
     let _ = mock.with_pmu(|pmu| pmu.write(0x38F, 0));
     let seen = Box::leak(Box::new(RefCell::default()));
     Scene { mock: Box::leak(Box::new(mock)), memory, seen }
@@ -89,6 +93,21 @@ fn branches_are_traced_in_order_between_a_start_and_a_stop() {
     assert_eq!((scene.memory.lost(), scene.mock.breach()), (0, None));
     // Nothing is left in the registers.
     assert_eq!(scene.mock.with_pmu(|pmu| pmu.read(0x38E)), pmu_virt::Read::Value(0));
+}
+
+/// The area's address is in a register, which a suspend clears.
+#[test]
+fn a_trace_that_starts_after_the_registers_lost_their_contents_is_in_the_memory() {
+    let scene = scene();
+    let mut tracer = scene.take();
+    scene.mock.with_precise_records(|trace| *trace = reset_trace());
+    tracer.start(true, false).unwrap();
+    assert!(scene.mock.trace_branch(&branch(0, 0x40_0000, 0x41_0000)));
+    scene.mock.with_precise_records(|trace| *trace = reset_trace());
+    tracer.drain(scene.report()).unwrap();
+    assert!(scene.mock.trace_branch(&branch(1, 0x40_0000, 0x41_0000)));
+    tracer.shut_down(scene.report()).unwrap();
+    assert_eq!(scene.seen.take().len(), 2);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Intel's precise records.
 
+mod beside;
 mod branch_trace;
 mod decode;
 mod deviating;

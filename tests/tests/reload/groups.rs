@@ -224,6 +224,25 @@ fn a_group_whose_reload_register_faults_does_not_run() {
 }
 
 #[test]
+fn a_reload_register_that_faults_stops_no_reserved_counter() {
+    for register in [0x1906, 0x1907, 0x190A, 0x190B] {
+        let mock = mock(ALL);
+        let kernel = Kernel::new(&mock, false);
+        let mut session = kernel.take(&mock);
+        let among = pmu_core::CounterSet::from_bits(1);
+        let (counter, select) = session.reserve(&kernel.unit, &raw(2), among).unwrap();
+        session.start_reserved(counter, select, false).unwrap();
+        let opened = session.open_group(&kernel.unit, &group(5_000, 50_000)).unwrap();
+        mock.inject(Fault::Register(register));
+        let started = session.start_group(opened, 0);
+        mock.inject(Fault::None);
+        assert!(started.is_err(), "{register:#x}");
+        assert!(interrupts(&mock, 0).1, "{register:#x}: the reserved counter runs");
+        session.stop_reserved(counter).unwrap();
+    }
+}
+
+#[test]
 fn illegal_combinations_are_typed_errors() {
     let mock = mock(ReloadConfiguration {
         general: 0b0011,

@@ -91,6 +91,43 @@ fn a_source_whose_counter_was_taken_meanwhile_is_restored_on_another() {
     }
 }
 
+/// A facility's counter is the processor's, and not the process's.
+#[test]
+fn a_reserved_counter_counts_on_while_no_sources_counters_are_loaded() {
+    for processor in opened::processors(Deviations::NONE) {
+        match processor.configuration {
+            Configuration::Intel(_) => {
+                reserved(&processor, &Emon::detect(&processor.snapshot).unwrap());
+            }
+            _ => reserved(&processor, &Amd64::detect(&processor.snapshot).unwrap()),
+        }
+    }
+}
+
+fn reserved<I: ProfileInterface>(processor: &Processor, interface: &I) {
+    let (memory, table) = (opened::Memory::new(), opened::Table::new());
+    let both = WithOpenedEvents::new(interface, &table);
+    let mock = processor.mock();
+    let only = processor.unit.counters() & CounterSet::GENERAL;
+    let mut session = both.initialize(&processor.snapshot, only, &mock, &mock, &memory).unwrap();
+    session.start(KProfileSource::TOTAL_ISSUES).unwrap();
+    let counters = session.counters_mut();
+    let (counter, select) = counters.reserve(&processor.unit, &opened::raw(2), only).unwrap();
+    let before = counters.load_reserved(counter, 1 << 20).unwrap();
+    counters.start_reserved(counter, select, false).unwrap();
+    let mut area = SavedCounters::<[SavedCounter; MAX_COUNTERS]>::new();
+    session.save(&mut area, |o| panic!("{o:?}")).unwrap();
+    opened::happen(&mock, 2, 55);
+    let counters = session.counters_mut();
+    assert_eq!(counters.read_reserved(counter).unwrap() - before, 55, "{processor:?}");
+    session.restore(&area).unwrap();
+    opened::happen(&mock, 2, 55);
+    let counters = session.counters_mut();
+    assert_eq!(counters.read_reserved(counter).unwrap() - before, 110, "{processor:?}");
+    counters.release_reserved(counter).unwrap();
+    session.shut_down().unwrap();
+}
+
 /// Lets two intervals of the source pass, in halves: one before it is saved, the rest after it is restored. Returns
 /// the number of its reports.
 fn restored<I: ProfileInterface>(processor: &Processor, interface: &I) -> u32 {

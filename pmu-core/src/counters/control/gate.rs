@@ -41,13 +41,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
     }
 
-    /// Stops the free counters and those that run for rows, by the global control register. Returns `false` if there
-    /// is none.
+    /// Stops the free counters and those that run for rows, by the global control register. Reserved counters run on.
+    /// Returns `false` if there is no such register.
     pub(crate) fn close_gate(&self) -> Result<bool, CounterError> {
         let Some(global) = self.unit().global().filter(|_| self.is_open()) else {
             return Ok(false);
         };
-        let gated = self.own().without(self.of_opened_events()).bits();
+        let gated = self.not_faulted().without(self.of_opened_events()).bits();
         self.change_global(global, (gated, 0)).map(|()| true)
     }
 

@@ -45,7 +45,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - The errors of [`open_event`](Self::open_event) for an event that the processor cannot count.
     /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): no counter of `among` can count the event.
-    /// - [`NoFreeCounter`](CounterError::NoFreeCounter): each such counter is in use.
+    /// - [`NoFreeCounter`](CounterError::NoFreeCounter): each such counter is in use, or the core's other logical
+    ///   processor uses the counter of the same number ([`OnSharedCore`](crate::OnSharedCore)).
     /// - [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): a register access failed.
     pub fn reserve(
         &mut self,
@@ -60,6 +61,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             return Err(CounterError::NoCounterForEvent);
         }
         let counter = self.free_counter(capable)?;
+        if !self.claim_reserved(counter, select) {
+            return Err(CounterError::NoFreeCounter);
+        }
         if let Some(slot) = self.slot(counter) {
             // Presumed to run, for no event of the session.
             slot.store(SlotState::Faulted);

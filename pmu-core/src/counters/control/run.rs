@@ -16,8 +16,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Returns a free counter of `capable`. Prefers a fixed counter, because fewer events can use it.
     pub(crate) fn free_counter(&self, capable: CounterSet) -> Result<CounterId, CounterError> {
         self.check_unmuted()?;
-        // No event of guests is on a counter.
-        self.unpark_all(self.own())?;
+        self.unpark_all(self.outside_guests(self.own()))?;
         let own = self.own() & capable;
         let mut preferred =
             (own & CounterSet::FIXED).iter().chain((own & CounterSet::GENERAL).iter());

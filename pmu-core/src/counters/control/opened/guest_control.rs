@@ -70,11 +70,16 @@ pub fn guest_control(source: &impl EventSource, memory: &CounterMemory) -> Optio
     let host = memory.global_control.load(Relaxed);
     let mut guest = host;
     for counter in own.iter() {
-        let Some(SlotState::Running { event, .. }) = memory.slot(counter).map(|slot| slot.load())
-        else {
-            continue;
-        };
         let bit = counter.only().bits();
+        let event = match memory.slot(counter).map(|slot| slot.load()) {
+            Some(SlotState::Running { event, .. }) => event,
+            // A reserved counter: the processor would write its records to the guest's memory.
+            Some(SlotState::Faulted) => {
+                guest &= !bit;
+                continue;
+            }
+            _ => continue,
+        };
         guest = match source.opened().entry(event).map(|entry| entry.guest_mode()) {
             Some(GuestMode::GuestOnly) => guest | bit,
             Some(GuestMode::HostOnly) => guest & !bit,
