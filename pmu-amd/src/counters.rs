@@ -49,7 +49,7 @@ const HYGON: [u8; 12] = *b"HygonGenuine";
 /// # Errors
 /// [`OtherVendor`](NoInterface::OtherVendor), [`NoLongMode`](NoInterface::NoLongMode),
 /// [`HiddenByHypervisor`](NoInterface::HiddenByHypervisor).
-#[inline(never)]
+#[inline(never)] // Linked once: both the interface and the machine detect them.
 pub fn counters(processor: &Snapshot) -> Result<CounterUnit, NoInterface> {
     let vendor = processor.vendor();
     if vendor != AMD && vendor != HYGON {

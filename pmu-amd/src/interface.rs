@@ -179,8 +179,11 @@ unsafe impl SourceInterface for Amd64 {
     }
 
     fn unit_of(&self, processor: &Snapshot) -> CounterUnit {
-        let unit = counters::unit(processor);
-        if self.legacy { counters::as_legacy(&unit) } else { unit }
+        let mut unit = counters::unit(processor);
+        if self.legacy {
+            unit = counters::as_legacy(&unit);
+        }
+        unit
     }
 
     fn is_declared(&self, row: usize) -> bool {

@@ -129,7 +129,7 @@ impl Snapshot {
     /// assert_eq!((processor.family(), processor.model(), processor.stepping()), (6, 0x9E, 0xA));
     /// # Ok::<(), pmu_core::DumpError>(())
     /// ```
-    #[inline(never)]
+    #[inline(never)] // Linked once: each table of models asks.
     pub fn family(&self) -> u16 {
         let signature = self.leaf(1, 0).eax;
         let base = (signature >> 8 & 0xF) as u16;
@@ -139,7 +139,7 @@ impl Snapshot {
     /// Returns the model as manuals print it: extended model and base model (leaf 1, EAX). The extended model is used
     /// for families 6 and 15 of Intel, 15 of AMD, and 6 and 7 of Zhaoxin. Every processor of family 7 is taken to be
     /// from Zhaoxin, whatever vendor leaf 0 names.
-    #[inline(never)]
+    #[inline(never)] // Linked once: each table of models asks.
     pub fn model(&self) -> u8 {
         let signature = self.leaf(1, 0).eax;
         let base = (signature >> 4 & 0xF) as u8;

@@ -323,7 +323,7 @@ impl Machine {
 }
 
 /// Returns the counters of a processor, of any known vendor.
-#[inline(never)]
+#[inline(never)] // Linked once: a machine asks as it is detected, and for each processor.
 fn counters(processor: &Snapshot) -> Result<CounterUnit, NoInterface> {
     pmu_intel::counters(processor)
         .or_else(|intel| pmu_amd::counters(processor).map_err(|amd| intel.or(amd)))

@@ -132,43 +132,37 @@ impl<T> Place<T> {
         }
     }
 
-    /// Uses the value.
+    /// Returns the value, which nothing else reaches until the result is dropped.
     ///
     /// # Safety
     /// - Only the processor whose place it is calls this.
-    unsafe fn with<R>(&self, act: impl FnOnce(&mut Option<T>) -> R) -> Result<R, Busy> {
-        // SAFETY: the caller's promise.
-        let value = unsafe { self.enter() }?;
-        /// Clears `busy`, also where `act` unwinds.
-        struct Release<'a>(&'a AtomicBool);
-        impl Drop for Release<'_> {
-            fn drop(&mut self) {
-                self.0.store(false, Ordering::Release);
-            }
-        }
-        let _release = Release(&self.busy);
-        // SAFETY: (1) only this processor reaches the place, by the caller's promise; (2) `busy` was false and is true
-        // until `act` is over; so this is the only reference; (3) `enter` has written the value.
-        Ok(act(unsafe { &mut *value }))
-    }
-
-    /// Marks the place as busy, and returns the value, written.
-    ///
-    /// # Safety
-    /// - Only the processor whose place it is calls this.
-    #[inline(never)]
-    unsafe fn enter(&self) -> Result<*mut Option<T>, Busy> {
+    unsafe fn enter(&self) -> Result<Entered<'_, T>, Busy> {
         if self.busy.swap(true, Ordering::Acquire) {
             return Err(Busy::InUse);
         }
-        // SAFETY: (1) only this processor reaches the place, by the caller's promise; (2) `busy` was false; so these
-        // are the only references.
+        // SAFETY: (1) only this processor reaches the place, by the caller's promise; (2) `busy` was false and is true
+        // until the result is dropped; so these are the only references.
         let (is_written, value) = unsafe { (&mut *self.is_written.get(), &mut *self.value.get()) };
         if !*is_written {
             value.write(None);
             *is_written = true;
         }
-        Ok(value.as_mut_ptr())
+        // SAFETY: the value is written.
+        let value = unsafe { value.assume_init_mut() };
+        Ok(Entered { busy: &self.busy, value })
+    }
+}
+
+/// The value of a place, in use.
+struct Entered<'p, T> {
+    busy: &'p AtomicBool,
+    value: &'p mut Option<T>,
+}
+
+impl<T> Drop for Entered<'_, T> {
+    /// Also where the use of the value unwinds.
+    fn drop(&mut self) {
+        self.busy.store(false, Ordering::Release);
     }
 }
 
@@ -226,7 +220,7 @@ impl<T, K: Processors> ProcessorLocal<T, K> {
             Err(owner) if owner != processor => Err(Busy::OfProcessor { processor: owner }),
             _ if processor == Self::UNUSED => Err(Busy::NoPlace { processor }),
             // SAFETY: it is this processor's, by the promise of `Processors`.
-            _ => unsafe { self.place.with(act) },
+            _ => Ok(act(unsafe { self.place.enter() }?.value)),
         }
     }
 }
@@ -315,10 +309,15 @@ impl<T, K: Processors, const N: usize> PerProcessor<T, K, N> {
     /// assert_eq!(interrupt(), Ok(7));
     /// ```
     pub fn with<R>(&'static self, act: impl FnOnce(&mut Option<T>) -> R) -> Result<R, Busy> {
+        Ok(act(self.enter()?.value))
+    }
+
+    #[inline(never)] // Linked once: each use has another `act`.
+    fn enter(&self) -> Result<Entered<'_, T>, Busy> {
         let processor = K::this_processor();
         let place = self.places.get(processor).ok_or(Busy::NoPlace { processor })?;
         // SAFETY: it is this processor's, by the promise of `Processors`.
-        unsafe { place.with(act) }
+        unsafe { place.enter() }
     }
 }
 

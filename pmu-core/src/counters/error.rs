@@ -299,6 +299,18 @@ impl GroupError {
     pub(crate) const fn of_member(member: usize, reason: CounterError) -> Self {
         Self { member: Some(member), reason }
     }
+
+    /// Adds a failure of a member, or of the group, to an outcome: the first one is reported.
+    #[inline(never)] // Linked once: inlined into a loop, the loop is there for each outcome.
+    pub(crate) fn add(
+        outcome: &mut Result<(), Self>,
+        member: Option<usize>,
+        result: Result<(), CounterError>,
+    ) {
+        if let (Ok(()), Err(reason)) = (&outcome, result) {
+            *outcome = Err(Self { member, reason });
+        }
+    }
 }
 
 /// Returns the error for a group that is not on this processor.

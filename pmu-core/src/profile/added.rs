@@ -370,7 +370,7 @@ impl AddedSources {
         self.iter().find(|source| source.row.is_named(name)).map(|source| source.row.source())
     }
 
-    #[inline]
+    #[inline(never)] // Linked once: each use would unroll the search.
     fn find(&self, source: KProfileSource) -> Option<&AddedSlot> {
         self.slots.iter().find(|slot| slot.source().is_some_and(|of| of.row.source() == source))
     }

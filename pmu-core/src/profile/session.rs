@@ -139,7 +139,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     }
 
     /// Returns whether a source is not one of the table, but was added.
-    #[inline(never)]
+    #[inline(never)] // Linked once: a start and a stop ask.
     fn is_added(&self, source: KProfileSource) -> bool {
         self.row(source).is_none() && self.interface().added().contains(source)
     }
@@ -260,7 +260,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         opened.map_err(|error| of_source(error, source))
     }
 
-    #[inline(never)]
+    #[inline(never)] // Linked once: a start and a stop close an event.
     fn close_added(
         &mut self,
         event: EventId,
@@ -485,6 +485,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
 }
 
 /// Adds the source of the operation to an error of the counters.
+#[inline(never)] // Linked once: each operation has errors.
 fn of_source(error: CounterError, source: KProfileSource) -> InterfaceError {
     match error {
         CounterError::NoCounterForEvent => InterfaceError::UnsupportedSource(source),

@@ -33,7 +33,8 @@ impl<const N: usize> Index<N> {
                 let mut entry = *entry;
                 entry.key.source &= !self.ignored_bits;
                 // Behind entries of the same order: callbacks are called in the order in which they were started.
-                let place = kept.partition_point(|other| other.order() <= entry.order());
+                let behind = kept.iter().position(|other| other.order() > entry.order());
+                let place = behind.unwrap_or(kept.len());
                 insert(&mut self.entries, kept, place, entry);
                 let mut new = Some(place as u32);
                 for old in ends {

@@ -23,27 +23,27 @@ pub(super) fn sweep<const N: usize>(
         let entry = entries.get(place as usize).filter(|_| place < places.end)?;
         (entry.has_range && entry.base <= entry.last).then_some(entry)
     };
-    let begins = places.clone().filter_map(|place| Some((place, range(place)?)));
-    let ends = ends.iter().filter_map(|place| {
+    let mut begins = places.clone().filter_map(|place| Some((place, range(place)?)));
+    let mut ends = ends.iter().filter_map(|place| {
         let end = range(*place)?.last.checked_add(1)?;
         Some((*place, end))
     });
-    let (mut begins, mut ends) = (begins.peekable(), ends.peekable());
+    let (mut begin, mut end) = (None, None);
     let mut head = NONE;
     loop {
-        let at = match (begins.peek(), ends.peek()) {
+        begin = begin.or_else(|| begins.next());
+        end = end.or_else(|| ends.next());
+        let at = match (begin, end) {
             (Some((place, entry)), next_end)
-                if next_end.is_none_or(|(_, end)| entry.base <= *end) =>
+                if next_end.is_none_or(|(_, end)| entry.base <= end) =>
             {
-                head = hit_lists.begin(*place, entry, head);
-                let at = entry.base;
-                begins.next();
-                at
+                begin = None;
+                head = hit_lists.begin(place, entry, head);
+                entry.base
             }
             (_, Some((place, at))) => {
-                head = hit_lists.end(*place, *at, head);
-                let at = *at;
-                ends.next();
+                end = None;
+                head = hit_lists.end(place, at, head);
                 at
             }
             _ => return intervals.close(),

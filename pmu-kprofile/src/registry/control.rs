@@ -128,9 +128,12 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         object: &ProfileObject<'_>,
         hardware: &mut H,
     ) -> Result<(), ProfileError> {
-        let guard = self.try_write(hardware)?;
-        // SAFETY: the caller's promise.
-        unsafe { guard.start(object, Ok(()), hardware) }
+        // The guard stays where it is: it holds the set of all processors, which is long to move.
+        match &self.try_write(hardware) {
+            // SAFETY: the caller's promise.
+            Ok(guard) => unsafe { guard.start(object, Ok(()), hardware) },
+            Err(error) => Err(*error),
+        }
     }
 
     /// Stops a profile, and returns a token that tells when no processor can be reading the object any more.
@@ -165,8 +168,10 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         object: &'p ProfileObject<'_>,
         hardware: &mut H,
     ) -> Result<Stopping<'p, N, P>, ProfileError> {
-        let guard = self.try_write(hardware)?;
-        Ok(self.stopping(&guard, guard.stop(object, hardware)?))
+        match &self.try_write(hardware) {
+            Ok(guard) => Ok(self.stopping(guard, guard.stop(object, hardware)?)),
+            Err(error) => Err(*error),
+        }
     }
 
     /// Returns the token of the guard's change, which unlinked an object.
@@ -251,7 +256,10 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         processor: ProcessorNumber,
         hardware: &mut H,
     ) -> Result<(), ProfileError> {
-        self.try_write(hardware)?.restart_processor(processor, hardware)
+        match &self.try_write(hardware) {
+            Ok(guard) => guard.restart_processor(processor, hardware),
+            Err(error) => Err(*error),
+        }
     }
 
     /// Takes the write guard, if no other task has it and the last change's grace period is over.

@@ -94,7 +94,7 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
     }
 
     /// Records that nothing runs on any processors of a group but these.
-    #[inline(never)]
+    #[inline(never)] // Linked once: each guard, and a processor that comes up.
     pub(super) fn keep_running(&self, group: usize, processors: u64) {
         self.objects().for_each(|object| object.keep_running(group, processors));
     }

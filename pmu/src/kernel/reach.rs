@@ -137,7 +137,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Serves the requests that came while the session was in use.
-    #[inline(never)]
+    #[inline(never)] // Linked once: each use of the session ends so.
     fn serve_postponed(&'static self) {
         if let Some(of) = self.processors.get(K::this_processor())
             && of.is_asked.swap(false, Relaxed)

@@ -72,15 +72,13 @@ mod bare {
 
     static PREEMPT: [AtomicI64; CPUS] = [const { AtomicI64::new(0) }; CPUS];
 
-    fn rdmsr(register: u32) -> u64 {
-        let (low, high): (u32, u32);
-        // SAFETY: registers of the local APIC, in x2APIC mode.
-        unsafe { asm!("rdmsr", in("ecx") register, out("eax") low, out("edx") high) };
-        u64::from(high) << 32 | u64::from(low)
-    }
-
+    /// A variable of the per-CPU area, which the kernel reads in one instruction, inlined (`percpu`'s
+    /// `read_current_raw`).
     pub fn this_cpu_id() -> usize {
-        rdmsr(0x802) as usize
+        let id: usize;
+        // SAFETY: the base of GS is the processor's area, and the number is at its start.
+        unsafe { asm!("mov {}, qword ptr gs:[0]", out(reg) id, options(nostack, readonly)) };
+        id
     }
 
     pub fn send_ipi(cpu: usize, vector: u8) {
@@ -95,6 +93,9 @@ mod bare {
         unsafe { core::arch::x86_64::_rdtsc() }
     }
 
+    /// The kernel's guard calls functions of the scheduler, which another crate has (`kernel_guard`'s `KernelGuardIf`).
+    /// The functions count in the current task; the one that turns preemption on may reschedule.
+    #[inline(never)]
     pub(super) fn preempt(change: i64) {
         if let Some(count) = PREEMPT.get(this_cpu_id()) {
             count.fetch_add(change, Relaxed);

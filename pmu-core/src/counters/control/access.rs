@@ -32,7 +32,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Programs a counter's control with `bits`, which are the counter's own; 0 stops it.
-    #[inline(never)]
+    #[inline(never)] // Linked once: each start and stop writes a control.
     pub(crate) fn set_control(&self, counter: &Counter, bits: u64) -> Result<(), MsrFault> {
         match counter.control {
             CounterControl::Select(register) => self.msr.wrmsr_retrying(register, bits),

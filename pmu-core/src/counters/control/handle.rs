@@ -94,6 +94,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///     started.filter(|event| counters.counter_of(*event).is_none())
     /// }
     /// ```
+    #[inline(never)] // Linked once: each operation on an event looks for its counter.
     pub fn counter_of(&self, event: EventId) -> Option<CounterId> {
         self.find(event).map(|(counter, _)| counter)
     }
@@ -133,7 +134,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         Some(EventSelect::from_bits(bits))
     }
 
-    #[inline(never)]
+    #[inline(never)] // Linked once: each operation on an event changes its state.
     pub(crate) fn change_state(&self, event: EventId, state: EventState) {
         if let Some(entry) = self.table().entry(event) {
             self.enter_state(entry, state);
@@ -273,14 +274,14 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
 
     /// Returns the registers of one of the unit's counters. A source that opens no events has general counters only:
     /// the code for fixed counters is not linked.
-    #[inline(never)]
+    #[inline(never)] // Linked once: each operation on a counter asks for its registers.
     pub(crate) fn registers(&self, counter: CounterId) -> Counter {
         let unit = self.unit();
         if opens_events(&self.source) { unit.registers(counter) } else { unit.general(counter) }
     }
 
     /// Returns a counter's slot, if the memory has room for it.
-    #[inline(never)]
+    #[inline(never)] // Linked once: each operation on a counter asks for its slot.
     pub(crate) fn slot(&self, counter: CounterId) -> Option<&'a CounterSlot> {
         if opens_events(&self.source) {
             self.memory.slot(counter)
@@ -331,7 +332,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     }
 
     /// Returns the value of a counter's own bits of its control while it counts an event.
-    #[inline(never)]
+    #[inline(never)] // Linked once: a start and a reprogramming ask for the bits.
     pub(crate) fn running_bits(&self, counter: &Counter, event: EventId) -> Option<u64> {
         let select = self.select(event)?;
         // An event that counts in guests only has no bits while virtualization is off.

@@ -15,7 +15,12 @@ use crate::platform::Platform;
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     pub(crate) fn members(&self, group: GroupId) -> impl Iterator<Item = (EventId, &EventEntry)> {
         let mut from = 0;
-        iter::from_fn(move || self.table().next_member(&mut from, group))
+        iter::from_fn(move || self.next_member(&mut from, group))
+    }
+
+    #[inline(never)] // Linked once: each use of a group loops over its members.
+    fn next_member(&self, from: &mut usize, group: GroupId) -> Option<(EventId, &EventEntry)> {
+        self.table().next_member(from, group)
     }
 
     /// Returns the events of a group, in the order of the slice passed to the call that opened them:

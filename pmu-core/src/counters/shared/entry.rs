@@ -194,7 +194,7 @@ impl EventEntry {
     }
 
     /// Returns the extra register of an encoding.
-    #[inline(never)]
+    #[inline(never)] // Linked once: a plan and its attachment ask.
     pub(crate) fn extra_register(&self, encoding: u8) -> Option<MsrAddress> {
         self.extra.registers.get(usize::from(encoding))?.load().get()
     }

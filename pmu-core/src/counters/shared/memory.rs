@@ -287,7 +287,7 @@ impl CounterMemory {
     }
 
     /// Notes that up to this many more spurious interrupts may come.
-    #[inline(never)]
+    #[inline(never)] // Linked once: each stop may leave an overflow.
     pub(crate) fn expect_spurious(&self, interrupts: u32) {
         let more = interrupts.min(u8::MAX.into()) as u8;
         let add = |spurious: u8| Some(spurious.saturating_add(more));

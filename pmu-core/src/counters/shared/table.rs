@@ -194,7 +194,7 @@ impl EventTable {
     }
 
     /// Returns the opened event's entry.
-    #[inline(never)]
+    #[inline(never)] // Linked once: each operation on an event asks for its entry.
     pub(crate) fn entry(&self, event: EventId) -> Option<&EventEntry> {
         self.entry_in_interrupt(event)
     }
@@ -245,7 +245,6 @@ impl EventTable {
     }
 
     /// Returns the first opened event of a group, from a place on, and moves the place behind the event.
-    #[inline(never)]
     pub(crate) fn next_member(
         &self,
         from: &mut usize,

@@ -23,7 +23,7 @@ pub(crate) struct Detached {
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Stops an opened event, and detaches it if it is on a counter.
-    #[inline(never)]
+    #[inline(never)] // Linked once: an event, a group and a switch stop events.
     pub(crate) fn detach_and_stop(
         &self,
         event: EventId,

@@ -17,7 +17,7 @@ struct Refined {
 }
 
 impl Refined {
-    #[inline(never)]
+    #[inline(never)] // Linked once: each loop over the events asks for one.
     fn nth(self, number: usize) -> Option<CounterId> {
         match number.checked_sub(self.running.len()) {
             None => self.running.nth(number),
@@ -160,7 +160,7 @@ impl Planner<'_> {
     }
 
     /// Returns the value that the first `events` events give a register.
-    #[inline(never)]
+    #[inline(never)] // Linked once: both searches for a register ask.
     fn value_of(&self, refined: Refined, events: usize, register: MsrAddress) -> Option<u64> {
         for number in 0..events {
             let placed = self.plan.at(refined.nth(number)?)?;

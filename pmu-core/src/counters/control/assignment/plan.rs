@@ -71,7 +71,7 @@ impl Plan {
     }
 
     /// Returns the counters whose event another plan does not have there, or has with another encoding.
-    #[inline(never)]
+    #[inline(never)] // Linked once: a change compares its plans both ways.
     pub(crate) fn besides(&self, other: &Self) -> CounterSet {
         CounterSet::all_in_a_loop().retain(|counter| {
             let placed = self.bits(counter);
@@ -85,7 +85,7 @@ impl Plan {
     }
 
     /// Returns an event's counter.
-    #[inline(never)]
+    #[inline(never)] // Linked once: each step of a plan looks for events.
     pub(crate) fn find(&self, event: EventId) -> Option<CounterId> {
         let is_it = |placed: Placement| placed.event == event;
         CounterSet::all_in_a_loop().iter().find(|counter| self.at(*counter).is_some_and(is_it))

@@ -85,7 +85,7 @@ impl Planner<'_> {
         if self.failure.is_some() { &self.before } else { &self.plan }
     }
 
-    #[inline(never)]
+    #[inline(never)] // Linked once: inlined into a loop, the loop is there for each outcome.
     pub(crate) fn note(&mut self, outcome: Result<(), CounterError>) {
         self.outcome = self.outcome.and(outcome);
     }
@@ -104,19 +104,28 @@ impl Planner<'_> {
     /// Returns the event that gives way first, of the rotating events whose share is at least `great`.
     pub(crate) fn first_to_go(&self, great: Option<u32>) -> Option<EventId> {
         let great = great?;
-        let may_go = |event: &EventId| {
-            let rotates = self.table.entry(*event).is_some_and(EventEntry::rotates);
-            rotates && self.rank(*event) >> 32 >= u64::from(great)
-        };
-        self.plan.events().filter(may_go).max_by_key(|event| self.rank(*event))
+        let mut first = (u64::from(great) << 32, None);
+        for event in self.plan.events() {
+            let (rank, rotates) =
+                (self.rank(event), self.table.entry(event).is_some_and(EventEntry::rotates));
+            if rotates && rank >= first.0 {
+                first = (rank, Some(event));
+            }
+        }
+        first.1
     }
 
     /// Returns the event that gave way last, of those that are to lose their counters and rank above `last`.
     pub(crate) fn last_gone(&self, last: Option<u64>) -> Option<EventId> {
-        let is_gone =
-            |event: &EventId| self.plan.find(*event).is_none() && Some(self.rank(*event)) > last;
-        let running = self.counters.iter().filter_map(|counter| self.running_on(counter));
-        running.filter(is_gone).min_by_key(|event| self.rank(*event))
+        let mut first: Option<(u64, EventId)> = None;
+        for event in self.counters.iter().filter_map(|counter| self.running_on(counter)) {
+            let rank = self.rank(event);
+            let is_next = Some(rank) > last && first.is_none_or(|(least, _)| rank < least);
+            if is_next && self.plan.find(event).is_none() {
+                first = Some((rank, event));
+            }
+        }
+        first.map(|(_, event)| event)
     }
 
     /// Returns the event that is on a counter at present.

@@ -190,13 +190,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
         let on: CounterSet =
             self.group_events(group).filter_map(|of| self.counter_of(of)).collect();
-        let mut outcome = self.pause(on).map_err(GroupError::of_group);
+        let mut outcome = Ok(());
+        GroupError::add(&mut outcome, None, self.pause(on));
         for (member, (event, entry)) in self.members(group).enumerate() {
-            let taken = self.detach_and_stop(event, entry, now);
-            outcome = outcome.and(taken.map_err(|reason| GroupError::of_member(member, reason)));
+            GroupError::add(&mut outcome, Some(member), self.detach_and_stop(event, entry, now));
         }
-        let resumed = self.unpause(on).map_err(GroupError::of_group);
-        outcome.and(resumed)
+        GroupError::add(&mut outcome, None, self.unpause(on));
+        outcome
     }
 
     /// Stops a group and closes its events. If some of the group's events are switched out, the call closes only the

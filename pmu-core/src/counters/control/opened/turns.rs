@@ -6,7 +6,7 @@ use crate::counters::events::thread_event::ThreadEvent;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::counter_id::CounterId;
 use crate::counters::names::event_id::EventId;
-use crate::counters::shared::entry::{EventEntry, EventState};
+use crate::counters::shared::entry::EventState;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
@@ -121,14 +121,20 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let may_take = |event: EventId| {
             thread.is_none_or(|thread| thread.contains(&ThreadEvent::Opened(event)))
         };
-        let in_line = |(event, entry): (EventId, &EventEntry)| {
-            let turn = self.table().rank_before(begun, entry.turn())?;
+        let mut next: Option<(Line, EventId)> = None;
+        for (event, entry) in self.table().opened() {
+            let Some(turn) = self.table().rank_before(begun, entry.turn()) else { continue };
             let line = Line { rotates: entry.rotates(), share: entry.share(), turn };
             let waits = entry.state() == EventState::Waiting && Some(line) > last;
-            let served = waits && (any_free || may_take(event)) && self.is_first(event);
-            served.then_some((line, event))
-        };
-        self.table().opened().filter_map(in_line).min_by_key(|(line, _)| *line)
+            if waits
+                && next.is_none_or(|(least, _)| line < least)
+                && (any_free || may_take(event))
+                && self.is_first(event)
+            {
+                next = Some((line, event));
+            }
+        }
+        next
     }
 }
 

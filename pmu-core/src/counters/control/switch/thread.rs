@@ -9,7 +9,6 @@ use crate::counters::hooks::event_source::EventSource;
 use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::names::event_id::EventId;
-use crate::counters::names::group_id::GroupId;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::msr::backend::MsrBackend;
@@ -93,21 +92,16 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             if let ThreadEvent::SwitchedOut(event) = place
                 && let Some(group) = event.group()
             {
-                SwitchError::add(&mut outcome, bit(number), self.stop_rest(group, now));
+                // The events that stay on this processor.
+                for (event, entry) in self.members(group) {
+                    let stopped = self.detach_and_stop(event, entry, now);
+                    SwitchError::add(&mut outcome, bit(number), stopped);
+                }
             }
         }
         SwitchError::add(&mut outcome, 0, self.settle_reloads());
         SwitchError::add(&mut outcome, 0, self.unpause(together));
         self.settle_core();
-        outcome
-    }
-
-    /// Stops the events of a group that stay on this processor.
-    fn stop_rest(&self, group: GroupId, now: u64) -> Result<(), CounterError> {
-        let mut outcome = Ok(());
-        for (event, entry) in self.members(group) {
-            outcome = outcome.and(self.detach_and_stop(event, entry, now));
-        }
         outcome
     }
 
