@@ -60,7 +60,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if capable.is_empty() {
             return Err(CounterError::NoCounterForEvent);
         }
-        let counter = self.free_counter(capable)?;
+        self.check_unmuted()?;
+        self.unpark_all(self.outside_guests(self.own()))?;
+        let counter = self.first_free(capable)?;
         if !self.claim_reserved(counter, select) {
             return Err(CounterError::NoFreeCounter);
         }

@@ -16,7 +16,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Returns a free counter of `capable`. Prefers a fixed counter, because fewer events can use it.
     pub(crate) fn free_counter(&self, capable: CounterSet) -> Result<CounterId, CounterError> {
         self.check_unmuted()?;
-        self.unpark_all(self.outside_guests(self.own()))?;
+        // No event of guests is on a counter.
+        self.unpark_all(self.own())?;
+        self.first_free(capable)
+    }
+
+    /// Returns a free counter of `capable`, while no counter is parked.
+    pub(crate) fn first_free(&self, capable: CounterSet) -> Result<CounterId, CounterError> {
         let own = self.own() & capable;
         let mut preferred =
             (own & CounterSet::FIXED).iter().chain((own & CounterSet::GENERAL).iter());
