@@ -11,7 +11,7 @@ mod naive;
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let words = [(); 4].map(|()| input.u8());
-    let (configuration, branches, _) = naive::processor(words);
+    let (configuration, branches, _) = naive::program::processor(words);
     let mut records = pmu_virt::VirtualBranches::new(&configuration, branches).unwrap();
     let mut saved = records.to_bytes();
     let mut rest = input;

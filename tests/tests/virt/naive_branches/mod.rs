@@ -12,7 +12,7 @@ use pmu_virt::{
 };
 use std::collections::HashMap;
 
-mod program;
+pub(crate) mod program;
 
 pub(crate) use program::run;
 

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Returns a valid processor from any words.
-fn processor(words: [u8; 4]) -> (Configuration, BranchConfiguration, Kind) {
+pub(crate) fn processor(words: [u8; 4]) -> (Configuration, BranchConfiguration, Kind) {
     let [kind, version, depth, flags] = words;
     let intel = |version| {
         let intel = IntelConfiguration::new(version, 4, if version == 1 { 0 } else { 3 });
