@@ -64,6 +64,10 @@ impl<F: FnMut(&IbsRecord)> Facility for Ibs<'_, F> {
             self.collect_late(msr, state, control)
         }
     }
+
+    fn while_lent(&mut self) -> u32 {
+        u32::from(self.memory.take_late_unserved())
+    }
 }
 
 impl<F: FnMut(&IbsRecord)> Ibs<'_, F> {

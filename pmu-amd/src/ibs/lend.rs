@@ -21,6 +21,10 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
     /// window ends, for instance while a guest runs. If the unit has an unreported sample when it is suspended,
     /// `report` is called with the sample, as the closure of [`Ibs::new`](crate::ibs::Ibs::new) is.
     ///
+    /// If the interrupt of this sample still comes, [`Ibs`](crate::ibs::Ibs) claims the interrupt, within the window or
+    /// at any later time. In the window, the claim accesses no register, and
+    /// [`Serviced::lent`](pmu_core::Serviced::lent) tells the handler to ask the borrower, too.
+    ///
     /// ```
     /// use pmu_amd::ibs::IbsSampler;
     /// use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};
@@ -32,7 +36,7 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
     ///     clock: impl Fn() -> u64,
     /// ) -> Result<(), CounterError> {
     ///     let window = counters.lend_with(clock(), ops.lent(|_| ()), |_, _| ())?;
-    ///     enter_guest();
+    ///     enter_guest(); // No early return between `lend_with` and `end`.
     ///     Ok(window.end(clock())?)
     /// }
     /// ```
@@ -51,6 +55,10 @@ impl<R: MsrBackend, F: FnMut(&IbsRecord)> Facility for LentIbs<'_, '_, R, F> {
         interrupted: Interrupted<'_>,
     ) -> Result<u32, MsrFault> {
         self.sampler.facility(&mut self.report).collect(msr, interrupted)
+    }
+
+    fn while_lent(&mut self) -> u32 {
+        self.sampler.facility(&mut self.report).while_lent()
     }
 }
 

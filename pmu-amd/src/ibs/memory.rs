@@ -184,6 +184,12 @@ impl IbsMemory {
         self.change(|state| Some(state & !(LATE | STOPPING | UNREAD))).0 & (LATE | STOPPING) != 0
     }
 
+    /// Returns whether a late interrupt was expected, and expects none any more, although the unit was not served. So a
+    /// task that stops the unit still finds the sample unserved.
+    pub(crate) fn take_late_unserved(&self) -> bool {
+        self.state.fetch_and(!LATE, Ordering::AcqRel) & (LATE | STOPPING) != 0
+    }
+
     /// Lets interrupts serve a unit that could neither be stopped nor enabled again. `before` is the state before the
     /// sampling was published.
     pub(crate) fn presume_running(&self, before: IbsState) {

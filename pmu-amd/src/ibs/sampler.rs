@@ -195,7 +195,11 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
     }
 
     /// Stops the unit. At most one interrupt of the unit comes after this call. [`Ibs`] claims this interrupt and
-    /// reports its sample.
+    /// reports its sample. In a window of lent counters, [`Ibs`] claims the interrupt, but accesses no register:
+    /// [`lent`](Self::lent) has reported the sample.
+    ///
+    /// No register tells whether this interrupt will come. So the claim has no end in time: [`Ibs`] adds it to that of
+    /// the first interrupt after this call, at any later time. That interrupt may be another owner's.
     ///
     /// # Errors
     /// - [`Faulted`](IbsError::Faulted): the unit is presumed to run until its next interrupt, which stops the unit.
@@ -254,8 +258,8 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
         Ok(())
     }
 
-    /// Stops the unit, and gives the memory back. If an interrupt of the unit comes after this call, [`Ibs`] claims the
-    /// interrupt. Later calls return [`ShutDown`](IbsError::ShutDown).
+    /// Stops the unit, and gives the memory back. As after [`stop`](Self::stop), [`Ibs`] claims one interrupt, at any
+    /// later time. Later calls return [`ShutDown`](IbsError::ShutDown).
     ///
     /// # Errors
     /// - [`Faulted`](IbsError::Faulted): the sampler keeps the memory. The call can be repeated.

@@ -185,7 +185,8 @@ pub(crate) struct ControlValues {
     pub control2: u32,
 }
 
-/// The shortest periods: an op is tagged up to 0x80 ops late at random (PPR, `IBS_OP_CTL`).
+/// The shortest periods. The count of ops or cycles begins at a random number below 0x80, so an op is tagged up to 0x7F
+/// early (PPR, `IBS_OP_CTL`).
 const SHORTEST_FETCH: u32 = 0x10;
 const SHORTEST_OP: u32 = 0x90;
 

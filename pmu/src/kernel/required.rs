@@ -146,7 +146,8 @@ pub unsafe trait Kernel: Sized + 'static {
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::MyKernel as Bare;
     /// # use stand_in::Registers;
-    /// use pmu::amd::ibs::{Ibs, IbsMemory, IbsRecord, IbsSampler, IbsSampling, IbsUnit};
+    /// # fn log(_: &IbsError) {}
+    /// use pmu::amd::ibs::{Ibs, IbsError, IbsMemory, IbsRecord, IbsSampler, IbsSampling, IbsUnit};
     /// use pmu::core::{Claim, InterfaceError, KProfileSource, PlainFrame, SampledFrame};
     /// use pmu::kprofile::SourceRequest;
     /// use pmu::{Duties, Kernel, PerProcessor, Pmu};
@@ -160,7 +161,7 @@ pub unsafe trait Kernel: Sized + 'static {
     /// fn take_ops(unit: IbsUnit) {
     ///     let (msr, apic) = (MyKernel::msr(), Duties::<MyKernel>::platform());
     ///     let ops = IbsSampler::take(unit, msr, &apic, &MEMORY[MyKernel::this_processor()]);
-    ///     let _ = SAMPLERS.with(|place| *place = ops.ok());
+    ///     let _ = SAMPLERS.with(|place| *place = ops.inspect_err(log).ok());
     /// }
     ///
     /// struct MyKernel;
@@ -180,10 +181,11 @@ pub unsafe trait Kernel: Sized + 'static {
     ///     fn serve_source(request: SourceRequest) -> Result<(), InterfaceError> {
     ///         let served = SAMPLERS.with(|place| {
     ///             let ops = place.as_mut()?;
-    ///             match request {
-    ///                 SourceRequest::Start(_) => ops.start(&IbsSampling::cycles(400_000)).ok(),
-    ///                 SourceRequest::Stop(_) => ops.stop().ok(),
-    ///             }
+    ///             let served = match request {
+    ///                 SourceRequest::Start(_) => ops.start(&IbsSampling::cycles(400_000)),
+    ///                 SourceRequest::Stop(_) => ops.stop(),
+    ///             };
+    ///             served.inspect_err(log).ok()
     ///         });
     ///         served.ok().flatten().ok_or(InterfaceError::UnsupportedSource(OPS))
     ///     }

@@ -217,3 +217,41 @@ fn each_facility_learns_of_an_interrupt_without_counters_and_of_none_in_a_window
     window.end(0).unwrap();
     assert_eq!(calls.get(), 0);
 }
+
+/// A facility that was suspended with interrupts under way.
+struct Late(u32);
+
+impl Facility for Late {
+    fn while_lent(&mut self) -> u32 {
+        core::mem::take(&mut self.0)
+    }
+}
+
+/// Of a pair, beside one that interrupts alone, and behind a reference.
+#[test]
+fn late_interrupts_of_each_facility_are_claimed_in_a_window() {
+    let processor = pmu_tests::opened::plain(4);
+    let scene = Scene::new(&processor, false);
+    let mock = processor.mock();
+    let registers = Registers(&mock, &scene.hardware, |_: &Mock<'_>| ());
+    let source = OpenedEvents::new(&processor.unit, &scene.table);
+    let (unit, memory) = (&processor.unit, &scene.memory);
+    let mut counters =
+        CounterSession::take(source, unit, CounterSet::ALL, &registers, &registers, memory)
+            .unwrap();
+    let serve = |late: [u32; 3]| {
+        let [first, mut second, third] = late.map(Late);
+        let all = ((Ops(&scene.hardware), Some(first)), (&mut second, third));
+        let served = service_with(&source, &registers, &registers, memory, all, |_, _| ()).unwrap();
+        (served.claim, served.lent)
+    };
+    assert_eq!(serve([1, 1, 1]), (Claim::NotOurs, false));
+    let window = counters.lend(0, |_| ()).unwrap();
+    assert_eq!(serve([0, 0, 0]), (Claim::NotOurs, true));
+    for one in [[1, 0, 0], [0, 1, 0], [0, 0, 1]] {
+        assert_eq!(serve(one), (Claim::Ours, true));
+    }
+    assert_eq!(serve([1, 0, 1]), (Claim::OursAndMore, true));
+    assert_eq!(serve([0, 2, 0]), (Claim::OursAndMore, true));
+    window.end(0).unwrap();
+}

@@ -1,6 +1,10 @@
 //! Windows of a guest that has no instruction-based sampling: both units, and faults.
 
-use pmu_amd::ibs::{IbsError, IbsKind, IbsRecord, IbsSampler};
+use core::cell::{Cell, RefCell};
+
+use pmu_amd::ibs::{Ibs, IbsError, IbsKind, IbsRecord, IbsSampler};
+use pmu_core::{Claim, service_with};
+use pmu_tests::opened::{happened, raw};
 use pmu_virt::mock::{Fault, PmiFault};
 use pmu_virt::{GuestFacility, Read, Writer};
 
@@ -75,7 +79,7 @@ fn a_window_whose_accesses_fail_leaves_no_unit_in_the_guest_and_reports_no_sampl
                 mock.inject_pmi(if late { PmiFault::Late(1_000) } else { PmiFault::None });
                 assert!(kernel.run(&mock, PERIOD), "{what}");
                 mock.inject_pmi(PmiFault::None);
-                let (made, left) = (core::cell::Cell::new(0), core::cell::Cell::new(true));
+                let (made, left) = (Cell::new(0), Cell::new(true));
                 let before = |mock: &Mock<'_>| {
                     made.set(made.get() + 1);
                     if left.get() && made.get() == access {
@@ -169,5 +173,98 @@ fn the_next_borrower_finds_a_unit_stopped_that_could_not_be_resumed() {
         window.end(0).unwrap();
         assert!(sampler.is_sampling() && kernel.run(&mock, PERIOD), "{what}");
         kernel.all_reported(&what);
+    }
+}
+
+/// Interrupts within a window of a unit that was stopped with a sample.
+#[derive(Clone, Copy, Debug)]
+enum Within {
+    Late,
+    /// The guest's own interrupt, and then the late one.
+    GuestsFirst,
+    /// An overflow of the host's counter was pending, too.
+    BesideOverflow,
+}
+
+/// Stopped by the window or before it, the unit interrupts within the window. One interrupt is claimed for the sample,
+/// without an access: the registers are the guest's.
+#[test]
+fn a_samples_late_interrupt_within_a_window_is_claimed_once_and_touches_no_register() {
+    const EVENTS: u64 = 10_000;
+    for (processor, kind) in units() {
+        for within in [Within::Late, Within::GuestsFirst, Within::BesideOverflow] {
+            for stops in [false, true] {
+                let what = format!("{}, {kind:?}, {within:?}, {stops}", processor.name);
+                let mock = processor.mock();
+                let kernel = Kernel::new(processor.unit(kind), &mock);
+                let answers = RefCell::new(vec![]);
+                let told = || answers.take();
+                let handler = |mock: &Mock<'_>| {
+                    let report = |record: &IbsRecord| kernel.push(record);
+                    let ibs = Ibs::new(&kernel.unit, &kernel.memory, report);
+                    let memory = &kernel.counter_memory;
+                    let served = service_with(&kernel.source(), mock, mock, memory, ibs, |_, _| ());
+                    let served = served.unwrap();
+                    answers.borrow_mut().push((served.claim, served.lent));
+                };
+                mock.on_interrupt(&handler);
+                let accesses = Cell::new(0);
+                let count = |_: &Mock<'_>| accesses.set(accesses.get() + 1);
+                mock.on_access(&count);
+                let mut counters = kernel.take_counters(&mock);
+                let event = counters.open_event(&kernel.counters, &raw(3).every(EVENTS)).unwrap();
+                counters.start_event(event, 0).unwrap();
+                let mut sampler =
+                    IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
+                sampler.start(&processor.request(kind)).unwrap();
+                // The kernel has interrupts off.
+                mock.inject_pmi(PmiFault::Late(1_000));
+                assert!(kernel.run(&mock, PERIOD), "{what}");
+                if matches!(within, Within::BesideOverflow) {
+                    mock.advance(&mut happened(3, EVENTS));
+                }
+                if stops {
+                    sampler.stop().unwrap();
+                }
+                let overflows = Cell::new(0);
+                let report = |record: &IbsRecord| kernel.push(record);
+                let window = counters
+                    .lend_with(0, sampler.lent(report), |_, _| overflows.set(overflows.get() + 1))
+                    .unwrap();
+                kernel.all_reported(&what);
+                let before = accesses.get();
+                match within {
+                    Within::Late => {
+                        mock.deliver_sample();
+                        assert_eq!(told(), [(Claim::Ours, true)], "{what}");
+                    }
+                    Within::GuestsFirst => {
+                        // The handler asks the guest, too, whose claim leaves one for the next interrupt.
+                        mock.interrupt_from_elsewhere();
+                        assert_eq!(told(), [(Claim::Ours, true)], "{what}");
+                        mock.deliver_sample();
+                        assert_eq!(told(), [(Claim::NotOurs, true)], "{what}");
+                    }
+                    Within::BesideOverflow => {
+                        // One claim stands for both interrupts.
+                        assert_eq!(overflows.get(), 1, "{what}");
+                        mock.deliver();
+                        assert_eq!(told(), [(Claim::OursAndMore, true)], "{what}");
+                        mock.deliver_sample();
+                        assert_eq!(told(), [(Claim::NotOurs, true)], "{what}");
+                    }
+                }
+                mock.interrupt_from_elsewhere();
+                assert_eq!(told(), [(Claim::NotOurs, true)], "{what}: the guest's own");
+                assert_eq!(accesses.get(), before, "{what}");
+                window.end(0).unwrap();
+                mock.inject_pmi(PmiFault::None);
+                mock.interrupt_from_elsewhere();
+                assert_eq!(told(), [(Claim::NotOurs, false)], "{what}: nothing is left over");
+                assert_eq!(sampler.is_sampling(), !stops, "{what}");
+                assert_eq!(kernel.run(&mock, PERIOD), !stops, "{what}");
+                kernel.all_reported(&what);
+            }
+        }
     }
 }

@@ -66,7 +66,8 @@ pub trait Facility {
     ///   services the counters itself.
     ///
     /// Such a pass consists of [`begin`](Self::begin), [`collect`](Self::collect) and [`end`](Self::end). While the
-    /// counters are [lent](crate::CounterSession::lend), no facility is served.
+    /// counters are [lent](crate::CounterSession::lend), no facility is served: only [`while_lent`](Self::while_lent)
+    /// is called.
     const ALONE: bool = false;
 
     /// Returns the bits of the global overflow status that belong to the facility. These bits are acknowledged together
@@ -124,6 +125,15 @@ pub trait Facility {
     #[inline]
     fn without_counters<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
         Ok(())
+    }
+
+    /// Handles an interrupt while the counters are [lent](crate::CounterSession::lend). Returns the number of
+    /// interrupts that the facility raised before it was suspended, and that may still come. The
+    /// [`Claim`](crate::Claim) includes this number, and later calls do not return it again. The method accesses no
+    /// register, because the facility's registers may be in the borrower's use.
+    #[inline]
+    fn while_lent(&mut self) -> u32 {
+        0
     }
 }
 
@@ -198,6 +208,11 @@ impl<F: Facility> Facility for Option<F> {
     fn without_counters<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
         self.as_mut().map_or(Ok(()), |facility| facility.without_counters(msr))
     }
+
+    #[inline]
+    fn while_lent(&mut self) -> u32 {
+        self.as_mut().map_or(0, F::while_lent)
+    }
 }
 
 /// The facility behind the reference.
@@ -236,6 +251,11 @@ impl<F: Facility + ?Sized> Facility for &mut F {
     #[inline]
     fn without_counters<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
         (**self).without_counters(msr)
+    }
+
+    #[inline]
+    fn while_lent(&mut self) -> u32 {
+        (**self).while_lent()
     }
 }
 
@@ -279,5 +299,10 @@ impl<A: Facility, B: Facility> Facility for (A, B) {
     fn without_counters<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
         let (first, second) = (self.0.without_counters(msr), self.1.without_counters(msr));
         first.and(second)
+    }
+
+    #[inline]
+    fn while_lent(&mut self) -> u32 {
+        self.0.while_lent() + self.1.while_lent()
     }
 }

@@ -72,6 +72,16 @@ impl Claim {
     pub const fn interrupts(self) -> u32 {
         self as u32
     }
+
+    /// Returns the claim of these interrupts and of the `others`.
+    #[inline]
+    pub(crate) const fn and(self, others: u32) -> Self {
+        match (self, others) {
+            (claim, 0) => claim,
+            (Self::NotOurs, 1) => Self::Ours,
+            _ => Self::OursAndMore,
+        }
+    }
 }
 
 impl CounterMemory {

@@ -112,8 +112,10 @@ pub fn service_with<S: EventSource, M: MsrBackend, P: Platform, B: Facility>(
         return serve_alone(msr, memory, facility);
     }
     if own.is_empty() {
-        let (claim, lent) = memory.unserved(false);
-        if !lent {
+        let (mut claim, lent) = memory.unserved(false);
+        if lent {
+            claim = claim.and(facility.while_lent());
+        } else {
             let (counters, masked) = (CounterSet::NONE, false);
             let outcome = facility.without_counters(msr);
             outcome.map_err(|fault| ServiceError { fault, counters, masked })?;
