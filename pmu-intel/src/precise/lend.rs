@@ -124,8 +124,11 @@ impl<R: MsrBackend, F: FnMut(&PreciseReport<'_>)> FacilityControl for LentPrecis
                 Ok(())
             }
             Err(fault) => {
-                // The counters go on as before.
-                let _ = self.recorder.enable(self.recorder.counters());
+                // The counters go on as before. The index of architectural PEBS was not changed, and a write would drop
+                // the records that are still in the buffer.
+                if !self.recorder.hardware.is_architectural() {
+                    let _ = self.recorder.enable(self.recorder.counters());
+                }
                 Err(fault)
             }
         }

@@ -39,6 +39,8 @@ pub struct PreciseMemory<B: ?Sized = [AtomicU64]> {
     reserved: AtomicU64,
     /// Number of bytes of the buffer that are in use.
     usable: AtomicU64,
+    /// Number of events that were started, by all recorders that had the memory.
+    starts: AtomicU64,
     lost: AtomicU32,
     malformed: AtomicU32,
     hidden: AtomicU32,
@@ -84,6 +86,7 @@ impl<const N: usize> PreciseMemory<[AtomicU64; N]> {
             recording: AtomicU64::new(0),
             reserved: AtomicU64::new(0),
             usable: AtomicU64::new(0),
+            starts: AtomicU64::new(0),
             lost: AtomicU32::new(0),
             malformed: AtomicU32::new(0),
             hidden: AtomicU32::new(0),
@@ -217,6 +220,17 @@ impl PreciseMemory {
         self.recording.store(0, Relaxed);
         self.reserved.store(0, Relaxed);
         self.owner.store(FREE, Release);
+    }
+
+    /// Numbers a start.
+    pub(crate) fn next_start(&self) -> u64 {
+        self.starts.fetch_add(1, Relaxed)
+    }
+
+    /// Returns whether the event of this start still writes records on the counter.
+    pub(crate) fn is_started(&self, counter: CounterId, start: u64) -> bool {
+        let slot = self.slot(counter).filter(|_| self.recording().contains(counter));
+        slot.is_some_and(|slot| slot.start.load(Relaxed) == start)
     }
 
     /// Lets a branch tracer use the area; `false` if one does.

@@ -326,12 +326,22 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
         let ended = cleared.and_then(|()| self.arrange(rest));
         ended.and_then(|()| self.enable(rest)).map_err(PreciseError::Faulted)?;
         session.pause_reserved(paused, false)?;
+        self.give_back(session, counter, beside)?;
+        self.memory().set_recording(rest);
+        Ok(())
+    }
+
+    /// Gives a counter back, and that of the event beside it.
+    pub(crate) fn give_back<S: EventSource, N: MsrBackend, P: Platform>(
+        &self,
+        session: &mut CounterSession<'_, S, N, P>,
+        counter: CounterId,
+        beside: Option<CounterId>,
+    ) -> Result<(), PreciseError> {
         for beside in beside.into_iter() {
             self.release(session, beside)?;
         }
-        self.release(session, counter)?;
-        self.memory().set_recording(rest);
-        Ok(())
+        self.release(session, counter)
     }
 
     /// Stops the event on a counter, and gives the counter back to the session. Records that are in the buffer are

@@ -7,11 +7,13 @@ use crate::precise::event::PreciseEvent;
 use crate::precise::groups::PreciseGroups;
 use crate::precise::report::AccessKind;
 
-/// One counter that writes records: 40 bytes that a task and the interrupt share.
+/// One counter that writes records: 48 bytes that a task and the interrupt share.
 #[derive(Debug)]
 pub(crate) struct PreciseSlot {
     pub(crate) tag: AtomicU64,
     pub(crate) period: AtomicU64,
+    /// The number of the start of the event, which no other start in this memory has.
+    pub(crate) start: AtomicU64,
     /// The event select.
     pub(crate) select: AtomicU64,
     /// While the counter is suspended, its value.
@@ -39,6 +41,7 @@ impl PreciseSlot {
         Self {
             tag: AtomicU64::new(0),
             period: AtomicU64::new(0),
+            start: AtomicU64::new(0),
             select: AtomicU64::new(0),
             value: AtomicU64::new(0),
             flags: AtomicU32::new(0),

@@ -42,7 +42,7 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
         session: &mut CounterSession<'_, S, N, P>,
         event: &PreciseEvent,
         first: u64,
-        report: impl FnMut(&PreciseReport<'_>),
+        mut report: impl FnMut(&PreciseReport<'_>),
     ) -> Result<CounterId, PreciseError> {
         self.check()?;
         let (unit, in_use) = (self.unit(), self.latency.1);
@@ -70,7 +70,14 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
             }
         })?;
         self.describe(counter, event, select, beside);
-        let started = self.start_reserved(session, counter, event, first, report);
+        let others = self.counters();
+        if let Err(error) = self.quiesce(session, others, &mut report) {
+            // The others may run, and their records may be in the buffer: the buffer stays as it is.
+            let given_back = self.give_back(session, counter, beside);
+            let undone = session.pause_reserved(others, false).map_err(PreciseError::Counters);
+            return Err(given_back.and(undone).err().unwrap_or(error));
+        }
+        let started = self.start_reserved(session, counter, event, first);
         started.map(|()| counter).map_err(|error| {
             let undone = self.undo_start(session, counter, beside);
             undone.err().unwrap_or(error)
@@ -107,6 +114,7 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
     ) {
         let memory = self.memory();
         let Some(slot) = memory.slot(counter) else { return };
+        slot.start.store(memory.next_start(), Relaxed);
         slot.describe(event, select.select_bits(), self.access_kind(event, select));
         slot.beside.store(beside.map_or(0, |beside| u32::from(beside.bit()) + 1), Relaxed);
         let beside = beside.map_or(CounterSet::NONE, CounterId::only);
@@ -123,17 +131,15 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
         }
     }
 
-    /// Starts an event on its reserved counter.
+    /// Starts an event on its reserved counter, while the others are paused and the buffer is empty.
     fn start_reserved<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
         session: &mut CounterSession<'_, S, N, P>,
         counter: CounterId,
         event: &PreciseEvent,
         first: u64,
-        mut report: impl FnMut(&PreciseReport<'_>),
     ) -> Result<(), PreciseError> {
         let recording = self.counters();
-        self.quiesce(session, recording, &mut report)?;
         self.arrange(recording | counter.only()).map_err(PreciseError::Access)?;
         if event.latency != 0 {
             self.hardware.write_latency(event.latency).map_err(PreciseError::Access)?;

@@ -1,6 +1,7 @@
 //! The events of threads, and what a suspend leaves.
 
 use core::sync::atomic::Ordering::Relaxed;
+use core::{fmt, ptr};
 
 use pmu_core::{
     CounterId, CounterSession, CounterSet, EventSelect, EventSource, MsrBackend, Platform,
@@ -8,6 +9,7 @@ use pmu_core::{
 
 use crate::precise::error::PreciseError;
 use crate::precise::event::PreciseEvent;
+use crate::precise::memory::PreciseMemory;
 use crate::precise::recorder::PreciseRecorder;
 use crate::precise::report::PreciseReport;
 
@@ -33,29 +35,50 @@ use crate::precise::report::PreciseReport;
 ///     Ok(())
 /// }
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct ThreadRecords {
     event: PreciseEvent,
-    counter: Option<CounterId>,
+    started: Option<StartedRecords>,
     /// Number of events until the next overflow.
     rest: u64,
+}
+
+/// The start by which a thread's event came to its counter. The counter may since have another event.
+#[derive(Clone, Copy)]
+struct StartedRecords {
+    memory: &'static PreciseMemory,
+    counter: CounterId,
+    start: u64,
+}
+
+/// Without the memory's contents.
+impl fmt::Debug for StartedRecords {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("StartedRecords").field(&self.counter).field(&self.start).finish()
+    }
 }
 
 impl ThreadRecords {
     /// Creates the event of a thread that does not run.
     pub const fn new(event: PreciseEvent) -> Self {
-        Self { event, counter: None, rest: 0 }
+        Self { event, started: None, rest: 0 }
     }
 
-    /// Returns the counter on which the event is recorded, while the thread runs.
-    pub const fn counter(&self) -> Option<CounterId> {
-        self.counter
+    /// Returns the counter on which the event is recorded, while the thread runs. `None` also if the recorder stopped
+    /// the event since, or was shut down.
+    pub fn counter(&self) -> Option<CounterId> {
+        self.started().map(|started| started.counter)
+    }
+
+    fn started(&self) -> Option<StartedRecords> {
+        self.started.filter(|started| started.memory.is_started(started.counter, started.start))
     }
 }
 
 impl<M: MsrBackend> PreciseRecorder<'_, M> {
     /// Starts a thread's event on this processor: the event's period continues. If the event is started already, the
-    /// call does nothing.
+    /// call does nothing. An event that was stopped by the recorder's [`stop`](Self::stop) or
+    /// [`shut_down`](Self::shut_down) begins a new period.
     ///
     /// # Errors
     /// As for [`start`](Self::start).
@@ -65,12 +88,18 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
         thread: &mut ThreadRecords,
         report: impl FnMut(&PreciseReport<'_>),
     ) -> Result<(), PreciseError> {
-        if thread.counter.is_some() {
+        if thread.started().is_some() {
             return Ok(());
+        }
+        if thread.started.take().is_some() {
+            thread.rest = 0;
         }
         let period = thread.event.event().period().unwrap_or(0);
         let first = if (1..=period).contains(&thread.rest) { thread.rest } else { period };
-        thread.counter = Some(self.start_with(session, &thread.event, first, report)?);
+        let (memory, counter) =
+            (self.memory(), self.start_with(session, &thread.event, first, report)?);
+        let start = memory.slot(counter).map_or(0, |slot| slot.start.load(Relaxed));
+        thread.started = Some(StartedRecords { memory, counter, start });
         Ok(())
     }
 
@@ -78,14 +107,18 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
     /// started, the call does nothing.
     ///
     /// # Errors
-    /// As for [`stop`](Self::stop).
+    /// As for [`stop`](Self::stop). [`NotStarted`](PreciseError::NotStarted): the event is started on another
+    /// processor.
     pub fn switch_out<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
         session: &mut CounterSession<'_, S, N, P>,
         thread: &mut ThreadRecords,
         report: impl FnMut(&PreciseReport<'_>),
     ) -> Result<(), PreciseError> {
-        let Some(counter) = thread.counter else { return Ok(()) };
+        let Some(StartedRecords { memory, counter, .. }) = thread.started() else { return Ok(()) };
+        if !ptr::eq(memory, self.memory()) {
+            return Err(PreciseError::NotStarted);
+        }
         let registers = self.unit().counters.counter(counter);
         thread.rest = self.stop_and(session, counter, report, |session, counter| {
             let value = session.read_reserved(counter)?;
@@ -96,7 +129,7 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
             };
             Ok(registers.map_or(0, left))
         })?;
-        thread.counter = None;
+        thread.started = None;
         Ok(())
     }
 
@@ -116,8 +149,8 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
         self.check()?;
         let memory = self.memory();
         let (recording, reserved) = (memory.recording(), memory.reserved());
-        for counter in reserved.iter() {
-            session.reserve_again(counter)?;
+        for (counter, slot) in memory.slots(reserved) {
+            session.reserve_again(counter, EventSelect::from_bits(slot.select.load(Relaxed)))?;
         }
         self.hardware.disable_all().map_err(PreciseError::Access)?;
         if !self.hardware.is_architectural() {

@@ -92,8 +92,8 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
     ///
     /// # Errors
     /// - [`MemoryInUse`](TopDownError::MemoryInUse).
-    /// - [`SlotsInUse`](TopDownError::SlotsInUse): an event runs on fixed counter 3, or fixed counter 3 is the
-    ///   session's only counter.
+    /// - [`SlotsInUse`](TopDownError::SlotsInUse): an event runs on fixed counter 3, precise records
+    ///   [reserve](CounterSession::reserve) it, or it is the session's only counter.
     /// - [`Unresponsive`](TopDownError::Unresponsive): a hypervisor declares registers that it lacks.
     /// - [`Session`](TopDownError::Session), [`Access`](TopDownError::Access).
     ///

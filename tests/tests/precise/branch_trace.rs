@@ -8,7 +8,7 @@ use pmu_core::{CounterSession, CounterSet};
 use pmu_intel::branch_trace::{
     BranchTrace, BranchTraceError, BranchTraceMemory, BranchTracer, TracedBranches,
 };
-use pmu_intel::precise::PreciseError;
+use pmu_intel::precise::{Precise, PreciseError, PreciseReport};
 use pmu_tests::ProcessMemory;
 use pmu_tests::opened::{fed_events, happened, raw};
 use pmu_virt::mock::Fault;
@@ -254,4 +254,57 @@ fn a_trace_beside_precise_records_uses_their_area() {
         assert_eq!(seen, 1);
         recorder.shut_down(&mut session, |_| ()).unwrap();
     });
+}
+
+/// Bit 62 of the status is of both: one interrupt, which both read.
+#[test]
+fn a_trace_and_precise_records_as_a_pair_claim_their_interrupt_once() {
+    // A processor that freezes its counters always has the handler expect a further interrupt.
+    let is_meant = |processor: &Processor| processor.name == "format 4" && !processor.freezes;
+    let mut processor = processors().into_iter().find(is_meant).unwrap();
+    processor.records.branch_trace = true;
+    let trace: &'static BranchTraceMemory<[AtomicU64; 1024]> =
+        Box::leak(Box::new(BranchTraceMemory::new()));
+    let first = ptr::from_ref(trace).cast::<AtomicU64>();
+    // SAFETY: one page behind the area begins the buffer of atomic words.
+    let buffer = unsafe { core::slice::from_raw_parts(first.add(512), 1024) };
+    for is_pair in [false, true] {
+        let seen = processor.claim_of_one_record(trace, buffer, is_pair);
+        assert_eq!(seen, (1, u32::from(is_pair), 1), "a pair: {is_pair}");
+    }
+}
+
+impl Processor {
+    /// Returns the numbers of records and of branches that an interrupt reports, and of the interrupts that it claims.
+    fn claim_of_one_record(
+        self,
+        trace: &'static BranchTraceMemory,
+        buffer: &'static [AtomicU64],
+        is_pair: bool,
+    ) -> (usize, u32, u32) {
+        let mut found = (0, 0, 0);
+        self.run_beside(buffer, |kernel, mock| {
+            mock.on_interrupt(&|_: &Mock<'static>| ());
+            let (mut session, mut recorder) = kernel.take(mock);
+            // SAFETY: the mock writes to the lent memory alone, which lasts.
+            let tracer =
+                unsafe { BranchTracer::take(&mock.snapshot(), mock, trace, Some(kernel.memory)) };
+            let mut tracer = tracer.unwrap();
+            recorder.start(&mut session, &instructions(), |_| ()).unwrap();
+            tracer.start(true, false).unwrap();
+            assert!(mock.trace_branch(&branch(0, 0x40_0000, 0x41_0000)));
+            mock.advance(&mut happened(0, PERIOD));
+            let mut branches = 0;
+            let records =
+                Precise::new(&kernel.unit, kernel.memory, |report: &PreciseReport<'_>| {
+                    kernel.report(report);
+                });
+            let traced = BranchTrace::new(trace, Some(kernel.memory), |_| branches += 1);
+            kernel.handle_with(mock, (records, is_pair.then_some(traced)));
+            found = (kernel.reported.borrow().len(), branches, kernel.claimed.get());
+            tracer.shut_down(|_| ()).unwrap();
+            recorder.shut_down(&mut session, |_| ()).unwrap();
+        });
+        found
+    }
 }

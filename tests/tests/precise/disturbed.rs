@@ -1,6 +1,6 @@
 //! A fault or an interrupt at each access of each operation.
 
-use pmu_intel::precise::{PreciseError, PreciseReport, ThreadRecords};
+use pmu_intel::precise::{PreciseError, PreciseReport, PreciseThreshold, ThreadRecords};
 use pmu_tests::opened::happened;
 use pmu_virt::mock::Fault;
 
@@ -166,5 +166,31 @@ fn with_a_fault_at_each_access_of_an_interrupt_the_next_one_reports_the_records(
                 recorder.shut_down(&mut session, |_| ()).unwrap();
             });
         }
+    }
+}
+
+/// A write of the index would drop the records that are in the buffer.
+#[test]
+fn a_start_that_cannot_pause_the_other_events_leaves_their_records_in_the_buffer() {
+    for processor in all() {
+        processor.run(|kernel, mock| {
+            let what = format!("{}, {}", processor.name, processor.freezes);
+            let (mut session, mut recorder) = kernel.take(mock);
+            let report = |report: &PreciseReport<'_>| kernel.report(report);
+            recorder.set_threshold(PreciseThreshold::NearlyFull);
+            recorder.start(&mut session, &instructions(), report).unwrap();
+            mock.advance(&mut happened(0, 2 * PERIOD));
+            assert!(kernel.reported.borrow().is_empty(), "{what}");
+            // IA32_PERF_GLOBAL_CTRL.
+            mock.inject(Fault::Register(0x38F));
+            let failed = recorder.start(&mut session, &other(3), report);
+            assert!(matches!(failed, Err(PreciseError::Counters(_))), "{what}: {failed:?}");
+            mock.inject(Fault::None);
+            recorder.drain(&mut session, report).unwrap();
+            mock.advance(&mut happened(0, PERIOD));
+            recorder.shut_down(&mut session, report).unwrap();
+            kernel.all_reported(mock, &what);
+            assert_eq!(kernel.reported.borrow().len(), 3, "{what}");
+        });
     }
 }

@@ -220,3 +220,44 @@ fn a_lost_interrupt_loses_no_record_at_a_switch() {
         }
     }
 }
+
+/// The counter of an earlier start may have another thread's event.
+#[test]
+fn a_threads_event_that_the_recorder_ended_stops_no_other_event_and_starts_again() {
+    for processor in processors() {
+        for shut_down in [true, false] {
+            processor.run(|kernel, mock| {
+                let what = format!("{}, {shut_down}", processor.name);
+                let (mut session, mut recorder) = kernel.take(mock);
+                let report = |report: &PreciseReport<'_>| kernel.report(report);
+                let mut stale = ThreadRecords::new(instructions());
+                let mut second = ThreadRecords::new(instructions());
+                recorder.switch_in(&mut session, &mut stale, report).unwrap();
+                let counter = stale.counter().unwrap();
+                let mut recorder = if shut_down {
+                    recorder.shut_down(&mut session, report).unwrap();
+                    session.shut_down().unwrap();
+                    let (again, recorder) = kernel.take(mock);
+                    session = again;
+                    recorder
+                } else {
+                    recorder.stop(&mut session, counter, report).unwrap();
+                    recorder
+                };
+                assert_eq!(stale.counter(), None, "{what}");
+                recorder.switch_in(&mut session, &mut second, report).unwrap();
+                assert_eq!(second.counter(), Some(counter), "{what}");
+                assert_eq!(stale.counter(), None, "{what}");
+                recorder.switch_out(&mut session, &mut stale, report).unwrap();
+                assert_eq!(recorder.counters(), counter.only(), "{what}");
+                recorder.switch_out(&mut session, &mut second, report).unwrap();
+                recorder.switch_in(&mut session, &mut stale, report).unwrap();
+                assert_eq!(stale.counter(), Some(counter), "{what}");
+                mock.advance(&mut happened(0, PERIOD));
+                kernel.all_reported(mock, &what);
+                assert_eq!(kernel.reported.borrow().len(), 1, "{what}");
+                recorder.shut_down(&mut session, report).unwrap();
+            });
+        }
+    }
+}

@@ -134,13 +134,24 @@ fn a_reserved_counter_of_a_memory_event_is_the_cores_alone_until_it_is_released(
     second.start_event(plain, 0).unwrap();
     let refused = first.reserve(&processor.unit, &raw(2), on(0));
     assert_eq!(refused, Err(CounterError::NoFreeCounter));
-    let (counter, _) = first.reserve(&processor.unit, &raw(2), on(1)).unwrap();
+    let (counter, select) = first.reserve(&processor.unit, &raw(2), on(1)).unwrap();
     let narrow = open(&mut second, &processor, raw(7).on(on(1)));
     assert_eq!(second.start_event(narrow, 0), Err(CounterError::NoFreeCounter));
     // An operation of the session in between does not give the claim up.
     let beside = open(&mut first, &processor, raw(7).on(on(0)));
     first.start_event(beside, 0).unwrap();
     assert_eq!(second.start_event(narrow, 0), Err(CounterError::NoFreeCounter));
+    // After the registers lost their contents, the claim begins again.
+    first.reprogram(|_| ()).unwrap();
+    first.stop_event(beside, 0).unwrap();
+    first.reserve_again(counter, select).unwrap();
+    assert_eq!(second.start_event(narrow, 0), Err(CounterError::NoFreeCounter));
+    first.reprogram(|_| ()).unwrap();
+    first.start_event(beside, 0).unwrap();
+    second.start_event(narrow, 0).unwrap();
+    assert_eq!(first.reserve_again(counter, select), Err(CounterError::NoFreeCounter));
+    second.stop_event(narrow, 0).unwrap();
+    first.reserve_again(counter, select).unwrap();
     first.release_reserved(counter).unwrap();
     second.start_event(narrow, 0).unwrap();
 }

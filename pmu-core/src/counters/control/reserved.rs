@@ -45,8 +45,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - The errors of [`open_event`](Self::open_event) for an event that the processor cannot count.
     /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): no counter of `among` can count the event.
-    /// - [`NoFreeCounter`](CounterError::NoFreeCounter): each such counter is in use, or the core's other logical
-    ///   processor uses the counter of the same number ([`OnSharedCore`](crate::OnSharedCore)).
+    /// - [`NoFreeCounter`](CounterError::NoFreeCounter): each such counter is in use, an [exclusive](Event::exclusive)
+    ///   event runs, or the core's other logical processor uses the counter of the same number
+    ///   ([`OnSharedCore`](crate::OnSharedCore)).
     /// - [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): a register access failed.
     pub fn reserve(
         &mut self,
@@ -61,6 +62,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             return Err(CounterError::NoCounterForEvent);
         }
         self.check_unmuted()?;
+        if self.table().runs_exclusive() {
+            return Err(CounterError::NoFreeCounter);
+        }
         self.unpark_all(self.outside_guests(self.own()))?;
         let counter = self.first_free(capable)?;
         if !self.claim_reserved(counter, select) {
@@ -73,15 +77,25 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         Ok((counter, select))
     }
 
-    /// Reserves a counter again after [`reprogram`](Self::reprogram), which ends every reservation.
+    /// Reserves a counter again after [`reprogram`](Self::reprogram), which ends every reservation. `select` is the
+    /// select that [`reserve`](Self::reserve) returned.
     ///
     /// # Errors
-    /// [`NotAvailable`](CounterError::NotAvailable): the counter is in use, is not the session's, or is
-    /// [lent](Self::lend).
-    pub fn reserve_again(&mut self, counter: CounterId) -> Result<(), CounterError> {
+    /// - [`NotAvailable`](CounterError::NotAvailable): the counter is in use, is not the session's, or is
+    ///   [lent](Self::lend).
+    /// - [`NoFreeCounter`](CounterError::NoFreeCounter): the core's other logical processor meanwhile uses the counter
+    ///   of the same number ([`OnSharedCore`](crate::OnSharedCore)).
+    pub fn reserve_again(
+        &mut self,
+        counter: CounterId,
+        select: EventSelect,
+    ) -> Result<(), CounterError> {
         let own = self.own().contains(counter) && self.has_own();
         match self.slot(counter).filter(|_| own) {
             Some(slot) if matches!(slot.load(), SlotState::Free | SlotState::Faulted) => {
+                if !self.claim_reserved(counter, select) {
+                    return Err(CounterError::NoFreeCounter);
+                }
                 slot.store(SlotState::Faulted);
                 Ok(())
             }

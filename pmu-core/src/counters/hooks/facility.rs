@@ -259,7 +259,8 @@ impl<F: Facility + ?Sized> Facility for &mut F {
     }
 }
 
-/// Two facilities. Both are always called: the second facility is called even if the first one fails.
+/// Two facilities. Both are always called: the second facility is called even if the first one fails. If a status bit
+/// belongs to both, the interrupt of this bit is counted once.
 impl<A: Facility, B: Facility> Facility for (A, B) {
     const ALONE: bool = A::ALONE || B::ALONE;
 
@@ -285,8 +286,12 @@ impl<A: Facility, B: Facility> Facility for (A, B) {
         msr: &M,
         interrupted: Interrupted<'_>,
     ) -> Result<u32, MsrFault> {
+        let shared = self.0.status_bits() & self.1.status_bits() & interrupted.status;
         let (first, second) = (self.0.collect(msr, interrupted), self.1.collect(msr, interrupted));
-        Ok(first? + second?)
+        let (first, second) = (first?, second?);
+        // Both account for the one interrupt of a bit that they share.
+        let twice = if shared == 0 { 0 } else { first.min(second).min(1) };
+        Ok(first + second - twice)
     }
 
     #[inline]
