@@ -3,6 +3,19 @@
 use crate::precise::tlb::{PageSize, Translation};
 
 /// An access to memory by an instruction that was sampled.
+///
+/// ```
+/// use pmu_core::{DataAccess, DataSource};
+/// /// Returns the cache line of a load that missed the first-level cache.
+/// fn missed_line(access: &DataAccess) -> Option<u64> {
+///     let missed = access.load && access.source? != DataSource::L1;
+///     missed.then_some(access.address? & !63)
+/// }
+/// let mut access = DataAccess { load: true, address: Some(0x7F_0048), ..DataAccess::default() };
+/// assert_eq!(missed_line(&access), None);
+/// access.source = Some(DataSource::L3);
+/// assert_eq!(missed_line(&access), Some(0x7F_0040));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct DataAccess {

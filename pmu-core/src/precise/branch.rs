@@ -1,6 +1,21 @@
 //! The outcome of a sampled branch.
 
 /// The outcome of a branch instruction that was sampled.
+///
+/// ```
+/// use pmu_core::{BranchOutcome, PreciseSample};
+/// /// Adds a sample to the numbers of branches and of mispredicted branches.
+/// fn count(sample: &PreciseSample, [branches, mispredicted]: &mut [u64; 2]) {
+///     if let Some(branch) = sample.branch {
+///         *branches += 1;
+///         *mispredicted += u64::from(branch.mispredicted);
+///     }
+/// }
+/// let mut numbers = [0; 2];
+/// let branch = BranchOutcome { taken: true, mispredicted: true, ..BranchOutcome::default() };
+/// count(&PreciseSample { branch: Some(branch), ..PreciseSample::default() }, &mut numbers);
+/// assert_eq!(numbers, [1, 1]);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct BranchOutcome {

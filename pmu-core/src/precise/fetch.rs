@@ -3,6 +3,18 @@
 use crate::precise::tlb::{PageSize, Translation};
 
 /// A fetch of instruction bytes that was sampled.
+///
+/// ```
+/// use pmu_core::{InstructionFetch, PreciseSample};
+/// /// Returns the address of code that was fetched from beyond the second-level cache.
+/// fn cold_code(sample: &PreciseSample) -> Option<u64> {
+///     let fetch = sample.fetch?;
+///     (fetch.completed && fetch.l2_miss?).then_some(sample.address?)
+/// }
+/// let fetch = InstructionFetch { completed: true, l2_miss: Some(true), ..InstructionFetch::default() };
+/// let sample = PreciseSample { address: Some(0x40_1000), fetch: Some(fetch), ..PreciseSample::default() };
+/// assert_eq!(cold_code(&sample), Some(0x40_1000));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct InstructionFetch {

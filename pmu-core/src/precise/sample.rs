@@ -11,6 +11,16 @@ use crate::precise::fetch::InstructionFetch;
 /// invalid.
 ///
 /// In the default value, all fields are `None`.
+///
+/// ```
+/// use pmu_core::{DataSource, PreciseSample};
+/// /// Returns the instruction, the source and the latency of a load, if the processor recorded all three.
+/// fn slow_load(sample: &PreciseSample) -> Option<(u64, DataSource, u16)> {
+///     let access = sample.access?;
+///     Some((sample.address?, access.source?, access.latency?))
+/// }
+/// assert_eq!(slow_load(&PreciseSample::default()), None);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct PreciseSample {

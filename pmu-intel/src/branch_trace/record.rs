@@ -46,6 +46,16 @@ impl<'a> TracedBranches<'a> {
 
     /// Leaves out the branches from or to other privilege levels: a branch from the kernel to user mode reveals an
     /// address of the kernel, too.
+    ///
+    /// ```
+    /// use pmu_intel::branch_trace::TracedBranches;
+    /// // A branch within user mode, and a system call.
+    /// let words = [0x40_1000, 0x40_2000, 0, 0x40_2010, 0xFFFF_FFFF_8100_0000_u64, 0];
+    /// let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+    /// let mut branches = TracedBranches::from_bytes(&bytes).limited_to(true, false);
+    /// assert_eq!(branches.by_ref().count(), 1);
+    /// assert_eq!(branches.hidden(), 1);
+    /// ```
     #[must_use]
     pub const fn limited_to(self, user: bool, kernel: bool) -> Self {
         let shown = Shown { user: user && self.shown.user, kernel: kernel && self.shown.kernel };

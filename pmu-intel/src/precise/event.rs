@@ -20,6 +20,12 @@ pub enum Precision {
 
 impl Precision {
     /// Returns the precision of a level of perf's `precise_ip`, or `None` for level 0 and for levels above 3.
+    ///
+    /// ```
+    /// use pmu_intel::precise::Precision;
+    /// assert_eq!(Precision::of_level(2), Some(Precision::ZeroSkidRequested)); // `cycles:pp`
+    /// assert_eq!(Precision::of_level(0), None); // an event without records
+    /// ```
     pub const fn of_level(level: u8) -> Option<Self> {
         match level {
             1 => Some(Self::ConstantSkid),
@@ -74,6 +80,15 @@ impl PreciseEvent {
     /// of load latencies. The call adds the group [`MEMORY`](PreciseGroups::MEMORY).
     ///
     /// All started events share one threshold. Starting an event with another threshold fails.
+    ///
+    /// ```
+    /// use pmu_core::{Event, EventSelect};
+    /// use pmu_intel::precise::{PreciseEvent, PreciseGroups, Precision};
+    /// // MEM_TRANS_RETIRED.LOAD_LATENCY of Skylake: loads that take 64 cycles or more.
+    /// let loads = Event::raw(EventSelect::from_bits(0x01CD)).every(1_009);
+    /// let loads = PreciseEvent::new(loads, Precision::ZeroSkidRequested).with_latency(64);
+    /// assert!(loads.groups().contains(PreciseGroups::MEMORY));
+    /// ```
     #[must_use]
     pub fn with_latency(self, cycles: u16) -> Self {
         Self { latency: cycles, ..self.with(PreciseGroups::MEMORY) }

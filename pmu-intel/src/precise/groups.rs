@@ -35,6 +35,13 @@ impl PreciseGroups {
     /// processor copies the branches from its branch records, so the kernel lets a
     /// [`BranchRecorder`](pmu_core::BranchRecorder) record. An architectural record has 8 branches, 16, or all branch
     /// records, so it may have more than `count`.
+    ///
+    /// ```
+    /// use pmu_intel::precise::PreciseGroups;
+    /// assert_eq!(PreciseGroups::branches(16).branch_count(), 16);
+    /// assert_eq!(PreciseGroups::branches(100).branch_count(), 32);
+    /// assert_eq!(PreciseGroups::branches(0), PreciseGroups::NONE);
+    /// ```
     pub const fn branches(count: u8) -> Self {
         let count = if count > 32 { 32 } else { count };
         Self((count as u16) << Self::COUNT)
@@ -46,6 +53,12 @@ impl PreciseGroups {
     }
 
     /// Returns whether all of `groups` are in this set, with at least as many branches.
+    ///
+    /// ```
+    /// use pmu_intel::precise::PreciseGroups;
+    /// let groups = PreciseGroups::REGISTERS | PreciseGroups::branches(8);
+    /// assert!(groups.contains(PreciseGroups::branches(4)) && !groups.contains(PreciseGroups::branches(16)));
+    /// ```
     pub const fn contains(self, groups: Self) -> bool {
         self.kinds() & groups.kinds() == groups.kinds()
             && self.branch_count() >= groups.branch_count()

@@ -78,12 +78,25 @@ impl TopDownCounts {
     }
 
     /// Returns the sum of both counts. The numbers wrap around at 2⁶⁴.
+    ///
+    /// ```
+    /// use pmu_intel::topdown::{TopDownCounts, TopDownPart};
+    /// let [one, other] = [255, 510].map(|slots| TopDownCounts::of_registers(slots, 0xFF, false));
+    /// assert_eq!(one.plus(&other).of(TopDownPart::Retiring), Some(765));
+    /// ```
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         self.with(other, u64::wrapping_add)
     }
 
     /// Returns what was counted since `earlier`, an earlier value of the same counts.
+    ///
+    /// ```
+    /// use pmu_intel::topdown::{TopDownCounts, TopDownPart};
+    /// let before = TopDownCounts::of_registers(255, 0xFF, false);
+    /// let now = before.plus(&TopDownCounts::of_registers(510, 0xFF << 24, false));
+    /// assert_eq!(now.since(&before).per_mille(TopDownPart::BackEndBound), Some(1_000));
+    /// ```
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         self.with(earlier, u64::wrapping_sub)

@@ -44,6 +44,12 @@ impl TopDownPart {
         [Self::HeavyOperations, Self::BranchMispredicts, Self::FetchLatency, Self::MemoryBound];
 
     /// Returns the part of level 1 to which a part of level 2 belongs; `None` for a part of level 1.
+    ///
+    /// ```
+    /// use pmu_intel::topdown::TopDownPart;
+    /// assert_eq!(TopDownPart::MemoryBound.parent(), Some(TopDownPart::BackEndBound));
+    /// assert_eq!(TopDownPart::BackEndBound.parent(), None);
+    /// ```
     pub fn parent(self) -> Option<Self> {
         (self as usize).checked_sub(4).and_then(|byte| Self::LEVEL_1.get(byte)).copied()
     }

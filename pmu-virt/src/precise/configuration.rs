@@ -129,6 +129,13 @@ impl PreciseConfiguration {
 
     /// Returns the configuration after `change` has changed its records in the Debug Store, if it has them. Any other
     /// configuration is returned unchanged.
+    ///
+    /// ```
+    /// use pmu_virt::PreciseConfiguration;
+    /// // Skylake's records, of two counters alone.
+    /// let two = PreciseConfiguration::debug_store(3).with_debug_store(|records| records.general = 0b11);
+    /// assert_ne!(two, PreciseConfiguration::debug_store(3));
+    /// ```
     pub fn with_debug_store(mut self, change: impl FnOnce(&mut DebugStoreRecords)) -> Self {
         if let PreciseRecords::DebugStore(records) = &mut self.records {
             change(records);
@@ -138,6 +145,13 @@ impl PreciseConfiguration {
 
     /// Returns the configuration after `change` has changed its architectural records, if it has them. Any other
     /// configuration is returned unchanged.
+    ///
+    /// ```
+    /// use pmu_virt::PreciseConfiguration;
+    /// // Each group of a record is a fragment of its own.
+    /// let parts = PreciseConfiguration::ARCHITECTURAL.with_architectural(|records| records.fragments = true);
+    /// assert_ne!(parts, PreciseConfiguration::ARCHITECTURAL);
+    /// ```
     pub fn with_architectural(mut self, change: impl FnOnce(&mut ArchitecturalRecords)) -> Self {
         if let PreciseRecords::Architectural(records) = &mut self.records {
             change(records);

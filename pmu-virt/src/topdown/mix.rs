@@ -22,6 +22,12 @@ impl TopDownMix {
     pub const RETIRING: Self = Self { shares: [255, 0, 0, 0, 0, 0, 0, 0] };
 
     /// Returns whether the sum of the parts of level 1 is 255, and no part of level 2 exceeds its part of level 1.
+    ///
+    /// ```
+    /// use pmu_virt::TopDownMix;
+    /// assert!(TopDownMix::RETIRING.is_whole());
+    /// assert!(!TopDownMix { shares: [100, 0, 0, 100, 0, 0, 0, 0] }.is_whole()); // 55 slots of 255 are missing
+    /// ```
     pub fn is_whole(&self) -> bool {
         let [level_1 @ .., a, b, c, d] = self.shares;
         let sum: u32 = level_1.iter().map(|share| u32::from(*share)).sum();

@@ -30,6 +30,12 @@ impl Event {
     }
 
     /// Returns the events of the group whose overflow reloads this event's counter, as a mask with one bit per event.
+    ///
+    /// ```
+    /// use pmu_core::{Event, GenericEvent};
+    /// let misses = Event::generic(GenericEvent::BranchMisses).every(500).reloaded_by(0b01);
+    /// assert_eq!(misses.reloading_members(), 0b01); // the group's first event
+    /// ```
     pub const fn reloading_members(&self) -> u8 {
         self.reload
     }

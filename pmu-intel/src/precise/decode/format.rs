@@ -35,6 +35,13 @@ pub enum PreciseFormat {
 impl PreciseFormat {
     /// Returns the format that has this number in bits 11:8 of `IA32_PERF_CAPABILITIES`, on a processor whose Debug
     /// Store has 64-bit words. Returns `None` if the number is not known.
+    ///
+    /// ```
+    /// use pmu_intel::precise::PreciseFormat;
+    /// assert_eq!(PreciseFormat::of_number(3), Some(PreciseFormat::Skylake));
+    /// assert_eq!(PreciseFormat::of_number(5), Some(PreciseFormat::Adaptive));
+    /// assert_eq!(PreciseFormat::of_number(15), None);
+    /// ```
     pub const fn of_number(number: u8) -> Option<Self> {
         match number {
             0 => Some(Self::Core),
@@ -47,6 +54,12 @@ impl PreciseFormat {
     }
 
     /// Returns the size of each record in bytes, or `None` if records of the format have different sizes.
+    ///
+    /// ```
+    /// use pmu_intel::precise::PreciseFormat;
+    /// assert_eq!(PreciseFormat::Core.record_size(), Some(144)); // 18 words
+    /// assert_eq!(PreciseFormat::Architectural.record_size(), None);
+    /// ```
     pub const fn record_size(self) -> Option<usize> {
         match self {
             Self::Bits32 => Some(40),
@@ -60,6 +73,11 @@ impl PreciseFormat {
 
     /// Returns whether a record has the address of the sampled instruction itself. Other records only have the address
     /// of the instruction that is executed next.
+    ///
+    /// ```
+    /// use pmu_intel::precise::PreciseFormat;
+    /// assert!(PreciseFormat::Haswell.has_own_address() && !PreciseFormat::Nehalem.has_own_address());
+    /// ```
     pub const fn has_own_address(self) -> bool {
         !matches!(self, Self::Bits32 | Self::Core | Self::Nehalem)
     }
