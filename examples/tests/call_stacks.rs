@@ -201,8 +201,15 @@ fn firefox_finds_sources_and_code(profile: &Value) {
         let [start, size] = ["address", "functionSize"]
             .map(|column| cell("nativeSymbols", column, native).as_u64().unwrap());
         assert_eq!((start + base, size), (symbol.address(), symbol.size()));
-        assert!(string(cell("funcTable", "fileName", function)).ends_with("short_lived.rs"));
-        lines.extend(cell("frameTable", "line", row).as_u64());
+        // The compiler gives no line to some of the loop's instructions: those have no file either.
+        let file = cell("funcTable", "fileName", function);
+        match cell("frameTable", "line", row).as_u64() {
+            Some(line) => {
+                assert!(string(file).ends_with("short_lived.rs"));
+                lines.push(line);
+            }
+            None => assert!(file.is_null(), "{file}"),
+        }
     }
     // The lines of the loop, in the macro that makes the function.
     assert!(!lines.is_empty() && lines.iter().all(|line| (20..60).contains(line)), "{lines:?}");
