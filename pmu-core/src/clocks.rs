@@ -11,7 +11,7 @@ const MPERF: MsrUpdate = MsrUpdate::read(0xE7);
 /// `IA32_APERF`, AMD's `APERF`.
 const APERF: MsrUpdate = MsrUpdate::read(0xE8);
 
-/// MPERF and APERF clocks of a processor. MPERF ticks at a constant rate, and APERF at the core's present frequency.
+/// MPERF and APERF clocks of a processor. MPERF ticks at a constant rate. APERF ticks at the core's present frequency.
 /// Both clocks stop while the core is halted.
 ///
 /// A value of this type proves that CPUID declares the registers MPERF and APERF on the processor for which
@@ -63,8 +63,8 @@ impl Clocks {
     ///
     /// # Context
     /// Any, on the processor for which the clocks were detected. An interrupt between the two register reads adds its
-    /// time to APERF, but not to MPERF. So turn interrupts off if the two readings to be compared are only a short time
-    /// apart.
+    /// time to APERF, but not to MPERF. If you compare two readings that are only a short time apart, turn interrupts
+    /// off for each reading.
     ///
     /// # Errors
     /// Returns the access that failed. An access can fail under a hypervisor that declares the clocks in CPUID but does
@@ -78,8 +78,8 @@ impl ClockReading {
     /// Returns the core's mean frequency between `earlier` and this reading, not counting the time in which the core
     /// was halted.
     ///
-    /// `base_hertz` is the rate of MPERF: on Intel's processors commonly the rate of the TSC; on AMD's processors the
-    /// frequency of P-state 0.
+    /// `base_hertz` is the rate of MPERF. On Intel's processors, this rate commonly equals the TSC's rate. On AMD's
+    /// processors, this rate is the frequency of P-state 0.
     ///
     /// Returns `None` if the core was halted all the time, or if the frequency in hertz does not fit in 64 bits.
     pub fn effective_hertz(&self, earlier: &Self, base_hertz: u64) -> Option<u64> {
@@ -96,7 +96,7 @@ impl ClockReading {
 /// Returns `None` if CPUID declares no ratio or no crystal frequency, as on many Intel processors and all AMD
 /// processors.
 ///
-/// Source: SDM vol. 2A, CPUID leaf 15H: ECX is the crystal's frequency, EBX/EAX the ratio.
+/// Source: SDM vol. 2A, CPUID leaf 15H: ECX is the crystal's frequency, and EBX/EAX is the ratio.
 ///
 /// ```
 /// use pmu_core::{CpuidDump, Snapshot, tsc_hertz};

@@ -10,7 +10,7 @@ use crate::windows::Rules;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum NoInterface {
-    /// The processor is of another vendor, with this name in CPUID leaf 0.
+    /// The processor is from another vendor. The value is the vendor's name in CPUID leaf 0.
     OtherVendor([u8; 12]),
     /// CPUID declares no performance monitoring: the leaf is absent, or its version or number of events is 0.
     NoPerformanceMonitoring,
@@ -20,8 +20,8 @@ pub enum NoInterface {
     NoLongMode,
     /// A Microsoft-compatible hypervisor does not offer performance monitors.
     HiddenByHypervisor,
-    /// CPUID declares counters that cannot exist: their number is 0 or exceeds the number of registers, or their width
-    /// is impossible.
+    /// CPUID declares counters that cannot exist: the number is 0, the number exceeds the number of registers, or the
+    /// width is impossible.
     ImplausibleCounters {
         /// The declared number of counters.
         count: u8,

@@ -6,7 +6,7 @@ use raw_cpuid::{CpuIdReader, CpuIdResult};
 
 /// Text of a recorded CPUID dump, which is read without being copied.
 ///
-/// Two tools' formats are read; a line in neither format is skipped as a heading or remark:
+/// Lines in the formats of two tools are read. Any other line is skipped as a heading or a remark. The formats are:
 ///
 /// - `cpuid -r`: `   0x0000000a 0x00: eax=0x07300404 ebx=0x00000000 ecx=0x00000000 edx=0x00000603`
 /// - AIDA64 and InstLatx64: `CPUID 0000000A: 07300404-00000000-00000000-00000603 [SL 00]`
@@ -41,7 +41,7 @@ impl<'t> CpuidDump<'t> {
     /// ```
     ///
     /// # Errors
-    /// - A line begins like a leaf but cannot be parsed as a leaf; the error has the number of the first such line.
+    /// - A line begins like a leaf, but cannot be parsed. The error has the number of the first such line.
     /// - No line has leaf 0.
     pub fn parse(text: &'t str) -> Result<Self, DumpError> {
         let mut found = false;
@@ -70,7 +70,7 @@ impl CpuIdReader for &CpuidDump<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum DumpError {
-    /// The line with this number, counted from 1, begins like a leaf but cannot be parsed as a leaf.
+    /// The line with this number, counted from 1, begins like a leaf, but cannot be parsed.
     MalformedLine(usize),
     /// No line has leaf 0.
     NoLeafZero,

@@ -5,8 +5,7 @@ use core::fmt;
 use core::num::NonZeroU64;
 use core::ops::ControlFlow;
 
-/// Identity of a process: any number that the kernel never gives to two processes at a time, such as the address of the
-/// process object.
+/// Identity of a process: any number that no two live processes share, such as the address of the process object.
 ///
 /// ```
 /// use pmu_core::ProcessId;
@@ -78,8 +77,8 @@ impl fmt::Display for ProcessorNumber {
 
 /// The interrupted context: the registers in the embedder's trap frame, and facts that the embedder's kernel knows.
 ///
-/// - Every method is called in interrupt or NMI context. Every method answers at once, from the frame or from
-///   per-processor data, and takes no lock.
+/// Every method is called in interrupt or NMI context. Implement each method without locks and without waiting: read
+/// only the frame or per-processor data.
 ///
 /// # Examples
 ///
@@ -155,7 +154,7 @@ pub trait InterruptFrame {
 
     /// Visits the call chain: the return addresses, innermost first, without [`pc`](Self::pc).
     ///
-    /// The implementation stops when `visit` returns [`Break`](ControlFlow::Break), or at an address that it cannot
+    /// The implementation stops when `visit` returns [`Break`](ControlFlow::Break), or at an address that cannot be
     /// read without a fault. The method is called in interrupt or NMI context, if a callback asks for the chain.
     fn call_chain(&self, _visit: &mut dyn FnMut(u64) -> ControlFlow<()>) {}
 }
@@ -205,12 +204,12 @@ impl InterruptFrame for PlainFrame {
     }
 }
 
-/// Interrupted context with the address of a sampled instruction in place of the interrupted address. By this frame, a
-/// profile counts the instruction that the processor sampled, instead of the later instruction that was interrupted.
+/// Interrupted context with the address of a sampled instruction in place of the interrupted address. With this frame,
+/// a profile counts the sampled instruction instead of the interrupted instruction, which comes later.
 ///
 /// The code segment, the flags, the process and the call chain are those of the interrupted code. If the processor
-/// entered or left the kernel between the sample and the interrupt, these values do not match the address. Bit 17 of
-/// the flags is clear if there is an address, because the address of a sample is linear also in virtual-8086 mode.
+/// entered or left the kernel between the sample and the interrupt, these values do not match the address. If there is
+/// a sampled address, bit 17 (VM) of the flags is clear, because a sampled address is linear even in virtual-8086 mode.
 ///
 /// ```
 /// use pmu_core::{InterruptFrame, PlainFrame, PreciseSample, SampledFrame};
@@ -231,8 +230,8 @@ pub struct SampledFrame<'f, F> {
 const VIRTUAL_8086: u64 = 1 << 17;
 
 impl<'f, F: InterruptFrame> SampledFrame<'f, F> {
-    /// Creates the frame of a sample that the handler of `interrupted` reads. `address` is the linear address of the
-    /// sampled instruction. If `address` is `None`, the interrupted address takes its place.
+    /// Creates a frame from the interrupted context and the sample of the same interrupt. `address` is the linear
+    /// address of the sampled instruction. If `address` is `None`, the frame has the interrupted address.
     pub const fn new(interrupted: &'f F, address: Option<u64>) -> Self {
         Self { interrupted, address }
     }

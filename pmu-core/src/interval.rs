@@ -12,7 +12,7 @@ pub enum IntervalUnit {
     Events,
 }
 
-/// An interval within the limits of the source for which it was checked.
+/// An interval that was checked against the limits of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Interval(u32);
@@ -66,7 +66,7 @@ impl IntervalLimits {
 
     /// Limits of every counter source: 4,096 to 2³¹−1 events, by default 65,536.
     ///
-    /// At each interval within these limits, bit 31 of the value loaded into a counter is set. This matters because a
+    /// For each interval within these limits, the value loaded into a counter has bit 31 set. This matters because a
     /// write to a counter may be sign-extended from bit 31 (Intel SDM vol. 3B, "Full-Width Writes to Performance
     /// Counter Registers").
     pub const EVENTS: Self =
@@ -122,7 +122,7 @@ impl IntervalLimits {
     }
 }
 
-/// Error of an interval that is outside the limits of a source. The failed call changed nothing.
+/// Error: the interval is outside the limits of the source. The failed call changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct IntervalError {

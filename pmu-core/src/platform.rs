@@ -12,7 +12,7 @@ use crate::interval::Interval;
 /// - No method takes a lock that the interrupted code may hold.
 ///
 /// # Examples
-/// A kernel that gets the interrupt as an NMI, and has no profile timer. (`pmu::LocalApic` is a platform for both modes
+/// This kernel gets the interrupt as an NMI, and has no profile timer. (`pmu::LocalApic` is a platform for both modes
 /// of the local APIC, xAPIC and x2APIC.)
 ///
 /// ```
@@ -35,19 +35,19 @@ use crate::interval::Interval;
 /// # X2Apic.unmask_performance_interrupt();
 /// ```
 pub trait Platform {
-    /// Unmasks the performance interrupt: writes LVTPC, the local APIC's LVT entry at offset 0x340, with the embedder's
-    /// vector or NMI delivery mode and a clear mask bit. Intel processors set the mask bit when they deliver the
-    /// interrupt (SDM vol. 3A, "Local Vector Table").
+    /// Unmasks the performance interrupt in LVTPC, the local APIC's LVT entry at offset 0x340. The written value has
+    /// the embedder's vector or NMI delivery mode, and a clear mask bit. Intel processors set the mask bit when they
+    /// deliver the interrupt (SDM vol. 3A, "Local Vector Table").
     fn unmask_performance_interrupt(&self);
 
-    /// Masks the performance interrupt: writes LVTPC with its mask bit set. [`service`](crate::service) calls this if
-    /// `service` can neither read nor clear the overflow status, because the interrupt could then repeat forever.
+    /// Masks the performance interrupt: writes LVTPC with its mask bit set. [`service`](crate::service) calls this
+    /// method if it can neither read nor clear the overflow status. Otherwise the interrupt could repeat forever.
     fn mask_performance_interrupt(&self);
 
-    /// Lets an extended entry of AMD's local vector table deliver interrupts with the performance interrupt's vector or
-    /// delivery mode. The entry is at offset 0x500 + 16·`entry` of the local APIC. Firmware may have assigned it to
-    /// several facilities, such as instruction-based sampling, so the entry is never masked again (AMD APM vol. 2,
-    /// "Extended Interrupts"). Called in task context.
+    /// Unmasks an extended entry of AMD's local vector table, and gives the entry the performance interrupt's vector or
+    /// delivery mode. The entry is at offset 0x500 + 16·`entry` of the local APIC. Firmware may have assigned the entry
+    /// to several facilities, such as instruction-based sampling. So the driver never masks the entry again (AMD APM
+    /// vol. 2, "Extended Interrupts"). The driver calls this method in task context.
     ///
     /// The default implementation, which is for a platform without extended entries, returns an error.
     ///
@@ -87,7 +87,7 @@ impl<P: Platform + ?Sized> Platform for &P {
     }
 }
 
-/// The platform has no profile timer, or the timer cannot run at that interval.
+/// The platform has no profile timer, or the timer cannot run at the requested interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct TimerUnavailable;
@@ -107,7 +107,7 @@ impl core::error::Error for TimerUnavailable {}
 pub enum ExtendedEntryError {
     /// The platform, or its local APIC, has no entry with this number.
     NotAvailable,
-    /// The entry already delivers another user's interrupt. The number is the value of the entry.
+    /// The entry already delivers another user's interrupt. The number is the register value of the entry.
     InUse(u32),
 }
 

@@ -137,8 +137,8 @@ impl Snapshot {
     }
 
     /// Returns the model as manuals print it: extended model and base model (leaf 1, EAX). The extended model is used
-    /// for families 6 and 15 of Intel, 15 of AMD, and 6 and 7 of Zhaoxin. Every processor of family 7 is taken to be
-    /// from Zhaoxin, whatever vendor leaf 0 names.
+    /// for families 6 and 15 of Intel, 15 of AMD, and 6 and 7 of Zhaoxin. The method treats every processor of family 7
+    /// as Zhaoxin's, without reading the vendor in leaf 0.
     #[inline(never)] // Linked once: each table of models asks.
     pub fn model(&self) -> u8 {
         let signature = self.leaf(1, 0).eax;

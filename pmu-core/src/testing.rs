@@ -131,7 +131,7 @@ impl MsrBackend for ScriptedMsr<'_> {
         self.play(MsrOperation::ReadPmc, index.get(), None)
     }
 
-    /// Makes an RDMSR, and a WRMSR if the value changes: one access of the script, or two.
+    /// Makes an RDMSR, and then a WRMSR if the value changes. Each of the two is an access of the script.
     fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
         let found = self.play(MsrOperation::Read, update.register(), None)?;
         if let Some(value) = update.apply(found) {
@@ -180,7 +180,8 @@ impl<B: MsrBackend, const N: usize> RecordingMsr<B, N> {
         self.accesses.take()
     }
 
-    /// Returns the number of accesses since the last [`take`](Self::take) that were not recorded for lack of room.
+    /// Returns the number of accesses since the last [`take`](Self::take) that were not recorded, because `N` accesses
+    /// were already recorded.
     pub fn dropped(&self) -> usize {
         self.dropped.get()
     }

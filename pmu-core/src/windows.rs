@@ -164,7 +164,7 @@ impl WindowsVersion {
         self as u8 >= Self::Windows7 as u8
     }
 
-    /// Returns whether Windows denies callers with a restricted token the profiling of the kernel's address space.
+    /// Returns whether callers with a restricted token may not profile the kernel's address space.
     pub const fn restricts_callers(self) -> bool {
         self as u8 >= Self::Windows81 as u8
     }
@@ -225,10 +225,11 @@ impl WindowsVersion {
         self as u8 >= Self::Vista as u8
     }
 
-    /// Returns the maximum number of sources whose counter values can be added to the trace records of other events.
+    /// Returns the maximum number of sources for PMC counters in trace records. A record of another event, such as a
+    /// context switch, can contain the counter values of these sources.
     ///
-    /// The limit is 4 before version 1703, and 8 before version 1903. From version 1903 on the limit is `reported`, the
-    /// number of counters that the HAL reports.
+    /// The limit is 4 before version 1703, and 8 in version 1703 and later. From version 1903 on, the limit is
+    /// `reported`, the number of counters that the HAL reports.
     pub const fn traced_counters_limit(self, reported: usize) -> usize {
         match self {
             _ if self as u8 >= Self::Windows10v1903 as u8 => reported,
@@ -242,8 +243,8 @@ impl WindowsVersion {
         self as u8 >= Self::Windows8 as u8
     }
 
-    /// Returns whether the HAL of this version has an interface's counter sources, in a kernel with pointers of this
-    /// width.
+    /// Returns whether the HAL of this version has the counter sources of `interface`, in a kernel with pointers of
+    /// `width`.
     ///
     /// ```
     /// # use pmu_core::{HalInterface, PointerWidth, WindowsVersion};
@@ -262,8 +263,9 @@ impl WindowsVersion {
     }
 
     /// Returns whether the HAL uses only AMD's four legacy counters. The four counters are documented for the original
-    /// release of Windows 10. From version 1903 on the HAL reports its number of counters
-    /// (`HalQueryProfileNumberOfCounters`). This number is assumed to be the number that the processor declares.
+    /// release of Windows 10. From version 1903 on, the HAL reports its number of counters
+    /// (`HalQueryProfileNumberOfCounters`). This crate assumes that the HAL reports the number that the processor
+    /// declares.
     pub const fn has_four_amd_counters(self) -> bool {
         (self as u8) < Self::Windows10v1903 as u8
     }

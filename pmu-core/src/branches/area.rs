@@ -12,8 +12,8 @@ use core::fmt;
 /// `IA32_LBR_DEPTH`, `IA32_LER_FROM_IP`, `IA32_LER_TO_IP`, `IA32_LER_INFO`, and then FROM, TO and INFO of each record.
 ///
 /// # Context
-/// Both methods: task, on the processor of the records, while this processor does not record. The performance interrupt
-/// may come at any time, and does not use the area.
+/// The recorder calls both methods in task context, on the processor of the records, while this processor does not
+/// record. The performance interrupt may come at any time. Its handler does not use the area.
 ///
 /// # Safety
 /// - The methods execute XSAVES and XRSTORS for state component 15 (bit 15 of EDX:EAX) and for no other component.
@@ -21,7 +21,7 @@ use core::fmt;
 /// - The area belongs to the value alone, is aligned to 64 bytes, and has room for component 15 of each processor on
 ///   which the thread runs (CPUID leaf 0x0D, subleaf 15).
 /// - On each of these processors, the kernel set bit 15 of `IA32_XSS`.
-/// - Nothing but these methods writes to the area after its initialization. User mode can neither read nor write it.
+/// - After the area's initialization, only these methods write to the area. User mode cannot access the area.
 ///
 /// An area with room for 32 records:
 ///
@@ -91,11 +91,11 @@ impl fmt::Display for XsaveFault {
 
 impl core::error::Error for XsaveFault {}
 
-/// Branch records of a thread that does not run, in an XSAVE area of the kernel: a call stack, which continues when the
+/// Saved call stack of a thread that is switched out, in an XSAVE area of the kernel. The call stack continues when the
 /// thread runs again.
 ///
-/// The counterpart of [`SavedBranches`](crate::SavedBranches) for XSAVES. The kernel keeps the value, commonly beside
-/// the thread's registers.
+/// This type is the counterpart of [`SavedBranches`](crate::SavedBranches) for XSAVES. The kernel commonly stores the
+/// value with the thread's registers.
 ///
 /// ```
 /// use pmu_core::{BranchArea, SaveBranches};

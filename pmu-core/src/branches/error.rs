@@ -17,7 +17,7 @@ use crate::msr::fault::MsrFault;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum NoBranches {
-    /// The crate does not support the branch records of this vendor, as CPUID leaf 0 names it.
+    /// The crate does not support branch records of this vendor. The value is the vendor's name in CPUID leaf 0.
     OtherVendor([u8; 12]),
     /// The processor, or a hypervisor, declares no branch records.
     NotDeclared,
@@ -85,26 +85,26 @@ pub enum BranchError {
     MemoryInUse,
     /// The [`BranchMemory`](crate::BranchMemory) has room for fewer records than the processor keeps.
     InsufficientMemory {
-        /// Records that the processor keeps.
+        /// Number of records that the processor keeps.
         needed: usize,
-        /// Records for which there is room.
+        /// Number of records for which the memory has room.
         lent: usize,
     },
-    /// A value written to a record was not read back. The processor lacks the records, although it declares them.
+    /// A record's register did not keep a written value. The processor declares the records, but lacks them.
     Unresponsive,
-    /// The processor cannot freeze its records, an access of the freeze's registers failed in
-    /// [`take`](crate::BranchRecorder::take), or the freeze bit reads back 0 after it was set.
+    /// Freezing does not work: the processor cannot freeze its records, [`take`](crate::BranchRecorder::take) could not
+    /// access the registers for freezing, or the freeze bit cannot be set.
     FreezeUnsupported,
     /// The filter selects no branch, or is a call stack on a processor that cannot record call stacks.
     FilterUnsupported(BranchFilter),
     /// The recording was never started, so it cannot be resumed.
     NotStarted,
-    /// The save area has no room for the processor's records, or has records of another format or number.
+    /// The save area is too small for the processor's records, or contains records of another format or number.
     SavedElsewhere,
     /// XSAVES does not save this processor's branch records, or
     /// [`use_xsaves`](crate::BranchRecorder::use_xsaves) was not called.
     XsavesUnsupported,
-    /// The processor declares another size of the XSAVE component than its records have.
+    /// The size that CPUID declares for the XSAVE component does not fit the number of records.
     XsavesSize {
         /// Size that CPUID declares, in bytes.
         declared: u32,
@@ -119,11 +119,13 @@ pub enum BranchError {
     Lent,
     /// A register access failed, and the processor does not record.
     Access(MsrFault),
-    /// A register access failed, and the recording could not be stopped. The processor is presumed to record.
+    /// A register access failed, and the recording could not be stopped. The recorder assumes that the processor still
+    /// records.
     Faulted(MsrFault),
 }
 
-/// Converts the answer of a detection into an error of the recorder, so that a function that does both has one error.
+/// Converts an error of the detection into an error of the recorder. A function that detects the records and takes a
+/// recorder then needs only one error type.
 ///
 /// ```
 /// use pmu_core::{BranchError, NoBranches};

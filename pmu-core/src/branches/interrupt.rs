@@ -9,8 +9,8 @@ use crate::counters::hooks::facility::{Facility, Interrupted};
 use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
 
-/// A processor's branch records, as its performance interrupt reads them. [`service_with`](crate::service_with) takes
-/// this value, and gives it to the handler together with each overflow.
+/// A processor's branch records, for the handler of the performance interrupt. [`service_with`](crate::service_with)
+/// takes this value, and passes it to the handler with each overflow.
 /// [`BranchRecorder::read`](crate::BranchRecorder::read) returns such a value to a task.
 ///
 /// ```
@@ -33,8 +33,8 @@ use crate::msr::fault::MsrFault;
 /// ```
 ///
 /// # Context
-/// Any context, including interrupt and NMI. The records are read into the lent memory one by one, and take no room on
-/// the stack.
+/// Any context, including interrupt and NMI. Reading copies the records one by one into the
+/// [`BranchMemory`](crate::BranchMemory), not to the stack.
 #[derive(Clone, Copy, Debug)]
 pub struct Branches<'a> {
     unit: &'a BranchUnit,
@@ -49,9 +49,10 @@ pub struct Branches<'a> {
 
 impl<'a> Branches<'a> {
     /// Creates the value with which an interrupt handler reads a processor's branch records. `memory` is the memory of
-    /// this processor's [`BranchRecorder`](crate::BranchRecorder). If no recorder uses the memory, or the recorder does
-    /// not record, the interrupt accesses no register of the branch records, and the value has no branches. The same
-    /// holds if the recorder was taken with another `unit`, such as that of another core type.
+    /// this processor's [`BranchRecorder`](crate::BranchRecorder). The value has no branches if no recorder uses the
+    /// memory, or if the recorder does not record. The value also has no branches if the recorder was taken with
+    /// another `unit`, for example with the unit of another core type. In these cases the interrupt accesses no
+    /// register of the branch records.
     pub const fn new(unit: &'a BranchUnit, memory: &'a BranchMemory) -> Self {
         Self { unit, memory, found: 0, len: 0, is_frozen: false, stopped: false }
     }
@@ -93,8 +94,8 @@ impl<'a> Branches<'a> {
     /// of the interrupt handler.
     ///
     /// If the result is `false`, and the filter records branches of the kernel, the newest records may be branches of
-    /// the handler before its call of [`service_with`](crate::service_with). For branches that a task has read, the
-    /// result is `false`, too.
+    /// the handler before its call of [`service_with`](crate::service_with). The result is also `false` for branches
+    /// that a task has read.
     pub const fn is_frozen(&self) -> bool {
         self.is_frozen
     }

@@ -40,17 +40,18 @@ impl<R: MsrBackend> Facility for BranchRecorder<'_, R> {
     }
 }
 
-/// The borrower finds the recording stopped, freezing disabled, and the records clear. A call stack is saved in the
-/// recorder's memory, and restored afterwards. Other records are not restored. All accesses use the recorder's own
-/// backend.
+/// [`suspend`](FacilityControl::suspend) stops the recording, disables freezing, and clears the records. So the
+/// borrower of the counters, such as a guest, finds no records. A call stack is saved in the recorder's memory, and
+/// [`resume`](FacilityControl::resume) restores the call stack. Other records are lost. All accesses use the recorder's
+/// own backend.
 ///
 /// If the records cannot be suspended, the recording continues. If the records could not be cleared, samples have no
-/// branches until the recording is cleared or restarted. If the recording cannot continue either,
+/// branches until the recording is cleared or restarted. If the recording could not continue,
 /// [`is_recording`](BranchRecorder::is_recording) returns `false`.
 ///
-/// If the records cannot be resumed, the processor does not record, and the records do not freeze. The recorder then
-/// answers [`Lent`](crate::BranchError::Lent), until a call of [`resume`](FacilityControl::resume), or the end of
-/// another window, succeeds.
+/// If the records cannot be resumed, the processor does not record, and the records do not freeze. The recorder's
+/// methods then return [`Lent`](crate::BranchError::Lent), until [`resume`](FacilityControl::resume) succeeds or
+/// another [window](crate::CounterWindow) ends without a fault.
 impl<R: MsrBackend> FacilityControl for BranchRecorder<'_, R> {
     /// Stops a sampling that [delays the counter's interrupt](crate::BranchUnit::holds_interrupt).
     fn before_stop<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {

@@ -9,9 +9,9 @@ use crate::branches::unit::BranchUnit;
 
 /// Memory for the branch records of one processor: 24 bytes per record, and 16 bytes for the processor.
 ///
-/// The embedder lends the memory, which is commonly an element of a static array with one element per processor. The
-/// interrupt reads the records into this memory, so the records take no room on the stack. The memory also tells the
-/// interrupt whether the processor records. `&BranchMemory<[BranchSlot; N]>` coerces to `&BranchMemory`.
+/// The embedder provides the memory, commonly in a static array with one element per processor. The interrupt reads the
+/// records into this memory, so the records take no room on the stack. The memory also tells the interrupt whether the
+/// processor records. `&BranchMemory<[BranchSlot; N]>` coerces to `&BranchMemory`.
 ///
 /// ```
 /// use pmu_core::{BranchMemory, BranchSlot};
@@ -159,7 +159,7 @@ impl BranchMemory {
     /// Task, on the processor of this memory, while none of this processor's interrupts is being serviced.
     ///
     /// # Safety
-    /// - The old recorder is not used again. Otherwise the branches of one owner could be shown to the other owner.
+    /// - The old recorder is not used again. Otherwise the old and the new owner could read each other's branches.
     ///
     /// ```
     /// # use pmu_core::{BranchMemory, BranchSlot};

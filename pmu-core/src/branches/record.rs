@@ -2,7 +2,7 @@
 
 use crate::branches::kind::BranchKind;
 
-/// One recorded branch. A field is `None` if the processor's format of records does not have it.
+/// One recorded branch. A field is `None` if the processor's record format lacks the field.
 ///
 /// ```
 /// use pmu_core::{Branch, BranchKind};
@@ -18,8 +18,9 @@ use crate::branches::kind::BranchKind;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Branch {
-    /// Address of the branch instruction. If the processor fused a compare with the branch, `from` may be the address
-    /// of the compare. For an interrupt or exception, `from` is the address at which the execution was interrupted.
+    /// Address of the branch instruction. If the processor fused a compare instruction with the branch, `from` may be
+    /// the address of the compare instruction. For an interrupt or exception, `from` is the address at which the
+    /// execution was interrupted.
     ///
     /// Some early processors record offsets in the code segment instead of linear addresses.
     pub from: u64,
@@ -27,7 +28,7 @@ pub struct Branch {
     pub to: u64,
     /// Set if the branch was mispredicted.
     pub mispredicted: Option<bool>,
-    /// Core cycles since the previous recorded branch. `u16::MAX` stands for that number or more.
+    /// Core cycles since the previous recorded branch. The value `u16::MAX` stands for `u16::MAX` or more cycles.
     pub cycles: Option<u16>,
     /// The kind of the branch.
     pub kind: Option<BranchKind>,

@@ -44,7 +44,7 @@ use crate::msr::fault::MsrFault;
 /// ```
 ///
 /// # Context
-/// Every method: task, on the processor of the records. The performance interrupt may come at any time.
+/// Call every method in task context, on the processor of the records. The performance interrupt may come at any time.
 ///
 /// ```compile_fail,E0277
 /// fn needs_send<T: Send>() {}
@@ -81,16 +81,16 @@ pub(crate) struct Lent {
 }
 
 impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
-    /// Takes the branch records of the processor that executes the call. The call ends recording and freezing that an
-    /// earlier owner left enabled, and clears the records.
+    /// Takes the branch records of the processor that executes the call. If an earlier owner left recording or freezing
+    /// enabled, the call disables both. The call clears the records.
     ///
     /// `unit` describes this processor, and `memory` has room for its [records](BranchUnit::depth).
     ///
     /// # Errors
     /// - [`InsufficientMemory`](BranchError::InsufficientMemory), [`MemoryInUse`](BranchError::MemoryInUse): no
     ///   register was accessed.
-    /// - [`Unresponsive`](BranchError::Unresponsive): the processor lacks the records, although it declares them. This
-    ///   happens under some hypervisors.
+    /// - [`Unresponsive`](BranchError::Unresponsive): the processor declares the records, but lacks them. This happens
+    ///   under some hypervisors.
     /// - [`Access`](BranchError::Access), [`Faulted`](BranchError::Faulted): an access failed. The memory is free
     ///   again.
     pub fn take(
@@ -144,20 +144,20 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         Ok(self.unit.answers(&self.msr)? && starts)
     }
 
-    /// Makes the processor freeze the records when it raises the performance interrupt, until
-    /// [`service_with`](crate::service_with) has read them. The records then contain no branches of the interrupt
-    /// handler.
+    /// Makes the processor freeze the records when it raises the performance interrupt. The records then contain no
+    /// branches of the interrupt handler. [`service_with`](crate::service_with) reads the records, and then releases
+    /// them.
     ///
-    /// Call this before [`start`](Self::start), and only if this processor's interrupts are serviced with [`Branches`]:
-    /// **every** performance interrupt freezes the records, and only `Branches` releases them. Without this call,
-    /// `Branches` stops the recording as the service begins.
+    /// Call this before [`start`](Self::start), and only if this processor's interrupt handler passes [`Branches`] to
+    /// `service_with`. **Every** performance interrupt freezes the records, and only `Branches` releases them. If the
+    /// records do not freeze, `Branches` stops the recording when the service begins.
     ///
-    /// A [call stack](BranchFilter::call_stack) is never frozen, even after this call, because an interrupt near a call
+    /// This call has no effect on a [call stack](BranchFilter::call_stack), which never freezes: freezing near a call
     /// or a return would corrupt the call stack.
     ///
     /// # Errors
-    /// - [`FreezeUnsupported`](BranchError::FreezeUnsupported): the processor cannot freeze its records, an access of
-    ///   the freeze's registers failed in [`take`](Self::take), or the freeze bit reads back 0 after it was set.
+    /// - [`FreezeUnsupported`](BranchError::FreezeUnsupported): the processor cannot freeze its records,
+    ///   [`take`](Self::take) could not access the registers for freezing, or the freeze bit cannot be set.
     /// - [`Access`](BranchError::Access): an access failed; the records do not freeze.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn freeze_on_interrupt(&mut self) -> Result<(), BranchError> {
@@ -193,8 +193,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         self.unit.release(&self.msr)
     }
 
-    /// Clears the records and starts to record the branches that `filter` selects. Returns the branches that are
-    /// recorded, which may be more than `filter` selects: see [`BranchUnit::recorded`].
+    /// Clears the records and starts to record the branches that `filter` selects. Returns a filter for the branches
+    /// that are recorded. The processor may record more branches than `filter` selects: see [`BranchUnit::recorded`].
     ///
     /// If the processor already records, the call first stops the recording.
     ///
@@ -237,14 +237,15 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         self.msr.wrmsr_retrying(register, self.memory.control.load(Relaxed))
     }
 
-    /// Stops the recording. The records stay as they are, and [`read`](Self::read) returns them.
+    /// Stops the recording. The records do not change, and [`read`](Self::read) returns them.
     ///
-    /// If the recording [delays the counter's interrupt](BranchUnit::holds_interrupt), a task calls `stop` before the
-    /// processor goes idle, and before the counter is stopped. The task calls [`restart`](Self::restart) afterwards.
+    /// Some recordings [delay the counter's interrupt](BranchUnit::holds_interrupt). Stop such a recording before the
+    /// processor goes idle, and before the counter is stopped. Call [`restart`](Self::restart) afterwards.
     ///
     /// # Errors
-    /// [`Faulted`](BranchError::Faulted): the processor is presumed to record as before.
-    /// [`ShutDown`](BranchError::ShutDown).
+    /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped. The recorder assumes that the processor
+    ///   still records.
+    /// - [`ShutDown`](BranchError::ShutDown).
     pub fn stop(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
         self.halt().map(|_| ()).map_err(|fault| self.error(fault))
@@ -252,11 +253,11 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
 
     /// Continues the recording after [`stop`](Self::stop) or [`read`](Self::read), without clearing the records.
     ///
-    /// Exception: if the recording [delays the counter's interrupt](BranchUnit::holds_interrupt), the processor
+    /// A recording that [delays the counter's interrupt](BranchUnit::holds_interrupt) is an exception: the processor
     /// discards the old records, and fills all records anew.
     ///
-    /// On AMD's processors a debug exception (#DB) ends the recording without the recorder's knowledge. A kernel whose
-    /// debugger is in use calls `restart` after the exception.
+    /// On AMD's processors a debug exception (#DB) ends the recording without the recorder's knowledge. If the kernel's
+    /// debugger is in use, call `restart` after the exception.
     ///
     /// # Errors
     /// - [`NotStarted`](BranchError::NotStarted): no recording was started.
@@ -270,15 +271,16 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         clear.and_then(|()| self.go_on()).map_err(|fault| self.error(fault))
     }
 
-    /// Programs the branch records again, after their registers lost their contents in a suspend. Clears the records. A
-    /// recording that was not stopped continues.
+    /// Programs the branch records again, after their registers lost their contents in a suspend. Clears the records.
+    /// If the processor recorded before the suspend, the recording continues.
     ///
-    /// Call this on the processor that resumed, beside [`reprogram`](crate::CounterSession::reprogram) of its counters.
+    /// Call this on the resumed processor. For the counters, also call [`reprogram`](crate::CounterSession::reprogram).
     ///
     /// # Errors
     /// - [`Access`](BranchError::Access): an access failed, and the processor does not record.
     /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped.
-    /// - [`Lent`](BranchError::Lent): the records are programmed again as they are returned.
+    /// - [`Lent`](BranchError::Lent): the records are lent. When the [window](crate::CounterWindow) ends, the records
+    ///   are programmed again.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn reprogram(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
@@ -319,7 +321,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// ```
     ///
     /// # Errors
-    /// - [`Faulted`](BranchError::Faulted): the processor is presumed to record as before.
+    /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped. The recorder assumes that the processor
+    ///   still records.
     /// - [`Access`](BranchError::Access): a record could not be read. The processor does not record.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn read(&mut self) -> Result<Branches<'_>, BranchError> {
@@ -333,14 +336,15 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         Ok(Branches::of(self.unit, self.memory, len))
     }
 
-    /// Clears all records, and does not change the recording. If all threads are recorded, a kernel calls this at each
-    /// thread switch, so that branches of two threads are not mixed: a record does not tell its thread.
+    /// Clears all records. The recording neither starts nor stops. A record does not name its thread. So a kernel that
+    /// records all threads calls this at each thread switch.
     ///
     /// # Errors
-    /// - [`Access`](BranchError::Access): an access failed, and the processor does not record; the next
+    /// - [`Access`](BranchError::Access): an access failed, and the processor does not record. The next
     ///   [`restart`](Self::restart) or [`start`](Self::start) clears the records first.
-    /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped, and continues. No sample shows the old
-    ///   branches: samples have no branches until the recording is cleared, switched or restarted.
+    /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped, and continues. Samples have no branches
+    ///   until a call of `clear`, [`restart`](Self::restart) or a thread switch succeeds. So no sample contains the old
+    ///   branches.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn clear(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
@@ -354,7 +358,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         cleared.map_err(|fault| self.error(fault))
     }
 
-    /// Ends the recording, clears the records, and gives the memory back. Later calls return
+    /// Ends the recording, clears the records, and releases the memory. Later calls return
     /// [`ShutDown`](BranchError::ShutDown).
     ///
     /// # Errors
@@ -376,7 +380,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         self.is_open && self.memory.mode() & (RECORDING | LOST) == RECORDING
     }
 
-    /// Returns the branches that were recorded before a pending overflow, for use in the closure given to
+    /// Returns the branches that were recorded before a pending overflow, for the closure that you pass to
     /// [`lend_with`](crate::CounterSession::lend_with).
     pub fn branches(&self) -> &Branches<'a> {
         &self.branches

@@ -3,11 +3,11 @@
 use crate::branches::record::RawBranch;
 use crate::branches::unit::BranchFormat;
 
-/// Branch records of a thread that does not run: a call stack, which continues when the thread runs again.
+/// Saved call stack of a thread that is switched out. The call stack continues when the thread runs again.
 ///
 /// [`BranchRecorder::switch_out`](crate::BranchRecorder::switch_out) saves the records, and
 /// [`switch_in`](crate::BranchRecorder::switch_in) restores them, on any processor with the same format and number of
-/// records. The kernel keeps the value, commonly beside the thread's registers.
+/// records. The kernel commonly stores the value with the thread's registers.
 ///
 /// ```
 /// use pmu_core::SavedBranches;

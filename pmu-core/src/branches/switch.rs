@@ -8,10 +8,10 @@ use crate::msr::fault::MsrFault;
 
 impl<M: MsrBackend> BranchRecorder<'_, M> {
     /// Ends the recording of a thread that leaves the processor: stops the recording, saves the records if `saved` is
-    /// given, and clears the records. So no other thread, guest or owner can read them.
+    /// given, and clears the records. So no other thread, guest or owner can read these records.
     ///
-    /// Only a [call stack](crate::BranchFilter::call_stack) is worth saving: other records only show the branches
-    /// before the thread left. If the processor cannot record call stacks, pass `None`.
+    /// Only a [call stack](crate::BranchFilter::call_stack) is worth saving: all other records only describe the
+    /// branches just before the thread left. If the processor cannot record call stacks, pass `None`.
     ///
     /// ```
     /// # use pmu_core::{BranchError, BranchRecorder, MsrBackend, SavedBranches};
@@ -27,8 +27,9 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     ///
     /// # Errors
     /// - [`SavedElsewhere`](BranchError::SavedElsewhere): `saved` has no room for the records; nothing was changed.
-    /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped, and continues. No sample shows the
-    ///   thread's branches: samples have no branches until the recording is cleared, switched or restarted.
+    /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped, and continues. Samples have no branches
+    ///   until the recording is cleared or restarted, or until the next thread switch. So no sample contains the
+    ///   thread's branches.
     /// - [`Access`](BranchError::Access): an access failed, and the processor does not record. `saved` has the newest
     ///   records, up to the record that could not be read.
     /// - [`ShutDown`](BranchError::ShutDown).
@@ -74,14 +75,15 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
         read
     }
 
-    /// Begins the recording of a thread that is about to run: restores the thread's saved records, if there are any,
-    /// and starts the recording with the filter of the last [`start`](Self::start).
+    /// Begins the recording of a thread that is about to run: restores the thread's records if `saved` is given, and
+    /// starts the recording with the filter of the last [`start`](Self::start).
     ///
     /// # Errors
     /// - [`SavedElsewhere`](BranchError::SavedElsewhere): `saved` comes from a processor with another format or number
     ///   of records; nothing was changed.
     /// - [`NotStarted`](BranchError::NotStarted): no recording was started.
-    /// - [`Access`](BranchError::Access): an access failed. The processor does not record, and has none of the records.
+    /// - [`Access`](BranchError::Access): an access failed. The processor does not record, and contains none of the
+    ///   thread's records.
     /// - [`Faulted`](BranchError::Faulted), [`ShutDown`](BranchError::ShutDown).
     pub fn switch_in<const N: usize>(
         &mut self,

@@ -22,8 +22,8 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     /// Checks that this processor's XSAVES saves the branch records, for [`switch_out_to`](Self::switch_out_to) and
     /// [`switch_in_from`](Self::switch_in_from). Call this once after [`take`](Self::take).
     ///
-    /// `cpuid` executes CPUID on this processor. The call accesses no register. A hypervisor may declare a size that
-    /// does not fit the number of records.
+    /// `cpuid` executes CPUID on this processor. The call accesses no MSR. The call checks the declared size, because a
+    /// hypervisor may declare a size that does not fit the number of records.
     ///
     /// Source: SDM vol. 1, "Managing State Using the XSAVE Feature Set"; SDM vol. 2A, CPUID leaf 0x0D.
     ///
@@ -56,7 +56,7 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
         Ok(())
     }
 
-    /// Acts as [`switch_out`](Self::switch_out) with a save area, but saves all records by one XSAVES.
+    /// Does the same as [`switch_out`](Self::switch_out) with a save area, but saves all records by one XSAVES.
     ///
     /// ```
     /// # use pmu_core::{BranchArea, BranchError, BranchRecorder, MsrBackend, SaveBranches};
@@ -96,7 +96,7 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
         self.clear_stopped().map_err(BranchError::Access).and(done)
     }
 
-    /// Acts as [`switch_in`](Self::switch_in) with a save area, but restores all records by one XRSTORS.
+    /// Does the same as [`switch_in`](Self::switch_in) with a save area, but restores all records by one XRSTORS.
     ///
     /// # Errors
     /// - [`XsavesUnsupported`](BranchError::XsavesUnsupported): [`use_xsaves`](Self::use_xsaves) did not succeed;
@@ -104,7 +104,8 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     /// - [`SavedElsewhere`](BranchError::SavedElsewhere): `saved` comes from a processor with another number of
     ///   records; nothing was changed.
     /// - [`NotStarted`](BranchError::NotStarted): no recording was started.
-    /// - [`Xsaves`](BranchError::Xsaves): XRSTORS failed. The processor does not record, and has none of the records.
+    /// - [`Xsaves`](BranchError::Xsaves): XRSTORS failed. The processor does not record, and contains none of the
+    ///   thread's records.
     /// - [`Access`](BranchError::Access): an access failed, and the processor does not record. The next call that
     ///   starts the recording clears the records first.
     /// - [`Faulted`](BranchError::Faulted), [`ShutDown`](BranchError::ShutDown).

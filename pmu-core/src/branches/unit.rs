@@ -36,9 +36,9 @@ pub struct BranchRegisters {
     pub enable: BranchEnable,
     /// The register that filters the branches, if the filter is not in the enabling register.
     pub filter: Option<MsrAddress>,
-    /// Returns the value of the filter for a selection of branches, and the branches that the processor then records,
-    /// which include the selected ones. If the filter's bits are in the same register as the enable bit, the value
-    /// includes the enable bit.
+    /// Returns the filter register's value for the given filter, and a filter for the branches that the processor then
+    /// records. The processor records at least the given filter's branches. If the filter's bits are in the same
+    /// register as the enable bit, the value includes the enable bit.
     pub select: fn(&BranchOffers, BranchFilter) -> (u64, BranchFilter),
     /// The register with the number of records, if there is one. Each write to this register clears all records.
     pub depth: Option<MsrAddress>,
@@ -60,8 +60,7 @@ pub struct BranchRegisters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum BranchEnable {
-    /// A register that belongs to the branch records alone, and that also has the filter. The value 0 stops the
-    /// recording.
+    /// A register that only the branch records use, and that also contains the filter. The value 0 stops the recording.
     Register(MsrAddress),
     /// Bits of a register that also has other owners.
     Bits {
@@ -80,9 +79,9 @@ pub enum BranchEnable {
 pub struct BranchFreeze {
     /// The bit that enables freezing.
     pub bit: RegisterBits,
-    /// The bit of the overflow status that the processor sets when it freezes the records, and the register to which
-    /// the driver writes this bit to release the records. If `None`, the processor freezes the records by clearing
-    /// their enable bit.
+    /// A bit of the overflow status, and a register. The processor sets the bit when it freezes the records. To release
+    /// the records, the driver writes this bit to the register. If `None`, the processor freezes the records by
+    /// clearing their enable bit.
     pub status: Option<(u64, MsrAddress)>,
 }
 
@@ -92,8 +91,8 @@ pub struct BranchFreeze {
 pub enum BranchOrder {
     /// The first register always has the newest record.
     NewestFirst,
-    /// The registers are a ring, whose number of records is a power of two. This register has the index of the newest
-    /// record.
+    /// The registers are a ring. The number of records is a power of two. The given register has the index of the
+    /// newest record.
     Ring(MsrAddress),
     /// The processor fills the records from the first on, and ends the recording when all records are filled. The
     /// enabling register tells how many records are filled.
@@ -146,8 +145,8 @@ pub struct BranchFormat {
     pub name: &'static str,
     /// Decodes a record. Returns `None` if the record is empty or erroneous.
     pub decode: fn(&BranchOffers, RawBranch) -> Option<Branch>,
-    /// Returns `true` for the first empty record, after which there are no further records. At this call, only `from`
-    /// and `to` of the record are valid.
+    /// Returns `true` for an empty record, which ends the records. The caller has read only `from` and `to` of the
+    /// record.
     pub is_end: fn(RawBranch) -> bool,
     /// Returns the values to write to the registers when a saved record is restored.
     pub writable: fn(RawBranch) -> RawBranch,
@@ -165,14 +164,14 @@ impl BranchUnit {
     /// Greatest number of records that a processor has.
     pub const MAX_DEPTH: u8 = 64;
 
-    /// Describes a processor's branch records, `depth` of them.
+    /// Describes the `depth` branch records of a processor.
     ///
     /// Returns `None` if `depth` is 0 or above [`MAX_DEPTH`](Self::MAX_DEPTH), or if a ring's depth is no power of two.
     ///
     /// # Safety
-    /// - No value written to the registers `from`, `to` and `info`, and to the registers at distances of `step` for the
-    ///   further records, breaks memory safety. The processor neither follows an address in these registers, nor writes
-    ///   to memory because of them.
+    /// - Writing any value to the registers of the records does not break memory safety. The first record has the
+    ///   registers `from`, `to` and `info`; the registers of the further records follow at distances of `step`. The
+    ///   processor neither follows an address in these registers, nor writes to memory because of them.
     ///
     /// ```
     /// # use pmu_core::{BranchFormat, BranchOffers, BranchRegisters, BranchUnit};

@@ -5,8 +5,8 @@ use crate::msr::backend::MsrBackend;
 use crate::msr::fault::{MsrError, MsrFault, MsrOperation};
 use crate::msr::update::MsrUpdate;
 
-/// Register accesses that are tried once more after a failure. If the second attempt fails too, the error names the
-/// register. With the retry, a transient fault does not prevent a driver from stopping a counter, servicing an
+/// Register accesses that are tried once more after a failure. If the second attempt also fails, the error names the
+/// register. Because of the retry, a transient fault does not prevent a driver from stopping a counter, servicing an
 /// interrupt, or undoing a change.
 ///
 /// Every backend implements this trait through a blanket implementation; no other implementation is possible.
@@ -22,7 +22,7 @@ pub trait MsrAccess: MsrBackend {
     /// Executes RDMSR, with one retry.
     ///
     /// # Errors
-    /// The access failed, and so did the retry.
+    /// Both attempts failed.
     #[inline]
     fn rdmsr_retrying(&self, address: MsrAddress) -> Result<u64, MsrFault> {
         retry_once(MsrOperation::Read, address.get(), || self.read(address))
@@ -31,7 +31,7 @@ pub trait MsrAccess: MsrBackend {
     /// Executes WRMSR, with one retry.
     ///
     /// # Errors
-    /// The access failed, and so did the retry.
+    /// Both attempts failed.
     #[inline]
     fn wrmsr_retrying(&self, address: MsrAddress, value: u64) -> Result<(), MsrFault> {
         retry_once(MsrOperation::Write, address.get(), || self.write(address, value))
@@ -40,7 +40,7 @@ pub trait MsrAccess: MsrBackend {
     /// Executes RDPMC, with one retry.
     ///
     /// # Errors
-    /// The access failed, and so did the retry.
+    /// Both attempts failed.
     #[inline]
     fn rdpmc_retrying(&self, index: PmcIndex) -> Result<u64, MsrFault> {
         retry_once(MsrOperation::ReadPmc, index.get(), || self.read_pmc(index))
@@ -49,7 +49,7 @@ pub trait MsrAccess: MsrBackend {
     /// Changes bits of a register, with one retry, and returns the register's previous value.
     ///
     /// # Errors
-    /// The access failed, and so did the retry.
+    /// Both attempts failed.
     fn update_retrying(&self, update: MsrUpdate) -> Result<u64, MsrFault> {
         let changes = update.clear | update.set != 0;
         let operation = if changes { MsrOperation::Update } else { MsrOperation::Read };

@@ -4,9 +4,9 @@ use core::fmt;
 
 /// Number of a model-specific register to which safe code may write any value.
 ///
-/// A WRMSR can redirect SYSCALL, turn off paging protection or make the processor write to memory.
-/// [`MsrBackend`](crate::MsrBackend) is nevertheless safe to call. The reason is a promise: the code that creates an
-/// address by [`MsrAddress::new`] promises that safe code may write any value to the register.
+/// A WRMSR can redirect SYSCALL, turn off paging protection or make the processor write to memory. The methods of
+/// [`MsrBackend`](crate::MsrBackend) are nevertheless safe: the code that calls [`MsrAddress::new`] promises that safe
+/// code may write any value to the register.
 ///
 /// ```
 /// use pmu_core::MsrAddress;
@@ -15,7 +15,7 @@ use core::fmt;
 /// assert_eq!(select.get(), 0x186);
 /// ```
 ///
-/// Wrong: the register holds a pointer, which safe code could then aim at any memory.
+/// Wrong: the register holds a pointer, and safe code could make this pointer point anywhere.
 ///
 /// ```
 /// # use pmu_core::MsrAddress;
@@ -28,7 +28,7 @@ use core::fmt;
 pub struct MsrAddress(u32);
 
 impl MsrAddress {
-    /// Names the register `address`.
+    /// Creates the address of the register with the number `address`.
     ///
     /// # Safety
     /// - No value written to this register breaks memory safety: the register holds no pointer that the processor
@@ -41,7 +41,7 @@ impl MsrAddress {
         Self(address)
     }
 
-    /// Returns the register's number, as RDMSR and WRMSR take it in ECX.
+    /// Returns the register's number: the value of ECX for RDMSR and WRMSR.
     #[inline]
     pub const fn get(self) -> u32 {
         self.0

@@ -17,11 +17,11 @@ use crate::msr::update::MsrUpdate;
 ///   backend that cannot catch a #GP says so in its documentation.
 /// - `read_pmc` executes RDPMC with `index` in ECX, unchanged.
 /// - `update` executes RDMSR, then WRMSR of the value that [`MsrUpdate::apply`] returns, as in the example below.
-///   `update` cannot call `read` and `write`: these need an [`MsrAddress`], which must not exist for a register like
-///   `IA32_DEBUGCTL`.
+///   `update` cannot call `read` and `write`, because both need an [`MsrAddress`]. No `MsrAddress` may exist for a
+///   register such as `IA32_DEBUGCTL`.
 ///
 /// # Examples
-/// A kernel that executes the instructions itself, and does not catch #GP:
+/// This kernel executes the instructions itself, and does not catch #GP:
 ///
 /// ```
 /// use core::convert::Infallible;

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// An error of a [backend](crate::MsrBackend) that tells its kind.
+/// Error of a [backend](crate::MsrBackend). The error reports its kind.
 ///
 /// ```
 /// use pmu_core::{MsrError, MsrErrorKind};
@@ -74,9 +74,9 @@ pub enum MsrOperation {
     Read,
     /// WRMSR.
     Write,
-    /// RDPMC. The register number of an [`MsrFault`] is then the index in ECX.
+    /// RDPMC. In an [`MsrFault`], `register` is then RDPMC's index in ECX.
     ReadPmc,
-    /// RDMSR and then WRMSR, for an [`MsrUpdate`](crate::MsrUpdate). One of the two failed.
+    /// RDMSR and then WRMSR, for an [`MsrUpdate`](crate::MsrUpdate). One of the two instructions failed.
     Update,
 }
 

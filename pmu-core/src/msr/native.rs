@@ -24,7 +24,7 @@ use crate::msr::update::MsrUpdate;
 /// # let _ = msr;
 /// ```
 ///
-/// Wrong: the code runs in a process, whose handler of SIGSEGV steps over the instruction.
+/// Wrong: the code runs in a user process. The process's SIGSEGV handler skips the faulting instruction.
 ///
 /// ```no_run
 /// # use pmu_core::NativeMsr;
@@ -143,7 +143,7 @@ impl FaultFixup {
 /// Backend that executes RDMSR, WRMSR and RDPMC on this processor, and returns a #GP or #UD as an error.
 ///
 /// An emulator without RDPMC (QEMU's TCG) raises #UD, which becomes [`MsrErrorKind::GeneralProtection`] like a #GP.
-/// This hides no missing counter: a driver executes RDPMC only for a counter that the driver has already read by RDMSR.
+/// This hides no missing counter, because a driver reads a counter by RDMSR before it reads the counter by RDPMC.
 ///
 /// In an NMI handler, the fixup of a fault ends with IRET, which unblocks NMIs. Another NMI may then interrupt the
 /// handler, even within the handler's call of `service`. Therefore the kernel ensures at least one of these:

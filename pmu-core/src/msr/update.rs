@@ -35,7 +35,8 @@ impl MsrUpdate {
     /// Describes a change of the register with this number: clears the bits of `clear` and sets the bits of `set`.
     ///
     /// # Safety
-    /// - The change does not break memory safety, whatever the register holds, at any time and any number of times.
+    /// - The change never breaks memory safety: not for any value in the register, not at any time, and not if
+    ///   repeated.
     /// - The change is a read and a write. If an interrupt between the read and the write changes other bits of the
     ///   register, the write restores the old values of those other bits. Restoring these old values does not break
     ///   memory safety, either.
@@ -50,13 +51,13 @@ impl MsrUpdate {
         Self { register, clear: 0, set: 0 }
     }
 
-    /// Returns the register's number, as RDMSR and WRMSR take it in ECX.
+    /// Returns the register's number: the value of ECX for RDMSR and WRMSR.
     #[inline]
     pub const fn register(self) -> u32 {
         self.register
     }
 
-    /// Returns the value to write if the register holds `found`; `None` if that value equals `found`.
+    /// Returns the value to write to a register that holds `found`. Returns `None` if `found` needs no change.
     #[inline]
     pub const fn apply(self, found: u64) -> Option<u64> {
         let value = found & !self.clear | self.set;

@@ -2,7 +2,7 @@
 
 use crate::precise::tlb::{PageSize, Translation};
 
-/// An access to memory by an instruction that was sampled.
+/// The memory access of a sampled instruction.
 ///
 /// ```
 /// use pmu_core::{DataAccess, DataSource};
@@ -28,7 +28,7 @@ pub struct DataAccess {
     /// Linear address of the accessed data.
     pub address: Option<u64>,
     /// Physical address of the accessed data. A kernel gives physical addresses to privileged readers only, because
-    /// they reveal the layout of memory.
+    /// these addresses reveal the layout of memory.
     pub physical_address: Option<u64>,
     /// Number of bytes that the instruction accesses.
     pub bytes: Option<u8>,
@@ -36,7 +36,7 @@ pub struct DataAccess {
     pub source: Option<DataSource>,
     /// The data came from another node: from another socket's memory or cache.
     pub remote: Option<bool>,
-    /// If another core's cache delivered the data: state of the cache line there.
+    /// State of the cache line in another core's cache, if that cache delivered the data.
     pub line: Option<LineState>,
     /// Number of cycles from a load's miss in the first-level cache to the arrival of the data.
     pub latency: Option<u16>,
@@ -50,7 +50,7 @@ pub struct DataAccess {
     pub locked: Option<bool>,
     /// The access is misaligned, and takes longer for this reason.
     pub misaligned: Option<bool>,
-    /// Memory type of the access, if it is not cached in the usual way.
+    /// Memory type of the access, if the access is not cached in the usual way.
     pub memory_type: Option<AccessType>,
 }
 
@@ -72,8 +72,8 @@ pub enum DataSource {
     NearCache,
     /// A cache of another socket.
     FarCache,
-    /// A cache of cores that share another third-level cache. The processor does not report whether they are in the
-    /// same socket.
+    /// A cache of cores that share another third-level cache. The processor does not report whether these cores are in
+    /// the same socket.
     OtherCache,
     /// DRAM.
     Memory,

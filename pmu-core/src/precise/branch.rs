@@ -1,6 +1,6 @@
 //! The outcome of a sampled branch.
 
-/// The outcome of a branch instruction that was sampled.
+/// The outcome of a sampled branch instruction.
 ///
 /// ```
 /// use pmu_core::{BranchOutcome, PreciseSample};

@@ -2,7 +2,7 @@
 
 use crate::precise::tlb::{PageSize, Translation};
 
-/// A fetch of instruction bytes that was sampled.
+/// A sampled fetch of instruction bytes.
 ///
 /// ```
 /// use pmu_core::{InstructionFetch, PreciseSample};
@@ -21,8 +21,8 @@ pub struct InstructionFetch {
     /// The fetched bytes reached the decoder. A fetch that did not complete was abandoned, for example after a branch
     /// misprediction.
     pub completed: bool,
-    /// Physical address of the fetch. A kernel gives physical addresses to privileged readers only, because they reveal
-    /// the layout of memory.
+    /// Physical address of the fetch. A kernel gives physical addresses to privileged readers only, because these
+    /// addresses reveal the layout of memory.
     pub physical_address: Option<u64>,
     /// Number of cycles from the start of the fetch to its completion or abandonment.
     pub latency: Option<u16>,

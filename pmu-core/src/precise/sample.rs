@@ -24,8 +24,8 @@ use crate::precise::fetch::InstructionFetch;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct PreciseSample {
-    /// Linear address of the sampled instruction, or of the sampled fetch. If this is `None`, use the interrupted
-    /// address instead, which is later than the sampled instruction.
+    /// Linear address of the sampled instruction, or of the sampled fetch. If the address is `None`, use the
+    /// interrupted address, which is later than the sampled instruction.
     pub address: Option<u64>,
     /// Outcome of the instruction, if it is a branch.
     pub branch: Option<BranchOutcome>,

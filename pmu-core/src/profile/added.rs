@@ -18,7 +18,8 @@ use crate::interval::{Interval, IntervalError, IntervalLimits, IntervalUnit};
 use crate::profile::source::{KProfileSource, ProfileSource};
 use crate::write_once::WriteOnce;
 
-/// A source that is not in an interface's table, together with its event and the counters that can count the event.
+/// A source that is not in an interface's table. The value contains the source's event, and the counters that can count
+/// the event.
 #[derive(Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct AddedSource {
@@ -27,8 +28,8 @@ pub struct AddedSource {
 }
 
 impl AddedSource {
-    /// Creates a source whose event only these counters can count: one fixed counter, [`CounterSet::GENERAL`], or the
-    /// counters that the processor's manual names.
+    /// Creates a source for the event of `row`. `counters` are the counters that can count the event: one fixed
+    /// counter, [`CounterSet::GENERAL`], or the counters that the processor's manual names.
     pub const fn new(row: ProfileSource, counters: CounterSet) -> Self {
         Self { row, event: Event::raw(row.select()).on(counters) }
     }
@@ -49,7 +50,7 @@ impl AddedSource {
         self.event.counters
     }
 
-    /// Returns the source's event, without a period: the source's interval takes the period's place.
+    /// Returns the source's event. The event has no period, because the source has an interval.
     pub const fn event(&self) -> &Event {
         &self.event
     }
@@ -213,12 +214,12 @@ impl AddedSources {
     /// Adds any event as a source, and returns the source. The event may be [generic](Event::generic),
     /// [raw](Event::raw), or from a vendor's list of events. The event's period becomes the source's interval.
     ///
-    /// The source gets a value from 0x8000 on, which no interface's own source has. The event's tag is not kept, and
-    /// the event does not [rotate](Event::rotating). If the same event was added before, the call returns the event's
-    /// source, and sets the source's interval to the new period.
+    /// The source gets a value of 0x8000 or above. No interface's table has such a value. The set does not keep the
+    /// event's tag. The added event does not [rotate](Event::rotating). If the same event was added before, the call
+    /// returns the event's source, and sets the source's interval to the new period.
     ///
-    /// The set copies the event into a slot, which never holds another event. So a set with room for `N` sources takes
-    /// at most `N` different events.
+    /// The set copies the event into a slot. The slot is never used for another event. So a set with room for `N`
+    /// sources takes at most `N` different events.
     ///
     /// ```
     /// use pmu_core::{AddedSlot, AddedSources, Event, GenericEvent};
@@ -242,12 +243,12 @@ impl AddedSources {
         self.take(event, interval, |_| true).map(|(_, source)| source)
     }
 
-    /// Adds an event for a user, such as a running profile, until the user [releases](Self::release) the source. While
-    /// the event is in use with one period, a user with another period gets another source, with a slot of its own.
-    /// Otherwise the call does what [`add_event`](Self::add_event) does.
+    /// Adds an event as a source for one user, such as a running profile. At the end, the user
+    /// [releases](Self::release) the source. If other users use the event with another period, the call returns another
+    /// source, which occupies another slot. Otherwise the call does the same as [`add_event`](Self::add_event).
     ///
-    /// `processor` describes the counters of a processor that must be able to count the event; `None` accepts any
-    /// event. A refused event occupies no slot.
+    /// If `processor` is given, the call checks that this processor can count the event. A refused event occupies no
+    /// slot.
     ///
     /// ```
     /// use pmu_core::{AddSourceError, AddedSlot, AddedSources, CounterError, CounterUnit, Event, GenericEvent};
@@ -333,8 +334,9 @@ impl AddedSources {
         Ok((slot, source.row.source()))
     }
 
-    /// Removes a source and returns it; `None` if no such source was added. Stop the source on every processor first.
-    /// If the source still runs on a processor, its later overflows are reported as overflows of an opened event.
+    /// Removes a source, and returns the removed source. Returns `None` if the source was not added. Stop the source on
+    /// every processor first. If the source still runs on a processor, its later overflows are reported as overflows of
+    /// an opened event.
     ///
     /// ```
     /// # use pmu_core::{AddedSources, KProfileSource};
@@ -361,7 +363,7 @@ impl AddedSources {
         self.slots.iter().filter_map(AddedSlot::source)
     }
 
-    /// Returns the added source with this name. `name` is in the documented spelling or in that of Windows; case
+    /// Returns the added source with this name. `name` is the documented name or the name that Windows reports. Case
     /// matters.
     ///
     /// # Context
@@ -442,7 +444,7 @@ pub enum AddSourceError {
     Exists(KProfileSource),
     /// The set of added sources is full.
     Full {
-        /// Number of sources for which there is room.
+        /// Number of sources for which the set has room.
         room: usize,
     },
     /// The event has no period, so it does not interrupt.

@@ -1,4 +1,4 @@
-//! The classes and codes with which Windows' calls select the documented operations.
+//! Numbers of Windows' profiling interfaces: information classes, access rights and bug checks.
 //!
 //! Sources: Geoff Chappell (geoffchappell.com), the five documents and the pages that they refer to; phnt (ntexapi.h,
 //! ntkeapi.h), evntrace.h, haltypes.h.
@@ -37,8 +37,8 @@ macro_rules! numbers {
 #[rustfmt::skip] // One row per line.
 numbers! {
     SYSTEM_INFORMATION_CLASS {
-        SYSTEM_PERFORMANCE_TRACE_INFORMATION = 0x1F "SystemPerformanceTraceInformation" "Of `NtQuerySystemInformation` and `NtSetSystemInformation`: its buffer begins with an `EVENT_TRACE_INFORMATION_CLASS`.";
-        SYSTEM_PROCESSOR_PROFILE_CONTROL_AREA = 0x81 "SystemProcessorProfileControlArea" "Of `ZwSetSystemInformation`, from version 6.2: a processor's control area. Set only.";
+        SYSTEM_PERFORMANCE_TRACE_INFORMATION = 0x1F "SystemPerformanceTraceInformation" "Class of `NtQuerySystemInformation` and `NtSetSystemInformation`. The buffer begins with an `EVENT_TRACE_INFORMATION_CLASS`.";
+        SYSTEM_PROCESSOR_PROFILE_CONTROL_AREA = 0x81 "SystemProcessorProfileControlArea" "Class of `ZwSetSystemInformation`, from version 6.2: a processor's control area. Set only.";
     }
     EVENT_TRACE_INFORMATION_CLASS {
         EVENT_TRACE_GROUP_MASK = 0x01 "EventTraceGroupMaskInformation" "A logger's group mask.";
@@ -64,7 +64,7 @@ numbers! {
         TRACE_PMC_COUNTER_LIST = 9 "TracePmcCounterListInfo" "The sources of PMC values.";
         TRACE_LBR_CONFIGURATION = 20 "TraceLbrConfigurationInfo" "The kinds of branches to record.";
         TRACE_LBR_EVENT_LIST = 21 "TraceLbrEventListInfo" "The hooks whose records have branches.";
-        TRACE_MAX_PMC_COUNTER = 22 "TraceMaxPmcCounterQuery" "The most sources of PMC values.";
+        TRACE_MAX_PMC_COUNTER = 22 "TraceMaxPmcCounterQuery" "The maximum number of sources of PMC values.";
         TRACE_PMC_COUNTER_OWNERS = 25 "TracePmcCounterOwners" "The owners of the counters.";
         TRACE_PMC_SESSION = 27 "TracePmcSessionInformation" "The sessions with their sources and hooks.";
     }
@@ -80,11 +80,11 @@ numbers! {
         HAL_SET_PROFILE_DPGO_SOURCE_INTERRUPT_HANDLER = 12 "HalProfileDpgoSourceInterruptHandler" "The handler of interrupts for profile-guided optimization.";
     }
     BUG_CHECK {
-        BUG_CHECK_IRQL_NOT_LESS_OR_EQUAL = 0x0A "IRQL_NOT_LESS_OR_EQUAL" "Raised by a count at the inclusive end of a range, if the buffer ends with its page (versions 6.2 to 1803).";
+        BUG_CHECK_IRQL_NOT_LESS_OR_EQUAL = 0x0A "IRQL_NOT_LESS_OR_EQUAL" "Raised by a count at the inclusive end of a range, if the buffer ends at the end of a page (versions 6.2 to 1803).";
         BUG_CHECK_HAL_MEMORY_ALLOCATION = 0xAC "HAL_MEMORY_ALLOCATION" "Raised by the HAL if it finds no memory for AMD's counters.";
     }
     ACCESS_MASK {
-        PROFILE_CONTROL = 0x0000_0001 "PROFILE_CONTROL" "The right to start and stop a profile: what a created handle has.";
+        PROFILE_CONTROL = 0x0000_0001 "PROFILE_CONTROL" "The right to start and stop a profile. A created handle has this right.";
         PROFILE_ALL_ACCESS = 0x000F_0001 "PROFILE_ALL_ACCESS" "All rights to a profile.";
     }
 }

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 const NONE_ANSWERED: u8 = 1;
 const ANSWERED: u8 = 2;
 
-/// State of a machine's counters: unknown until a session takes counters, and then whether any counter responded.
+/// Record of whether any counter of a machine has responded. The state is unknown until a session takes counters.
 ///
 /// ```
 /// use pmu_core::CounterAnswer;

@@ -11,8 +11,8 @@ use crate::profile::status::NtStatus;
 
 /// Error of an operation on a profile interface.
 ///
-/// Unless the error is [`CounterError::Faulted`], the failed operation has changed nothing. After an error of
-/// [`initialize`](crate::ProfileInterface::initialize) no counter runs.
+/// A failed operation changes nothing, except if the error is [`CounterError::Faulted`]. After an error of
+/// [`initialize`](crate::ProfileInterface::initialize), no counter runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -29,9 +29,9 @@ pub enum InterfaceError {
     Interval(IntervalError),
     /// The platform has no profile timer, or the timer cannot run at the interval.
     Timer(TimerUnavailable),
-    /// The processor did not answer a request within the time that the embedder waits. A source that was to be started
-    /// is not running on that processor; if the processor handles the request later, the source is stopped again. A
-    /// request to stop is carried out when the processor handles it.
+    /// The processor did not answer a request within the time that the embedder waits. After an unanswered start, the
+    /// source does not run on that processor. If the processor handles the start later, the source is stopped again.
+    /// After an unanswered stop, the source stops when the processor handles the request.
     NoAnswer(ProcessorNumber),
     /// The processor has no session: its counters were not taken, or were released.
     NoSession(ProcessorNumber),

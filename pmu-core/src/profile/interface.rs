@@ -33,14 +33,14 @@ pub trait ProfileInterface: SourceInterface {
         self.table().row(source)
     }
 
-    /// Returns the identity of a source's event, which the methods of [`CounterSession`](crate::CounterSession) take.
+    /// Returns the identifier of a source's event, for the methods of [`CounterSession`](crate::CounterSession).
     #[inline]
     fn event(&self, source: KProfileSource) -> Option<EventId> {
         self.row(source).map(EventId::of_row)
     }
 
-    /// Returns the index, in the interface's table, of the source with this name. `name` is in the documented spelling
-    /// or in that of Windows; case matters.
+    /// Returns the index of the source with this name in the interface's table. `name` is the documented name or the
+    /// name that Windows reports. Case matters.
     ///
     /// ```
     /// # use pmu_core::{DefaultInterface, KProfileSource, ProfileInterface};
@@ -53,9 +53,9 @@ pub trait ProfileInterface: SourceInterface {
     }
 
     /// Returns the information on a source without accessing a register. So the availability is
-    /// [`Unsupported`](crate::Availability::Unsupported) or [`Declared`](crate::Availability::Declared). If a call of
-    /// [`initialize`](Self::initialize) found all counters [unresponsive](crate::CounterError::Unresponsive), and no
-    /// counter of the machine has responded so far, only `ProfileTime` is supported.
+    /// [`Unsupported`](crate::Availability::Unsupported) or [`Declared`](crate::Availability::Declared). If
+    /// [`initialize`](Self::initialize) finds all counters [unresponsive](crate::CounterError::Unresponsive), only
+    /// `ProfileTime` is supported, until a counter of the machine responds.
     ///
     /// ```
     /// # use pmu_core::{DefaultInterface, ProfileInterface};
@@ -79,8 +79,8 @@ pub trait ProfileInterface: SourceInterface {
 
     /// Sets the machine-wide interval of a source.
     ///
-    /// A running counter uses the interval from its next overflow on, and a running timer from
-    /// [`Session::apply_interval`] on. The interval stays in force until the next call.
+    /// A running counter uses the new interval from its next overflow on. A running timer uses the new interval after a
+    /// call of [`Session::apply_interval`].
     ///
     /// ```
     /// # use pmu_core::{DefaultInterface, InterfaceError, KProfileSource, ProfileInterface};
@@ -126,8 +126,8 @@ pub trait ProfileInterface: SourceInterface {
         Ok(interval)
     }
 
-    /// Takes the general counters of the processor that executes the call, and returns a session, which starts sources
-    /// on these counters. `processor` is a snapshot of this processor.
+    /// Takes the general counters of the processor that executes the call. Returns a session, which starts sources on
+    /// these counters. `processor` is a snapshot of this processor.
     ///
     /// ```
     /// # use pmu_core::{
@@ -153,9 +153,9 @@ pub trait ProfileInterface: SourceInterface {
     /// Task, on the processor on which the session is then used. An interrupt may come at any time.
     ///
     /// # Errors
-    /// The errors of [`CounterSession::take`](crate::CounterSession::take). If the memory that the embedder provided
-    /// has no slots for counters, the call fails or the session supports no source, depending on the interface: see
-    /// [`requires_memory`](SourceInterface::requires_memory).
+    /// The errors of [`CounterSession::take`](crate::CounterSession::take). If `memory` has no slots for counters, the
+    /// result depends on [`requires_memory`](SourceInterface::requires_memory): the call fails, or the session supports
+    /// no source.
     ///
     /// After an error no counter runs. The kernel can still profile by time: see
     /// [`DefaultInterface`](crate::DefaultInterface).
@@ -247,8 +247,8 @@ pub trait ProfileInterface: SourceInterface {
         self.service_with(msr, platform, memory, (), move |overflow, ()| overflowed(overflow))
     }
 
-    /// Services the performance interrupt of the counters and of a [`Facility`] beside the counters, such as branch
-    /// records. Calls `overflowed` once for each source that overflowed, with a reference to the facility.
+    /// Services the performance interrupt of the counters and of a [`Facility`], such as branch records. Calls
+    /// `overflowed` once for each source that overflowed, with a reference to the facility.
     ///
     /// ```
     /// # use pmu_core::{

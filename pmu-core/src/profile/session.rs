@@ -178,8 +178,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// Starts a source at its interval.
     ///
     /// `ProfileTime` runs on the platform's timer. Any other source runs on a free general counter, which interrupts
-    /// once per interval. For an [added](crate::AddedSources) source, an event is opened on one of the counters that
-    /// can count the source.
+    /// once per interval. For an [added](crate::AddedSources) source, the call opens an event on one of the counters
+    /// that can count the source.
     ///
     /// ```
     /// # use pmu_core::{InterfaceError, KProfileSource, MsrBackend, Platform, Session, SourceInterface};
@@ -208,8 +208,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     ///   this processor.
     /// - [`Access`](CounterError::Access): a register access failed, and the counter is in the same state as before the
     ///   call.
-    /// - [`Faulted`](CounterError::Faulted): a register access failed, and the attempt to stop the counter again
-    ///   failed, too.
+    /// - [`Faulted`](CounterError::Faulted): register accesses failed, and the counter could not be stopped again.
     pub fn start(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
         if self.is_added(source) {
             return self.start_added(source);
@@ -276,7 +275,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(())
     }
 
-    /// Stops a source. An overflow of the source that is not reported yet is dropped: a stopped source reports nothing.
+    /// Stops a source. If the source's counter has overflowed since the last report, this overflow is never reported.
     ///
     /// # Errors
     /// - [`NotStarted`](InterfaceError::NotStarted): the source does not run.
@@ -320,8 +319,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// ```
     ///
     /// # Errors
-    /// [`NotStarted`](InterfaceError::NotStarted) if the source does not run, [`Timer`](InterfaceError::Timer) if the
-    /// timer cannot run at the interval.
+    /// - [`NotStarted`](InterfaceError::NotStarted): the source does not run.
+    /// - [`Timer`](InterfaceError::Timer): the timer cannot run at the interval.
     pub fn apply_interval(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
         if !self.is_running(source) {
             return Err(InterfaceError::NotStarted(source));
@@ -378,8 +377,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// Stops every running source of the interface's table, and saves the state of each source's counter in `area`.
     /// This method calls [`CounterSession::save`].
     ///
-    /// `area` has no room for added sources. Like opened events, added sources keep running and are reported. A kernel
-    /// that counts by thread [stops](Self::stop) the added sources at the context switch.
+    /// `area` has no room for [added](crate::AddedSources) sources. Added sources keep running, and their overflows are
+    /// reported. A kernel that counts by thread [stops](Self::stop) the added sources at the context switch.
     ///
     /// # Errors
     /// The errors of [`CounterSession::save`].
@@ -406,8 +405,9 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     }
 
     /// Lends the counters, for example to a guest, until the returned window ends. This method calls
-    /// [`CounterSession::lend`]. The profile timer keeps running. Pending overflows of opened events are not reported;
-    /// to report them, or to suspend a facility, call `lend` or `lend_with` of [`counters_mut`](Self::counters_mut).
+    /// [`CounterSession::lend`]. The profile timer keeps running. This method does not report pending overflows of
+    /// opened events, and does not suspend a facility. For these purposes, call `lend` or `lend_with` of the
+    /// [`CounterSession`](Self::counters_mut).
     ///
     /// # Errors
     /// The errors of [`CounterSession::lend`].
@@ -427,8 +427,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// Programs this processor's counters again after their registers lost their contents. This method calls
     /// [`CounterSession::reprogram`].
     ///
-    /// The platform's timer is started again if it was running before the loss. Overflows of opened events are not
-    /// reported; in a session with opened events, [`reprogram_all`](Self::reprogram_all) reports them.
+    /// If the platform's timer was running, the call starts the timer again. The call does not report overflows of
+    /// opened events. In a session with opened events, [`reprogram_all`](Self::reprogram_all) reports these overflows.
     ///
     /// # Errors
     /// The errors of [`CounterSession::reprogram`], and [`Timer`](InterfaceError::Timer).

@@ -4,8 +4,8 @@ use core::fmt;
 
 use crate::counters::registers::select::EventSelect;
 
-/// A value of `KPROFILE_SOURCE`, which names an event. A profile interrupt is raised each time the event has occurred
-/// as often as the source's interval says.
+/// A value of `KPROFILE_SOURCE`, which names an event. A profile interrupt is raised each time the source's interval
+/// has passed.
 ///
 /// Values 0x00–0x17 are common to all processors and have constants here. Values from 0x19 on belong to the profile
 /// interface in use: the same number means different events on different processors. 0x18, `ProfileMaximum`, is the
@@ -176,8 +176,8 @@ impl ProfileSource {
     }
 
     /// Restricts the source to processors whose CPUID declares the architectural event with this number. The interface
-    /// checks the boot processor. For the first eight architectural events, a [`Session`](crate::Session) checks its
-    /// own processor, by that processor's [counter unit](crate::CounterUnit::set_generic).
+    /// checks the boot processor. For the first eight architectural events, a [`Session`](crate::Session) also checks
+    /// the [counter unit](crate::CounterUnit::set_generic) of its own processor.
     pub const fn declared_by(mut self, event_bit: u8) -> Self {
         self.event_bit = Some(event_bit);
         self
@@ -202,8 +202,8 @@ impl ProfileSource {
         self.name
     }
 
-    /// Returns the spelling of the name that Windows reports; `None` if that spelling is the documented name without
-    /// the `Profile` prefix.
+    /// Returns the name that Windows reports. Returns `None` if this name is the documented name without the `Profile`
+    /// prefix.
     pub const fn windows_spelling(&self) -> Option<&'static str> {
         self.windows_spelling
     }
@@ -214,7 +214,7 @@ impl ProfileSource {
         self.windows_spelling().unwrap_or_else(unprefixed)
     }
 
-    /// Returns whether the source has this name. `name` is in the documented spelling or in that of Windows; case
+    /// Returns whether the source has this name. `name` is the documented name or the name that Windows reports. Case
     /// matters.
     pub fn is_named(&self, name: &str) -> bool {
         self.name() == name || self.windows_name() == name
@@ -231,7 +231,7 @@ impl ProfileSource {
         self.event_bit
     }
 
-    /// If this row is a second name of a source, returns that source; otherwise `None`.
+    /// If this row is a second name of a source, returns that source. Otherwise returns `None`.
     pub const fn canonical(&self) -> Option<KProfileSource> {
         self.canonical
     }

@@ -36,8 +36,8 @@ impl SourceTable {
         (row < self.rows.len()).then_some(row)
     }
 
-    /// Returns the index of the row with this name. `name` is in the documented spelling or in that of Windows; case
-    /// matters.
+    /// Returns the index of the row with this name. `name` is the documented name or the name that Windows reports.
+    /// Case matters.
     pub fn row_named(&self, name: &str) -> Option<usize> {
         let mask = self.names.len().checked_sub(1)?;
         let (hash, tag) = hash_of(name.as_bytes());

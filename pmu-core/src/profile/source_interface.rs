@@ -15,17 +15,16 @@ use crate::snapshot::Snapshot;
 /// A vendor crate's description of a whole machine: the counters of its processors, and the table of profile sources
 /// that run on these counters.
 ///
-/// One value serves all processors. The value is derived from the boot processor, is immutable except for the
-/// intervals, and is shared with interrupt handlers. Each processor's state is in a
-/// [`CounterMemory`](crate::CounterMemory), which the interrupt handler uses, and in a [`Session`](crate::Session),
-/// which the kernel's tasks use.
+/// One value, which describes the boot processor, serves all processors. Tasks and interrupt handlers share the value.
+/// Only the intervals in the value change. Each processor's state is in a [`CounterMemory`](crate::CounterMemory),
+/// which the interrupt handler uses, and in a [`Session`](crate::Session), which the kernel's tasks use.
 ///
 /// # Safety
-/// - Each call of [`unit`](Self::unit) returns the same unit, and each call of [`opened`](Self::opened) a reference to
-///   the same object, whose contents may change. Otherwise the driver could access registers that were not in the unit
-///   when the counters were taken.
+/// - Each call of [`unit`](Self::unit) returns the same unit. Otherwise the driver could access registers that were not
+///   in the unit when the counters were taken.
+/// - Each call of [`opened`](Self::opened) returns a reference to the same object. The object's contents may change.
 ///
-/// An interface of two sources, for a vendor that has no crate yet:
+/// This example is an interface with two sources, for a vendor without a crate:
 ///
 /// ```
 /// use core::sync::atomic::AtomicU32;
@@ -75,14 +74,14 @@ use crate::snapshot::Snapshot;
 /// ```
 ///
 /// Wrong: on a machine with two core types, [`unit`](Self::unit) returns the unit of the core that executes the call.
-/// The counters may have been taken with the unit of the other core type, whose registers may have other addresses.
+/// The counters may have been taken with the unit of the other core type. That unit may have other register addresses.
 pub unsafe trait SourceInterface {
     /// Returns the interface's name.
     fn name(&self) -> &'static str;
 
-    /// Returns whether [`initialize`](crate::ProfileInterface::initialize) fails if the memory that the embedder
-    /// provided has no slot for a counter. If the result is `false`, `initialize` succeeds without slots, and the
-    /// session supports no source.
+    /// Returns whether [`initialize`](crate::ProfileInterface::initialize) requires memory with slots for counters. If
+    /// the result is `true`, `initialize` fails without slots. If the result is `false`, `initialize` succeeds without
+    /// slots, and the session supports no source.
     fn requires_memory(&self) -> bool;
 
     /// Returns the table of sources.
@@ -91,8 +90,8 @@ pub unsafe trait SourceInterface {
     /// Returns the description of the boot processor's counters.
     fn unit(&self) -> &CounterUnit;
 
-    /// Returns the description of the counters of the processor that the snapshot describes; empty if the processor
-    /// lacks counters of this vendor.
+    /// Returns the description of a processor's counters, from the processor's snapshot. The description is empty if
+    /// the processor lacks counters of this vendor.
     fn unit_of(&self, processor: &Snapshot) -> CounterUnit;
 
     /// Returns whether the boot processor declares the event of a row of the table. A [`Session`](crate::Session) also
@@ -120,9 +119,9 @@ pub unsafe trait SourceInterface {
         EventTable::none()
     }
 
-    /// Returns which logical processor of its core executes the call, on a core whose logical processors corrupt each
-    /// other's counters: see [`OnSharedCore`](crate::OnSharedCore). On any other core the result is `None`. On one
-    /// processor the result is always the same.
+    /// Returns the logical processor that executes the call, as a thread of its core, if the core needs
+    /// [`OnSharedCore`](crate::OnSharedCore). There, some events of one logical processor corrupt the counters of the
+    /// other logical processor. On any other core the result is `None`. A processor always gets the same result.
     #[inline]
     fn core_thread(&self) -> Option<CoreThread<'_>> {
         None

@@ -249,9 +249,9 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform>
     }
 
     /// Programs this processor's counters again after [`suspend_all`](Self::suspend_all): see
-    /// [`CounterSession::resume`](crate::CounterSession::resume). Sources continue, each with a new interval, except an
-    /// [added](crate::AddedSources) source, which continues its interval. The platform's timer is started again if it
-    /// was running.
+    /// [`CounterSession::resume`](crate::CounterSession::resume). The sources run again. Each source of the table
+    /// begins a new interval, and each [added](crate::AddedSources) source continues its old interval. The platform's
+    /// timer is started again if it was running.
     ///
     /// # Errors
     /// The errors of [`reprogram`](Session::reprogram).

@@ -11,8 +11,8 @@ use crate::profile::source_index::SourceTable;
 use crate::profile::source_interface::{SourceInterface, forward_interface};
 use crate::snapshot::Snapshot;
 
-/// A profile interface for a logical processor on whose core some events corrupt the counters of the other logical
-/// processor. The interface's sources and events are scheduled as [`OnSharedCore`](crate::OnSharedCore) says.
+/// A profile interface for a core on which some events of one logical processor corrupt the counters of the other.
+/// [`OnSharedCore`](crate::OnSharedCore) describes how sources and events are scheduled on this core.
 ///
 /// ```
 /// use pmu_core::{CoreCounters, CoreThread, EventEntry, EventTable, WithOpenedEvents, WithSharedCore};
