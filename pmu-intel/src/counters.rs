@@ -27,15 +27,16 @@ pub(crate) const MAX_COUNTERS: u8 = 10;
 pub(crate) const INTEL: [u8; 12] = *b"GenuineIntel";
 const ZHAOXIN: [[u8; 12]; 2] = [*b"CentaurHauls", *b"  Shanghai  "];
 
-/// Detects the counters of an Intel or Zhaoxin processor. Zhaoxin's processors have counters like those of
-/// architectural perfmon version 2 on Intel's processors.
+/// Detects the counters of an Intel or Zhaoxin processor. Zhaoxin's processors implement Intel's architectural perfmon
+/// version 2.
 ///
-/// The counters take any event of the processor's manual. On Zhaoxin's processors, Intel's event numbers select other
-/// events. So on Zhaoxin's processors the counters have no [`GenericEvent`](pmu_core::GenericEvent)s, and the
-/// [`SOURCES`](crate::SOURCES) are for Intel's processors only.
+/// The counters can count any event of the processor's manual. On Zhaoxin's processors, Intel's event numbers select
+/// other events. So no [`GenericEvent`](pmu_core::GenericEvent) is available on Zhaoxin's processors, and
+/// [`SOURCES`](crate::SOURCES) applies to Intel's processors only.
 ///
-/// The driver uses neither auto counter reload nor architectural PEBS, two features of architectural perfmon version 6.
-/// Firmware or the previous kernel may have enabled these features; [`clear_stale`](crate::clear_stale) disables them.
+/// A session on these counters does not use auto counter reload and architectural PEBS, two features of architectural
+/// perfmon version 6. Firmware or the previous kernel may have enabled these features.
+/// [`clear_stale`](crate::clear_stale) disables both.
 ///
 /// ```
 /// # use pmu_core::{CpuidDump, Snapshot};

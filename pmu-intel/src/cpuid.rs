@@ -45,7 +45,7 @@ struct Edx {
 }
 
 impl ArchitecturalPerfmon {
-    /// Returns leaf 0x0A of the processor that a snapshot describes; all bits are 0 if the processor lacks the leaf.
+    /// Returns leaf 0x0A of the processor that a snapshot describes. If the processor lacks the leaf, all bits are 0.
     ///
     /// ```
     /// # use pmu_core::Snapshot;
@@ -86,17 +86,18 @@ impl ArchitecturalPerfmon {
         self.eax.width()
     }
 
-    /// Returns the number of meaningful bits of [`events_unavailable`](Self::events_unavailable) (EAX 31:24).
+    /// Returns the number of valid bits in [`events_unavailable`](Self::events_unavailable) (EAX 31:24).
     pub const fn events(&self) -> u8 {
         self.eax.events()
     }
 
-    /// Returns the architectural events that are not available (EBX): one bit per event.
+    /// Returns the bitmap of the architectural events that are not available (EBX).
     pub const fn events_unavailable(&self) -> u32 {
         self.events_unavailable
     }
 
-    /// Returns whether the architectural event with this number is available: its bit in EBX is meaningful and clear.
+    /// Returns whether the architectural event with this number is available: the event's bit in EBX is valid and
+    /// clear.
     ///
     /// ```
     /// use pmu_intel::ArchitecturalPerfmon;
@@ -115,11 +116,11 @@ impl ArchitecturalPerfmon {
         meaningful & !(self.events_unavailable as u8)
     }
 
-    /// Returns the fixed counters, one bit per counter.
+    /// Returns the bitmap of the fixed counters.
     ///
     /// Before version 2 of architectural performance monitoring, there are no fixed counters. In versions 2 to 4, EDX
-    /// 4:0 is the number of fixed counters, which begin with counter 0. From version 5 on, the bitmap in ECX adds
-    /// further fixed counters.
+    /// 4:0 is the number of fixed counters, and the counters are numbered from 0. From version 5 on, a bitmap in ECX
+    /// declares further fixed counters.
     pub const fn fixed_counters(&self) -> u32 {
         let contiguous = ((1u64 << self.edx.fixed_counters()) - 1) as u32;
         match self.version() {

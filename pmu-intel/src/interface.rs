@@ -11,9 +11,9 @@ use crate::counters::{self, MAX_COUNTERS, Registers};
 use crate::cpuid::{ArchitecturalPerfmon, PerfmonExtension};
 use crate::sources::{SOURCES, TABLE};
 
-/// The Emon interface: Windows' profile sources on the counters of an Intel machine.
+/// The Emon interface: the profile sources of Windows, which an Intel machine's counters count.
 ///
-/// The interface has the general counters of architectural performance monitoring, and the sources of
+/// The interface uses the general counters of architectural performance monitoring. Its sources are those in
 /// [`SOURCES`](crate::SOURCES).
 ///
 /// ```
@@ -33,7 +33,7 @@ pub struct Emon {
 }
 
 impl Emon {
-    /// Detects the interface of a machine by the conditions that Windows checks. `snapshot` describes the boot
+    /// Detects the interface of a machine under the conditions that Windows checks. `snapshot` describes the boot
     /// processor.
     ///
     /// The conditions are:
@@ -42,8 +42,8 @@ impl Emon {
     /// - The version and the number of events in CPUID leaf 0x0A are not 0.
     /// - The first event, cycles, is available.
     /// - No Microsoft-compatible hypervisor hides the counters.
-    /// - CPUID declares a number of general counters that a processor can have, and a width of 32 to 64 bits. (Windows
-    ///   does not check this.)
+    /// - CPUID declares at least one general counter and no more than a processor can have, and a counter width of 32
+    ///   to 64 bits. Windows does not check this condition.
     ///
     /// ```
     /// use pmu_core::{NoInterface, Snapshot};
@@ -59,8 +59,7 @@ impl Emon {
     /// # let _ = emon;
     /// ```
     ///
-    /// # Errors
-    /// The error names the first of these conditions that does not hold.
+    /// # Errors Returns the first of these conditions that is not met.
     pub fn detect(snapshot: &Snapshot) -> Result<Self, NoInterface> {
         let perfmon = ArchitecturalPerfmon::from_snapshot(snapshot);
         let (count, width) = (perfmon.counters(), perfmon.width());
@@ -79,8 +78,9 @@ impl Emon {
         }
     }
 
-    /// Detects the interface as the HAL of a given Windows version does. The HAL may have no interface, and a 32-bit
-    /// HAL knows only families 6 and 15. The conditions of [`detect`](Self::detect) are checked too.
+    /// Detects the interface as the HAL of a given Windows version does. Under some versions, the HAL does not have
+    /// this interface. A 32-bit HAL has the interface only on processors of families 6 and 15. The call also checks the
+    /// conditions of [`detect`](Self::detect).
     ///
     /// # Errors
     /// The errors of [`detect`](Self::detect), and [`NotInVersion`](NoInterface::NotInVersion),
@@ -115,8 +115,8 @@ impl Emon {
         }
     }
 
-    /// Returns the interface of a machine that declares every event. With this interface a tool can list the sources
-    /// without a processor.
+    /// Returns the interface of an imaginary machine that declares every event. A tool can use this interface to list
+    /// the sources on any machine.
     pub const fn declared() -> Self {
         let perfmon = ArchitecturalPerfmon::from_registers(0x0730_0401, 0, 0, 0);
         let (extension, bits) = (PerfmonExtension::NONE, counters::PLAIN_EVENT_BITS);

@@ -1,7 +1,7 @@
-//! The sources 0x20 to 0x24, which later versions of Windows have beyond the documented table.
+//! The sources 0x20 to 0x24, which later versions of Windows have in addition to the documented table.
 //!
 //! Source: published listings of `wpr -pmcsources` on Intel machines, from Windows versions 1903 and later. Listings
-//! from February 2019 end at 0x1F. From this it is inferred that 1903 is the first version with the later sources.
+//! from February 2019 end at 0x1F. So 1903 is assumed to be the first version with the sources 0x20 to 0x24.
 
 use core::num::NonZeroU64;
 
@@ -44,11 +44,11 @@ const fn fixed(value: u32, name: &'static str, event: u64, counter: u8) -> Added
 ///   added, because the core types have different events.
 /// - 0x21 to 0x23, `InstructionsRetiredFixed`, `UnhaltedCoreCyclesFixed` and `UnhaltedReferenceCyclesFixed`, each on a
 ///   fixed counter.
-/// - 0x24, `TimerFixed`: the time in which the core is not halted, measured by fixed counter 2, in units of 100 ns.
-///   `hertz` is the frequency of fixed counter 2, equal to that of the TSC: the result of
+/// - 0x24, `TimerFixed`: the time in which the core is not halted, in units of 100 ns. Fixed counter 2 measures the
+///   time. `hertz` is the frequency of fixed counter 2, which is the frequency of the TSC: the result of
 ///   [`tsc_hertz`](pmu_core::tsc_hertz), or a frequency that the kernel measured.
 ///
-/// Sources 0x23 and 0x24 share a counter: only one of the two can run at a time.
+/// Sources 0x23 and 0x24 use the same counter, so only one of the two can run at a time.
 ///
 /// # Context
 /// Task. Only one caller at a time adds or removes sources.

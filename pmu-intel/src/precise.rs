@@ -1,4 +1,4 @@
-//! Precise records (PEBS): the processor itself writes a record of each sampled instruction to memory.
+//! Precise records (PEBS): for each sampled instruction, the processor itself writes a record to memory.
 //!
 //! Read first: Intel SDM vol. 3B, "Processor Event Based Sampling (PEBS) Facility" and "PEBS and the Debug Store";
 //! Intel's Architecture Instruction Set Extensions reference, "Architectural PEBS".

@@ -6,16 +6,19 @@
 use bitfield_struct::bitfield;
 use pmu_core::EventSelect;
 
-/// `IA32_PMC0`: the first general counter. A write takes 32 bits and sign-extends them (SDM vol. 3B, §20.2.1.1).
+/// `IA32_PMC0`: the first general counter. A write sets the counter to the sign-extended low 32 bits of the value (SDM
+/// vol. 3B, §20.2.1.1).
 pub const IA32_PMC0: u32 = 0xC1;
 
-/// `IA32_PERFEVTSEL0`: the first event select (SDM vol. 3B, §20.2.1.1).
+/// `IA32_PERFEVTSEL0`: the event select of the first general counter (SDM vol. 3B, §20.2.1.1).
 pub const IA32_PERFEVTSEL0: u32 = 0x186;
 
-/// `IA32_MISC_ENABLE`, which declares performance monitoring, BTS and PEBS (SDM vol. 4, table 2-2).
+/// `IA32_MISC_ENABLE`. Three of its bits tell whether performance monitoring, BTS and PEBS are available (SDM vol. 4,
+/// table 2-2).
 pub const IA32_MISC_ENABLE: u32 = 0x1A0;
 
-/// `IA32_DEBUGCTL`, the control of branch tracing and of freezing (SDM vol. 3B, §18.4.1).
+/// `IA32_DEBUGCTL`: the control register of branch records, of branch tracing, and of the freeze on an interrupt (SDM
+/// vol. 3B, §18.4.1).
 pub const IA32_DEBUGCTL: u32 = 0x1D9;
 
 /// `MSR_LBR_SELECT`: the filter of the legacy last-branch stack (SDM vol. 3B, "Filtering of Last Branch Records").
@@ -59,7 +62,7 @@ pub const IA32_LBR_0_TO_IP: u32 = 0x1600;
 /// `IA32_FIXED_CTR0` (architectural perfmon version 2 and later): the first fixed counter (SDM vol. 3B, §20.2.2).
 pub const IA32_FIXED_CTR0: u32 = 0x309;
 
-/// `IA32_PERF_CAPABILITIES`, which declares full-width writes. The register exists if CPUID leaf 1, ECX bit 15 is set
+/// `IA32_PERF_CAPABILITIES`: features of performance monitoring. The register exists if CPUID leaf 1, ECX bit 15 is set
 /// (SDM vol. 4, table 2-2).
 pub const IA32_PERF_CAPABILITIES: u32 = 0x345;
 
@@ -71,22 +74,22 @@ pub const FULL_WIDTH_WRITES: u64 = 1 << 13;
 /// Addresses").
 pub const LBR_FORMAT: u64 = 0x3F;
 
-/// `IA32_PERF_CAPABILITIES.PERF_METRICS_AVAILABLE`: there is [`MSR_PERF_METRICS`] (SDM vol. 4, table 2-2).
+/// `IA32_PERF_CAPABILITIES.PERF_METRICS_AVAILABLE`: the processor has [`MSR_PERF_METRICS`] (SDM vol. 4, table 2-2).
 pub const PERF_METRICS_AVAILABLE: u64 = 1 << 15;
 
-/// `MSR_PERF_METRICS`: the top-down metrics. Each byte is the fraction of all issue slots that belongs to one category,
-/// in units of 1/255 (SDM vol. 3B, "Performance Metrics").
+/// `MSR_PERF_METRICS`: the top-down metrics. Each byte is the share of one category in all issue slots, in units of
+/// 1/255 (SDM vol. 3B, "Performance Metrics").
 pub const MSR_PERF_METRICS: u32 = 0x329;
 
 /// The index with which RDPMC reads [`MSR_PERF_METRICS`] (SDM vol. 2B, RDPMC).
 pub const RDPMC_METRICS: u32 = 1 << 29;
 
-/// `IA32_FIXED_CTR_CTRL` (architectural perfmon version 2 and later): the control of all fixed counters (SDM vol. 3B,
-/// §20.2.2).
+/// `IA32_FIXED_CTR_CTRL` (architectural perfmon version 2 and later): the control register of all fixed counters (SDM
+/// vol. 3B, §20.2.2).
 pub const IA32_FIXED_CTR_CTRL: u32 = 0x38D;
 
-/// `IA32_PERF_GLOBAL_STATUS` (architectural perfmon version 2 and later): the overflows of all counters (SDM vol. 3B,
-/// §20.2.2).
+/// `IA32_PERF_GLOBAL_STATUS` (architectural perfmon version 2 and later): the overflow bits of all counters (SDM vol.
+/// 3B, §20.2.2).
 pub const IA32_PERF_GLOBAL_STATUS: u32 = 0x38E;
 
 /// `IA32_PERF_GLOBAL_STATUS.CTR_FRZ` (architectural perfmon version 4 and later): the counters are frozen (SDM vol. 3B,
@@ -101,25 +104,26 @@ pub const STATUS_LBR_FRZ: u64 = 1 << 58;
 /// §20.2.2).
 pub const IA32_PERF_GLOBAL_CTRL: u32 = 0x38F;
 
-/// `IA32_PERF_GLOBAL_OVF_CTRL` (architectural perfmon version 2 and later): writing 1 to a bit clears the same bit of
-/// `IA32_PERF_GLOBAL_STATUS`. From version 4 on the register's name is `IA32_PERF_GLOBAL_STATUS_RESET` (SDM vol. 3B,
-/// §20.2.2 and §20.2.4).
+/// `IA32_PERF_GLOBAL_OVF_CTRL` (architectural perfmon version 2 and later): a write of 1 to a bit clears the
+/// corresponding bit of `IA32_PERF_GLOBAL_STATUS`. From version 4 on, the SDM names the register
+/// `IA32_PERF_GLOBAL_STATUS_RESET` (SDM vol. 3B, §20.2.2 and §20.2.4).
 pub const IA32_PERF_GLOBAL_OVF_CTRL: u32 = 0x390;
 
-/// `IA32_A_PMC0`: the first general counter, at the address where a write takes all bits (SDM vol. 3B, "Full-Width
-/// Writes to Performance Counter Registers").
+/// `IA32_A_PMC0`: the first general counter, at a second address. A write to this address sets all bits of the counter
+/// (SDM vol. 3B, "Full-Width Writes to Performance Counter Registers").
 pub const IA32_A_PMC0: u32 = 0x4C1;
 
 /// `IA32_PMC_GP0_CTR` (architectural perfmon version 6 and later): the first general counter. The next general counter
 /// is at this address plus 4 (SDM vol. 4, table 2-2).
 pub const IA32_PMC_GP0_CTR: u32 = 0x1900;
 
-/// `IA32_PMC_GP0_CFG_A` (architectural perfmon version 6 and later): the first event select. The next event select is
-/// at this address plus 4 (SDM vol. 4, table 2-2).
+/// `IA32_PMC_GP0_CFG_A` (architectural perfmon version 6 and later): the event select of the first general counter. The
+/// next event select is at this address plus 4 (SDM vol. 4, table 2-2).
 pub const IA32_PMC_GP0_CFG_A: u32 = 0x1901;
 
-/// `IA32_PMC_GP0_CFG_B` (architectural perfmon version 6 and later): the counters whose overflows reload the first
-/// general counter. The register of the next counter is at this address plus 4 (SDM vol. 4, table 2-2).
+/// `IA32_PMC_GP0_CFG_B` (architectural perfmon version 6 and later): a bitmap of counters. An overflow of one of these
+/// counters reloads the first general counter. The register of the next counter is at this address plus 4 (SDM vol. 4,
+/// table 2-2).
 pub const IA32_PMC_GP0_CFG_B: u32 = 0x1902;
 
 /// `IA32_PMC_GP0_CFG_C` (architectural perfmon version 6 and later): the first general counter's reload value, and the
@@ -131,8 +135,9 @@ pub const IA32_PMC_GP0_CFG_C: u32 = 0x1903;
 /// at this address plus 4 (SDM vol. 4, table 2-2).
 pub const IA32_PMC_FX0_CTR: u32 = 0x1980;
 
-/// `IA32_PMC_FX0_CFG_B` (architectural perfmon version 6 and later): the counters whose overflows reload the first
-/// fixed counter. The register of the next counter is at this address plus 4 (SDM vol. 4, table 2-2).
+/// `IA32_PMC_FX0_CFG_B` (architectural perfmon version 6 and later): a bitmap of counters. An overflow of one of these
+/// counters reloads the first fixed counter. The register of the next counter is at this address plus 4 (SDM vol. 4,
+/// table 2-2).
 pub const IA32_PMC_FX0_CFG_B: u32 = 0x1982;
 
 /// `IA32_PMC_FX0_CFG_C` (architectural perfmon version 6 and later): the first fixed counter's reload value, and the
@@ -140,7 +145,8 @@ pub const IA32_PMC_FX0_CFG_B: u32 = 0x1982;
 /// table 2-2).
 pub const IA32_PMC_FX0_CFG_C: u32 = 0x1983;
 
-/// `IA32_PEBS_ENABLE`: the counters whose overflows write PEBS records (SDM vol. 3B, §20.6.2.4).
+/// `IA32_PEBS_ENABLE`: a bitmap of counters. An overflow of one of these counters writes a PEBS record (SDM vol. 3B,
+/// §20.6.2.4).
 pub const IA32_PEBS_ENABLE: u32 = 0x3F1;
 
 /// `IA32_DS_AREA`: the linear address of the DS save area (SDM vol. 3B, §18.4.9).
@@ -167,18 +173,19 @@ pub struct PerfEvtSel {
     pub os: bool,
     /// Counts rising edges of the event.
     pub edge: bool,
-    /// Toggles the PMi pins; reserved on today's processors.
+    /// Toggles the processor's PMi pins. Later processors reserve this bit.
     pub pin_control: bool,
-    /// Interrupts through the local APIC when the counter overflows.
+    /// Raises the performance interrupt of the local APIC when the counter overflows.
     pub interrupt: bool,
-    /// Counts for all threads of the core. The bit exists from architectural perfmon version 3 on, and is deprecated
-    /// from version 5 on.
+    /// Counts events of all logical processors of the core. The bit exists from architectural perfmon version 3 on, and
+    /// is deprecated from version 5 on.
     pub any_thread: bool,
     /// Enables the counter.
     pub enable: bool,
     /// Inverts the comparison with the counter mask.
     pub invert: bool,
-    /// If not 0, counts the cycles with at least this many events; if 0, counts the events.
+    /// If this field is 0, the counter counts events. Otherwise the counter counts the cycles with at least this many
+    /// events.
     pub counter_mask: u8,
     __: u32,
 }
@@ -200,9 +207,9 @@ pub struct MiscEnable {
     pub performance_monitoring: bool,
     #[bits(3)]
     __: u8,
-    /// Branch trace storage is unavailable (read-only).
+    /// The branch trace store (BTS) is unavailable (read-only).
     pub bts_unavailable: bool,
-    /// Processor event-based sampling is unavailable (read-only).
+    /// Processor event-based sampling (PEBS) is unavailable (read-only).
     pub pebs_unavailable: bool,
     #[bits(51)]
     __: u64,
@@ -227,18 +234,18 @@ pub struct DebugCtl {
     __: u8,
     /// Sends branch trace messages.
     pub tr: bool,
-    /// Stores branch trace messages in the BTS buffer: **memory is written**.
+    /// Stores branch trace messages in the BTS buffer: **the processor writes to memory**.
     pub bts: bool,
-    /// Interrupts when the BTS buffer reaches its threshold. If the bit is clear, the processor uses the buffer as a
-    /// ring.
+    /// Raises an interrupt when the BTS buffer reaches its threshold. If the bit is clear, the BTS buffer is a ring
+    /// buffer.
     pub bt_int: bool,
     /// Suppresses branch trace messages at privilege level 0.
     pub bts_off_os: bool,
     /// Suppresses branch trace messages at privilege levels above 0.
     pub bts_off_usr: bool,
-    /// Freezes the LBR stack when a performance interrupt is requested.
+    /// Freezes the LBR stack when a counter requests a performance interrupt.
     pub freeze_lbrs_on_pmi: bool,
-    /// Freezes the counters when a performance interrupt is requested.
+    /// Freezes the counters when a counter requests a performance interrupt.
     pub freeze_perfmon_on_pmi: bool,
     __: bool,
     /// Freezes the counters in system-management mode.
@@ -277,7 +284,7 @@ pub struct LbrSelect {
     pub near_rel_jmp: bool,
     /// Does not record far branches.
     pub far_branch: bool,
-    /// Records a call stack, from Haswell on: a return removes the newest record.
+    /// Records a call stack: a return removes the newest record. Processors before Haswell lack this bit.
     pub en_callstack: bool,
     #[bits(54)]
     __: u64,
@@ -321,8 +328,8 @@ pub struct LbrCtl {
     __: u64,
 }
 
-/// `IA32_LBR_x_INFO`: further information on a record. The legacy `MSR_LBR_INFO_x` has only the cycles and bits 63:61
-/// (SDM vol. 4, table 2-2).
+/// `IA32_LBR_x_INFO`: further information on a branch record. Legacy records have `MSR_LBR_INFO_x` instead, which has
+/// only the cycles and bits 63:61 (SDM vol. 4, table 2-2).
 ///
 /// ```
 /// use pmu_intel::registers::LbrInfo;
@@ -333,7 +340,7 @@ pub struct LbrCtl {
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct LbrInfo {
-    /// Core cycles since the previous record. 0xFFFF stands for 0xFFFF or more.
+    /// Core cycles since the previous record; 0xFFFF stands for 0xFFFF or more.
     pub cycle_count: u16,
     __: u16,
     /// Events of general counter 0 since the previous record; 3 stands for 3 or more.
@@ -349,10 +356,10 @@ pub struct LbrInfo {
     #[bits(2)]
     pub pmc3_count: u8,
     __: u16,
-    /// Kind of the branch.
+    /// Kind of the branch, in the encoding of the SDM.
     #[bits(4)]
     pub branch_type: u8,
-    /// The cycles are valid.
+    /// The field `cycle_count` is valid.
     pub cycle_count_valid: bool,
     /// The branch is the abort of a transaction.
     pub tsx_abort: bool,

@@ -6,12 +6,13 @@ use crate::counters::INTEL;
 use crate::cpuid::ArchitecturalPerfmon;
 use crate::registers::{IA32_PMC_GP0_CFG_B, IA32_PMC_GP0_CFG_C, IA32_PMC_GP0_CTR};
 
-/// Returns the registers by which overflows reload counters on this processor, for
+/// Returns the auto-counter-reload registers of the described processor, for
 /// [`WithCounterReload`](pmu_core::WithCounterReload). Returns `None` if the processor lacks these registers. On a
-/// hybrid machine, the types of core may differ.
+/// hybrid machine, the result can differ between the types of core.
 ///
-/// Each counter that can be reloaded has CFG_B, with a bit for each counter whose overflow reloads it, and CFG_C, whose
-/// bits 31:0 are the reload value. Leaf 0x23, sub-leaf 2, tells the counters.
+/// Each counter that can be reloaded has the registers CFG_B and CFG_C. CFG_B is a bitmap of the counters that reload
+/// this counter when they overflow. Bits 31:0 of CFG_C are the reload value. CPUID leaf 0x23, sub-leaf 2, declares the
+/// counters that can be reloaded.
 ///
 /// ```
 /// # use pmu_core::{CounterUnit, EventTable, OpenedEvents, ReloadMemory, Snapshot, WithCounterReload};

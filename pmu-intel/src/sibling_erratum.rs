@@ -1,21 +1,24 @@
-//! The erratum of Sandy Bridge to Haswell by which memory events corrupt the counters of the other logical processor.
+//! The erratum of Sandy Bridge to Haswell: memory events corrupt the counters of the core's other logical processor.
 
 use core::fmt;
 use core::ops::RangeInclusive;
 
 use pmu_core::{EventSelect, Snapshot};
 
-/// An erratum of Sandy Bridge, Ivy Bridge and Haswell: with hyper-threading, a retired memory event can be lost, or can
-/// increment the general counter with the same number on the core's other logical processor.
+/// An erratum of Sandy Bridge, Ivy Bridge and Haswell: with hyper-threading, retired memory events are miscounted. A
+/// counter can miss such an event. The event can also increment the general counter with the same number on the core's
+/// other logical processor.
 ///
 /// The kernel takes one of these measures:
-/// - The kernel gives its sessions an [`OnSharedCore`](pmu_core::OnSharedCore) as their source. The two logical
-///   processors then do not count such events at the same time.
-/// - The kernel calls [`check`](Self::check) before it opens an event, and does not open such an event.
-/// - The kernel does neither. The counts of both logical processors can then be wrong.
+/// - The kernel uses an [`OnSharedCore`](pmu_core::OnSharedCore) as the event source of its sessions. While such an
+///   event is on a general counter, the core's other logical processor then does not use the counter with the same
+///   number.
+/// - The kernel calls [`check`](Self::check) before it opens an event, and does not open an event that the call
+///   refuses.
+/// - The kernel accepts that the counts of both logical processors can be wrong.
 ///
 /// The erratum has no effect if hyper-threading is off. CPUID does not tell whether hyper-threading is off. So call
-/// [`detect`](Self::detect) only if both logical processors of a core run.
+/// [`detect`](Self::detect) only if both logical processors of a core are online.
 ///
 /// Source: the specification updates of the second generation (BJ122), third generation (BV98) and fourth generation
 /// (HSD29) of Intel Core, "Performance Monitor Counters May Produce Incorrect Results"; Linux'
@@ -42,8 +45,8 @@ pub struct SiblingErratum {
 }
 
 impl SiblingErratum {
-    /// The numbers of the affected events, with any unit mask: `MEM_UOPS_RETIRED`, `MEM_LOAD_UOPS_RETIRED`, and the
-    /// events of loads that hit or missed the last-level cache.
+    /// The numbers of the affected events. Every unit mask of these events is affected: `MEM_UOPS_RETIRED`,
+    /// `MEM_LOAD_UOPS_RETIRED`, and the events of loads that hit or missed the last-level cache.
     pub const EVENTS: RangeInclusive<u16> = 0xD0..=0xD3;
 
     /// Returns the erratum if this processor's model has it.
@@ -68,7 +71,7 @@ impl SiblingErratum {
         self.id
     }
 
-    /// Checks that the event of a select does not corrupt the counters of the core's other logical processor.
+    /// Checks that an event select does not select an affected event.
     ///
     /// ```
     /// use pmu_core::{CpuidDump, EventSelect, Snapshot};
@@ -96,7 +99,7 @@ impl SiblingErratum {
     }
 }
 
-/// Refusal of an event that corrupts the counters of the core's other logical processor.
+/// Error for an event that can corrupt the counters of the core's other logical processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct CorruptsSibling {

@@ -1,4 +1,4 @@
-//! The sources of the Emon interface: its table in the original release of Windows 10.
+//! The sources of the Emon interface, as in the original release of Windows 10.
 
 use pmu_core::{EventSelect, KProfileSource, ProfileSource, SourceIndex, SourceTable};
 
@@ -40,10 +40,9 @@ const fn general(source: KProfileSource, name: &'static str, bit: u8) -> Profile
         .another_name_of(FIRST_SPECIFIC + bit as u32)
 }
 
-/// The sources of the Emon interface, ascending by value.
+/// The sources of the Emon interface, in ascending order of their values.
 ///
-/// `ProfileTime` runs on a timer. The event select of `ProfileTime` is that of unhalted core cycles, the event that a
-/// counter would count in place of the timer.
+/// `ProfileTime` runs on a timer. The table nevertheless has an event select for `ProfileTime`: unhalted core cycles.
 pub static SOURCES: [ProfileSource; 13] = [
     ProfileSource::new(0, "ProfileTime", event(0)).spelled("Timer"),
     general(KProfileSource::TOTAL_ISSUES, "ProfileTotalIssues", 1),

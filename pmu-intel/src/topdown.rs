@@ -1,5 +1,5 @@
-//! Top-down analysis: the shares of issue slots that retired, that were lost to wrong speculation, and in which the
-//! front end or the back end stalled.
+//! Top-down analysis: counts how many issue slots retired an operation, were lost to wrong speculation, or were lost
+//! because the front end or the back end stalled.
 //!
 //! Read first: Intel SDM vol. 3B, "Performance Metrics", and vol. 4, `MSR_PERF_METRICS`.
 

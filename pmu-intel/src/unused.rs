@@ -1,5 +1,5 @@
-//! The registers of version 6 that no driver of these crates uses: those of auto counter reload and of architectural
-//! PEBS.
+//! The registers of architectural perfmon version 6 that a counter session does not use: those of auto counter reload
+//! and of architectural PEBS.
 
 use pmu_core::{CounterSet, MsrBackend, Snapshot, UnusedRegisters};
 
@@ -16,13 +16,13 @@ const CFG_C: u32 = IA32_PMC_GP0_CFG_C - IA32_PMC_GP0_CTR;
 const _: () = assert!(IA32_PMC_FX0_CFG_B - IA32_PMC_FX0_CTR == CFG_B);
 const _: () = assert!(IA32_PMC_FX0_CFG_C - IA32_PMC_FX0_CTR == CFG_C);
 
-/// Returns the registers of architectural perfmon version 6 that the driver does not use, with the counters that have
-/// such registers. The first element has the registers of auto counter reload, the second element those of
-/// architectural PEBS. Leaf 0x23 declares these registers.
+/// Returns the registers of architectural perfmon version 6 that a counter session does not use, and the counters that
+/// have these registers. The first element is for auto counter reload, the second element for architectural PEBS. CPUID
+/// leaf 0x23 declares these registers.
 ///
-/// A counter has CFG_B if sub-leaf 2 lists the counter as one that can be reloaded. A counter has CFG_C if sub-leaf 5
-/// lists the counter for PEBS. Sub-leaf 5 is valid only if sub-leaf 4 exists. A processor without leaf 0x23 has neither
-/// register.
+/// A counter has CFG_B if sub-leaf 2 declares that the counter can be reloaded. A counter has CFG_C if sub-leaf 5
+/// declares PEBS for the counter. Sub-leaf 5 is valid only if sub-leaf 4 exists. On a processor without leaf 0x23, no
+/// counter has these registers.
 ///
 /// ```
 /// # use pmu_core::Snapshot;
@@ -33,9 +33,8 @@ const _: () = assert!(IA32_PMC_FX0_CFG_C - IA32_PMC_FX0_CTR == CFG_C);
 /// # let _ = report;
 /// ```
 ///
-/// Sources: SDM vol. 4, table 2-2, and vol. 2A, CPUID, "Input EAX = 23H". As Linux does, this function assumes that the
-/// counters that can be reloaded have CFG_B, and that the counters that can be recorded have CFG_C. No test on a
-/// processor has confirmed this assumption.
+/// Sources: SDM vol. 4, table 2-2, and vol. 2A, CPUID, "Input EAX = 23H". The rules for CFG_B and CFG_C are the
+/// assumptions of Linux. No test on a processor has confirmed these rules.
 pub fn unused_registers(processor: &Snapshot) -> [UnusedRegisters; 2] {
     let version = ArchitecturalPerfmon::from_snapshot(processor).version();
     let has_leaf = processor.vendor() == INTEL && processor.leaf(7, 1).eax >> 8 & 1 != 0;
@@ -59,12 +58,12 @@ pub fn unused_registers(processor: &Snapshot) -> [UnusedRegisters; 2] {
 /// Disables auto counter reload and architectural PEBS on the given counters, in case firmware or the previous kernel
 /// enabled these features. Returns the counters on which a write failed.
 ///
-/// Take no counter that this function returns: the counter's overflows may still reload the counter or write records,
-/// without the driver's knowledge.
+/// Do not use a counter that this function returns. The processor may still reload the counter, or write records when
+/// the counter overflows, without the driver's knowledge.
 ///
-/// `processor` describes the processor that executes the call. Each [register that exists](unused_registers) is written
-/// once. Before version 6 of architectural perfmon, nothing is written. `IA32_PEBS_BASE` and `IA32_PEBS_INDEX` are not
-/// written.
+/// `processor` describes the processor that executes the call. The call writes each
+/// [register that exists](unused_registers) once. Before version 6 of architectural perfmon, the call writes no
+/// register. The call does not write `IA32_PEBS_BASE` and `IA32_PEBS_INDEX`.
 ///
 /// Call this function before the counters are taken. Call it again before another kernel is started, in addition to
 /// [`stop_all`](pmu_core::stop_all).

@@ -9,17 +9,17 @@ use pmu_core::MsrFault;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum BranchTraceError {
-    /// The processor has no branch trace store, or one with 32-bit words.
+    /// The processor has no branch trace store, or the words of its DS save area have 32 bits.
     Unavailable,
-    /// The memory belongs to a tracer that was not shut down, or the precise records' memory has a tracer already.
+    /// A tracer that was not shut down has the memory, or already shares the memory of the precise records.
     MemoryInUse,
-    /// The memory has no whole pages of buffer.
+    /// The size of the memory's buffer is 0, or is not a multiple of a page.
     InsufficientMemory,
-    /// The precise records' memory belongs to no recorder.
+    /// No recorder has taken the memory of the precise records.
     NoRecorder,
     /// The tracer was shut down.
     ShutDown,
-    /// The tracer is [suspended](pmu_core::CounterSession::lend_with) together with counters.
+    /// The tracer is [suspended](pmu_core::CounterSession::lend_with) while counters are lent.
     Lent,
     /// A register access failed, and nothing is traced.
     Access(MsrFault),

@@ -1,4 +1,4 @@
-//! The interrupt path: the branches are read out at each interrupt.
+//! The interrupt path: each performance interrupt reads out the branches.
 
 use pmu_core::{Branch, Facility, Interrupted, MsrAccess, MsrBackend, MsrFault};
 
@@ -9,12 +9,13 @@ use crate::precise::memory::{PreciseMemory, RESETS};
 use crate::precise::registers::STATUS_OVF_BUFFER;
 use crate::registers::DebugCtl;
 
-/// A processor's branch trace in the interrupt that it shares with the counters: a [`Facility`] for
+/// Reads out a processor's branch trace in the performance interrupt: a [`Facility`] for
 /// [`service_with`](pmu_core::service_with).
 ///
-/// Each interrupt of the counters reports all branches in the buffer to a closure, not only the trace's own interrupt.
-/// If branches of the kernel are traced, the trace stops while the interrupt is serviced, which takes two reads and two
-/// writes of `IA32_DEBUGCTL`. Otherwise the trace takes no access of its own.
+/// Each performance interrupt reports all branches in the buffer to a closure, also if only counters caused the
+/// interrupt. If branches of the kernel are traced, the facility stops the trace while the interrupt is serviced. This
+/// takes two reads and two writes of `IA32_DEBUGCTL` per interrupt. If only branches of user mode are traced, the
+/// facility accesses no register.
 ///
 /// # Context
 /// Any context, including interrupt and NMI.
@@ -28,9 +29,9 @@ pub struct BranchTrace<'a, F> {
 }
 
 impl<'a, F: FnMut(Branch)> BranchTrace<'a, F> {
-    /// Creates the facility for the memory that a [`BranchTracer`](crate::branch_trace::BranchTracer) took, with the
-    /// same `beside` as in [`take`](crate::branch_trace::BranchTracer::take). While no branches are traced, the
-    /// facility accesses no register in an interrupt.
+    /// Creates the facility. `memory` and `beside` are the arguments with which the processor's tracer was
+    /// [taken](crate::branch_trace::BranchTracer::take). While no branches are traced, the facility accesses no
+    /// register in an interrupt.
     pub fn new(
         memory: &'a BranchTraceMemory,
         beside: Option<&'a PreciseMemory>,

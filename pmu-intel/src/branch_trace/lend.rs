@@ -1,12 +1,12 @@
-//! The trace beside lent counters: suspended for the borrower, such as a guest, and brought back.
+//! Suspends the trace while counters are lent, for instance to a guest, and resumes the trace afterward.
 
 use pmu_core::{Branch, Facility, FacilityControl, Interrupted, MsrBackend, MsrFault};
 
 use crate::branch_trace::interrupt::BranchTrace;
 use crate::branch_trace::tracer::BranchTracer;
 
-/// Argument of [`lend_with`](pmu_core::CounterSession::lend_with) by which a [`BranchTracer`] is suspended while
-/// counters are lent. [`BranchTracer::lent`] creates the argument.
+/// Argument of [`lend_with`](pmu_core::CounterSession::lend_with) that suspends a [`BranchTracer`] while counters are
+/// lent. [`BranchTracer::lent`] creates the argument.
 #[derive(Debug)]
 pub struct LentBranchTrace<'s, M, F> {
     tracer: &'s mut BranchTracer<M>,
@@ -14,8 +14,8 @@ pub struct LentBranchTrace<'s, M, F> {
 }
 
 impl<M: MsrBackend> BranchTracer<M> {
-    /// Returns the argument with which [`lend_with`](pmu_core::CounterSession::lend_with) suspends the trace until the
-    /// window ends, for instance while a guest runs. Branches in the buffer are reported to `report`.
+    /// Returns the argument with which [`lend_with`](pmu_core::CounterSession::lend_with) suspends the trace while the
+    /// counters are lent, for instance to a guest. `report` receives the branches that are in the buffer.
     pub fn lent<F: FnMut(Branch)>(&mut self, report: F) -> LentBranchTrace<'_, M, F> {
         LentBranchTrace { tracer: self, report }
     }

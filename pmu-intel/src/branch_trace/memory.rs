@@ -10,11 +10,12 @@ use crate::branch_trace::record::{RECORD, TracedBranches};
 use crate::debug_store::area::{ControlAreaMemory, PebsDsSaveArea};
 use crate::precise::memory::RESETS;
 
-/// Memory for the branch trace of one processor: a page for the Debug Store's area and the state, and behind it the
-/// buffer, in whole pages. Each branch takes 24 bytes.
+/// Memory for the branch trace of one processor: one page for the DS save area and the driver's state, followed by the
+/// buffer, which is a number of whole pages. Each record of a branch takes 24 bytes.
 ///
-/// The embedder lends the memory, which is commonly a static per processor. The processor itself writes to the memory;
-/// [`BranchTracer::take`](crate::branch_trace::BranchTracer::take) says what this requires of the memory's pages.
+/// The embedder provides the memory, commonly one static per processor. The processor itself writes to the memory. The
+/// requirements for the memory's pages are in the Safety section of
+/// [`BranchTracer::take`](crate::branch_trace::BranchTracer::take).
 #[derive(Debug)]
 #[repr(C, align(4096))]
 pub struct BranchTraceMemory<B: ?Sized = [AtomicU64]> {
@@ -39,7 +40,7 @@ pub(crate) const KERNEL: u8 = 1 << 1;
 pub(crate) const STOP: u8 = 1 << 2;
 
 impl<const N: usize> BranchTraceMemory<[AtomicU64; N]> {
-    /// Creates memory that no tracer has taken, with `N` words of buffer: a multiple of 512.
+    /// Creates memory with a buffer of `N` words, which no tracer has taken. `N` is a multiple of 512.
     pub const fn new() -> Self {
         Self {
             area: ControlAreaMemory::new(),
@@ -73,8 +74,8 @@ impl BranchTraceMemory {
         self.buffer.0.len() / RECORD
     }
 
-    /// Returns the number of times that the buffer was dropped because its index was not at a record, since the memory
-    /// was taken. The number wraps around after 2³² − 1.
+    /// Returns how many times, since the memory was taken, the whole buffer was dropped because the DS save area's
+    /// index was not the address of a record. The number wraps around after 2³² − 1.
     pub fn lost(&self) -> u32 {
         self.lost.load(Relaxed)
     }

@@ -12,8 +12,8 @@ pub(crate) const RECORD: usize = 3;
 
 /// Iterator over the branches in a trace buffer, in the order in which they were taken.
 ///
-/// The buffer's content is not trusted: the addresses may be any numbers. An incomplete record at the end of the buffer
-/// is left out.
+/// The buffer's content is not trusted: the addresses may be any numbers. The iterator does not return an incomplete
+/// record at the end of the buffer.
 ///
 /// ```
 /// use pmu_intel::branch_trace::TracedBranches;
@@ -44,8 +44,8 @@ impl<'a> TracedBranches<'a> {
         Self { rest, shown: Shown::ALL, hidden: 0 }
     }
 
-    /// Leaves out the branches from or to other privilege levels: a branch from the kernel to user mode reveals an
-    /// address of the kernel, too.
+    /// Leaves out each branch from or to a privilege level that is not set. For instance, a branch from the kernel to
+    /// user mode reveals an address of the kernel.
     ///
     /// ```
     /// use pmu_intel::branch_trace::TracedBranches;

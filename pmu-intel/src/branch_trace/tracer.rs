@@ -1,7 +1,7 @@
 //! The tracer: operations of a task on a processor's branch trace.
 //!
-//! The interrupt may come between any two accesses. So the memory's mode says that the processor traces before it does,
-//! and until the last branch was read out.
+//! The interrupt may come between any two accesses. So the memory's mode is set before the processor traces, and is
+//! cleared after the last branch was read out.
 
 use core::marker::PhantomData;
 
@@ -17,10 +17,10 @@ use crate::registers::{DebugCtl, IA32_DEBUGCTL, IA32_DS_AREA};
 
 /// The control handle of a processor's branch trace: starts and stops the trace, and reads the branches out.
 ///
-/// While branches are traced, each taken branch takes many cycles. The facility
-/// [`BranchTrace`](crate::branch_trace::BranchTrace) reports the branches in each interrupt of the counters, and in the
-/// trace's own interrupt, which comes when three quarters of the buffer are full. For that interrupt to be served, a
-/// session must have taken counters.
+/// While the processor traces, each taken branch costs many additional cycles. The facility
+/// [`BranchTrace`](crate::branch_trace::BranchTrace) reports the branches in each performance interrupt. The trace
+/// itself interrupts when three quarters of the buffer are full. The handler serves this interrupt only if a
+/// [session](pmu_core::CounterSession) has taken counters.
 ///
 /// The tracer cannot move to another thread. Before dropping the tracer, call [`shut_down`](Self::shut_down) on its
 /// processor. Dropping the tracer accesses no register, so the processor continues to trace, and the memory stays in
@@ -59,12 +59,13 @@ pub struct BranchTracer<M> {
 }
 
 impl<M: MsrBackend> BranchTracer<M> {
-    /// Takes the branch trace of the processor that executes the call, and ends a trace that an earlier owner left.
+    /// Takes the branch trace of the processor that executes the call. If an earlier owner left the trace enabled, the
+    /// call stops the trace.
     ///
-    /// `processor` describes this processor. `beside` is the memory of the processor's
-    /// [`PreciseRecorder`](crate::precise::PreciseRecorder), if there is one, because the processor has one area for
-    /// both. The recorder then cannot be shut down before the tracer. Without `beside`, the tracer owns
-    /// `IA32_DS_AREA`.
+    /// `processor` describes this processor. If the processor has a
+    /// [`PreciseRecorder`](crate::precise::PreciseRecorder), `beside` is that recorder's memory, because the tracer and
+    /// the recorder share one DS save area. The recorder then cannot be shut down before the tracer. If `beside` is
+    /// `None`, the tracer owns `IA32_DS_AREA`.
     ///
     /// # Errors
     /// - [`Unavailable`](BranchTraceError::Unavailable): CPUID or `IA32_MISC_ENABLE` declares no branch trace store.
@@ -74,14 +75,15 @@ impl<M: MsrBackend> BranchTracer<M> {
     ///
     /// # Safety
     /// Until [`shut_down`](Self::shut_down) returns successfully:
-    /// - The memory's pages, and those of `beside`, are mapped and writable in *every* address space in which this
-    ///   processor runs.
-    /// - `memory` is the memory of this processor alone, the tracer stays on this processor, and `beside` is this
-    ///   processor's, too. No other [`PreciseRecorder`](crate::precise::PreciseRecorder) is taken on this processor.
+    /// - The pages of `memory` and of `beside` are mapped and writable in *every* address space in which this processor
+    ///   runs.
+    /// - `memory` and `beside` are used on this processor only, and the tracer stays on this processor. No
+    ///   [`PreciseRecorder`](crate::precise::PreciseRecorder) is taken on this processor, except the recorder of
+    ///   `beside`.
     /// - No other code writes `IA32_DS_AREA`, the bits of [`BRANCH_TRACE`] in `IA32_DEBUGCTL`, or the words of the
     ///   area.
     ///
-    /// Further, `msr` does what [`write_ds_area`](crate::debug_store::write_ds_area) requires of its `msr`.
+    /// In addition, `msr` meets the requirements of [`write_ds_area`](crate::debug_store::write_ds_area).
     pub unsafe fn take(
         processor: &Snapshot,
         msr: M,
@@ -153,21 +155,21 @@ impl<M: MsrBackend> BranchTracer<M> {
         trace_value(self.memory.mode(), self.filters)
     }
 
-    /// Returns whether branches are traced.
+    /// Returns whether the trace is started.
     pub fn is_tracing(&self) -> bool {
         self.is_open && self.memory.mode() != 0
     }
 
-    /// Starts to trace the branches within user mode if `user` is set, and those within the kernel if `kernel` is set.
-    /// A running trace is stopped first, and the branches in the buffer are dropped. If neither is set, nothing is
-    /// traced.
+    /// Starts the trace: of branches within user mode if `user` is set, and of branches within the kernel if `kernel`
+    /// is set. A running trace is stopped first, and the branches in the buffer are dropped. If `user` and `kernel` are
+    /// both `false`, nothing is traced.
     ///
-    /// If the processor cannot filter branches by privilege level (DS-CPL), the buffer gets the branches of both
-    /// levels. The branches of the other level are dropped when they are read.
+    /// A processor without DS-CPL cannot filter branches by privilege level. On such a processor, the buffer receives
+    /// all branches, and the driver drops the branches of the privilege level that is not set when it reads the buffer.
     ///
     /// # Errors
     /// - [`Access`](BranchTraceError::Access): an access failed, and nothing is traced.
-    /// - [`Faulted`](BranchTraceError::Faulted): the trace that ran could not be stopped.
+    /// - [`Faulted`](BranchTraceError::Faulted): an access failed, and the processor may still trace.
     /// - [`ShutDown`](BranchTraceError::ShutDown), [`Lent`](BranchTraceError::Lent): nothing was changed.
     pub fn start(&mut self, user: bool, kernel: bool) -> Result<(), BranchTraceError> {
         self.stop(|_| ())?;
@@ -190,7 +192,7 @@ impl<M: MsrBackend> BranchTracer<M> {
     /// Stops the trace, and reports the branches in the buffer, the oldest first.
     ///
     /// # Errors
-    /// - [`Faulted`](BranchTraceError::Faulted): the processor is presumed to trace as before.
+    /// - [`Faulted`](BranchTraceError::Faulted): the trace could not be stopped, and may still run.
     /// - [`ShutDown`](BranchTraceError::ShutDown), [`Lent`](BranchTraceError::Lent): nothing was changed.
     pub fn stop(&mut self, mut report: impl FnMut(Branch)) -> Result<(), BranchTraceError> {
         self.check()?;
@@ -204,10 +206,10 @@ impl<M: MsrBackend> BranchTracer<M> {
     }
 
     /// Reports the branches in the buffer, the oldest first. The trace is stopped during the call. If the trace
-    /// continues after a thread switch, call this before the traced thread leaves the processor.
+    /// continues across thread switches, call this before the traced thread leaves the processor.
     ///
     /// # Errors
-    /// - [`Faulted`](BranchTraceError::Faulted): the processor is presumed to trace as before.
+    /// - [`Faulted`](BranchTraceError::Faulted): the trace could not be stopped, and may still run.
     /// - [`Access`](BranchTraceError::Access): the trace could not be started again.
     /// - [`ShutDown`](BranchTraceError::ShutDown), [`Lent`](BranchTraceError::Lent): nothing was changed.
     pub fn drain(&mut self, mut report: impl FnMut(Branch)) -> Result<(), BranchTraceError> {
@@ -220,10 +222,12 @@ impl<M: MsrBackend> BranchTracer<M> {
         self.enable().map_err(BranchTraceError::Access)
     }
 
-    /// Stops the trace, and gives the memory back. Later calls return [`ShutDown`](BranchTraceError::ShutDown).
+    /// Stops the trace, and releases the memory for another tracer. Later calls return
+    /// [`ShutDown`](BranchTraceError::ShutDown).
     ///
     /// # Errors
-    /// - [`Faulted`](BranchTraceError::Faulted): the tracer keeps the memory. The call can be repeated.
+    /// - [`Faulted`](BranchTraceError::Faulted): an access failed, and the tracer keeps the memory. The call can be
+    ///   repeated.
     /// - [`ShutDown`](BranchTraceError::ShutDown), [`Lent`](BranchTraceError::Lent): nothing was changed.
     pub fn shut_down(&mut self, report: impl FnMut(Branch)) -> Result<(), BranchTraceError> {
         self.stop(report)?;

@@ -9,8 +9,8 @@ use crate::registers::{IA32_PERF_CAPABILITIES, LBR_FORMAT};
 /// Detects the branch records of the Intel processor that executes the call: architectural records (leaf 0x1C), or the
 /// legacy stack of an earlier processor.
 ///
-/// CPUID alone declares architectural records. For a legacy stack, `IA32_PERF_CAPABILITIES` declares the stack's
-/// format. The stack's depth and registers follow from the processor's model.
+/// CPUID declares architectural records. `IA32_PERF_CAPABILITIES` declares the format of a legacy stack. The
+/// processor's model determines the depth and the registers of a legacy stack.
 ///
 /// The crate supports the legacy stacks from Core 2 on, but not those of Yonah and Pentium 4. Bonnell's stack is
 /// supported from stepping 10 on, because it does not freeze in earlier steppings.
@@ -27,8 +27,7 @@ use crate::registers::{IA32_PERF_CAPABILITIES, LBR_FORMAT};
 /// # Context
 /// Task.
 ///
-/// # Errors
-/// The error is the reason why the processor has no supported branch records.
+/// # Errors Returns the reason why the processor has no branch records that this crate supports.
 pub fn branches<M: MsrBackend>(processor: &Snapshot, msr: &M) -> Result<BranchUnit, NoBranches> {
     if processor.vendor() != INTEL {
         return Err(NoBranches::OtherVendor(processor.vendor()));

@@ -49,7 +49,7 @@ impl LbrFormat {
         Self::InfoWithoutTsx,
     ];
 
-    /// Returns the format with this number, if it is known.
+    /// Returns the format with this number, or `None` if this crate does not know the number.
     pub fn of_number(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
     }
@@ -60,7 +60,7 @@ impl LbrFormat {
     }
 
     /// Decodes a record of the format. Returns `None` for an empty record. `offers.transaction` tells whether the
-    /// processor has transactions; if not, the record's transaction bits have no meaning.
+    /// processor supports transactions. If this field is `false`, the record's transaction bits are ignored.
     pub fn decode(self, offers: &BranchOffers, record: RawBranch) -> Option<Branch> {
         (self.format().decode)(offers, record)
     }

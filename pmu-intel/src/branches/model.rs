@@ -1,4 +1,5 @@
-//! Depth and registers of the legacy stacks, by processor model, because no register or CPUID leaf declares them.
+//! Depth and registers of the legacy stacks, by processor model. No register or CPUID leaf declares the depth and the
+//! registers.
 
 use pmu_core::Snapshot;
 

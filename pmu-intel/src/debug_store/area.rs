@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The DS save area, with words of either width and any number of counter resets.
 ///
-/// The words are atomic, because the processor updates `bts_index` and `pebs_index` while tracing is enabled.
+/// The words are atomic, because the processor changes `bts_index` and `pebs_index` while it writes records.
 ///
 /// The documented `PEBS_DS_SAVE_AREA` has four counter resets, for processors whose PEBS has four general counters.
 /// Later processors read more than four counter resets, at offsets that depend on the PEBS format. So `RESETS` is a
@@ -22,7 +22,7 @@ pub struct DsSaveArea<Word, const RESETS: usize> {
     pub bts_index: Word,
     /// Linear address of the byte after the BTS buffer.
     pub bts_absolute_maximum: Word,
-    /// Linear address of the BTS record at which the processor interrupts.
+    /// Linear address of a BTS record. The processor interrupts when it reaches this record.
     pub bts_interrupt_threshold: Word,
     /// Linear address of the PEBS buffer's first byte.
     pub pebs_buffer_base: Word,
@@ -30,9 +30,9 @@ pub struct DsSaveArea<Word, const RESETS: usize> {
     pub pebs_index: Word,
     /// Linear address of the byte after the PEBS buffer.
     pub pebs_absolute_maximum: Word,
-    /// Linear address of the PEBS record at which the processor interrupts.
+    /// Linear address of a PEBS record. The processor interrupts when it reaches this record.
     pub pebs_interrupt_threshold: Word,
-    /// For each counter, the value that the processor loads into the counter after it has written a PEBS record of that
+    /// One value per counter. The processor loads the value into the counter after it has written a PEBS record for the
     /// counter.
     pub pebs_counter_reset: [Word; RESETS],
 }
@@ -40,11 +40,11 @@ pub struct DsSaveArea<Word, const RESETS: usize> {
 /// `PEBS_DS_SAVE_AREA`: the 64-bit DS save area. With four counter resets the structure has 0x60 bytes.
 pub type PebsDsSaveArea<const RESETS: usize = 4> = DsSaveArea<AtomicU64, RESETS>;
 
-/// 32-bit DS save area, which a processor without DTES64 uses. With four counter resets the area has 0x30 bytes.
+/// The 32-bit DS save area, which a processor without DTES64 uses. With four counter resets the area has 0x30 bytes.
 pub type PebsDsSaveArea32<const RESETS: usize = 4> = DsSaveArea<AtomicU32, RESETS>;
 
-/// `PROCESSOR_PROFILE_CONTROL_AREA`: memory for the profiling of one processor. The only member that Windows defines is
-/// the DS save area. With four counter resets the structure has 0x60 bytes.
+/// `PROCESSOR_PROFILE_CONTROL_AREA`: memory for the profiling of one processor. The structure consists of the DS save
+/// area only. With four counter resets the structure has 0x60 bytes.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct ProcessorProfileControlArea<const RESETS: usize = 4> {
@@ -114,8 +114,8 @@ const _: () = assert!(size_of::<ProcessorProfileControlArea>() == 0x60);
 
 /// Memory for one processor's control area, aligned to a cache line.
 ///
-/// If the area is handed to a processor, the memory must be mapped and writable in every address space in which the
-/// processor may run while tracing is enabled.
+/// While a processor uses the area, the memory must be mapped and writable in every address space in which the
+/// processor runs.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct ControlAreaMemory<const RESETS: usize = 4>(ProcessorProfileControlArea<RESETS>);

@@ -12,9 +12,9 @@ use crate::debug_store::support::DebugStoreSupport;
 
 /// Creates and destroys one processor's control area (a DS save area) on request, as Windows does.
 ///
-/// Creating the area only prepares memory. The caller fills the area, and hands the area to the processor by
-/// [`write_ds_area`](super::write_ds_area). Every request concerns the processor that executes the request, so the
-/// caller stays on that processor.
+/// Creating the area only prepares memory. The caller then fills the area, and passes the area's address to the
+/// processor by [`write_ds_area`](super::write_ds_area). Each request is for the processor that executes the call, so
+/// the caller must not move to another processor.
 ///
 /// ```
 /// use pmu_intel::debug_store::{ControlAreaMemory, ProcessorProfileControl};
@@ -36,8 +36,8 @@ pub struct ProcessorProfileControl<'m, const RESETS: usize = 4> {
 impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
     /// Creates the control of a processor that has no area yet, by the rules of [`Rules::LATEST`].
     ///
-    /// The area will be in `memory`, which must not be used for any other processor. If `memory` is `None`, the
-    /// creation of the area fails.
+    /// Later calls create the area in `memory`, which must not be used for another processor. If `memory` is `None`,
+    /// those calls fail.
     pub const fn new(memory: Option<&'m ControlAreaMemory<RESETS>>) -> Self {
         Self::as_of(Rules::LATEST, memory)
     }
@@ -56,10 +56,10 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
 
     /// Serves a request with the information class `SystemProcessorProfileControlArea`, as Windows does.
     ///
-    /// The checks are in the same order as in Windows: version, mode and length come first. Creation then checks that
-    /// there is memory, that the processor has a usable Debug Store, and that the processor has no area yet.
-    /// Destruction then checks that the processor has an area. `request` receives the address of the area, or 0 if
-    /// there is no area.
+    /// The call makes the checks of Windows, in the same order: the Windows version, the caller's mode, and the
+    /// request's length. To create the area, the call then checks that there is memory, that the processor has a usable
+    /// Debug Store, and that the processor has no area yet. To destroy the area, the call then checks that the
+    /// processor has an area. The call writes the address of the area into `request`, or 0 if there is no area.
     ///
     /// ```
     /// use pmu_core::NtStatus;
@@ -80,8 +80,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
     /// # Context
     /// Task.
     ///
-    /// # Errors
-    /// Each error has the [status](ControlAreaError::status) that Windows returns.
+    /// # Errors Each error has a [status](ControlAreaError::status): the one that Windows returns in the same case.
     pub fn set(
         &self,
         mode: CallerMode,
@@ -115,7 +114,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         }
     }
 
-    /// Creates the area with every word 0: the area names no buffer.
+    /// Creates the area. Every word is 0, so the area describes no buffer yet.
     ///
     /// ```
     /// # use pmu_core::MsrBackend;
@@ -148,8 +147,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
     /// }
     /// ```
     ///
-    /// # Errors
-    /// Checked in this order: [`NotInVersion`](ControlAreaError::NotInVersion),
+    /// # Errors In the order of the checks: [`NotInVersion`](ControlAreaError::NotInVersion),
     /// [`InsufficientResources`](ControlAreaError::InsufficientResources),
     /// [`NotSupported`](ControlAreaError::NotSupported), [`AlreadyExists`](ControlAreaError::AlreadyExists).
     pub fn create(
@@ -171,7 +169,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         Ok(memory.area())
     }
 
-    /// Destroys the area. Before the call, the caller removes the area's address from the processor.
+    /// Destroys the area. The caller first removes the area's address from `IA32_DS_AREA`.
     ///
     /// ```
     /// # use pmu_core::MsrBackend;
@@ -197,8 +195,8 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         }
     }
 
-    /// Returns the address of the next PEBS record. The kernel can store the address in records of its own events.
-    /// Returns `None` while there is no area.
+    /// Returns the address at which the processor writes the next PEBS record, or `None` if there is no area. A kernel
+    /// can store this address in its own trace records.
     ///
     /// ```
     /// use pmu_intel::debug_store::ProcessorProfileControl;

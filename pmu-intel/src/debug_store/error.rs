@@ -4,7 +4,7 @@ use core::fmt;
 
 use pmu_core::{NtStatus, Rules};
 
-/// Reason why a request for a control area was refused; nothing was changed.
+/// Reason why a request for a control area was refused. A refused request changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum ControlAreaError {
@@ -15,18 +15,18 @@ pub enum ControlAreaError {
         /// The request's size in bytes.
         length: usize,
     },
-    /// This Windows version has no control area: Windows has control areas from version 6.2 on.
+    /// The given Windows version has no control area. Windows has control areas from version 6.2 on.
     NotInVersion(Rules),
     /// The embedder provided no memory for this processor's area.
     InsufficientResources,
     /// The processor has no usable Debug Store.
     NotSupported,
-    /// The processor has an area already. The answer to the request contains the address of that area.
+    /// The processor has an area already. `area` is also the address in the answer to the request.
     AlreadyExists {
         /// Address of the area.
         area: u64,
     },
-    /// The processor has no area that could be destroyed.
+    /// The processor has no area to destroy.
     NotAllocated,
 }
 

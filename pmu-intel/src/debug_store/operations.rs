@@ -1,4 +1,4 @@
-//! The register writes that make the processor write to memory.
+//! Register writes after which the processor writes to memory.
 
 use pmu_core::{MsrAddress, MsrBackend, RegisterBits};
 
@@ -6,8 +6,7 @@ use crate::registers::{DebugCtl, IA32_DEBUGCTL, IA32_DS_AREA, IA32_PEBS_ENABLE};
 
 /// Writes `IA32_DS_AREA` on the processor that executes the call: the address of the DS save area, or 0 for no area.
 ///
-/// # Errors
-/// The access failed; it fails, for example, if the address is not canonical.
+/// # Errors The access failed, for example because the address is not canonical.
 ///
 /// # Examples
 /// ```
@@ -36,16 +35,17 @@ use crate::registers::{DebugCtl, IA32_DEBUGCTL, IA32_DS_AREA, IA32_PEBS_ENABLE};
 /// ```
 ///
 /// # Safety
-/// - `msr` writes the given value, once. `msr` neither keeps the register's [`MsrAddress`] nor passes it to other safe
-///   code.
+/// - `msr` writes the given value, once. `msr` does not keep the register's [`MsrAddress`], and does not pass the
+///   address to other safe code.
 ///
-/// If `linear_address` is not 0, the following holds until another value is written to the register on this processor:
+/// If `linear_address` is not 0, the caller ensures the following until another value is written to this processor's
+/// `IA32_DS_AREA`:
 ///
-/// - At `linear_address` is a DS save area in the form that this processor uses: DTES64 decides the width of the words,
-///   and the PEBS format the number of counter resets. The area is mapped and writable in *every* address space in
-///   which the processor runs, and nothing frees or moves the area.
-/// - Each buffer that the save area names is mapped in the same way, belongs only to this processor's tracing, and the
-///   buffer's absolute maximum in the save area lies at or below the end of the buffer's memory.
+/// - A DS save area is at `linear_address`, in the form that this processor uses. DTES64 determines the width of the
+///   words, and the PEBS format determines the number of counter resets. The area is mapped and writable in *every*
+///   address space in which the processor runs, and nothing frees or moves the area.
+/// - Each buffer that the save area describes is mapped in the same way, and only this processor's tracing uses the
+///   buffer. The buffer's absolute maximum in the save area is not above the end of the buffer's memory.
 /// - No other processor uses the same save area.
 pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Result<(), M::Error> {
     // SAFETY: the register holds an address that the processor writes through; the caller promised
@@ -53,13 +53,12 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
     msr.write(unsafe { MsrAddress::new(IA32_DS_AREA) }, linear_address)
 }
 
-/// Replaces the bits of `IA32_PEBS_ENABLE` that are set in the mask `bits` by the same bits of `value`, on the
-/// processor that executes the call. The register's other bits stay as they are, because they belong to other owners.
+/// Copies the bits in the mask `bits` from `value` to `IA32_PEBS_ENABLE`, on the processor that executes the call. The
+/// register's other bits belong to other owners, and keep their values.
 ///
 /// While the bit of a counter is set, an overflow of the counter writes a PEBS record through the DS save area.
 ///
-/// # Errors
-/// The access failed; it fails, for example, if the bit of a counter without PEBS is set.
+/// # Errors The access failed, for example because the bit of a counter without PEBS is set.
 ///
 /// # Examples
 /// ```
@@ -89,18 +88,19 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 /// ```
 ///
 /// # Safety
-/// - `msr` does what [`write_ds_area`] requires of its `msr`, and does not keep the [`MsrUpdate`](pmu_core::MsrUpdate).
+/// - `msr` meets the requirements of [`write_ds_area`], and does not keep the [`MsrUpdate`](pmu_core::MsrUpdate).
 ///
-/// If `value` has a bit of `bits` set, the following holds until the bit is cleared on this processor:
+/// If a bit is set in both `bits` and `value`, the caller ensures the following until the bit is cleared on this
+/// processor:
 ///
-/// - `IA32_DS_AREA` holds the address of a save area with a PEBS buffer, written by [`write_ds_area`], and the promises
-///   of [`write_ds_area`] hold.
+/// - [`write_ds_area`] has written the address of a save area with a PEBS buffer to `IA32_DS_AREA`. The requirements of
+///   [`write_ds_area`] are met.
 /// - The save area has a counter reset for each counter whose bit is set, at the offset that the processor's PEBS
 ///   format defines.
 ///
-/// Whatever `value` is, do not call this from code that may have interrupted an operation of a session on this
-/// processor. The session changes other bits of the register by a read and a write, and the write would undo a change
-/// that this call made in between.
+/// For every `value`: do not call this function from code that may have interrupted an operation of a session on this
+/// processor. The session changes other bits of the register by a read and a write. If this call came between the two,
+/// the session's write would undo the call's change.
 pub unsafe fn update_pebs_enable<M: MsrBackend>(
     msr: &M,
     bits: u64,
@@ -112,12 +112,11 @@ pub unsafe fn update_pebs_enable<M: MsrBackend>(
     msr.update(own.set_to(value)).map(|_| ())
 }
 
-/// Replaces the bits of `IA32_DEBUGCTL` that are set in the mask `bits` by the same bits of `value`, on the processor
-/// that executes the call. The register's other bits stay as they are. For example, the freeze bits belong to sessions
-/// and recorders, and the bit that records branches belongs to a [`BranchRecorder`](pmu_core::BranchRecorder).
+/// Copies the bits in the mask `bits` from `value` to `IA32_DEBUGCTL`, on the processor that executes the call. The
+/// register's other bits keep their values. For example, the freeze bits belong to sessions and recorders, and the LBR
+/// bit belongs to a [`BranchRecorder`](pmu_core::BranchRecorder).
 ///
-/// # Errors
-/// The access failed; it fails, for example, if a bit is set that is reserved or that the processor lacks.
+/// # Errors The access failed, for example because a reserved bit is set.
 ///
 /// # Examples
 /// ```
@@ -130,7 +129,7 @@ pub unsafe fn update_pebs_enable<M: MsrBackend>(
 /// }
 /// ```
 ///
-/// Wrong example, in which the processor stores branches although there is no buffer for the branches:
+/// Wrong example: the processor stores branches, but no buffer was set up.
 ///
 /// ```
 /// # use pmu_core::MsrBackend;
@@ -143,15 +142,15 @@ pub unsafe fn update_pebs_enable<M: MsrBackend>(
 /// ```
 ///
 /// # Safety
-/// - `msr` does what [`write_ds_area`] requires of its `msr`, and does not keep the [`MsrUpdate`](pmu_core::MsrUpdate).
-/// - If the register has both `tr` and `bts` set afterward, `IA32_DS_AREA` holds the address of a save area with a BTS
-///   buffer, written by [`write_ds_area`]. The promises of [`write_ds_area`] hold until `tr` or `bts` is cleared on
-///   this processor.
-/// - If `bits` has `lbr` or `btf` set, the kernel's debugger and its handler of debug exceptions work with the new
-///   value.
-/// - Do not call this from code that may have interrupted an operation of a session on this processor. The session
-///   changes another bit of the register by a read and a write, and the write would undo a change that this call made
-///   in between.
+/// - `msr` meets the requirements of [`write_ds_area`], and does not keep the [`MsrUpdate`](pmu_core::MsrUpdate).
+/// - If `tr` and `bts` are both set after the call, [`write_ds_area`] has written the address of a save area with a BTS
+///   buffer to `IA32_DS_AREA`. The requirements of [`write_ds_area`] are met until `tr` or `bts` is cleared on this
+///   processor.
+/// - If `bits` has `lbr` or `btf` set, the kernel's debugger and the kernel's handler of debug exceptions can cope with
+///   the new value.
+/// - Do not call this function from code that may have interrupted an operation of a session on this processor. The
+///   session changes another bit of the register by a read and a write. If this call came between the two, the
+///   session's write would undo the call's change.
 pub unsafe fn update_debugctl<M: MsrBackend>(
     msr: &M,
     bits: DebugCtl,

@@ -2,7 +2,8 @@
 
 use crate::debug_store::error::ControlAreaError;
 
-/// `SYSTEM_PROCESSOR_PROFILE_CONTROL_AREA`: the request to create or destroy a control area, and its answer.
+/// `SYSTEM_PROCESSOR_PROFILE_CONTROL_AREA`: a request to create or destroy a control area, and the answer to the
+/// request.
 ///
 /// ```
 /// use pmu_intel::debug_store::ProfileControlRequest;
@@ -17,16 +18,16 @@ use crate::debug_store::error::ControlAreaError;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ProfileControlRequest {
-    /// `ProcessorProfileControlArea`, an output: address of the area; 0 if there is no area.
+    /// Output `ProcessorProfileControlArea`: address of the area, or 0 if there is no area.
     pub area: u64,
-    /// `Allocate`, an input: `true` creates the area, and `false` destroys the area.
+    /// Input `Allocate`: `true` creates the area, and `false` destroys the area.
     pub allocate: bool,
 }
 
 impl ProfileControlRequest {
-    /// Size in bytes of the structure of a 64-bit caller.
+    /// Size of a 64-bit caller's structure, in bytes.
     pub const SIZE: usize = 0x10;
-    /// Size in bytes of the structure of a 32-bit caller.
+    /// Size of a 32-bit caller's structure, in bytes.
     pub const SIZE_32: usize = 0x08;
 
     /// Reads the structure of a 32-bit or 64-bit caller.
@@ -47,7 +48,8 @@ impl ProfileControlRequest {
         Ok(Self { area: u64::from_le_bytes(area), allocate })
     }
 
-    /// Writes the answer into the structure of a 32-bit or 64-bit caller. Only the area's address is written.
+    /// Writes the answer, which is the area's address, into the structure of a 32-bit or 64-bit caller. The other bytes
+    /// of the structure keep their values.
     ///
     /// # Errors
     /// [`LengthMismatch`](ControlAreaError::LengthMismatch): the length of `bytes` is not the size of the caller's
@@ -69,6 +71,6 @@ impl ProfileControlRequest {
 pub enum CallerMode {
     /// Kernel mode.
     Kernel,
-    /// User mode, whose requests are always refused.
+    /// User mode. Requests from user mode are always refused.
     User,
 }

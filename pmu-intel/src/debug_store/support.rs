@@ -8,7 +8,7 @@ use crate::registers::{IA32_MISC_ENABLE, MiscEnable};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct DebugStoreSupport {
-    /// The vendor is Intel, and the processor has the Debug Store (leaf 1, EDX bit 21, DS).
+    /// The processor is Intel's, and CPUID declares the Debug Store (leaf 1, EDX bit 21, DS).
     pub debug_store: bool,
     /// The DS save area has 64-bit words (leaf 1, ECX bit 2, DTES64).
     pub dtes64: bool,
@@ -33,8 +33,8 @@ impl DebugStoreSupport {
     /// # Context
     /// Task.
     ///
-    /// # Errors
-    /// The read of `IA32_MISC_ENABLE` failed. The register is read only if CPUID declares a Debug Store.
+    /// # Errors The read of `IA32_MISC_ENABLE` failed. The call reads the register only if CPUID declares a Debug
+    /// Store.
     pub fn detect<M: MsrBackend>(snapshot: &Snapshot, msr: &M) -> Result<Self, MsrFault> {
         let features = snapshot.leaf(1, 0);
         let debug_store = snapshot.vendor() == *b"GenuineIntel" && features.edx >> 21 & 1 != 0;
@@ -62,8 +62,9 @@ impl DebugStoreSupport {
 
     /// Returns whether processor event-based sampling (PEBS) can be used.
     ///
-    /// A 64-bit Windows creates a control area under the same condition: the processor has a Debug Store, and
-    /// `IA32_MISC_ENABLE` declares performance monitoring available and does not declare PEBS unavailable.
+    /// The result is `true` if the processor has a Debug Store, and if `IA32_MISC_ENABLE` declares that performance
+    /// monitoring is available and does not declare that PEBS is unavailable. 64-bit Windows creates a control area
+    /// under the same condition.
     pub const fn has_pebs(&self) -> bool {
         self.debug_store
             && self.misc_enable.performance_monitoring()

@@ -1,4 +1,4 @@
-//! Records as the processor wrote them: untrusted words, of which each group is read on demand.
+//! Decoding of records. The words that the processor wrote are not trusted, and each group is read on demand.
 
 pub(crate) mod adaptive;
 pub(crate) mod branches;

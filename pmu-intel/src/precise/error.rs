@@ -1,4 +1,4 @@
-//! Reasons why there are no records.
+//! Errors of precise records.
 
 use core::fmt;
 
@@ -19,11 +19,11 @@ pub enum NoPrecise {
     Unavailable,
     /// The Debug Store has 32-bit words (no DTES64). This crate only decodes such records.
     NarrowWords,
-    /// The processor has no overflow status, which tells that a buffer reached its threshold.
+    /// The processor has no overflow status register, in which a bit tells that a buffer has reached its threshold.
     NoStatus,
-    /// The format has a number that is not known here.
+    /// This crate does not know the format with this number.
     UnknownFormat(u8),
-    /// Records are unusable because of an erratum.
+    /// Because of an erratum, the processor's records are unusable.
     Erratum,
     /// A register access failed.
     Access(MsrFault),
@@ -60,27 +60,28 @@ impl core::error::Error for NoPrecise {
 pub enum PreciseEventError {
     /// The event has no [period](pmu_core::Event::every).
     NoPeriod,
-    /// The processor loads the counter only for periods below 2³¹.
+    /// The period is not below 2³¹. The processor cannot reload a counter with a longer period.
     PeriodTooLong(u64),
-    /// The processor writes records of some events only, and the requested event is not one of these events.
+    /// The processor cannot write records of the requested event.
     NotPrecise,
     /// The requested precision needs the address of the sampled instruction. Records of this processor have only the
     /// address of the next instruction.
     NextAddressOnly,
-    /// No counter records exactly the instruction at which the event makes the counter overflow.
+    /// For this event, no counter records exactly the instruction at which the counter overflows.
     NoExactCounter,
-    /// Records of this processor cannot have these groups.
+    /// Records of this processor cannot have the groups in the value.
     Groups(PreciseGroups),
-    /// A latency was requested, but the processor does not sample loads by their latency, or the event is not the
-    /// processor's event of load latencies.
+    /// A latency was requested for an event that is not the processor's event of load latencies. Some processors have
+    /// no such event.
     NotLatencyEvent,
     /// The event is the processor's event of load latencies, but no
     /// [latency](crate::precise::PreciseEvent::with_latency) was requested.
     NoLatency,
-    /// An event that is [loaded by the handler](crate::precise::PreciseEvent::loaded_by_handler) needs an interrupt for
-    /// [each record](crate::precise::PreciseThreshold::EachRecord).
+    /// The event is [loaded by the handler](crate::precise::PreciseEvent::loaded_by_handler), so the recorder's
+    /// threshold must be [`EachRecord`](crate::precise::PreciseThreshold::EachRecord).
     NeedsEachRecord,
-    /// The event has an [extra register](pmu_core::Event::with_extra), or counts in guests only.
+    /// The recorder does not support an event with an [extra register](pmu_core::Event::with_extra), or an event that
+    /// counts only in guests.
     Unsupported,
 }
 
@@ -120,32 +121,33 @@ impl core::error::Error for PreciseEventError {}
 pub enum PreciseError {
     /// The memory belongs to a recorder that was not shut down.
     MemoryInUse,
-    /// The memory has no room for `needed` bytes of records, or its size is not one of the sizes that architectural
-    /// PEBS has: a power of two of pages.
+    /// The memory has no room for `needed` bytes of records, or the processor cannot use a buffer of this size.
+    /// Architectural PEBS needs a buffer of 2ⁿ pages.
     InsufficientMemory {
-        /// Number of bytes that are needed at least.
+        /// Least number of bytes that is needed.
         needed: usize,
         /// Number of bytes of the memory.
         lent: usize,
     },
-    /// Architectural PEBS needs the buffer's physical address. The given address is missing, or not a multiple of 4
-    /// KiB.
+    /// Architectural PEBS needs the buffer's physical address. The call gave no address, or an address that is not a
+    /// multiple of 4 KiB.
     NeedsPhysicalAddress,
     /// The processor cannot record the event as requested.
     Event(PreciseEventError),
-    /// Another started event has another threshold of latency, which is the value in the error.
+    /// Another started event has a different latency threshold. The value is that threshold.
     LatencyInUse(u16),
     /// No event was started on this counter.
     NotStarted,
     /// The session refused an operation.
     Counters(CounterError),
-    /// A [`BranchTracer`](crate::branch_trace::BranchTracer) uses the area: shut the tracer down first.
+    /// A [`BranchTracer`](crate::branch_trace::BranchTracer) uses the DS save area in the recorder's memory. Shut the
+    /// tracer down first.
     Traced,
     /// The recorder was shut down.
     ShutDown,
     /// The recorder is [suspended](pmu_core::CounterSession::lend_with) together with the counters.
     Lent,
-    /// A register access failed, and the event is not recorded any more.
+    /// A register access failed, and the processor no longer writes records of the event.
     Access(MsrFault),
     /// A register access failed, and the processor may still write records.
     Faulted(MsrFault),

@@ -4,22 +4,23 @@ use pmu_core::Event;
 
 use crate::precise::groups::PreciseGroups;
 
-/// The skid of a sampled address: how far it may be from the instruction that caused the overflow. The levels are those
-/// of perf's `precise_ip`.
+/// The allowed skid: the distance of the sampled instruction from the instruction that caused the overflow. The levels
+/// are the same as in perf's `precise_ip`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Precision {
     /// Level 1: constant skid. A record may have only the address of the next instruction.
     ConstantSkid = 1,
-    /// Level 2: no skid is asked for. A record has the address of an instruction that caused the event, which may be a
-    /// later one than the one that made the counter overflow.
+    /// Level 2: zero skid is requested. A record has the address of an instruction that caused the event. A later
+    /// instruction than the one that made the counter overflow may be sampled.
     ZeroSkidRequested = 2,
-    /// Level 3: no skid is required. A record is of the very instruction that made the counter overflow (PDIR, PDIST).
+    /// Level 3: zero skid is required. A record describes exactly the instruction that made the counter overflow (PDIR,
+    /// PDIST).
     ZeroSkidRequired = 3,
 }
 
 impl Precision {
-    /// Returns the precision of a level of perf's `precise_ip`, or `None` for level 0 and for levels above 3.
+    /// Converts a level of perf's `precise_ip`. Returns `None` for level 0 and for levels above 3.
     ///
     /// ```
     /// use pmu_intel::precise::Precision;
@@ -36,10 +37,10 @@ impl Precision {
     }
 }
 
-/// An event whose overflows the processor records itself.
+/// An event for whose overflows the processor itself writes records.
 ///
-/// The event's [period](Event::every), [tag](Event::tagged), privilege levels and [counters](Event::on) apply to its
-/// records. Reports are limited to the privilege levels that the event counts.
+/// The event's [period](Event::every), [tag](Event::tagged), privilege levels and [counters](Event::on) apply to the
+/// records. A reported record shows only the privilege levels that the event counts.
 ///
 /// ```
 /// use pmu_core::{Event, GenericEvent};
@@ -63,7 +64,7 @@ pub struct PreciseEvent {
 
 impl PreciseEvent {
     /// Creates a request to record an event. Each record has the instruction's address, the counters that overflowed,
-    /// and the time, if the processor's format has these.
+    /// and the time. Some formats lack one or more of these.
     pub const fn new(event: Event, precision: Precision) -> Self {
         let groups = PreciseGroups::NONE;
         Self { event, precision, groups, latency: 0, by_handler: false }
@@ -77,9 +78,9 @@ impl PreciseEvent {
     }
 
     /// Samples only loads whose latency is at least `cycles` (perf's `ldlat`). The event must be the processor's event
-    /// of load latencies. The call adds the group [`MEMORY`](PreciseGroups::MEMORY).
+    /// of load latencies. Each record then has the group [`MEMORY`](PreciseGroups::MEMORY).
     ///
-    /// All started events share one threshold. Starting an event with another threshold fails.
+    /// A processor has only one latency threshold, so all started events must have the same `cycles`.
     ///
     /// ```
     /// use pmu_core::{Event, EventSelect};
@@ -94,9 +95,10 @@ impl PreciseEvent {
         Self { latency: cycles, ..self.with(PreciseGroups::MEMORY) }
     }
 
-    /// Makes the interrupt handler, instead of the processor, load the counter for each next period. Each record then
-    /// interrupts, and [`PreciseMemory::set_period`](crate::precise::PreciseMemory::set_period) changes the period at
-    /// any time, as a sampler with a target frequency does. Each interrupt takes one more write per counter.
+    /// Makes the interrupt handler, instead of the processor, load the counter with each new period. Each record then
+    /// interrupts, and each interrupt needs one more register write per counter.
+    /// [`PreciseMemory::set_period`](crate::precise::PreciseMemory::set_period) can change the period of such an event
+    /// at any time, for instance to sample at a target frequency.
     #[must_use]
     pub const fn loaded_by_handler(mut self) -> Self {
         self.by_handler = true;
@@ -113,7 +115,7 @@ impl PreciseEvent {
         self.precision
     }
 
-    /// Returns the [latency](Self::with_latency) of the sampled loads, at least, in cycles; 0 if none was given.
+    /// Returns the least [latency](Self::with_latency) of the sampled loads, in cycles, or 0 if none was set.
     pub const fn latency(&self) -> u16 {
         self.latency
     }

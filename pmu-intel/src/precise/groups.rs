@@ -1,10 +1,10 @@
-//! The groups of data that records are to have.
+//! The groups of data that are requested for records.
 
 use core::fmt;
 use core::ops::BitOr;
 
-/// Groups of data that the records of an event are to have, beside the instruction's address, the counters and the
-/// time. Formats 0 to 3 always have the same groups.
+/// Groups of data in the records of an event, in addition to the instruction's address, the counters and the time. In
+/// formats 0 to 3, all records have the same groups.
 ///
 /// ```
 /// use pmu_intel::precise::PreciseGroups;
@@ -16,7 +16,7 @@ use core::ops::BitOr;
 pub struct PreciseGroups(u16);
 
 impl PreciseGroups {
-    /// No further group.
+    /// No additional group.
     pub const NONE: Self = Self(0);
     /// The access to memory.
     pub const MEMORY: Self = Self(1 << 0);
@@ -31,10 +31,10 @@ impl PreciseGroups {
 
     const COUNT: u32 = 8;
 
-    /// Returns the group of the last `count` branches, at most 32. If `count` is 0, this is [`NONE`](Self::NONE). The
-    /// processor copies the branches from its branch records, so the kernel lets a
-    /// [`BranchRecorder`](pmu_core::BranchRecorder) record. An architectural record has 8 branches, 16, or all branch
-    /// records, so it may have more than `count`.
+    /// Returns the group of the last `count` branches, at most 32. If `count` is 0, returns [`NONE`](Self::NONE). The
+    /// processor copies the branches from its branch records, so a [`BranchRecorder`](pmu_core::BranchRecorder) must be
+    /// recording. Architectural records have 8 branches, 16 branches, or all branch records, which can be more than
+    /// `count`.
     ///
     /// ```
     /// use pmu_intel::precise::PreciseGroups;
@@ -52,7 +52,7 @@ impl PreciseGroups {
         (self.0 >> Self::COUNT) as u8
     }
 
-    /// Returns whether all of `groups` are in this set, with at least as many branches.
+    /// Returns whether this set has all groups of `groups`, and at least as many branches.
     ///
     /// ```
     /// use pmu_intel::precise::PreciseGroups;
@@ -64,7 +64,7 @@ impl PreciseGroups {
             && self.branch_count() >= groups.branch_count()
     }
 
-    /// Returns whether there is no group.
+    /// Returns whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }

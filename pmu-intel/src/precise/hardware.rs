@@ -1,4 +1,4 @@
-//! The registers by which a processor writes records, as one recorder programs them.
+//! The registers by which a recorder makes the processor write records.
 
 use core::sync::atomic::Ordering::Relaxed;
 

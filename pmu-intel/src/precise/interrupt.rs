@@ -1,4 +1,4 @@
-//! The interrupt path: the buffer reached its threshold.
+//! The interrupt path: serves the interrupt of a buffer that has reached its threshold.
 
 use pmu_core::{CounterSet, Facility, Interrupted, MsrBackend, MsrFault};
 
@@ -6,10 +6,10 @@ use crate::precise::memory::PreciseMemory;
 use crate::precise::report::PreciseReport;
 use crate::precise::unit::PreciseUnit;
 
-/// A processor's precise records in the interrupt that they share with the counters: a [`Facility`] for
+/// Reports a processor's precise records in the performance interrupt: a [`Facility`] for
 /// [`service_with`](pmu_core::service_with).
 ///
-/// Each record is reported to a closure, in the interrupt and before the interrupt is acknowledged.
+/// The facility passes each record to a closure, before it acknowledges the interrupt.
 ///
 /// # Context
 /// Any context, including interrupt and NMI.
@@ -21,8 +21,9 @@ pub struct Precise<'a, F> {
 }
 
 impl<'a, F: FnMut(&PreciseReport<'_>)> Precise<'a, F> {
-    /// Creates the facility for the memory that a [`PreciseRecorder`](crate::precise::PreciseRecorder) took. While no
-    /// recorder has the memory, the facility accesses no register in an interrupt.
+    /// Creates the facility. `unit` and `memory` are the arguments with which the processor's recorder was
+    /// [taken](crate::precise::PreciseRecorder::take). While no recorder has the memory, the facility accesses no
+    /// register in an interrupt.
     pub const fn new(unit: &'a PreciseUnit, memory: &'a PreciseMemory, report: F) -> Self {
         Self { unit, memory, report }
     }

@@ -1,4 +1,4 @@
-//! Records beside lent counters: suspended for the borrower, such as a guest, and brought back.
+//! Suspends the records while counters are lent, for instance to a guest, and resumes the records afterward.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -11,8 +11,8 @@ use crate::precise::interrupt::Precise;
 use crate::precise::recorder::PreciseRecorder;
 use crate::precise::report::PreciseReport;
 
-/// Argument of [`lend_with`](pmu_core::CounterSession::lend_with) by which a [`PreciseRecorder`] is suspended while
-/// counters are lent. [`PreciseRecorder::lent`] creates the argument.
+/// Argument of [`lend_with`](pmu_core::CounterSession::lend_with) that suspends a [`PreciseRecorder`] while counters
+/// are lent. [`PreciseRecorder::lent`] creates the argument.
 #[derive(Debug)]
 pub struct LentPrecise<'s, 'a, M, F> {
     recorder: &'s mut PreciseRecorder<'a, M>,
@@ -20,12 +20,13 @@ pub struct LentPrecise<'s, 'a, M, F> {
 }
 
 impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
-    /// Returns the argument with which [`lend_with`](pmu_core::CounterSession::lend_with) suspends the records until
-    /// the window ends, for instance while a guest runs. Records that are in the buffer are reported to `report`.
+    /// Returns the argument with which [`lend_with`](pmu_core::CounterSession::lend_with) suspends the records while
+    /// the counters are lent, for instance to a guest. `report` receives the records that are in the buffer.
     ///
-    /// Most processors before format 5 do not separate a guest's records from the host's. On such a processor, records
-    /// that are not suspended have the state of the guest, and the processor writes them into the guest's address
-    /// space, at the linear address of the host's buffer.
+    /// Most processors with a format before 5 do not separate a guest's records from the host's records. If the
+    /// recorder is not suspended on such a processor, the host's counters write records while the guest runs. The
+    /// records then have the guest's state, and the processor writes the records into the guest's address space, at the
+    /// linear address of the host's buffer.
     ///
     /// ```
     /// use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};

@@ -15,11 +15,12 @@ pub(crate) const RESETS: usize = 48;
 /// Size of a page in bytes.
 pub(crate) const PAGE: usize = 4096;
 
-/// Memory for the precise records of one processor: a page for the Debug Store's area and the state, and behind it the
-/// buffer of records, in whole pages.
+/// Memory for the precise records of one processor: one page for the DS save area and the driver's state, followed by
+/// the buffer of records, which is a number of whole pages.
 ///
-/// The embedder lends the memory, which is commonly a static per processor. The processor itself writes to the memory;
-/// [`PreciseRecorder::take`](crate::precise::PreciseRecorder::take) says what this requires of the memory's pages.
+/// The embedder provides the memory, commonly one static per processor. The processor itself writes to the memory. The
+/// requirements for the memory's pages are in the Safety section of
+/// [`PreciseRecorder::take`](crate::precise::PreciseRecorder::take).
 ///
 /// ```
 /// use core::sync::atomic::AtomicU64;
@@ -57,19 +58,20 @@ pub struct PreciseMemory<B: ?Sized = [AtomicU64]> {
 #[repr(C, align(4096))]
 struct Pages<B: ?Sized>(B);
 
-/// Numbers of records that were not reported, since the memory was taken. Each number wraps around after 2³² − 1.
+/// Numbers of records that were not reported since the memory was taken. Each number wraps around after 2³² − 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct DroppedRecords {
-    /// Number of buffers that were dropped as a whole because the index was not at a record, plus the number of times
-    /// that a buffer of architectural PEBS was found full. The processor writes no records while such a buffer is full.
+    /// Number of times that records were lost as a whole buffer. This counts each buffer that was dropped because the
+    /// PEBS index was not the address of a record. For architectural PEBS, this also counts each time that the buffer
+    /// was found full: while the buffer is full, the processor writes no records.
     pub lost: u32,
-    /// Records that contradict themselves, or have groups that are not known.
+    /// Number of records that contradict themselves, or have groups that this crate does not know.
     pub malformed: u32,
-    /// Records of instructions at a privilege level that the record's event does not count.
+    /// Number of records of instructions at a privilege level that the record's event does not count.
     pub hidden: u32,
-    /// Records that cannot be attributed to one event. In formats before 3, a record does not tell its counter if
-    /// several counters overflow together.
+    /// Number of records that cannot be attributed to one event. If several counters overflow together in formats
+    /// before 3, the record does not tell its counter.
     pub unattributed: u32,
 }
 
@@ -77,8 +79,8 @@ const FREE: u8 = 0;
 const TAKEN: u8 = 1;
 
 impl<const N: usize> PreciseMemory<[AtomicU64; N]> {
-    /// Creates memory that no recorder has taken, with `N` words of buffer: a multiple of 512. Architectural PEBS takes
-    /// a buffer of 512, 1024, 2048… words.
+    /// Creates memory with a buffer of `N` words, which no recorder has taken. `N` is a multiple of 512. For
+    /// architectural PEBS, `N` is also a power of two.
     pub const fn new() -> Self {
         Self {
             area: ControlAreaMemory::new(),
@@ -119,9 +121,9 @@ impl PreciseMemory {
         self.buffer.0.len() * 8
     }
 
-    /// Returns the memory of the Debug Store's area, of which a
-    /// [`ProcessorProfileControl`](crate::debug_store::ProcessorProfileControl) can be made. The PEBS index in a
-    /// trace's records is then the index in this memory.
+    /// Returns the memory of the DS save area. A kernel can create a
+    /// [`ProcessorProfileControl`](crate::debug_store::ProcessorProfileControl) with this memory. The PEBS index in the
+    /// kernel's trace records then refers to this memory's buffer.
     ///
     /// ```
     /// use core::sync::atomic::AtomicU64;
@@ -141,8 +143,8 @@ impl PreciseMemory {
     }
 
     /// Returns the linear address at which the processor writes the next record, or `None` if no recorder has taken the
-    /// memory. A kernel can store this index in the records of its own trace. Architectural PEBS has no such index in
-    /// memory, so the value is the address of the buffer.
+    /// memory. A kernel can store this address in its own trace records. Architectural PEBS has no such address in
+    /// memory, so the result is then the address of the buffer.
     ///
     /// # Context
     /// Any context, on the processor of the memory.
@@ -160,9 +162,9 @@ impl PreciseMemory {
         }
     }
 
-    /// Sets the period of an event that is [loaded by the
-    /// handler](crate::precise::PreciseEvent::loaded_by_handler), from its next interrupt on. Returns `false` if the
-    /// counter does not write records, if the event is loaded by the processor, or if the period is 0 or not below 2³¹.
+    /// Sets the period of an event that is [loaded by the handler](crate::precise::PreciseEvent::loaded_by_handler).
+    /// The new period applies from the event's next interrupt on. Returns `false`, and changes nothing, if no such
+    /// event is on the counter, or if `period` is not from 1 to 2³¹ − 1.
     ///
     /// # Context
     /// Any context, on the processor of the memory.

@@ -1,4 +1,4 @@
-//! Properties of precise records by processor model, because no register or CPUID leaf declares them.
+//! Properties of precise records by processor model. No register or CPUID leaf declares these properties.
 
 use pmu_core::{CounterSet, EventSelect, Snapshot};
 

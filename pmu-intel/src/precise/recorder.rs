@@ -1,7 +1,7 @@
 //! The recorder: operations of a task on a processor's precise records.
 //!
-//! The interrupt may come between any two accesses. So a counter is in the memory's set of recording counters before it
-//! can write a record, and until its last record was read out.
+//! The interrupt may come between any two accesses. So a counter enters the memory's set of recording counters before
+//! the counter can write a record. The counter leaves the set after the counter's last record was read out.
 
 use core::marker::PhantomData;
 use core::sync::atomic::Ordering::Relaxed;
@@ -20,11 +20,11 @@ use crate::precise::slot::PreciseSlot;
 use crate::precise::threshold::PreciseThreshold;
 use crate::precise::unit::PreciseUnit;
 
-/// The control handle of a processor's precise records: starts and stops events, and reads records out.
+/// The control handle of a processor's precise records. A recorder starts and stops events, and reads records out.
 ///
-/// The recorder's counters are [reserved](CounterSession::reserve) counters of a session. The facility
-/// [`Precise`](crate::precise::Precise) reports the records in the interrupt of the counters. There is one recorder per
-/// processor, because the processor has one buffer.
+/// The recorder [reserves](CounterSession::reserve) its counters in a session. The facility
+/// [`Precise`](crate::precise::Precise) reports the records in the performance interrupt. A processor has one buffer,
+/// so it can have one recorder.
 ///
 /// The recorder cannot move to another thread. Before dropping the recorder, and before its session is shut down, call
 /// [`shut_down`](Self::shut_down) on its processor. Dropping the recorder accesses no register, so the processor
@@ -93,12 +93,12 @@ pub struct PreciseRecorder<'a, M> {
 }
 
 impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
-    /// Takes the precise records of the processor that executes the call. If an earlier owner left counters that write
-    /// records, the call stops the writing. From now on the recorder owns `IA32_DS_AREA` and `IA32_PEBS_ENABLE`, or the
-    /// registers of architectural PEBS.
+    /// Takes the precise records of the processor that executes the call. If counters still write records for an
+    /// earlier owner, the call stops these records. The recorder then owns `IA32_DS_AREA` and `IA32_PEBS_ENABLE`, or
+    /// the registers of architectural PEBS.
     ///
-    /// `unit` describes this processor. `physical` is the physical address of the memory's buffer, which
-    /// [architectural PEBS](PreciseUnit::needs_physical_address) needs.
+    /// `unit` describes this processor. `physical` is the physical address of the memory's buffer.
+    /// [Architectural PEBS](PreciseUnit::needs_physical_address) needs this address.
     ///
     /// # Errors
     /// - [`InsufficientMemory`](PreciseError::InsufficientMemory),
@@ -108,18 +108,18 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
     ///
     /// # Safety
     /// Until [`shut_down`](Self::shut_down) returns successfully:
-    /// - The memory's pages are mapped and writable in *every* address space in which this processor runs, for instance
-    ///   also in those in which user mode runs with the kernel's page tables isolated.
-    /// - `memory` is the memory of this processor alone, and the recorder stays on this processor.
+    /// - The memory's pages are mapped and writable in *every* address space in which this processor runs. With kernel
+    ///   page-table isolation, this includes the page tables of user mode.
+    /// - `memory` is used on this processor only, and the recorder stays on this processor.
     /// - No other code writes `IA32_DS_AREA`, `IA32_PEBS_ENABLE`, `IA32_PEBS_BASE` or the words of the memory's
     ///   [area](PreciseMemory::control_area).
-    /// - With `physical`: the buffer is physically contiguous, and `physical` is its physical address.
+    /// - If `physical` is given, the buffer is physically contiguous, and `physical` is the buffer's physical address.
     /// - If the registers lose their contents, as in a suspend, [`reprogram`](Self::reprogram) is called before any
     ///   other method.
     /// - `unit` describes this processor.
     ///
-    /// Further, `msr` writes the given values, once. `msr` neither keeps the `MsrAddress` of a register, nor passes it
-    /// to other safe code.
+    /// In addition, `msr` writes the given values, once. `msr` does not keep the `MsrAddress` of a register, and does
+    /// not pass the address to other safe code.
     ///
     /// Wrong: two processors with the same memory.
     ///
@@ -173,14 +173,14 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
         })
     }
 
-    /// Returns the processor's precise records.
+    /// Returns the description of the processor's precise records.
     pub const fn unit(&self) -> &'a PreciseUnit {
         self.hardware.unit
     }
 
-    /// Sets how full the buffer is when the processor interrupts. The value takes effect at the next start or stop of
-    /// an event. While an event is [loaded by the handler](crate::precise::PreciseEvent::loaded_by_handler), each
-    /// record interrupts.
+    /// Sets how full the buffer is when the processor interrupts. The threshold takes effect when the next event is
+    /// started or stopped. While an event that is
+    /// [loaded by the handler](crate::precise::PreciseEvent::loaded_by_handler) is started, each record interrupts.
     pub const fn set_threshold(&mut self, threshold: PreciseThreshold) {
         self.threshold = threshold;
     }
@@ -344,13 +344,13 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
         self.release(session, counter)
     }
 
-    /// Stops the event on a counter, and gives the counter back to the session. Records that are in the buffer are
-    /// reported to `report`. During the call, the recorder's other events are paused.
+    /// Stops the event on a counter, and returns the counter to the session. `report` receives the records that are in
+    /// the buffer. During the call, the recorder's other events are paused.
     ///
     /// # Errors
     /// - [`NotStarted`](PreciseError::NotStarted): no event was started on this counter.
     /// - [`Counters`](PreciseError::Counters), [`Access`](PreciseError::Access), [`Faulted`](PreciseError::Faulted): an
-    ///   access failed. The call can be repeated, or [`reprogram`](Self::reprogram) called.
+    ///   access failed. Repeat the call, or call [`reprogram`](Self::reprogram).
     /// - [`ShutDown`](PreciseError::ShutDown), [`Lent`](PreciseError::Lent): nothing was changed.
     pub fn stop<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
@@ -382,14 +382,13 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
         Ok(found)
     }
 
-    /// Reads the records that are in the buffer, and reports the records to `report`. During the call, the recorder's
+    /// Reads the records that are in the buffer, and passes each record to `report`. During the call, the recorder's
     /// events are paused.
     ///
     /// With [`NearlyFull`](PreciseThreshold::NearlyFull), records may wait in the buffer for a long time. So call this
-    /// before the meaning of their addresses changes, for instance before a process ends or maps other files.
+    /// before the addresses in the records lose their meaning, for instance before a process ends or maps other files.
     ///
-    /// # Errors
-    /// As for [`stop`](Self::stop).
+    /// # Errors The errors of [`stop`](Self::stop).
     pub fn drain<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
         session: &mut CounterSession<'_, S, N, P>,
@@ -406,11 +405,12 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
         drained.map(|_| ()).map_err(PreciseError::Access)
     }
 
-    /// Stops all events, and gives the memory back. Later calls return [`ShutDown`](PreciseError::ShutDown).
+    /// Stops all events, and releases the memory for another recorder. Later calls return
+    /// [`ShutDown`](PreciseError::ShutDown).
     ///
     /// # Errors
-    /// - [`Counters`](PreciseError::Counters), [`Faulted`](PreciseError::Faulted): an access failed. The recorder keeps
-    ///   the memory. The call can be repeated.
+    /// - [`Counters`](PreciseError::Counters), [`Faulted`](PreciseError::Faulted): an access failed, and the recorder
+    ///   keeps the memory. The call can be repeated.
     /// - [`Traced`](PreciseError::Traced), [`ShutDown`](PreciseError::ShutDown), [`Lent`](PreciseError::Lent): nothing
     ///   was changed.
     pub fn shut_down<S: EventSource, N: MsrBackend, P: Platform>(

@@ -9,29 +9,29 @@ pub const MSR_PEBS_DATA_CFG: u32 = 0x3F2;
 /// "Architectural PEBS").
 pub const IA32_PEBS_BASE: u32 = 0x3F4;
 
-/// `IA32_PEBS_INDEX`: the place of the next record of architectural PEBS (Intel's Architecture Instruction Set
-/// Extensions reference, "Architectural PEBS").
+/// `IA32_PEBS_INDEX`: the offset of the next record of architectural PEBS in the buffer (Intel's Architecture
+/// Instruction Set Extensions reference, "Architectural PEBS").
 pub const IA32_PEBS_INDEX: u32 = 0x3F5;
 
-/// `MSR_PEBS_LD_LAT_THRESHOLD`: the latency of the loads that are sampled (SDM vol. 3B, "Load Latency Performance
-/// Monitoring Facility").
+/// `MSR_PEBS_LD_LAT_THRESHOLD`: the least latency of the loads that the processor samples (SDM vol. 3B, "Load Latency
+/// Performance Monitoring Facility").
 pub const MSR_PEBS_LD_LAT_THRESHOLD: u32 = 0x3F6;
 
-/// `MSR_PEBS_FRONTEND`: the condition of the front end's precise event (SDM vol. 3B, "PEBS Facility" of Skylake).
+/// `MSR_PEBS_FRONTEND`: the condition of the precise front-end event (SDM vol. 3B, "PEBS Facility" of Skylake).
 pub const MSR_PEBS_FRONTEND: u32 = 0x3F7;
 
-/// `PEBS_BASELINE` in `IA32_PERF_CAPABILITIES`: records are adaptive, and every counter can write them (SDM vol. 4,
+/// `PEBS_BASELINE` in `IA32_PERF_CAPABILITIES`: records are adaptive, and every counter can write records (SDM vol. 4,
 /// table 2-2).
 pub const PEBS_BASELINE: u64 = 1 << 14;
 
 /// `PEBS_TIMING_INFO` in `IA32_PERF_CAPABILITIES`: adaptive records have the retire latency (SDM vol. 4, table 2-2).
 pub const PEBS_TIMING_INFO: u64 = 1 << 17;
 
-/// The Debug Store's bit of the overflow status, `OvfBuf`: a buffer reached its threshold (SDM vol. 4, table 2-2,
+/// `OvfBuf`, the Debug Store's bit in the overflow status: a buffer has reached its threshold (SDM vol. 4, table 2-2,
 /// `IA32_PERF_GLOBAL_STATUS`).
 pub const STATUS_OVF_BUFFER: u64 = 1 << 62;
 
-/// The bit of the overflow status by which architectural PEBS interrupts (SDM vol. 4, table 2-2,
+/// The bit in the overflow status that architectural PEBS sets when it interrupts (SDM vol. 4, table 2-2,
 /// `IA32_PERF_GLOBAL_STATUS`).
 pub const STATUS_ARCH_PEBS: u64 = 1 << 54;
 
@@ -47,17 +47,17 @@ pub struct PebsDataCfg {
     pub vectors: bool,
     /// Records have the last branches.
     pub branches: bool,
-    /// Records have the values of the counters in the two masks.
+    /// Records have the values of the counters in `general_counters` and `fixed_counters`.
     pub counters: bool,
     /// Records have the top-down metrics.
     pub metrics: bool,
     #[bits(18)]
     __: u32,
-    /// Number of branches, minus 1.
+    /// Number of last branches in a record, minus 1.
     pub branch_count: u8,
-    /// Bitmap of the general counters whose values are in each record.
+    /// Bitmap of general counters. Each record has the values of these counters.
     pub general_counters: u16,
-    /// Bitmap of the fixed counters whose values are in each record.
+    /// Bitmap of fixed counters. Each record has the values of these counters.
     pub fixed_counters: u8,
     __: u8,
 }
@@ -73,25 +73,25 @@ pub struct PebsIndex {
     pub write: u32,
     #[bits(4)]
     __: u8,
-    /// The buffer is full: no more records are written.
+    /// The buffer is full, so the processor writes no more records.
     pub full: bool,
-    /// Records are written.
+    /// The processor writes records.
     pub enable: bool,
     #[bits(3)]
     __: u8,
-    /// Offset at which the processor interrupts, in units of 16 bytes.
+    /// Offset in the buffer, in units of 16 bytes. The processor interrupts when `write` reaches this offset.
     #[bits(23)]
     pub threshold: u32,
     #[bits(5)]
     __: u8,
 }
 
-/// Value of a counter's CFG_C, `IA32_PMC_GPx_CFG_C` and `IA32_PMC_FXx_CFG_C`: the counter's records of architectural
-/// PEBS.
+/// Value of a counter's CFG_C register (`IA32_PMC_GPx_CFG_C`, `IA32_PMC_FXx_CFG_C`), which selects the contents of the
+/// counter's architectural PEBS records.
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct PmcCfgC {
-    /// Low half of the value with which the processor loads the counter after each record.
+    /// Low half of the value that the processor loads into the counter after each record.
     pub reload: u32,
     #[bits(3)]
     __: u8,
@@ -104,7 +104,8 @@ pub struct PmcCfgC {
     /// These values include the top-down metrics.
     pub metrics: bool,
     __: bool,
-    /// Last branches: 0, 8 or 16 (values 0 to 2), or as many as `IA32_LBR_DEPTH` (3).
+    /// Number of last branches in a record: 0 stands for no branches, 1 for 8, 2 for 16, and 3 for the number in
+    /// `IA32_LBR_DEPTH`.
     #[bits(2)]
     pub branches: u8,
     #[bits(7)]

@@ -1,4 +1,4 @@
-//! A record with the event to which it belongs.
+//! A record, together with the event to which the record belongs.
 
 use pmu_core::{
     AccessType, CounterId, DataAccess, DataSource, LineState, PreciseSample, Translation,
@@ -9,15 +9,15 @@ use crate::precise::decode::record::PreciseRecord;
 use crate::precise::model::SourceEncoding;
 use crate::precise::unit::PreciseUnit;
 
-/// Kind of the memory accesses of an event.
+/// Kind of the memory accesses that an event counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum AccessKind {
-    /// The event is one of loads whose records have a latency and a source.
+    /// The event counts loads. Its records have the latency and the source of a load.
     Loads,
-    /// The event is one of stores.
+    /// The event counts stores.
     Stores,
-    /// The event is not known to be one of memory accesses.
+    /// This crate does not know that the event counts memory accesses.
     Unknown,
 }
 
@@ -30,7 +30,7 @@ pub struct PreciseReport<'a> {
     pub tag: u64,
     /// The event's period.
     pub period: u64,
-    /// Kind of the event's memory accesses.
+    /// Kind of the memory accesses that the event counts.
     pub access: AccessKind,
     /// The record, limited to the privilege levels that the event counts.
     pub record: PreciseRecord<'a>,
@@ -40,9 +40,9 @@ pub struct PreciseReport<'a> {
 impl PreciseReport<'_> {
     /// Converts the record to the form that is common to all vendors.
     ///
-    /// The address is `None` in formats before 2, which have only the address of the
-    /// [next](PreciseRecord::next_address) instruction. The record's own access to memory is converted if the event is
-    /// one of memory accesses.
+    /// In formats before 2 the address is `None`, because a record has only the address of the
+    /// [next](PreciseRecord::next_address) instruction. The access to memory is converted only if the event counts
+    /// accesses to memory.
     pub fn sample(&self) -> PreciseSample {
         let memory = self.record.memory().filter(|_| self.access != AccessKind::Unknown);
         let split = self.unit.has_two_latencies();

@@ -1,4 +1,4 @@
-//! Starting an event, and taking a failed start back.
+//! Starting an event, and undoing a failed start.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -13,18 +13,19 @@ use crate::precise::report::{AccessKind, PreciseReport};
 use crate::precise::threshold::PreciseThreshold;
 
 impl<M: MsrBackend> PreciseRecorder<'_, M> {
-    /// Starts an event on a free counter of the session that can record it, and returns the counter.
+    /// Starts an event on a free counter of the session, and returns the counter. The counter is one that can record
+    /// the event.
     ///
-    /// During the call, the recorder's other events are paused. Records that are in the buffer are reported to
-    /// `report`, because the new event may change the size of later records.
+    /// During the call, the recorder's other events are paused. `report` receives the records that are in the buffer,
+    /// because the new event may change the size of later records.
     ///
     /// # Errors
     /// - [`Event`](PreciseError::Event), [`LatencyInUse`](PreciseError::LatencyInUse),
     ///   [`InsufficientMemory`](PreciseError::InsufficientMemory): nothing was changed.
-    /// - [`Counters`](PreciseError::Counters): the session has no free counter, or refused an access.
+    /// - [`Counters`](PreciseError::Counters): the session has no free counter, or an access of the session failed.
     /// - [`Access`](PreciseError::Access): an access failed, and the event is not started.
-    /// - [`Faulted`](PreciseError::Faulted): an access failed. Until [`reprogram`](Self::reprogram), the recorder's
-    ///   other events are not recorded either.
+    /// - [`Faulted`](PreciseError::Faulted): an access failed. The recorder's other events have stopped, too.
+    ///   [`reprogram`](Self::reprogram) starts these events again.
     /// - [`ShutDown`](PreciseError::ShutDown), [`Lent`](PreciseError::Lent): nothing was changed.
     pub fn start<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,

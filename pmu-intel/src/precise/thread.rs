@@ -1,4 +1,4 @@
-//! The events of threads, and what a suspend leaves.
+//! The events of threads, and the return from a suspend.
 
 use core::sync::atomic::Ordering::Relaxed;
 use core::{fmt, ptr};
@@ -13,7 +13,8 @@ use crate::precise::memory::PreciseMemory;
 use crate::precise::recorder::PreciseRecorder;
 use crate::precise::report::PreciseReport;
 
-/// A thread's event with precise records. The event's period continues each time the thread runs again.
+/// A thread's event with precise records. When the thread runs again, the event's period continues where the period
+/// stopped.
 ///
 /// ```
 /// use pmu_core::{CounterSession, EventSource, MsrBackend, Platform};
@@ -59,13 +60,13 @@ impl fmt::Debug for StartedRecords {
 }
 
 impl ThreadRecords {
-    /// Creates the event of a thread that does not run.
+    /// Creates the event of a thread that is not running.
     pub const fn new(event: PreciseEvent) -> Self {
         Self { event, started: None, rest: 0 }
     }
 
-    /// Returns the counter on which the event is recorded, while the thread runs. `None` also if the recorder stopped
-    /// the event since, or was shut down.
+    /// Returns the counter on which the event is started, or `None` if the event is not started. The recorder's
+    /// [`stop`](PreciseRecorder::stop) and [`shut_down`](PreciseRecorder::shut_down) also stop the event.
     pub fn counter(&self) -> Option<CounterId> {
         self.started().map(|started| started.counter)
     }
@@ -76,12 +77,11 @@ impl ThreadRecords {
 }
 
 impl<M: MsrBackend> PreciseRecorder<'_, M> {
-    /// Starts a thread's event on this processor: the event's period continues. If the event is started already, the
-    /// call does nothing. An event that was stopped by the recorder's [`stop`](Self::stop) or
-    /// [`shut_down`](Self::shut_down) begins a new period.
+    /// Starts a thread's event on this processor, and continues the event's period. If the recorder's
+    /// [`stop`](Self::stop) or [`shut_down`](Self::shut_down) stopped the event, the call begins a new period instead.
+    /// If the event is already started, the call does nothing.
     ///
-    /// # Errors
-    /// As for [`start`](Self::start).
+    /// # Errors The errors of [`start`](Self::start).
     pub fn switch_in<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
         session: &mut CounterSession<'_, S, N, P>,
@@ -103,12 +103,11 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
         Ok(())
     }
 
-    /// Stops a thread's event, and reports the thread's records that are in the buffer to `report`. If the event is not
-    /// started, the call does nothing.
+    /// Stops a thread's event. `report` receives the records that are in the buffer. If the event is not started, the
+    /// call does nothing.
     ///
-    /// # Errors
-    /// As for [`stop`](Self::stop). [`NotStarted`](PreciseError::NotStarted): the event is started on another
-    /// processor.
+    /// # Errors The errors of [`stop`](Self::stop). [`NotStarted`](PreciseError::NotStarted) also means that the event
+    /// is started on another processor.
     pub fn switch_out<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
         session: &mut CounterSession<'_, S, N, P>,
@@ -133,12 +132,13 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
         Ok(())
     }
 
-    /// Programs the registers again after they lost their contents: after suspend, after hibernation, or after the
-    /// processor was offline. Call this after [`CounterSession::reprogram`]. Each event begins a new period, and the
-    /// records that are in the buffer are reported to `report`.
+    /// Programs the registers again after their contents were lost: after suspend, after hibernation, or after the
+    /// processor was offline. Call this after [`CounterSession::reprogram`]. Each event begins a new period. `report`
+    /// receives the records that are in the buffer.
     ///
     /// # Errors
-    /// - [`Counters`](PreciseError::Counters): a counter is in use by the session's events, or an access failed.
+    /// - [`Counters`](PreciseError::Counters): an event of the session uses one of the recorder's counters, or an
+    ///   access failed.
     /// - [`Access`](PreciseError::Access): an access failed. The call can be repeated.
     /// - [`ShutDown`](PreciseError::ShutDown), [`Lent`](PreciseError::Lent): nothing was changed.
     pub fn reprogram<S: EventSource, N: MsrBackend, P: Platform>(

@@ -1,4 +1,4 @@
-//! A processor's precise records: what declares them, and what they can have.
+//! Description of a processor's precise records.
 
 use pmu_core::{CounterSet, CounterUnit, EventSelect, MsrAccess, MsrBackend, MsrUpdate, Snapshot};
 
@@ -15,7 +15,7 @@ use crate::precise::registers::{
 };
 use crate::registers::IA32_PERF_CAPABILITIES;
 
-/// A processor's precise records: their format, and the counters that can write them.
+/// Description of a processor's precise records: the format, and the counters that can write records.
 #[derive(Clone, Copy, Debug)]
 pub struct PreciseUnit {
     pub(crate) counters: CounterUnit,
@@ -39,7 +39,8 @@ const ADAPTIVE: PreciseGroups = PreciseGroups::from_bits(0x2007);
 const FIXED: PreciseGroups = PreciseGroups::from_bits(0b11);
 
 impl PreciseUnit {
-    /// Detects the precise records of the processor that executes the call: architectural PEBS, or the Debug Store's.
+    /// Detects the precise records of the processor that executes the call: architectural PEBS, or PEBS with a Debug
+    /// Store.
     ///
     /// ```
     /// # use pmu_core::{MsrBackend, Snapshot};
@@ -54,8 +55,7 @@ impl PreciseUnit {
     /// # Context
     /// Task.
     ///
-    /// # Errors
-    /// The error is the reason why the processor has no supported precise records.
+    /// # Errors Returns the reason why the processor has no precise records that this crate supports.
     pub fn detect<M: MsrBackend>(processor: &Snapshot, msr: &M) -> Result<Self, NoPrecise> {
         if processor.vendor() != INTEL {
             return Err(NoPrecise::OtherVendor(processor.vendor()));
@@ -177,18 +177,18 @@ impl PreciseUnit {
         self.capable
     }
 
-    /// Returns the counters that record exactly the instruction at which the counter overflows (PDIR, PDIST). On some
-    /// processors, these counters do so for one event only.
+    /// Returns the counters that can record exactly the instruction at which the counter overflows (PDIR, PDIST). On
+    /// some processors, these counters can do so for one event only.
     pub const fn exact_counters(&self) -> CounterSet {
         self.exact
     }
 
-    /// Returns the groups that records can have. In formats 0 to 3, records always have all of these groups.
+    /// Returns the groups that records can have. In formats 0 to 3, every record has all of these groups.
     pub const fn groups(&self) -> PreciseGroups {
         self.groups
     }
 
-    /// Returns whether the processor writes to the buffer by physical addresses. The buffer must then be physically
+    /// Returns whether the processor addresses the buffer by physical addresses. Such a buffer must be physically
     /// contiguous.
     pub const fn needs_physical_address(&self) -> bool {
         matches!(self.format, PreciseFormat::Architectural)
@@ -255,7 +255,7 @@ impl PreciseUnit {
 
     /// Returns the counters that can record an event as requested.
     ///
-    /// # Errors The error is the reason why no counter of this processor can record the event.
+    /// # Errors Returns the reason why no counter of this processor can record the event.
     pub fn counters_for(&self, event: &PreciseEvent) -> Result<CounterSet, PreciseEventError> {
         use PreciseEventError::{
             Groups, NextAddressOnly, NoExactCounter, NoLatency, NoPeriod, NotLatencyEvent,

@@ -1,7 +1,7 @@
 //! Accesses to the registers of the slots and of the metrics.
 //!
-//! The processor's fractions are of the slots since both registers were written: first the slots' counter, and then the
-//! metrics (SDM vol. 3B, "Performance Metrics").
+//! The metrics are fractions of the slots since both registers were written. The slots' counter must be written first,
+//! and then the metrics (SDM vol. 3B, "Performance Metrics").
 
 use pmu_core::{MsrAccess, MsrAddress, MsrBackend, MsrFault, PmcIndex, RegisterBits};
 

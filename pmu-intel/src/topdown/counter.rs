@@ -1,7 +1,7 @@
 //! The control handle of a processor's top-down counters.
 //!
-//! The slots' counter leaves the session's counters: its bits of the registers that all counters share are set through
-//! the session, as those of another owner.
+//! The session gives up the slots' counter. The counter's bits in shared registers are set through the session, like
+//! the bits of any other owner.
 
 use core::marker::PhantomData;
 
@@ -19,19 +19,23 @@ use crate::topdown::memory::TopDownMemory;
 use crate::topdown::unit::{SLOTS, TopDownUnit};
 use crate::topdown::view::TopDownView;
 
-/// The control handle of one processor's top-down counters: counts where the issue slots go, of the processor or of a
-/// thread.
+/// The control handle of one processor's top-down counters. The handle counts the issue slots of the processor or of a
+/// thread, by [part](crate::topdown::TopDownPart).
 ///
-/// On a P-core, the slots' counter and the metrics are one event, whose two registers are started and read together.
-/// The metrics are fractions (255ths) of the slots since the registers were last 0. So each read sets both registers to
-/// 0, and is right to a 255th of the slots since the previous read. A kernel that counts for a long time reads at its
-/// timer tick. On an E-core, the parts are a group of four events of the session, and need four places of the session's
-/// table.
+/// On a P-core, the handle uses the slots' counter and `MSR_PERF_METRICS`, and starts and reads the two registers
+/// together. The metrics are fractions of the slots, in units of 1/255. To keep the counts accurate, each read sets
+/// both registers to 0. The error is then at most 1/255 of the slots since the previous read. So a kernel that counts
+/// for a long time reads at each timer tick.
 ///
-/// `take` takes fixed counter 3 out of the session, and `shut_down` gives it back. The interrupt path is the facility
-/// [`TopDownInterrupt`](crate::topdown::TopDownInterrupt).
+/// On an E-core, the handle opens a group of four events in the session. The group needs four free entries in the
+/// session's event table.
 ///
-/// The value cannot move to another thread. Before dropping it, call [`shut_down`](Self::shut_down) on its processor.
+/// On a P-core, [`take`](Self::take) removes fixed counter 3 from the session, and [`shut_down`](Self::shut_down)
+/// returns the counter to the session. The facility [`TopDownInterrupt`](crate::topdown::TopDownInterrupt) serves the
+/// interrupts.
+///
+/// The handle cannot move to another thread. Before dropping the handle, call [`shut_down`](Self::shut_down) on its
+/// processor.
 ///
 /// ```
 /// use pmu_core::{CounterSession, EventSource, MsrBackend, Platform};
@@ -86,18 +90,19 @@ pub struct TopDownCounter<'a, M> {
 }
 
 impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
-    /// Takes the top-down counters of the processor that executes the call, which `unit` describes. `counters` is this
-    /// processor's session. On a P-core, the session must not use fixed counter 3. The call verifies the counters by
-    /// writes that RDPMC reads back.
+    /// Takes the top-down counters of the processor that executes the call. `unit` describes this processor, and
+    /// `counters` is this processor's session. On a P-core, the session must not use fixed counter 3. The call writes
+    /// the counters and reads them back by RDPMC, to verify that they work.
     ///
     /// # Errors
     /// - [`MemoryInUse`](TopDownError::MemoryInUse).
-    /// - [`SlotsInUse`](TopDownError::SlotsInUse): an event runs on fixed counter 3, precise records
-    ///   [reserve](CounterSession::reserve) it, or it is the session's only counter.
-    /// - [`Unresponsive`](TopDownError::Unresponsive): a hypervisor declares registers that it lacks.
+    /// - [`SlotsInUse`](TopDownError::SlotsInUse): fixed counter 3 runs an event, is
+    ///   [reserved](CounterSession::reserve) for precise records, or is the session's only counter.
+    /// - [`Unresponsive`](TopDownError::Unresponsive): the registers do not hold what is written, as under a hypervisor
+    ///   that does not implement them.
     /// - [`Session`](TopDownError::Session), [`Access`](TopDownError::Access).
     ///
-    /// After an error, the call gives fixed counter 3 back to the session, unless that fails, too.
+    /// After an error, the call tries to return fixed counter 3 to the session.
     pub fn take<S: EventSource, N: MsrBackend, P: Platform>(
         unit: TopDownUnit,
         msr: M,
@@ -168,8 +173,8 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
     ///
     /// # Errors
     /// - [`AlreadyStarted`](TopDownError::AlreadyStarted).
-    /// - [`Filter`](TopDownError::Filter): the filter has no privilege level, or a thread's slots are being counted
-    ///   with another filter.
+    /// - [`Filter`](TopDownError::Filter): `filter` has no privilege level, or a thread's slots are being counted with
+    ///   a different filter.
     /// - [`Session`](TopDownError::Session), [`Access`](TopDownError::Access): the slots are not counted.
     /// - [`Faulted`](TopDownError::Faulted), [`ShutDown`](TopDownError::ShutDown), [`Lent`](TopDownError::Lent).
     pub fn start<S: EventSource, N: MsrBackend, P: Platform>(
@@ -186,12 +191,13 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
         Ok(())
     }
 
-    /// Returns the counts of the processor's slots since [`take`](Self::take), for the time in which the slots were
-    /// [started](Self::start). The difference between two successive reads is right to a 255th of the slots in between.
+    /// Returns the counts of the processor's slots since [`take`](Self::take). Only slots between
+    /// [`start`](Self::start) and [`stop`](Self::stop) are counted. The difference between two successive reads has an
+    /// error of at most 1/255 of the slots between the two reads.
     ///
     /// # Errors
-    /// - [`Access`](TopDownError::Access): nothing was changed. The next read returns the whole counts.
-    /// - [`Faulted`](TopDownError::Faulted): the slots are not counted until the next call, which starts them again.
+    /// - [`Access`](TopDownError::Access): nothing was changed. No count is lost: the next read returns everything.
+    /// - [`Faulted`](TopDownError::Faulted): counting has stopped. The next read starts counting again.
     /// - [`Session`](TopDownError::Session), [`ShutDown`](TopDownError::ShutDown), [`Lent`](TopDownError::Lent).
     pub fn read<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
@@ -206,8 +212,8 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
     ///
     /// # Errors
     /// - [`NotStarted`](TopDownError::NotStarted).
-    /// - The errors of [`read`](Self::read). After [`Faulted`](TopDownError::Faulted) the slots are not counted any
-    ///   more; after any other error they are counted as before.
+    /// - The errors of [`read`](Self::read). After [`Faulted`](TopDownError::Faulted), the slots are no longer counted.
+    ///   After any other error, the slots are counted as before.
     pub fn stop<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
         counters: &mut CounterSession<'_, S, N, P>,
@@ -224,8 +230,8 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
         left
     }
 
-    /// Programs the registers again after they lost their contents, as in a suspend, and after
-    /// [`CounterSession::reprogram`]. What was counted since the last [`read`](Self::read) is lost.
+    /// Programs the registers again after their contents were lost, as in a suspend. Call this after
+    /// [`CounterSession::reprogram`]. The counts since the last [`read`](Self::read) are lost.
     ///
     /// # Errors
     /// The errors of [`read`](Self::read).
@@ -246,12 +252,11 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
         }
     }
 
-    /// Stops counting, gives fixed counter 3 back to the session, and releases the memory. Call this before the session
-    /// is shut down. After an error, the call can be repeated.
+    /// Stops counting, returns fixed counter 3 to the session, and releases the memory for another handle. Call this
+    /// before the session is shut down. After an error, the call can be repeated.
     ///
-    /// # Errors
-    /// [`Session`](TopDownError::Session), [`Access`](TopDownError::Access), [`Faulted`](TopDownError::Faulted): a
-    /// register access failed. The counter stays open.
+    /// # Errors [`Session`](TopDownError::Session), [`Access`](TopDownError::Access),
+    /// [`Faulted`](TopDownError::Faulted): a register access failed. The handle keeps the memory.
     pub fn shut_down<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
         counters: &mut CounterSession<'_, S, N, P>,
@@ -272,7 +277,8 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
         Ok(())
     }
 
-    /// Returns whether slots are counted, the processor's or a thread's. Returns `false` after a failed access.
+    /// Returns whether slots are being counted, for the processor or for a thread. Returns `false` if counting stopped
+    /// because a register access failed.
     pub fn is_counting(&self) -> bool {
         let has_slots = self.memory.is_counting() && !self.memory.is_halted();
         self.is_open && (has_slots || self.group.is_some())
@@ -283,8 +289,8 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
         &self.unit
     }
 
-    /// Returns the data by which user mode computes the processor's counts, from this call until the next call of any
-    /// other method. On an E-core, user mode asks the kernel.
+    /// Returns the data from which user mode computes the processor's counts. The data is valid until the next call of
+    /// another method. On an E-core, user mode cannot compute the counts, and asks the kernel for them.
     pub fn view(&self) -> TopDownView {
         self.view_of(self.of_processor(), self.processor.is_some())
     }

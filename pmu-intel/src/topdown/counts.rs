@@ -7,7 +7,7 @@ pub(crate) const PARTS: usize = 8;
 
 /// Counts of issue slots, in total and by [part](TopDownPart).
 ///
-/// If a processor gives the parts as fractions, each part is right to a 255th of the slots.
+/// On a processor with `MSR_PERF_METRICS`, each part has an error of at most 1/255 of the slots.
 ///
 /// ```
 /// use pmu_intel::topdown::{TopDownCounts, TopDownPart};
@@ -22,9 +22,9 @@ pub(crate) const PARTS: usize = 8;
 pub struct TopDownCounts {
     /// All issue slots that were counted.
     pub slots: u64,
-    /// The issue slots that were counted on processors with level 2.
+    /// The issue slots that were counted on processors with the parts of level 2.
     pub level_2_slots: u64,
-    /// The slots of each part: those of level 1, then those of level 2.
+    /// The slots of each part, first of level 1 and then of level 2.
     parts: [u64; PARTS],
 }
 
@@ -32,8 +32,8 @@ impl TopDownCounts {
     /// Nothing was counted.
     pub const NONE: Self = Self { slots: 0, level_2_slots: 0, parts: [0; PARTS] };
 
-    /// Converts a number of slots and a value of `MSR_PERF_METRICS` into counts. The value has a byte for each part, in
-    /// 255ths. `level_2` tells whether the processor has the four bytes of level 2.
+    /// Converts a number of slots and a value of `MSR_PERF_METRICS` into counts. Each byte of the value is the share of
+    /// one part, in units of 1/255. `level_2` tells whether the processor's register has the four bytes of level 2.
     pub fn of_registers(slots: u64, metrics: u64, level_2: bool) -> Self {
         let last = if level_2 { PARTS } else { PARTS / 2 };
         let mut counts =
@@ -52,15 +52,15 @@ impl TopDownCounts {
         Self { slots, level_2_slots: 0, parts: [retiring, bad, front, back, 0, 0, 0, 0] }
     }
 
-    /// Returns the number of slots of a part. Returns `None` for a part of level 2 if no processor with level 2 has
-    /// counted.
+    /// Returns the number of slots of a part. Returns `None` for a part of level 2 if no slots were counted on
+    /// processors with level 2.
     pub fn of(&self, part: TopDownPart) -> Option<u64> {
         let known = part.parent().is_none() || self.level_2_slots != 0;
         if known { self.parts.get(part as usize).copied() } else { None }
     }
 
-    /// Returns the share of a part, in thousandths of the slots, rounded. Returns `None` if no slots were counted, or
-    /// if the part's level was not counted.
+    /// Returns the share of a part, in thousandths of the slots, rounded. Returns `None` if no slots of the part's
+    /// level were counted.
     ///
     /// ```
     /// use pmu_intel::topdown::{TopDownCounts, TopDownPart};
@@ -89,7 +89,7 @@ impl TopDownCounts {
         self.with(other, u64::wrapping_add)
     }
 
-    /// Returns what was counted since `earlier`, an earlier value of the same counts.
+    /// Returns the counts since `earlier`, an earlier value of the same counts.
     ///
     /// ```
     /// use pmu_intel::topdown::{TopDownCounts, TopDownPart};

@@ -42,27 +42,31 @@ impl core::error::Error for NoTopDown {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum TopDownError {
-    /// The memory belongs to another counter that was not shut down.
+    /// The memory belongs to another [`TopDownCounter`](crate::topdown::TopDownCounter) that was not shut down.
     MemoryInUse,
-    /// An event of the session runs on fixed counter 3, the counter of the slots.
+    /// Fixed counter 3, which counts the slots, is in use, or is the session's only counter.
     SlotsInUse,
-    /// The registers of the slots or of the metrics do not hold what is written to them.
+    /// A write to the slots' counter or to the metrics has no effect, as under a hypervisor that does not implement
+    /// these registers.
     Unresponsive,
-    /// The processor's slots are counted already, or a thread's are.
+    /// [`start`](crate::topdown::TopDownCounter::start): the processor's slots are already counted.
+    /// [`switch_in`](crate::topdown::TopDownCounter::switch_in): a thread's slots are already counted.
     AlreadyStarted,
-    /// The processor's slots are not counted, or no thread's are.
+    /// [`stop`](crate::topdown::TopDownCounter::stop): the processor's slots are not counted. Operations on a thread:
+    /// no thread's slots are counted.
     NotStarted,
-    /// Neither privilege level was requested, or the slots are being counted with another filter.
+    /// The filter has no privilege level, or slots are being counted with a different filter.
     Filter,
-    /// The counter was shut down.
+    /// The [`TopDownCounter`](crate::topdown::TopDownCounter) was shut down.
     ShutDown,
-    /// The counter is [suspended](pmu_core::CounterSession::lend_with) together with the session's counters.
+    /// The [`TopDownCounter`](crate::topdown::TopDownCounter) is [suspended](pmu_core::CounterSession::lend_with) while
+    /// the session's counters are lent.
     Lent,
-    /// The session refuses an operation on the registers that it shares.
+    /// An operation of the session failed.
     Session(CounterError),
-    /// A register access failed. The slots are counted, or not counted, as before the call.
+    /// A register access failed. If slots were counted before the call, they are still counted.
     Access(MsrFault),
-    /// A register access failed, and the slots are not counted any more. What was counted up to the failure is kept.
+    /// A register access failed, and the slots are no longer counted. The counts up to the failure are kept.
     Faulted(MsrFault),
 }
 

@@ -15,7 +15,8 @@ pub struct TopDownFilter {
     pub user: bool,
     /// Slots at privilege level 0 are counted.
     pub kernel: bool,
-    /// User mode may read the slots by RDPMC. Only processors that can deny RDPMC of each counter need this permission.
+    /// User mode may read the slots by RDPMC. The field has an effect only on processors that can deny RDPMC in user
+    /// mode for each counter. On other processors, CR4.PCE alone decides.
     pub user_rdpmc: bool,
 }
 

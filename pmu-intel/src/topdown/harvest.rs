@@ -1,6 +1,6 @@
-//! A harvest: both registers are read, set back to 0, and added to the totals.
+//! A harvest reads both registers, sets both to 0, and adds the values to the totals.
 //!
-//! A harvest keeps the fractions precise: they are 255ths of the slots since the harvest before.
+//! Regular harvests keep the counts accurate, because the metrics are 255ths of the slots since the previous harvest.
 
 use pmu_core::{MsrAccess, MsrBackend, MsrFault};
 

@@ -7,11 +7,11 @@ use crate::topdown::counts::TopDownCounts;
 use crate::topdown::memory::TopDownMemory;
 use crate::topdown::unit::TopDownUnit;
 
-/// The top-down counters of one processor in the performance interrupt: a [`Facility`] that serves an overflow of the
-/// slots' counter and of the metrics as one overflow.
+/// Serves overflows of one processor's top-down counters in the performance interrupt, as a [`Facility`]. The slots'
+/// counter and the metrics overflow together, and count as one overflow.
 ///
-/// The registers overflow only if the kernel does not read the counts for hours. The overflow then interrupts like that
-/// of any counter. Without this facility, no driver would claim that interrupt.
+/// The registers overflow only if the kernel does not read the counts for hours. Then they raise the performance
+/// interrupt, like any counter. Without this facility, no driver would claim that interrupt.
 ///
 /// ```
 /// use pmu_core::{Claim, CounterMemory, EventSource, MsrBackend, Platform, service_with};
@@ -41,15 +41,18 @@ pub struct TopDownInterrupt<'a> {
 }
 
 impl<'a> TopDownInterrupt<'a> {
-    /// Creates the facility of a processor's counters and memory.
+    /// Creates the facility. `unit` and `memory` are the arguments with which the processor's counters were
+    /// [taken](crate::topdown::TopDownCounter::take).
     pub const fn new(unit: &'a TopDownUnit, memory: &'a TopDownMemory) -> Self {
         Self { unit, memory }
     }
 
-    /// Reads everything that was counted since the memory was taken, for the processor and its threads. The registers
-    /// stay as they are, so the parts are right to a 255th of the slots since the last
-    /// [`read`](crate::topdown::TopDownCounter::read) by a task. Returns `None` on an E-core, if no slots are counted,
-    /// and if the interrupt came while a task was reading.
+    /// Reads the counts since the memory was taken, for the processor and for all threads together. The call does not
+    /// change the registers. So each part has an error of at most 1/255 of the slots since a task last
+    /// [read](crate::topdown::TopDownCounter::read) the counts.
+    ///
+    /// Returns `None` in these cases: on an E-core; if no slots are being counted; if the interrupt came while a task
+    /// was reading the counts.
     ///
     /// # Errors
     /// RDPMC failed.

@@ -1,4 +1,4 @@
-//! Top-down counters beside lent counters: suspended for the borrower, such as a guest, and resumed afterwards.
+//! Suspends the top-down counters while counters are lent, for instance to a guest, and resumes them afterward.
 
 use pmu_core::{Facility, FacilityControl, Interrupted, MsrAccess, MsrBackend, MsrFault};
 

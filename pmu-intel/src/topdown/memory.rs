@@ -1,4 +1,4 @@
-//! The memory in which the task side and the interrupt path of the top-down counters meet.
+//! The memory that tasks and the interrupt path of the top-down counters share.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU8, AtomicU64};
@@ -7,9 +7,10 @@ use crate::topdown::counts::{PARTS, TopDownCounts};
 
 /// Memory for the top-down counters of one processor: 88 bytes.
 ///
-/// The embedder lends the memory to a [`TopDownCounter`](crate::topdown::TopDownCounter). The interrupt path
-/// ([`TopDownInterrupt`](crate::topdown::TopDownInterrupt)) needs the memory, but not the counter. The memory records
-/// whether a counter has taken it, so an interrupt may come at any time.
+/// The embedder provides the memory, commonly one static per processor. A task's
+/// [`TopDownCounter`](crate::topdown::TopDownCounter) and the interrupt's
+/// [`TopDownInterrupt`](crate::topdown::TopDownInterrupt) share the memory. The memory records whether it has been
+/// taken, so the interrupt may come at any time.
 ///
 /// ```
 /// use pmu_intel::topdown::TopDownMemory;
@@ -45,7 +46,7 @@ const STALE: u8 = 1 << 5;
 const HALTED: u8 = 1 << 6;
 
 impl TopDownMemory {
-    /// Creates memory that no counter has taken.
+    /// Creates memory that no [`TopDownCounter`](crate::topdown::TopDownCounter) has taken.
     pub const fn new() -> Self {
         Self { totals: [const { AtomicU64::new(0) }; PARTS + 2], state: AtomicU8::new(0) }
     }

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// One part of a processor's issue slots. The four parts of level 1 together are all slots. Each part of level 2
+/// One part of a processor's issue slots. The four parts of level 1 together make up all slots. Each part of level 2
 /// belongs to one part of level 1.
 ///
 /// Source: A. Yasin, "A Top-Down Method for Performance Analysis and Counters Architecture", ISPASS 2014; Intel SDM

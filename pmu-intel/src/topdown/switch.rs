@@ -8,8 +8,8 @@ use crate::topdown::error::TopDownError;
 use crate::topdown::filter::TopDownFilter;
 use crate::topdown::view::TopDownView;
 
-/// The top-down counts of a thread: plain data, which follows the thread from processor to processor. On a hybrid
-/// machine, the counts of both types of core add up.
+/// The top-down counts of a thread. This plain data moves with the thread from processor to processor. On a hybrid
+/// machine, the counts are the sum of both types of core.
 ///
 /// ```
 /// use pmu_core::{CounterSession, EventSource, MsrBackend, Platform};
@@ -32,24 +32,24 @@ pub struct SavedTopDown {
 }
 
 impl SavedTopDown {
-    /// Creates the counts of a thread whose slots at these privilege levels are to be counted.
+    /// Creates the counts of a thread. `filter` has the privilege levels at which the thread's slots are counted.
     pub const fn new(filter: TopDownFilter) -> Self {
         Self { filter, counted: TopDownCounts::NONE }
     }
 
-    /// Returns what was counted up to the last switch.
+    /// Returns the counts up to the last [`switch_out`](TopDownCounter::switch_out).
     pub const fn counts(&self) -> TopDownCounts {
         self.counted
     }
 }
 
 impl<M: MsrBackend> TopDownCounter<'_, M> {
-    /// Begins to count the slots of the thread that is about to run. If the processor's slots are counted already,
-    /// their counting continues.
+    /// Begins to count the slots of the thread that is about to run. If the processor's slots are being counted, this
+    /// counting continues.
     ///
     /// # Errors
     /// - [`AlreadyStarted`](TopDownError::AlreadyStarted): a thread's slots are counted already.
-    /// - [`Filter`](TopDownError::Filter): the processor's slots are counted with another filter.
+    /// - [`Filter`](TopDownError::Filter): the processor's slots are counted with a different filter.
     /// - The errors of [`start`](TopDownCounter::start).
     pub fn switch_in<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
@@ -65,13 +65,13 @@ impl<M: MsrBackend> TopDownCounter<'_, M> {
         Ok(())
     }
 
-    /// Ends the counts of the thread that leaves the processor, and adds them to `saved`. Both registers are set to 0,
-    /// so the next thread sees nothing of this thread.
+    /// Stops counting for the thread that leaves the processor, and adds the thread's counts to `saved`. On a P-core,
+    /// the call sets both registers to 0, so the next thread cannot read this thread's counts.
     ///
     /// # Errors
     /// - [`NotStarted`](TopDownError::NotStarted): no thread's slots are counted.
-    /// - The errors of [`read`](TopDownCounter::read). The thread's counting has ended nevertheless. What was counted
-    ///   since the last read may be lost, and is not added to another thread's counts.
+    /// - The errors of [`read`](TopDownCounter::read). The thread's slots are no longer counted. Counts since the last
+    ///   read may be lost. They are not added to another thread's counts.
     pub fn switch_out<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
         counters: &mut CounterSession<'_, S, N, P>,
@@ -101,7 +101,8 @@ impl<M: MsrBackend> TopDownCounter<'_, M> {
         Ok(saved.counted.plus(&self.memory.totals().since(&begun)))
     }
 
-    /// Returns the data by which the running thread computes its counts, like [`view`](TopDownCounter::view).
+    /// Returns the data from which the running thread computes its counts. The rules of [`view`](TopDownCounter::view)
+    /// apply.
     pub fn view_thread(&self, saved: &SavedTopDown) -> TopDownView {
         let now = self.thread.map(|begun| self.memory.totals().since(&begun));
         self.view_of(saved.counted.plus(&now.unwrap_or_default()), self.thread.is_some())

@@ -14,8 +14,8 @@ use crate::topdown::filter::TopDownFilter;
 pub(crate) const SLOTS: u8 = 3;
 
 /// Description of a processor's top-down counters:
-/// - on a P-core, fixed counter 3, which counts issue slots, and `MSR_PERF_METRICS`, which has the shares of the parts;
-/// - on an E-core, fixed counters 4 to 6 and an event of a general counter, each of which counts one part.
+/// - On a P-core, fixed counter 3 counts issue slots, and `MSR_PERF_METRICS` has the shares of the parts.
+/// - On an E-core, fixed counters 4 to 6 and one event of a general counter count one part each.
 ///
 /// ```
 /// # use pmu_core::{MsrBackend, Snapshot};
@@ -55,13 +55,12 @@ const ATOM: u32 = 0x20;
 const BACK_END_BOUND: u64 = 0x02A4;
 
 impl TopDownUnit {
-    /// Detects the top-down counters of the processor that `processor` describes, and that executes the call.
+    /// Detects the top-down counters of the processor that executes the call. `processor` describes this processor.
     ///
     /// # Context
     /// Task.
     ///
-    /// # Errors
-    /// The error is the reason why the processor has no supported top-down counters.
+    /// # Errors Returns the reason why the processor has no top-down counters that this crate supports.
     pub fn of<M: MsrBackend>(processor: &Snapshot, msr: &M) -> Result<Self, NoTopDown> {
         let unit = counters(processor).map_err(NoTopDown::NoCounters)?;
         if processor.vendor() != INTEL {

@@ -6,11 +6,12 @@ use crate::registers::RDPMC_METRICS;
 use crate::topdown::counts::TopDownCounts;
 use crate::topdown::unit::SLOTS;
 
-/// Data by which user mode computes its top-down counts from two RDPMCs. The kernel shares this plain data with user
-/// mode after each call of [`TopDownCounter`](crate::topdown::TopDownCounter), in memory with a sequence counter.
+/// Data from which user mode computes its top-down counts, with two RDPMC instructions. After each call of a method of
+/// [`TopDownCounter`](crate::topdown::TopDownCounter), the kernel copies this plain data to memory that user mode can
+/// read. A sequence counter (seqlock) protects the memory.
 ///
-/// User mode reads the sequence counter, the slots and then the metrics by RDPMC, and the sequence counter again. If
-/// the sequence counter changed, user mode reads once more. The kernel sets CR4.PCE.
+/// User mode reads the sequence counter, reads the slots and then the metrics by RDPMC, and reads the sequence counter
+/// again. If the sequence counter has changed, user mode repeats the reads. The kernel must set CR4.PCE.
 ///
 /// ```
 /// use pmu_intel::topdown::{TopDownCounts, TopDownPart, TopDownView};
@@ -28,17 +29,17 @@ use crate::topdown::unit::SLOTS;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct TopDownView {
-    /// The counts from before the registers were last set to 0.
+    /// The counts up to the last time that the registers were set to 0.
     pub counted: TopDownCounts,
-    /// The indices that RDPMC takes in ECX, of the slots and of the metrics. `None` if the registers do not count for
-    /// this reader at present.
+    /// The RDPMC indices (ECX) of the slots and of the metrics. `None` if the registers do not count for this reader at
+    /// present.
     pub indices: Option<[PmcIndex; 2]>,
     level_2: bool,
 }
 
 impl TopDownView {
-    /// Creates the view of counts. `counting` tells whether both registers are counting since they were set to 0.
-    /// `level_2` tells whether the processor has level 2.
+    /// Creates the view from the counts up to the last time that the registers were set to 0. `counting` tells whether
+    /// the registers have been counting since then. `level_2` tells whether the processor has level 2.
     pub const fn new(counted: TopDownCounts, counting: bool, level_2: bool) -> Self {
         let indices = [PmcIndex::new(1 << 30 | SLOTS as u32), PmcIndex::new(RDPMC_METRICS)];
         Self { counted, indices: if counting { Some(indices) } else { None }, level_2 }

@@ -7,7 +7,7 @@ use crate::precise::decode::words::Words;
 
 /// The last branches in a record, the newest first.
 ///
-/// The words have the form of the processor's branch records, so the processor's [`BranchUnit`] decodes the words.
+/// The words have the format of the processor's branch records. The processor's [`BranchUnit`] decodes these words.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordBranches<'a> {
     words: Words<'a>,
@@ -19,8 +19,8 @@ impl<'a> RecordBranches<'a> {
         Self { words, shown }
     }
 
-    /// Returns the words of each branch, the newest first, up to the first empty record. A branch from or to a
-    /// privilege level that the event does not count is left out.
+    /// Returns the words of each branch, the newest first, up to the first empty record. The iterator leaves out
+    /// branches from or to a privilege level that the event does not count.
     pub fn raw(self) -> impl Iterator<Item = RawBranch> + 'a {
         let Self { words, shown } = self;
         let branch = move |number: usize| {

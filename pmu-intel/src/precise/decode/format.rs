@@ -2,9 +2,10 @@
 
 /// Format of a processor's precise records.
 ///
-/// `IA32_PERF_CAPABILITIES` numbers the formats of the Debug Store in bits 11:8. From format 4 on, the records are
-/// adaptive if bit 14 of the register is set (`PEBS_BASELINE`), and otherwise consist of the basic group. CPUID leaf
-/// 0x23 declares architectural PEBS. (SDM vol. 3B, "Processor Event Based Sampling (PEBS) Facility".)
+/// Bits 11:8 of `IA32_PERF_CAPABILITIES` are the number of the Debug Store's format. In formats 4 and later, bit 14
+/// (`PEBS_BASELINE`) tells whether the records are adaptive. If the bit is clear, each record consists of the basic
+/// group only. CPUID leaf 0x23 declares architectural PEBS. (SDM vol. 3B, "Processor Event Based Sampling (PEBS)
+/// Facility".)
 ///
 /// ```
 /// use pmu_intel::precise::PreciseFormat;
@@ -15,26 +16,27 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum PreciseFormat {
-    /// Records of 32-bit words, of a Debug Store without DTES64: flags, the next instruction's address, and registers.
+    /// Records of a Debug Store without DTES64, in 32-bit words: flags, the next instruction's address, and registers.
     Bits32,
     /// Format 0: flags, the next instruction's address, and registers.
     Core,
-    /// Format 1: as format 0, with the overflow status, and with the access to memory.
+    /// Format 1: the contents of format 0, the overflow status, and the access to memory.
     Nehalem,
-    /// Format 2: as format 1, with the instruction's own address, and with transactions.
+    /// Format 2: the contents of format 1, the sampled instruction's own address, and transactions.
     Haswell,
-    /// Format 3: as format 2, with the time-stamp counter. In place of the overflow status, a record has the counters
-    /// for which it was written.
+    /// Format 3: the contents of format 2, and the time-stamp counter. Instead of the overflow status, a record has the
+    /// counters for whose overflows the processor wrote the record.
     Skylake,
-    /// Formats 4 to 6: groups that are chosen by `MSR_PEBS_DATA_CFG`.
+    /// Formats 4 to 6: `MSR_PEBS_DATA_CFG` selects the groups of all records.
     Adaptive,
-    /// Architectural PEBS: groups that are chosen for each counter, in one or more fragments.
+    /// Architectural PEBS: each counter's CFG_C selects the groups of the counter's records. A record has one or more
+    /// fragments.
     Architectural,
 }
 
 impl PreciseFormat {
     /// Returns the format that has this number in bits 11:8 of `IA32_PERF_CAPABILITIES`, on a processor whose Debug
-    /// Store has 64-bit words. Returns `None` if the number is not known.
+    /// Store has 64-bit words. Returns `None` if this crate does not know the number.
     ///
     /// ```
     /// use pmu_intel::precise::PreciseFormat;
@@ -53,7 +55,7 @@ impl PreciseFormat {
         }
     }
 
-    /// Returns the size of each record in bytes, or `None` if records of the format have different sizes.
+    /// Returns the size of a record in bytes, or `None` if the size varies between records of the format.
     ///
     /// ```
     /// use pmu_intel::precise::PreciseFormat;
@@ -71,8 +73,8 @@ impl PreciseFormat {
         }
     }
 
-    /// Returns whether a record has the address of the sampled instruction itself. Other records only have the address
-    /// of the instruction that is executed next.
+    /// Returns whether records of the format have the address of the sampled instruction itself. Records of other
+    /// formats only have the address of the next instruction.
     ///
     /// ```
     /// use pmu_intel::precise::PreciseFormat;

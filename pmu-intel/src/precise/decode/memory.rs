@@ -9,14 +9,14 @@ use crate::precise::decode::words::Words;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct MemoryInfo {
-    /// Linear address of the data, or `None` if the address belongs to a privilege level that the event does not count.
+    /// Linear address of the data. `None` if the address belongs to a privilege level that the event does not count.
     pub address: Option<u64>,
-    /// Source of the data, in the processor model's encoding.
+    /// Source of the data, such as a cache level. Each processor model has its own encoding.
     pub source: u64,
     /// Latency of the access in core cycles. From Alder Lake on, bits 15:0 are the latency of the instruction, and bits
-    /// 47:32 the latency of the access to the caches.
+    /// 47:32 are the latency of the access to the caches.
     pub latency: u64,
-    /// Transaction of the instruction. Formats before 2 do not have this word.
+    /// The instruction's transaction (TSX). `None` in formats before 2.
     pub transaction: Option<PreciseTransaction>,
 }
 
@@ -44,7 +44,7 @@ impl MemoryInfo {
     }
 }
 
-/// A record's word on transactions (SDM vol. 3B, "TX Abort Information" of PEBS records).
+/// The word of a record that describes a transaction (SDM vol. 3B, "TX Abort Information" of PEBS records).
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct PreciseTransaction {
@@ -56,7 +56,7 @@ pub struct PreciseTransaction {
     pub restricted: bool,
     /// The sampled instruction itself caused the abort.
     pub by_instruction: bool,
-    /// Another event than the sampled instruction caused the abort.
+    /// Something other than the sampled instruction caused the abort.
     pub by_other_event: bool,
     /// The transaction may succeed if it is tried again.
     pub retry: bool,
@@ -67,7 +67,7 @@ pub struct PreciseTransaction {
     /// The data that the transaction reads exceed the caches' capacity.
     pub read_capacity: bool,
     __: u8,
-    /// Value that the abort leaves in EAX, bits 31:24: the operand of `XABORT`.
+    /// Bits 31:24 of the abort status in EAX: the operand of `XABORT`.
     pub code: u8,
     __: u8,
 }

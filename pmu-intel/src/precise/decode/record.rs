@@ -18,9 +18,10 @@ use crate::precise::decode::words::Words;
 
 /// One precise record: the state of the processor at one sampled instruction.
 ///
-/// A record consists of groups. Each method reads its group from the buffer when it is called, and returns `None` if
-/// the record does not have the group. [`PreciseRecords`](crate::precise::PreciseRecords) has checked that all groups
-/// fit in the record. A record in a buffer that is in use is valid only until the processor writes the next records.
+/// A record consists of groups. Each method reads a group from the buffer during the call, and returns `None` if the
+/// record does not have the group. [`PreciseRecords`](crate::precise::PreciseRecords) has checked that all groups fit
+/// in the record. If the processor still writes to the buffer, a record is valid only until the processor writes the
+/// next records.
 #[derive(Clone, Copy, Debug)]
 pub struct PreciseRecord<'a> {
     format: PreciseFormat,
@@ -40,9 +41,9 @@ impl<'a> PreciseRecord<'a> {
         Self { format, words, shown: Shown::ALL }
     }
 
-    /// Returns the record without addresses of other privilege levels than these: addresses of data and of branches at
-    /// other levels are left out. Returns `None` if the sampled instruction, or the instruction after it, is at another
-    /// level.
+    /// Returns the record without addresses of privilege levels that are not set. The returned record lacks addresses
+    /// of data and of branches at such a level. Returns `None` if the sampled instruction or the next instruction is at
+    /// such a level.
     ///
     /// ```
     /// use pmu_intel::precise::{PreciseFormat, PreciseRecords};
@@ -64,12 +65,12 @@ impl<'a> PreciseRecord<'a> {
         self.format
     }
 
-    /// Returns the size of the record in bytes. For an architectural record, this is the sum of its fragments' sizes.
+    /// Returns the size of the record in bytes, for an architectural record including all fragments.
     pub const fn size(&self) -> usize {
         self.words.len() * 8
     }
 
-    /// Returns the address of the sampled instruction itself. Formats before 2 do not have this address.
+    /// Returns the address of the sampled instruction itself, or `None` in formats before 2.
     pub fn address(&self) -> Option<u64> {
         match self.format {
             PreciseFormat::Bits32 | PreciseFormat::Core | PreciseFormat::Nehalem => None,
@@ -79,8 +80,8 @@ impl<'a> PreciseRecord<'a> {
         }
     }
 
-    /// Returns the address of the instruction that the processor executed after the sampled instruction. In formats
-    /// before 2, this is the only address of an instruction in a record.
+    /// Returns the address of the instruction that the processor executed after the sampled instruction. Records of
+    /// formats before 2 have no other instruction address.
     pub fn next_address(&self) -> Option<u64> {
         match self.format {
             PreciseFormat::Bits32 => Some(self.words.get(0)? >> 32),
@@ -91,10 +92,10 @@ impl<'a> PreciseRecord<'a> {
         }
     }
 
-    /// Returns the counters for whose overflows the processor wrote the record. Format 0 does not tell these counters.
+    /// Returns the counters for whose overflows the processor wrote the record, or `None` in format 0.
     ///
-    /// In formats 1 and 2 the value is the overflow status at the time of the record. This status may also have bits of
-    /// counters that overflowed without a record, and may be 0.
+    /// In formats 1 and 2 the value is the overflow status at the time of the record. That status can be 0, and can
+    /// include counters that do not write records.
     pub fn counters(&self) -> Option<CounterSet> {
         let bits = match self.format {
             PreciseFormat::Bits32 | PreciseFormat::Core => None,
@@ -117,7 +118,8 @@ impl<'a> PreciseRecord<'a> {
         }
     }
 
-    /// Returns the number of cycles from the retirement of the previous instruction to the retirement of this one.
+    /// Returns the number of cycles from the retirement of the previous instruction to the retirement of the sampled
+    /// instruction.
     ///
     /// In adaptive records, the value is valid only if bit 17 of `IA32_PERF_CAPABILITIES` (`PEBS_TIMING_INFO`) is set:
     /// see [`PreciseUnit::records_retire_latency`](crate::precise::PreciseUnit).
@@ -134,8 +136,8 @@ impl<'a> PreciseRecord<'a> {
         }
     }
 
-    /// Returns the instruction's access to memory. Records of formats 1 to 3 always have this group. The content is
-    /// meaningful only if the event is an event of memory accesses.
+    /// Returns the instruction's access to memory. Records of formats 1 to 3 always have this group. Use the group only
+    /// if the event counts accesses to memory.
     pub fn memory(&self) -> Option<MemoryInfo> {
         let info = match self.format {
             PreciseFormat::Bits32 | PreciseFormat::Core => return None,
@@ -153,7 +155,7 @@ impl<'a> PreciseRecord<'a> {
         info.map(|info| info.showing(self.shown))
     }
 
-    /// Returns the general registers, as they were after the sampled instruction.
+    /// Returns the general registers, with their values after the sampled instruction.
     pub fn registers(&self) -> Option<GeneralRegisters<'a>> {
         let words = match self.format {
             PreciseFormat::Adaptive | PreciseFormat::Architectural => {
@@ -176,8 +178,8 @@ impl<'a> PreciseRecord<'a> {
         }
     }
 
-    /// Returns the last branches before the record, the newest first. Branches from or to privilege levels that the
-    /// event does not count are left out.
+    /// Returns the last branches before the record, the newest first. The result leaves out branches from or to
+    /// privilege levels that the event does not count.
     pub fn branches(&self) -> Option<RecordBranches<'a>> {
         let words = self.group(Group::Branches)?;
         let words = match self.format {
@@ -187,7 +189,7 @@ impl<'a> PreciseRecord<'a> {
         Some(RecordBranches::new(words, self.shown))
     }
 
-    /// Returns the values of counters at the record, and the top-down metrics.
+    /// Returns the values that counters and the top-down metrics had at the sampled instruction.
     pub fn counter_values(&self) -> Option<CounterValues<'a>> {
         CounterValues::new(self.group(Group::Counters)?)
     }

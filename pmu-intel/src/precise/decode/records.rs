@@ -10,9 +10,9 @@ use crate::precise::decode::words::Words;
 
 /// Iterator over the precise records in a buffer, in the order in which the processor wrote them.
 ///
-/// The buffer's content is not trusted. A record that contradicts itself, or that has a group that this crate does not
-/// know, is dropped and [counted](Self::malformed). If such a record has an impossible size, too, the rest of the
-/// buffer is dropped with the record. Whatever the content, the iterator ends, allocates nothing, and does not panic.
+/// The buffer's content is not trusted. The iterator drops and [counts](Self::malformed) a record that contradicts
+/// itself, or that has a group that this crate does not know. If the record's size is also impossible, the iterator
+/// drops the rest of the buffer. For any content, the iterator ends, does not allocate, and does not panic.
 ///
 /// ```
 /// use pmu_intel::precise::{PreciseFormat, PreciseRecords};
@@ -58,8 +58,8 @@ impl<'a> PreciseRecords<'a> {
         Self { format, rest, malformed: 0 }
     }
 
-    /// Returns the number of records that were dropped so far. If the rest of a buffer was dropped, the rest counts as
-    /// one record.
+    /// Returns the number of records that the iterator has dropped so far. The dropped rest of a buffer counts as one
+    /// record.
     pub const fn malformed(&self) -> u32 {
         self.malformed
     }

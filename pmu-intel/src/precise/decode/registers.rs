@@ -9,7 +9,7 @@ use crate::precise::decode::words::Words;
 #[allow(missing_docs)] // The names are the processor's.
 pub enum GeneralRegister {
     Rflags,
-    /// Address of the instruction after the sampled one.
+    /// Address of the instruction after the sampled instruction.
     Rip,
     Rax,
     Rbx,
@@ -32,8 +32,7 @@ pub enum GeneralRegister {
 }
 
 impl GeneralRegister {
-    /// All registers, in the order in which records of the PEBS formats 0 to 3 have them. SSP, which these records
-    /// lack, is last.
+    /// All registers, in the order of records in the PEBS formats 0 to 3. SSP is last, because these formats lack it.
     pub const ALL: [Self; 19] = [
         Self::Rflags,
         Self::Rip,
@@ -71,7 +70,7 @@ impl GeneralRegister {
     }
 }
 
-/// The general registers in a record, as they were after the sampled instruction.
+/// The general registers in a record, with their values after the sampled instruction.
 #[derive(Clone, Copy, Debug)]
 pub struct GeneralRegisters<'a> {
     format: PreciseFormat,

@@ -1,4 +1,4 @@
-//! The privilege levels of which a record's addresses are shown.
+//! The privilege levels whose addresses a record shows.
 
 /// Privilege levels that an event counts, and of which its records may show addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use pmu_core::{CounterId, CounterSet};
 
 use crate::precise::decode::words::Words;
 
-/// The values that counters had at a record, and the top-down metrics.
+/// The values that counters and the top-down metrics had at the sampled instruction.
 #[derive(Clone, Copy, Debug)]
 pub struct CounterValues<'a> {
     /// One bit per value: general counters in the lower half, fixed counters in the upper half.
@@ -19,7 +19,7 @@ impl<'a> CounterValues<'a> {
         Some(Self { masks: group.get(0)?, words: group.after(2), has_metrics })
     }
 
-    /// Returns each counter of the group with its value. Counters that [`CounterId`] cannot name are left out.
+    /// Returns each counter of the group with its value, except counters that [`CounterId`] cannot represent.
     pub fn iter(&self) -> impl Iterator<Item = (CounterId, u64)> + 'a {
         let Self { masks, words, .. } = *self;
         (0..64).filter(move |bit| masks >> bit & 1 != 0).enumerate().filter_map(

@@ -5,7 +5,7 @@ use crate::precise::decode::words::Words;
 
 /// The vector registers in a record. A record has all registers of a kind, or none.
 ///
-/// Each value is in words of 64 bits, the lowest first.
+/// Each value is an array of 64-bit words, the least significant word first.
 #[derive(Clone, Copy, Debug)]
 pub struct VectorRegisters<'a> {
     has: [bool; 5],
@@ -17,7 +17,7 @@ impl<'a> VectorRegisters<'a> {
         Self { has, words }
     }
 
-    /// Returns XMM`number`: bits 127:0 of a vector register from 0 to 15.
+    /// Returns XMM`number`, for registers 0 to 15.
     pub fn xmm(&self, number: u8) -> Option<[u64; 2]> {
         self.value(0, number)
     }
@@ -27,7 +27,7 @@ impl<'a> VectorRegisters<'a> {
         self.value(1, number)
     }
 
-    /// Returns the opmask register K`number`, from 0 to 7.
+    /// Returns the opmask register K`number`, for registers 0 to 7.
     pub fn opmask(&self, number: u8) -> Option<u64> {
         self.value(2, number).map(|[mask]| mask)
     }
