@@ -1,14 +1,14 @@
-//! The frame of the interrupt that is being handled, for handlers that get none.
+//! The frame of the interrupt that is being handled, for a kernel whose handlers get no frame.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
 use pmu_core::{PlainFrame, ProcessId};
 
-/// Storage for the frame of the interrupt that one processor is handling, in a kernel whose handlers get no frame.
+/// Storage for the frame of the interrupt that a processor is handling, for a kernel whose handlers get no frame.
 ///
 /// The trap entry stores the frame and then calls the handler. The handler of the performance interrupt reads the
-/// frame. NMIs may come at any time.
+/// frame. An NMI may interrupt both the trap entry and the handler.
 ///
 /// ```
 /// use pmu::CurrentFrame;
@@ -49,7 +49,7 @@ pub struct CurrentFrame {
 }
 
 impl CurrentFrame {
-    /// Creates the storage of a processor that handles no interrupt. The frame is all zeros.
+    /// Creates the storage. The current frame is all zeros, because no interrupt is being handled yet.
     pub const fn new() -> Self {
         Self {
             pc: AtomicU64::new(0),
@@ -59,8 +59,8 @@ impl CurrentFrame {
         }
     }
 
-    /// Calls `handler` with `frame` as the current frame. Afterwards the frame of the interrupted handler, if there is
-    /// one, is the current frame again.
+    /// Calls `handler` with `frame` as the current frame. When `handler` returns, the previous frame becomes the
+    /// current frame again. So calls may be nested.
     ///
     /// # Context
     /// Interrupt or NMI, on the processor of this storage. The handler stays on its processor.

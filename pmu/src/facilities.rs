@@ -8,11 +8,11 @@ use pmu_intel::topdown::{NoTopDown, TopDownUnit};
 use crate::machine::Machine;
 
 impl Machine {
-    /// Detects the branch records of the processor that `processor` describes and that executes the call, on a machine
-    /// of any vendor. [`BranchUnit::offers`] tells what the records hold and how they can be filtered.
+    /// Detects the branch records of the processor that executes the call, on a machine of any vendor. `processor` is
+    /// the snapshot of that processor. [`BranchUnit::offers`] tells what the records hold and how they can be filtered.
     ///
-    /// The interrupt handler uses the result, so the kernel keeps one result per processor. On a hybrid machine, the
-    /// core types may differ in their records.
+    /// The interrupt handler uses the result, so the kernel keeps one result per processor. On a hybrid machine, each
+    /// core type may have different records.
     ///
     /// ```
     /// # use pmu::Machine;
@@ -36,11 +36,11 @@ impl Machine {
         branches(processor, msr)
     }
 
-    /// Returns a unit of AMD's instruction-based sampling of the processor that `processor` describes; `None` if the
-    /// processor has no such unit. Ops are sampled by one unit, fetches by another one.
+    /// Returns a unit of AMD's instruction-based sampling (IBS): `kind` selects the unit that samples ops, or the unit
+    /// that samples fetches. Returns `None` if the processor that `processor` describes has no such unit.
     ///
-    /// The interrupt handler uses the result, so the kernel keeps the result. It passes the unit's samples to
-    /// [`service_with`](Self::service_with), where no counter needs to run:
+    /// The interrupt handler uses the result, so the kernel keeps the result. The handler passes the unit's samples to
+    /// [`service_with`](Self::service_with). This works even if no counter runs:
     ///
     /// ```
     /// use pmu::Machine;
@@ -73,9 +73,9 @@ impl Machine {
         IbsUnit::of(processor, kind)
     }
 
-    /// Detects the top-down counters of the processor that `processor` describes and that executes the call. The
-    /// counters tell what share of the issue slots retired, and what share was lost to wrong speculation, to the front
-    /// end and to the back end. On a hybrid machine, call this on each type of core.
+    /// Detects the top-down counters of the processor that executes the call. `processor` is the snapshot of that
+    /// processor. The counters divide the issue slots into four shares: retired, lost to wrong speculation, lost to the
+    /// front end, and lost to the back end. On a hybrid machine, call this on each type of core.
     ///
     /// ```
     /// # use pmu::Machine;
@@ -110,9 +110,10 @@ impl Machine {
         TopDownUnit::of(processor, msr)
     }
 
-    /// Detects Intel's precise records (PEBS) of the processor that `processor` describes and that executes the call.
+    /// Detects Intel's precise records (PEBS) of the processor that executes the call. `processor` is the snapshot of
+    /// that processor.
     ///
-    /// The interrupt handler uses the result, so the kernel keeps one result per processor. It passes a
+    /// The interrupt handler uses the result, so the kernel keeps one result per processor. The handler passes a
     /// [`Precise`](pmu_intel::precise::Precise) to [`service_with`](Self::service_with):
     ///
     /// ```

@@ -14,8 +14,8 @@ use pmu_core::{ExtendedEntryError, Interval, Platform, TimerUnavailable};
 /// - `write_performance_entry` is called in task, interrupt and NMI context. It takes no lock that the interrupted code
 ///   may hold. The other methods are called in task context.
 ///
-/// In xAPIC mode the registers are memory; in x2APIC mode they are model-specific registers. The local APIC belongs to
-/// the kernel, so the kernel has the code that writes the local APIC:
+/// In xAPIC mode the registers are in memory; in x2APIC mode the registers are MSRs. A kernel that already has code for
+/// the local APIC calls its code here:
 ///
 /// ```
 /// use pmu::{ApicRegisters, LocalApic};
@@ -77,7 +77,7 @@ impl<A: ApicRegisters + ?Sized> ApicRegisters for &A {
 /// Delivery of the performance interrupt: as an NMI, or by a vector.
 ///
 /// An NMI also interrupts code with interrupts off, so it can interrupt any other handler. An interrupt by vector waits
-/// until interrupts are on, and is attributed to the code that runs then. The handler of the vector acknowledges the
+/// until interrupts are on, so the sample shows the code that runs then. The handler of the vector acknowledges the
 /// interrupt at the local APIC. [`service`](pmu_core::ProfileInterface::service) serves NMIs and interrupts by vector
 /// in the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,8 +116,8 @@ impl Delivery {
         if vector < 32 { Err(InvalidVector(vector)) } else { Ok(Self(vector as u32)) }
     }
 
-    /// Returns the value of the unmasked LVT entry with this delivery. Bits 7:0 are the vector, 10:8 the delivery mode;
-    /// bit 16, the mask, is 0.
+    /// Returns the value of the unmasked LVT entry with this delivery. Bits 7:0 are the vector, bits 10:8 are the
+    /// delivery mode, and bit 16, the mask, is 0.
     pub const fn entry(self) -> u32 {
         self.0
     }
@@ -175,7 +175,7 @@ impl<T: ProfileTimer + ?Sized> ProfileTimer for &T {
     }
 }
 
-/// [`ProfileTimer`] of a kernel without such a timer. With `NoTimer`, the source `ProfileTime` cannot be started.
+/// [`ProfileTimer`] of a kernel without a profile timer. With `NoTimer`, the source `ProfileTime` cannot be started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct NoTimer;
@@ -234,8 +234,8 @@ impl<A, T> LocalApic<A, T> {
 }
 
 impl<A: ApicRegisters, T: ProfileTimer> LocalApic<A, T> {
-    /// Creates the platform of a processor. `registers` writes the local APIC, `delivery` is the delivery of the
-    /// performance interrupt, and `timer` runs `ProfileTime`.
+    /// Creates the platform of a processor. `registers` writes the local APIC, `delivery` selects an NMI or a vector,
+    /// and `timer` is the timer of the source `ProfileTime`.
     ///
     /// A processor's session and its interrupt handler each have their own `LocalApic`. Both values need the same
     /// `delivery`, because each unmasking writes the whole LVT entry.

@@ -14,8 +14,8 @@ use pmu_intel::Emon;
 ///
 /// One type stands for all vendors. So a kernel can keep the machine in one static, and its interrupt handler needs no
 /// generics. `Machine` also implements [`ProfileInterface`](pmu_core::ProfileInterface) and
-/// [`SourceInterface`](pmu_core::SourceInterface). Their methods include `unit`, which describes the counters of the
-/// boot processor, and `unit_of`, which describes the counters of a given processor.
+/// [`SourceInterface`](pmu_core::SourceInterface). The methods of these traits include `unit`, which describes the
+/// counters of the boot processor, and `unit_of`, which describes the counters of a given processor.
 ///
 /// ```
 /// use pmu::Machine;
@@ -46,14 +46,14 @@ pub enum Machine {
     Intel(Emon),
     /// AMD's core counters, with Windows' sources.
     Amd(Amd64),
-    /// AMD's core counters on a Zen processor, with sources that count what their names say. Only
+    /// AMD's core counters on a Zen processor. Each source counts the event that it is named after. Only
     /// [`detect_zen`](Machine::detect_zen) returns this variant.
     Zen(Zen),
     /// Counters that can count any event, and `ProfileTime` as the only source. The [`NoInterface`] is the reason why
-    /// Windows' other sources are missing. Examples are the counters of Hygon's processors, which are like AMD's
-    /// counters, and the counters of Zhaoxin's processors, which are like Intel's counters.
+    /// Windows' other sources are missing. Examples are processors of Hygon, with counters like AMD's, and processors
+    /// of Zhaoxin, with counters like Intel's.
     CountersOnly(DefaultInterface, NoInterface, CounterUnit),
-    /// No counters, for the reason in the [`NoInterface`], and `ProfileTime` as the only source.
+    /// No counters, and `ProfileTime` as the only source. The [`NoInterface`] is the reason.
     TimeOnly(DefaultInterface, NoInterface),
 }
 
@@ -61,9 +61,10 @@ impl Machine {
     /// Detects the machine from the boot processor, which `snapshot` describes. The machine has the sources of Windows'
     /// own tables.
     ///
-    /// Windows' table for AMD has no source of cycles, and on Zen most sources of this table do not count what their
-    /// names say. Two alternatives have correct names:
-    /// - [`detect_zen`](Self::detect_zen) has sources that count what their names say, including cycles.
+    /// Windows' table for AMD has no source of cycles. On Zen, most sources of this table do not count the events that
+    /// they are named after. There are two alternatives:
+    /// - [`detect_zen`](Self::detect_zen) returns a machine on which each source counts the event that it is named
+    ///   after, and which has a source of cycles.
     /// - [`AddedSources::add_event`](pmu_core::AddedSources::add_event) makes a source of any event, such as cycles, on
     ///   every processor with counters.
     ///
@@ -74,7 +75,8 @@ impl Machine {
     }
 
     /// Detects the machine as [`detect`](Self::detect) does, except that a machine with a Zen processor has the sources
-    /// of [`Zen`] instead of those of [`Amd64`]. The sources of [`Zen`] are fewer, and each counts what its name says.
+    /// of [`Zen`] instead of those of [`Amd64`]. [`Zen`] has fewer sources, and each source counts the event that it is
+    /// named after.
     ///
     /// ```
     /// use pmu::Machine;
@@ -148,8 +150,9 @@ impl Machine {
         }
     }
 
-    /// Returns the machine's sources together with the opened events of one processor, whose table is `events`. The
-    /// session is created from the result. The interrupt handler itself calls `with_events`, with the same table.
+    /// Returns the machine's sources together with the opened events of one processor. `events` is the table of these
+    /// events. The kernel creates the processor's session from the result. The interrupt handler calls `with_events`
+    /// with the same table.
     ///
     /// ```
     /// use pmu::Machine;
@@ -178,8 +181,8 @@ impl Machine {
         WithOpenedEvents::new(self, events)
     }
 
-    /// Returns an event source with only the opened events of one processor, whose table is `events`. The events run on
-    /// those counters that both this processor and the boot processor have.
+    /// Returns an event source that has no profile sources, only the opened events of one processor. `events` is the
+    /// table of these events. The events run on the counters that both this processor and the boot processor have.
     ///
     /// On a hybrid machine, a processor may have more counters than the boot processor. To use all counters of one
     /// processor, call [`OpenedEvents::new`] with the unit that [`unit_of`](SourceInterface::unit_of) returns for that

@@ -77,7 +77,8 @@ impl<M: MsrBackend> NativeApic<M> {
     /// - On each processor on which the returned value is used, the local APIC stays in the detected mode for as long
     ///   as the value is used.
     ///
-    /// Wrong: the boot processor detects xAPIC mode before the kernel unmaps the page and changes to x2APIC mode.
+    /// Wrong: the boot processor detects xAPIC mode. Later the kernel changes to x2APIC mode and unmaps the page, but
+    /// still uses the returned value.
     ///
     /// ```
     /// # use pmu::{NativeApic, core::MsrBackend};
@@ -125,7 +126,7 @@ impl<M: MsrBackend> NativeApic<M> {
 }
 
 impl<M: MsrBackend> ApicRegisters for NativeApic<M> {
-    /// Writes the LVT entry. In x2APIC mode a write that faults twice leaves it as it was.
+    /// Writes the LVT entry. In x2APIC mode, the entry is unchanged if the write faults twice.
     fn write_performance_entry(&self, entry: u32) {
         let Some(page) = self.page else {
             // SAFETY: an LVT entry names an interrupt of this processor; no value of it writes to memory.

@@ -9,14 +9,15 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use pmu_amd::ibs::IbsSampler;
 use pmu_core::{CounterSession, Session};
 
-/// Number of the executing processor, which the kernel provides. All [`PerProcessor`] and [`ProcessorLocal`] values of
-/// the kernel rely on the promise of this trait.
+/// Provides the number of the processor that executes the call. The kernel implements this trait. The safety of all
+/// [`PerProcessor`] and [`ProcessorLocal`] values of the kernel relies on this number.
 ///
 /// # Safety
 /// - [`this_processor`](Self::this_processor) returns the same number throughout a call of [`PerProcessor::with`] or
-///   [`ProcessorLocal::with`]. The same number always means the same processor. So within `with` the task does not move
-///   to another processor, and no other task that calls `with` runs on the same processor. The kernel ensures this in
-///   one of two ways: preemption is off, or the caller is bound to the processor and `with` is not called concurrently.
+///   [`ProcessorLocal::with`]. The same number always means the same processor.
+/// - Within `with` the task does not move to another processor, and no other task that calls `with` runs on the same
+///   processor. The kernel ensures this in one of two ways: preemption is off, or the caller is bound to the processor
+///   and `with` is not called concurrently.
 /// - `this_processor` may be called in any context, NMI included.
 ///
 /// ```
@@ -51,7 +52,7 @@ pub unsafe trait Processors {
 /// Value that tasks on one processor may use one after another, although the value is not [`Send`].
 ///
 /// # Safety
-/// - Using the value in one task, and then in another, does not break memory safety. The value shares no data with
+/// - Using the value in one task, and then in another task, does not break memory safety. The value shares no data with
 ///   anything that the first task keeps (an `Rc` would share data), and refers to no thread-local memory.
 ///
 /// ```
@@ -167,7 +168,7 @@ impl<T> Drop for Entered<'_, T> {
 }
 
 /// Slot in a kernel's per-CPU data, for a value that must stay on its processor, such as a [`Session`]. The slot
-/// belongs to the processor that uses the slot first. On any other processor, a call fails.
+/// belongs to the processor that uses the slot first. On any other processor, [`with`](Self::with) fails.
 ///
 /// ```
 /// use pmu::{OnProcessor, ProcessorLocal, Processors};
@@ -246,8 +247,8 @@ unsafe impl<T: OnProcessor, K: Processors, const N: usize> Sync for PerProcessor
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Busy {
-    /// Another call of `with` has not returned on this processor: this call comes from an interrupt handler that
-    /// interrupted the other call, or from the `act` of the other call.
+    /// An earlier call of `with` on this processor has not returned yet. The new call came from an interrupt handler,
+    /// or from within the `act` of the earlier call.
     InUse,
     /// The storage has no slot for a processor with this number.
     NoPlace {

@@ -21,7 +21,7 @@
 //!   event to another counter;
 //! - after [`reprogram`](pmu_core::CounterSession::reprogram), [`apply_period`](pmu_core::CounterSession::apply_period)
 //!   and the end of a [window](pmu_core::CounterWindow): the counter may start again from another value;
-//! - after [`add_count`](pmu_core::CounterSession::add_count): the page lacks the child's count;
+//! - after [`add_count`](pmu_core::CounterSession::add_count): the page does not include the added count;
 //! - after every switch to the thread, on any processor, even if the event did not move: the thread may have been in
 //!   the middle of a read. A switch away from the thread requires no call, because the thread does not read while it
 //!   does not run;

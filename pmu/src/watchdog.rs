@@ -136,8 +136,8 @@ impl Watchdog {
         self.place.store(0, Relaxed);
     }
 
-    /// Watches an opened event from now on, in place of any other event. The processor must take a timer tick within
-    /// the first period of the event.
+    /// Watches an opened event from now on, instead of the event that was watched before. The processor must take a
+    /// timer tick within the first period of the event.
     ///
     /// # Context
     /// Task, on the watchdog's processor, before the event is started.
@@ -167,7 +167,7 @@ impl Watchdog {
         Some(EventId::of_place(place as usize))
     }
 
-    /// Notes that the processor is alive.
+    /// Tells the watchdog that the processor is alive.
     ///
     /// # Context
     /// The kernel calls this in the timer tick of the watchdog's processor. The kernel may also call this in any other

@@ -13,13 +13,13 @@ use crate::kernel::error::PmuError;
 use crate::kernel::required::Kernel;
 use crate::per_processor::Busy;
 
-/// The branch records of a machine with at most `P` processors, in one static of the kernel `K`, beside its
-/// [`Pmu`](crate::Pmu): the memory and the description of each processor's records. Each processor has room for `N`
-/// records, and 32 suffice for every processor known today.
+/// The branch records of all processors of a machine, in one static of the kernel `K`. The kernel also has a static
+/// [`Pmu`](crate::Pmu). The machine has at most `P` processors. Each processor has room for `N` records; 32 suffice for
+/// every processor known today.
 ///
-/// A kernel that records no branches has no such static, and pays nothing.
+/// A kernel that records no branches needs no such static.
 ///
-/// The branches before the end of a function, and before each sample of a profile:
+/// This example reads the branches before the end of a function, and before each sample of a profile:
 ///
 /// ```
 /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -61,22 +61,22 @@ struct OfProcessor<const N: usize> {
 }
 
 impl<K: Kernel, const P: usize, const N: usize> PmuBranches<K, P, N> {
-    /// Creates the state of a machine on which no branches are recorded. The value is all zeros, so it takes no room in
-    /// a kernel's image.
+    /// Creates the state of a machine on which no branches are recorded. The state is all zeros, so the static takes no
+    /// room in the kernel's image.
     pub const fn new() -> Self {
         let of = [const { OfProcessor { unit: WriteOnce::new(), memory: BranchMemory::new() } }; P];
         Self { of, kernel: PhantomData }
     }
 
-    /// Takes the branch records of the processor that executes the call, which `this_processor` describes. The recorder
-    /// starts and stops the recording, and switches the records with threads. Before the recorder is dropped, the
-    /// kernel calls [`shut_down`](BranchRecorder::shut_down). To record only while one function runs, use
-    /// [`record`](Self::record).
+    /// Takes the branch records of the processor that executes the call. `this_processor` is the snapshot of that
+    /// processor. The returned recorder starts and stops the recording, and switches the records at a switch of
+    /// threads. Before the recorder is dropped, the kernel calls [`shut_down`](BranchRecorder::shut_down). To record
+    /// only while one function runs, use [`record`](Self::record).
     ///
-    /// A processor's records are taken once: a second call fails until the recorder is shut down.
+    /// A second call on the same processor fails until the recorder is shut down.
     ///
     /// # Context
-    /// Task, on the processor, on which the task and the recorder then stay.
+    /// Task. The task and the recorder then stay on this processor.
     ///
     /// # Errors
     /// - [`Session`](PmuError::Session): the processor's number is `P` or more.
@@ -101,19 +101,19 @@ impl<K: Kernel, const P: usize, const N: usize> PmuBranches<K, P, N> {
     }
 
     /// Records the branches that `filter` selects, on the processor that executes the call, while `work` runs. `work`
-    /// runs [pinned](Kernel::pinned). The records are then cleared and given back.
+    /// runs [pinned](Kernel::pinned). After `work`, the call clears the records, and shuts the recorder down.
     ///
-    /// In `work`, [`read`](BranchRecorder::read) returns the branches before the call, and
-    /// [`freeze_on_interrupt`](BranchRecorder::freeze_on_interrupt) keeps the handler's branches out of samples. If
-    /// `work` unwinds, the recording ends.
+    /// In `work`, [`read`](BranchRecorder::read) returns the last branches before the call of `read`. To keep the
+    /// interrupt handler's branches out of samples, `work` calls
+    /// [`freeze_on_interrupt`](BranchRecorder::freeze_on_interrupt). If `work` unwinds, the recording ends.
     ///
     /// # Context
     /// Task.
     ///
     /// # Errors
-    /// The errors of [`take`](Self::take), and of [`BranchRecorder::start`], in which case `work` was not run. If
-    /// `work` was run and the recording could not be ended, [`Branches`](PmuError::Branches): the result of `work` is
-    /// lost.
+    /// - The errors of [`take`](Self::take) and of [`BranchRecorder::start`]: `work` was not run.
+    /// - [`Branches`](PmuError::Branches), after `work` was run: the recording could not be ended, and the result of
+    ///   `work` is lost.
     pub fn record<R>(
         &'static self,
         this_processor: &Snapshot,
@@ -133,10 +133,10 @@ impl<K: Kernel, const P: usize, const N: usize> PmuBranches<K, P, N> {
     }
 
     /// Returns the branch records of the processor that executes the call, for
-    /// [`Pmu::interrupt_beside`](crate::Pmu::interrupt_beside). Returns `None` if no task has taken them yet.
+    /// [`Pmu::interrupt_beside`](crate::Pmu::interrupt_beside). Returns `None` if no task has taken the records yet.
     ///
     /// # Context
-    /// The interrupt's handler, NMI included.
+    /// The handler of the performance interrupt, which may be an NMI.
     #[inline]
     pub fn here(&'static self) -> Option<Branches<'static>> {
         let of = self.of.get(K::this_processor())?;

@@ -8,11 +8,11 @@ use crate::kernel::pmu::Pmu;
 use crate::kernel::required::Kernel;
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
-    /// Counts events of this processor while `work` runs. The events are a group, which is counted as a whole, so that
-    /// the counts can be compared with each other.
+    /// Counts events of this processor while `work` runs. The events form one group: all of them count during the same
+    /// time, so their counts can be compared.
     ///
     /// `work` runs [pinned](Kernel::pinned), so no other task is counted. Interrupt handlers that run during `work` are
-    /// counted, too. To count one thread only, open the thread's events in [`with`](Self::with).
+    /// counted, too. To count only one thread, open the thread's events in [`with`](Self::with).
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -36,7 +36,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
     /// - [`Group`](PmuError::Group): the events cannot be counted together on this processor, or an access failed.
-    ///   After an error the events do not run. If `work` was run, its counts are lost.
+    ///   After this error, none of the events runs. If `work` was run, its counts are lost.
     ///
     /// If `work` unwinds, the events are closed.
     pub fn count<const C: usize>(

@@ -9,7 +9,7 @@ use crate::kernel::required::Kernel;
 use crate::local_apic::{ApicRegisters, LocalApic, ProfileTimer};
 use crate::per_processor::Processors;
 
-/// Implements [`ApicRegisters`], [`ProfileTimer`] and [`Processors`] by the functions of a [`Kernel`].
+/// Implements [`ApicRegisters`], [`ProfileTimer`] and [`Processors`] with the functions of a [`Kernel`].
 ///
 /// ```
 /// use pmu::Processors;
@@ -19,12 +19,13 @@ use crate::per_processor::Processors;
 /// ```
 pub struct Duties<K>(PhantomData<fn() -> K>);
 
-/// The local APIC of a [`Kernel`], which is the platform of the kernel's sessions.
+/// Platform of the sessions of a [`Kernel`]: the kernel's local APIC.
 pub type KernelApic<K> = LocalApic<Duties<K>, Duties<K>>;
 
 impl<K: Kernel> Duties<K> {
-    /// Returns the platform that `Pmu` uses. A kernel gives this platform to hardware that the kernel drives beside its
-    /// [`Pmu`](crate::Pmu), such as AMD's [instruction-based sampling](crate::amd::ibs::IbsSampler::take).
+    /// Returns the platform that `Pmu` uses. A kernel passes this platform to drivers of hardware that its
+    /// [`Pmu`](crate::Pmu) does not drive, such as AMD's
+    /// [instruction-based sampling](crate::amd::ibs::IbsSampler::take).
     #[inline]
     pub fn platform() -> KernelApic<K> {
         LocalApic::new(Self(PhantomData), K::delivery(), Self(PhantomData))

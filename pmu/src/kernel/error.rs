@@ -14,12 +14,12 @@ use crate::per_processor::Busy;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum PmuError {
-    /// [`processor_up`](crate::Pmu::processor_up) was not called on this processor, or failed on it.
+    /// [`processor_up`](crate::Pmu::processor_up) was not called on this processor, or the call failed.
     NotUp,
     /// [`processor_up`](crate::Pmu::processor_up) was already called on this processor.
     IsUp,
-    /// [`processor_suspended`](crate::Pmu::processor_suspended) was called on this processor, and
-    /// [`processor_resumed`](crate::Pmu::processor_resumed) was not called since.
+    /// The processor is suspended: [`processor_suspended`](crate::Pmu::processor_suspended) was called, and
+    /// [`processor_resumed`](crate::Pmu::processor_resumed) was not called yet.
     Suspended,
     /// This processor's session is in use, or the [`Pmu`](crate::Pmu) has no room for a processor with this number.
     Session(Busy),
@@ -37,7 +37,7 @@ pub enum PmuError {
     Create(CreateError),
     /// The profile could not be started or stopped.
     Profile(ProfileError),
-    /// The processor has no branch records, or they could not be taken, started, read or ended.
+    /// The processor has no branch records, or the branch records could not be taken, started, read or ended.
     Branches(BranchError),
 }
 

@@ -16,23 +16,24 @@ use crate::local_apic::Delivery;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[must_use = "the interrupt may be another owner's, or a register may not have answered"]
 pub struct Interrupted {
-    /// Claim of the interrupt, for a handler that several drivers share.
+    /// Claim of the interrupt: tells a handler that several drivers share whether the interrupt came from this `Pmu`.
     pub claim: Claim,
     /// Number of counters that had overflowed.
     pub overflows: u32,
-    /// The processor is stuck: the [watchdog](Pmu::watch) found that the timer tick does not come.
+    /// `true` if the processor is stuck: the [watchdog](Pmu::watch) found that the processor takes no timer tick.
     pub is_stuck: bool,
-    /// The [watchdog](Pmu::watch) lost its counter. A task starts the watchdog again by [`Pmu::watch`].
+    /// `true` if the counter of the [watchdog](Pmu::watch) failed. A task then starts the watchdog again by
+    /// [`Pmu::watch`].
     pub is_blind: bool,
-    /// The register access that failed. If a counter's register failed, the source or event of the counter no longer
-    /// runs.
+    /// The register access that failed, if an access failed. If the register belongs to a counter, the counter's source
+    /// or event no longer runs.
     pub error: Option<ServiceError>,
 }
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Handles the performance interrupt of the processor that executes the call: finds the counters that overflowed,
     /// reports the interrupted address to the started profiles, and re-arms the counters. If the interrupt came by a
-    /// vector, the call also ends the interrupt at the local APIC.
+    /// vector, the call also writes the local APIC's EOI register.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -60,7 +61,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Handles the performance interrupt as [`interrupt`](Self::interrupt) does, and calls `overflowed` for each
-    /// overflow of an event that the kernel opened itself, in the closure of [`with`](Self::with).
+    /// overflow of an event that the kernel opened. A kernel opens events in the closure of [`with`](Self::with).
     ///
     /// # Context
     /// The interrupt's handler, NMI included, on the processor that `frame` names.
@@ -78,9 +79,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Handles the performance interrupt as [`interrupt_with`](Self::interrupt_with) does, together with a [`Facility`]
-    /// beside the counters, such as the [branch records](crate::PmuBranches) of the processor. `sampled` receives each
-    /// overflow together with the facility, which has already read what the hardware recorded: overflows of sources,
-    /// which the started profiles have already counted, and overflows of events that the kernel opened.
+    /// beside the counters, such as the [branch records](crate::PmuBranches) of the processor. The call first lets the
+    /// facility read its hardware. The call then passes the facility to `sampled` with each overflow of a source, and
+    /// with each overflow of an event that the kernel opened. The started profiles have already counted a source's
+    /// overflow.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -153,10 +155,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         interrupted
     }
 
-    /// Returns the event source and the counter memory of a processor. The functions for handlers and for other
-    /// processors take these values: `sample_read`, `user_view` and `remote_count` of `pmu-core`, and `guest_control`
-    /// for each VM entry. The source's table of opened events has `set_period` and `stop_reporting`. If both traits
-    /// that have a method `opened` are in scope, `EventSource::opened(&events)` returns the table.
+    /// Returns the event source and the counter memory of a processor. Functions of `pmu-core` that handlers and other
+    /// processors call take these two values: `sample_read`, `user_view`, `remote_count`, and `guest_control` for each
+    /// VM entry. The source's method `opened` returns the table of opened events, which has `set_period` and
+    /// `stop_reporting`. Two traits have a method `opened`. If both are in scope, call `EventSource::opened(&events)`.
     ///
     /// Returns `None` before the first [`processor_up`](Self::processor_up), and for a processor number of `P` or more.
     ///
@@ -184,7 +186,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # let _ = |frame: &PlainFrame| interrupt(frame, 0, |_, _| false);
     /// ```
     ///
-    /// # Context Any context, on any processor. For the contexts of the functions that take the values, see their
+    /// # Context
+    /// Any context, on any processor. The functions that take the two values may need a narrower context: see their
     /// documentation.
     #[inline]
     pub fn events_of(

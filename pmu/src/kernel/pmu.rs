@@ -13,12 +13,12 @@ use crate::kernel::sources::MachineSources;
 use crate::machine::Machine;
 use crate::per_processor::PerProcessor;
 
-/// The performance-monitoring units of a machine with at most `P` processors, in one static of the kernel `K`.
+/// The performance-monitoring units of all processors of a machine, in one static of the kernel `K`.
 ///
-/// A `Pmu` contains what every kernel would otherwise compose by hand: the [`Machine`], the memory of each processor's
-/// counters and events, the sessions, the mailbox for requests between processors, and the lists of profiles. Each
-/// processor has room for `E` opened events. At most `N` profiles may be started at a time, and at most `N` different
-/// events may ever be used as sources of profiles.
+/// A `Pmu` contains the parts that a kernel would otherwise compose by hand: the [`Machine`], the memory of each
+/// processor's counters and events, the sessions, the mailbox for requests between processors, and the lists of
+/// profiles. The machine has at most `P` processors. Each processor has room for `E` opened events. At most `N`
+/// profiles may be started at a time, and at most `N` different events may ever be used as sources of profiles.
 ///
 /// | operation | |
 /// |---|---|
@@ -58,8 +58,8 @@ pub struct Pmu<K: Kernel, const P: usize, const E: usize = 8, const N: usize = 1
 }
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
-    /// Creates the state of a machine on which no processor is up. The value is all zeros, so it takes no room in a
-    /// kernel's image.
+    /// Creates the state of a machine on which no processor is up. The state is all zeros, so the static takes no room
+    /// in the kernel's image.
     pub const fn new() -> Self {
         Self {
             machine: WriteOnce::new(),
@@ -81,7 +81,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         self.machine.get()
     }
 
-    /// Returns the lists of started profiles, for objects that the kernel creates itself.
+    /// Returns the lists of started profiles, for profile objects that the kernel creates itself.
     pub const fn profiles(&'static self) -> &'static Profiles<N, P> {
         &self.profiles
     }

@@ -14,8 +14,8 @@ use crate::kernel::required::Kernel;
 use crate::per_processor::Busy;
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
-    /// Takes the counters of the processor that executes the call, and starts the sources of started profiles on the
-    /// processor. `this_processor` describes the processor. The first processor that comes up decides the
+    /// Takes the counters of the processor that executes the call, and starts the sources of the started profiles
+    /// there. `this_processor` is the snapshot of that processor. The first call also detects the
     /// [`Machine`](crate::Machine).
     ///
     /// ```
@@ -67,20 +67,20 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         self.change(|profiles, hardware| profiles.try_restart_processor(this, hardware))
     }
 
-    /// Stops everything on the processor that executes the call, and gives its counters back. Started profiles continue
-    /// on the other processors.
+    /// Stops everything on the processor that executes the call, and releases the processor's counters. Started
+    /// profiles continue on the other processors.
     ///
-    /// All events of the processor are closed, and their identities end. After the next
-    /// [`processor_up`](Self::processor_up), an earlier [`EventId`](pmu_core::EventId) may be that of another event.
-    /// So before this call, the kernel closes its own events, or switches them out.
+    /// The call closes all events of the processor. After the next [`processor_up`](Self::processor_up), the
+    /// [`EventId`](pmu_core::EventId) of a closed event may name another event. So before this call, the kernel closes
+    /// its own events, or switches them out.
     ///
     /// # Context
     /// Task, on the processor.
     ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
-    /// - [`Interface`](PmuError::Interface): accesses to a register failed. The processor is still up, and the call may
-    ///   be repeated.
+    /// - [`Interface`](PmuError::Interface): accesses to a register failed. The processor is still up, and the kernel
+    ///   may repeat the call.
     /// - [`Profile`](PmuError::Profile): the processor is down, but the lists of profiles still contain it.
     pub fn processor_down(&'static self) -> Result<(), PmuError> {
         let this = K::pinned(|| {
@@ -99,11 +99,13 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Stops the counters of the processor that executes the call before a suspend, and keeps the counts in memory. The
-    /// registers may then lose their contents. [`processor_resumed`](Self::processor_resumed) brings everything back.
+    /// registers may then lose their contents. [`processor_resumed`](Self::processor_resumed) programs the registers
+    /// again.
     ///
-    /// In between, operations on the processor fail with [`Suspended`](PmuError::Suspended), except
-    /// [`processor_down`](Self::processor_down). Requests of other processors, to start and stop sources of profiles,
-    /// wait until the processor resumes. `overflowed` receives pending overflows of events that the kernel opened.
+    /// Until the processor resumes, operations on it fail with [`Suspended`](PmuError::Suspended), except
+    /// [`processor_down`](Self::processor_down). If another processor requests a start or stop of a profile's source,
+    /// that request waits until this processor resumes. The call passes each pending overflow of an event that the
+    /// kernel opened to `overflowed`.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -148,13 +150,14 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Programs the counters of the processor that executes the call again, after their registers lost their contents
-    /// in a suspend. Profiles, events and the watchdog continue. Returns the counters that were loaded again: see
+    /// in a suspend. Profiles, events and the watchdog continue. Returns the counters that the call loaded again: see
     /// [`CounterSession::resume`](pmu_core::CounterSession::resume).
     ///
-    /// After [`processor_suspended`](Self::processor_suspended), each opened event continues with its count and with
-    /// the remainder of its period. Without that call, what the lost counters counted since their last interrupt is
-    /// lost, and the value of an event can be lower than a value that was read before the suspend. Overflows that were
-    /// pending then are not reported, because the interrupted address is unknown.
+    /// If the kernel called [`processor_suspended`](Self::processor_suspended) before the suspend, each opened event
+    /// continues with its count and with the remainder of its period. If the kernel did not, each event loses what its
+    /// counter counted since the counter's last interrupt. The event's count can then be lower than a count that was
+    /// read before the suspend. Overflows that were pending at the suspend are not reported, because the interrupted
+    /// address is unknown.
     ///
     /// The call programs neither branch records nor instruction-based sampling: see
     /// [`BranchRecorder::reprogram`](pmu_core::BranchRecorder::reprogram) and
@@ -167,7 +170,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
     /// - [`Interface`](PmuError::Interface), [`Profile`](PmuError::Profile), [`Counters`](PmuError::Counters): accesses
     ///   to a register failed, so some profiles or events, or the watchdog, do not run on the processor. A second call
-    ///   starts the profiles and the watchdog again. The kernel starts its own events again, of which
+    ///   starts the profiles and the watchdog again. The kernel itself starts its own events again: each event whose
     ///   [`event_status`](pmu_core::CounterSession::event_status) is [`Error`](pmu_core::EventStatus::Error).
     pub fn processor_resumed(&'static self) -> Result<CounterSet, PmuError> {
         let (this, resumed, watched) = K::pinned(|| {

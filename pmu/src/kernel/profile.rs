@@ -25,7 +25,7 @@ use crate::machine::Machine;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Profiled {
-    /// A source, which interrupts at the machine-wide interval.
+    /// A source of the machine, with its machine-wide interval.
     Source(KProfileSource),
     /// An event with a period.
     Event(Event),
@@ -49,10 +49,11 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// their counts.
     ///
     /// The addresses of `range` are divided into buckets of equal size, each with a counter in `buffer`. The size is
-    /// the smallest power of two for which the buffer has enough counters. Interrupts add to the buffer's present
-    /// values.
+    /// the smallest power of two for which the buffer has enough counters. Each interrupt adds 1 to a counter; the call
+    /// does not clear the buffer first.
     ///
-    /// Two profiles of one event with different periods can run at the same time. Each profile then needs a counter.
+    /// Two profiles of the same event with different periods can run at the same time. Each of them needs its own
+    /// counter.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -78,13 +79,14 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Task. Waits for other processors, and for other tasks that start and stop profiles. `work` is not pinned.
     ///
     /// A processor starts and stops the source when its session is not in use. If a processor stays in
-    /// [`with`](Self::with), for example while a guest runs in a window, the call waits as long as
-    /// [`Kernel::keep_waiting`] says. Then it fails with [`NoAnswer`](pmu_core::InterfaceError::NoAnswer).
+    /// [`with`](Self::with), for example while a guest runs in a [window](pmu_core::CounterWindow), the call waits as
+    /// long as [`Kernel::keep_waiting`] returns `true`. Then the call fails with
+    /// [`NoAnswer`](pmu_core::InterfaceError::NoAnswer).
     ///
     /// # Errors
     /// - [`Source`](PmuError::Source): the event has no period, its period is outside the limits of an interval, the
-    ///   machine lacks the event, or `N` other events were already sources. An event counts once for each period with
-    ///   which it is in use.
+    ///   machine lacks the event, or `N` other events were already sources. An event that is used with two periods
+    ///   counts as two events.
     /// - [`Create`](PmuError::Create): the machine lacks the source, or the buffer is too small.
     /// - [`Profile`](PmuError::Profile), and `work` was not run: no processor is up, or the profile could not start on
     ///   a processor.
@@ -154,8 +156,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         self.during(&object, work)
     }
 
-    /// Returns the source of a profile that the kernel starts itself. For an event, this is the source that
-    /// [`claim`](pmu_core::AddedSources::claim) adds, and that stays in use forever: each pair of an event and a period
+    /// Returns the source for a profile object that the kernel creates itself. For an event, the call adds a source by
+    /// [`claim`](pmu_core::AddedSources::claim), and the source is never removed. Each pair of an event and a period
     /// takes one of `N` slots.
     ///
     /// An event that the machine lacks is refused, and occupies no slot. Before the first

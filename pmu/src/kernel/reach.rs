@@ -24,7 +24,7 @@ pub type PmuHardware<K, const P: usize, const E: usize, const N: usize> =
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Returns the profile hardware of all processors that are up, for objects that the kernel creates itself.
     ///
-    /// A task that starts or stops such an object is [pinned](Kernel::pinned) during the call.
+    /// Run each call that starts or stops such an object [pinned](Kernel::pinned).
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -43,20 +43,19 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Calls `act` with the session of the processor that executes the call, and with the description of the
-    /// processor's counters. The description was made when the processor came up.
+    /// processor's counters, which was made when the processor came up.
     ///
     /// Use this for operations that `Pmu` itself does not have: events of threads at a context switch, events that
-    /// rotate, and windows for guests.
+    /// rotate, and [windows](pmu_core::CounterWindow) for guests.
     ///
-    /// The session also has events that `Pmu` opened: the [watchdog](Self::watch)'s, and those of profiled events. The
-    /// session's list of [`events`](pmu_core::CounterSession::events) does not contain them. After an event is closed,
-    /// an event that is opened later can get the same identity. A kernel that keeps identities of closed events gives
-    /// each event a different [tag](pmu_core::Event::tagged), and compares the tag with
+    /// The session also has events that `Pmu` itself opened, for the [watchdog](Self::watch) and for profiles. The
+    /// session's list of [`events`](pmu_core::CounterSession::events) omits these events. An event that is opened later
+    /// can get the identity of an event that was closed. So a kernel that may still hold identities of closed events
+    /// gives each event a different [tag](pmu_core::Event::tagged), and compares the tag with
     /// [`event_tag`](pmu_core::CounterSession::event_tag).
     ///
-    /// Each call is for one processor. Between two calls the task may move, and the same
-    /// [`EventId`](pmu_core::EventId) means another event on another processor. So what belongs together is done in one
-    /// call.
+    /// Between two calls the task may move to another processor, where the same [`EventId`](pmu_core::EventId) means
+    /// another event. So make operations that belong together in one call.
     ///
     /// A profile does not start or stop on the processor during the call: see [`profile`](Self::profile).
     ///
@@ -94,11 +93,11 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Serves the requests of other processors to start and stop profile sources on this processor, and ends the
     /// interrupt at the local APIC.
     ///
-    /// If the handler interrupted a task that uses the processor's session, the task serves the requests after it has
-    /// used the session. A suspended processor serves the requests as it resumes.
+    /// If the handler interrupted a task that uses the processor's session, the task serves the requests when it no
+    /// longer uses the session. A suspended processor serves the requests as it resumes.
     ///
     /// # Context
-    /// The handler of the interrupt that [`Kernel::interrupt`] sends, which is not an NMI.
+    /// The handler of the interrupt that [`Kernel::interrupt`] sends. That interrupt is not an NMI.
     pub fn serve_call(&'static self) {
         match self.sessions.with(|place| is_suspended(place)) {
             Ok(false) => self.mailbox.drain(&Reach(self)),

@@ -14,7 +14,7 @@ use crate::machine::Machine;
 ///
 /// # For implementers
 /// - `msr`, `this_processor`, `write_performance_entry` and `end_of_interrupt` are called in task, interrupt and NMI
-///   context. They take no lock that the interrupted code may hold.
+///   context. These functions take no lock that the interrupted code may hold.
 /// - `interrupt` is called in task context, and in the handler of the interrupt that it sends.
 /// - The other functions are called in task context.
 ///
@@ -110,11 +110,12 @@ pub unsafe trait Kernel: Sized + 'static {
     /// own code for the local APIC calls [`NativeApic`](crate::NativeApic).
     fn write_performance_entry(entry: u32);
 
-    /// Writes the local APIC's EOI register at the end of the handler of an interrupt by vector. Does nothing if the
-    /// kernel itself writes EOI after each handler.
+    /// Writes the local APIC's EOI register. [`Pmu`](crate::Pmu) calls this at the end of an interrupt that came by a
+    /// vector. In a kernel that itself writes EOI after each handler, the function does nothing.
     fn end_of_interrupt();
 
-    /// Interrupts another processor, whose handler calls [`Pmu::serve_call`](crate::Pmu::serve_call). Does not wait.
+    /// Sends an interrupt to another processor, and does not wait for its handler. The handler calls
+    /// [`Pmu::serve_call`](crate::Pmu::serve_call).
     fn interrupt(processor: usize);
 
     /// Reads an extended LVT entry of AMD's processors: see
@@ -130,16 +131,17 @@ pub unsafe trait Kernel: Sized + 'static {
         let _ = (number, entry);
     }
 
-    /// Returns whether a profile source belongs to the kernel itself, and not to the processor's counters. An example
-    /// is a source of AMD's instruction-based sampling. [`Pmu::profile`](crate::Pmu::profile) and
-    /// [`Pmu::sample`](crate::Pmu::sample) take such a source by its number, which the kernel chooses below 0x8000 and
-    /// outside the machine's table. `Pmu` starts and stops the source on every processor, by
-    /// [`serve_source`](Self::serve_source).
+    /// Returns whether the kernel itself starts and stops a profile source, because the source uses no counter. An
+    /// example is a source of AMD's instruction-based sampling. The kernel chooses the source's number, below 0x8000
+    /// and outside the machine's table, and passes it to [`Pmu::profile`](crate::Pmu::profile) or
+    /// [`Pmu::sample`](crate::Pmu::sample). `Pmu` then calls [`serve_source`](Self::serve_source) on every processor,
+    /// to start and to stop the source.
     ///
-    /// A unit of instruction-based sampling interrupts through an extended LVT entry. So its kernel also implements
-    /// [`read_extended_entry`](Self::read_extended_entry) and [`write_extended_entry`](Self::write_extended_entry).
+    /// A unit of instruction-based sampling interrupts through an extended LVT entry. So a kernel with such a source
+    /// also implements [`read_extended_entry`](Self::read_extended_entry) and
+    /// [`write_extended_entry`](Self::write_extended_entry).
     ///
-    /// The kernel dispatches the interrupts of its source to the started profiles, by
+    /// The kernel's interrupt handler passes the samples of the source to the started profiles, by
     /// [`Profiles::interrupt`](pmu_kprofile::Profiles::interrupt):
     ///
     /// ```
@@ -217,39 +219,39 @@ pub unsafe trait Kernel: Sized + 'static {
     /// Task, pinned; or the handler that calls [`Pmu::serve_call`](crate::Pmu::serve_call).
     ///
     /// # Errors
-    /// The reason why the source does not run, or may still run.
+    /// The reason why the source was not started, or may still run.
     fn serve_source(request: SourceRequest) -> Result<(), InterfaceError> {
         let (SourceRequest::Start(source) | SourceRequest::Stop(source)) = request;
         Err(InterfaceError::UnsupportedSource(source))
     }
 
-    /// Returns the delivery of the performance interrupt: by default as an NMI.
+    /// Returns how the performance interrupt is delivered: by default, as an NMI.
     fn delivery() -> Delivery {
         Delivery::NON_MASKABLE
     }
 
-    /// Returns whether the processor that executes the call is handling an interrupt. If it is, profiles cannot be
-    /// started or stopped. The default implementation returns `false`, for a kernel whose handlers never start or stop
-    /// profiles.
+    /// Returns whether the processor that executes the call is handling an interrupt. If the result is `true`, profiles
+    /// cannot be started or stopped. The default implementation returns `false`, for a kernel whose handlers never
+    /// start or stop profiles.
     fn in_interrupt() -> bool {
         false
     }
 
-    /// Returns whether to wait further for another processor, or for another task that starts or stops a profile.
+    /// Returns whether to keep waiting for another processor, or for another task that starts or stops a profile.
     /// `turns` is the number of iterations of the waiting loop so far.
     fn keep_waiting(turns: u64) -> bool {
         turns < 10_000_000
     }
 
-    /// Returns the time by a clock of the kernel, for the times of events. The default implementation, for a kernel
+    /// Returns the kernel's time, by which the times of events are measured. The default implementation, for a kernel
     /// without a clock, returns 0.
     fn now() -> u64 {
         0
     }
 
-    /// Detects the machine from the first processor that comes up. The default implementation calls
-    /// [`Machine::detect_zen`], whose sources count what their names say. A kernel that needs Windows' own tables calls
-    /// [`Machine::detect`] instead.
+    /// Detects the machine from the snapshot of the first processor that comes up. The default implementation calls
+    /// [`Machine::detect_zen`], so on Zen each source counts the event that it is named after. A kernel that needs
+    /// Windows' own tables calls [`Machine::detect`] instead.
     fn detect(first: &Snapshot) -> Machine {
         Machine::detect_zen(first)
     }
@@ -259,10 +261,10 @@ pub unsafe trait Kernel: Sized + 'static {
         CounterSet::ALL
     }
 
-    /// Returns which logical processor of its core executes the call, on a core whose logical processors corrupt each
-    /// other's counters: Sandy Bridge to Haswell with hyper-threading. Events that corrupt counters are then scheduled
-    /// exclusively: see [`OnSharedCore`](pmu_core::OnSharedCore). The default implementation, for kernels on other
-    /// processors, returns `None`. The result is always the same on one processor.
+    /// Returns which of the two logical processors of its core executes the call, for processors from Sandy Bridge to
+    /// Haswell with hyper-threading. On these processors, some events corrupt counters of the core's other logical
+    /// processor, so `Pmu` schedules these events exclusively: see [`OnSharedCore`](pmu_core::OnSharedCore). On one
+    /// processor, the result is always the same. The default implementation, for all other processors, returns `None`.
     ///
     /// ```
     /// use pmu::core::{CoreCounters, CoreThread, WriteOnce};
@@ -283,7 +285,8 @@ pub unsafe trait Kernel: Sized + 'static {
     }
 
     /// Starts the interrupts of this processor's profile timer, or changes their interval: see
-    /// [`ProfileTimer`](crate::ProfileTimer). The default implementation is for a kernel without a profile timer.
+    /// [`ProfileTimer`](crate::ProfileTimer). The default implementation, for a kernel without a profile timer, returns
+    /// the error.
     ///
     /// # Errors
     /// There is no profile timer, or the timer cannot run at the interval.

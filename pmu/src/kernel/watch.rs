@@ -8,12 +8,13 @@ use crate::kernel::required::Kernel;
 use crate::watchdog::Watchdog;
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
-    /// Watches the processor that executes the call: if its timer tick does not call [`touch`](Self::touch) for
-    /// `seconds` seconds, [`Interrupted::is_stuck`](crate::Interrupted::is_stuck) is set. `hertz` is the highest
-    /// frequency of the processor: see [`Watchdog::event`].
+    /// Watches the processor that executes the call. If the processor's timer tick does not call [`touch`](Self::touch)
+    /// for `seconds` seconds, the watchdog's interrupt comes, and [`interrupt`](Self::interrupt) sets
+    /// [`is_stuck`](crate::Interrupted::is_stuck) in its result. `hertz` is the highest frequency of the processor: see
+    /// [`Watchdog::event`].
     ///
-    /// If the processor is already watched, the watchdog starts again, on another counter if the previous counter
-    /// failed.
+    /// If the processor is already watched, the call starts the watchdog again. If the watchdog's counter failed, the
+    /// watchdog gets another counter.
     ///
     /// # Context
     /// Task, on the processor.
@@ -50,7 +51,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
-    /// - [`Counters`](PmuError::Counters): accesses to the counter's register failed. The processor is not watched.
+    /// - [`Counters`](PmuError::Counters): accesses to the counter's register failed. The processor is no longer
+    ///   watched.
     pub fn unwatch(&'static self) -> Result<(), PmuError> {
         K::pinned(|| {
             let Some(of) = self.processors.get(K::this_processor()) else {
@@ -70,7 +72,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         })
     }
 
-    /// Notes that the processor that executes the call is alive: the timer tick calls this.
+    /// Tells the watchdog that the processor that executes the call is alive. The kernel's timer tick calls this.
     ///
     /// # Context
     /// Any.

@@ -30,7 +30,7 @@ impl PerfEventAttr {
     /// Size of the attributes in the latest version, which [`to_bytes`](Self::to_bytes) writes.
     pub const SIZE: usize = 144;
 
-    /// Greatest size of a caller's attributes, which is a page.
+    /// Greatest size of a caller's attributes: one page.
     pub const MAX_SIZE: usize = 4096;
 
     /// Returns the size of the caller's attributes in bytes, from their first eight bytes. The kernel copies this
@@ -59,10 +59,11 @@ impl PerfEventAttr {
     /// Reads attributes of any size, as Linux' system call does.
     ///
     /// Fields beyond the size that the caller stored in the attributes are read as 0. Bytes beyond the latest version
-    /// of the structure must be 0, and reserved fields must be 0. `bytes` after the caller's size are not read.
+    /// of the structure must be 0, and reserved fields must be 0. The function does not read bytes of `bytes` beyond
+    /// the caller's size.
     ///
     /// # Errors
-    /// Each error has the number that the system call returns: [`AttrError::errno`].
+    /// [`AttrError::errno`] returns the number with which Linux' system call fails in the same case.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, AttrError> {
         let head = bytes.first_chunk().ok_or(AttrError::Short { needed: 8 })?;
         let size = Self::size_of(*head)?;
@@ -201,10 +202,12 @@ fn u32_at(bytes: &[u8; PerfEventAttr::SIZE], at: usize) -> u32 {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum AttrError {
-    /// The size in the attributes is below the size of the first version, or above a page. Linux then writes the size
-    /// of its own version to the caller's `size`; the size of the latest version is [`PerfEventAttr::SIZE`].
+    /// The size in the attributes is below the size of the first version, or above a page. In this case Linux also
+    /// writes the size of the version that it supports to the caller's `size`; here this size is
+    /// [`PerfEventAttr::SIZE`].
     Size(u32),
-    /// A byte beyond the latest version is not 0. Linux then writes the size of its own version to the caller's `size`.
+    /// A byte beyond the latest version is not 0. Linux also writes to the caller's `size`, as for
+    /// [`Size`](Self::Size).
     Unknown {
         /// Offset of the first nonzero byte beyond the latest version.
         at: usize,

@@ -3,12 +3,12 @@
 use core::ops::BitOr;
 
 /// Flags of `perf_event_attr`, except `precise_ip` and the `exclude_…` flags that are fields of
-/// [`PerfAttributes`](crate::perf::PerfAttributes). The kernel acts on these flags, except [`PINNED`](Self::PINNED),
-/// [`EXCLUSIVE`](Self::EXCLUSIVE) and [`FREQ`](Self::FREQ), which
-/// [`PerfEventAttr::event`](crate::perf::PerfEventAttr::event) takes into account.
+/// [`PerfAttributes`](crate::perf::PerfAttributes). [`PerfEventAttr::event`](crate::perf::PerfEventAttr::event) acts on
+/// [`PINNED`](Self::PINNED), [`EXCLUSIVE`](Self::EXCLUSIVE) and [`FREQ`](Self::FREQ). The kernel itself acts on the
+/// other flags.
 ///
-/// Source: `include/uapi/linux/perf_event.h`, `struct perf_event_attr`. Each flag has the bit that it has in the 64-bit
-/// word at offset 40 of the structure.
+/// Source: `include/uapi/linux/perf_event.h`, `struct perf_event_attr`. Each flag is a bit of the 64-bit word at offset
+/// 40 of the structure.
 ///
 /// ```
 /// use pmu::perf::AttrFlags;
@@ -30,7 +30,7 @@ impl AttrFlags {
     pub const INHERIT: Self = Self(1 << 1);
     /// `pinned`: the event is always on a counter, or is in an error state.
     pub const PINNED: Self = Self(1 << 2);
-    /// `exclusive`: while the event's group is on the counters, no other group is.
+    /// `exclusive`: while the event's group is on the counters, no other group is on the counters.
     pub const EXCLUSIVE: Self = Self(1 << 3);
     /// `exclude_hv`: excludes a hypervisor, which runs at a privilege level above that of the kernel. As in Linux, the
     /// flag has no effect, because x86 has no such level.
@@ -44,7 +44,7 @@ impl AttrFlags {
     pub const COMM: Self = Self(1 << 9);
     /// `freq`: the period field holds `sample_freq`, a [frequency](crate::perf::Frequency) in interrupts per second.
     pub const FREQ: Self = Self(1 << 10);
-    /// `inherit_stat`: the counts of threads that inherit the event are kept apart.
+    /// `inherit_stat`: each thread that inherits the event has its own count.
     pub const INHERIT_STAT: Self = Self(1 << 11);
     /// `enable_on_exec`: the event starts at the next exec.
     pub const ENABLE_ON_EXEC: Self = Self(1 << 12);

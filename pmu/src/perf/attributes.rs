@@ -14,7 +14,7 @@ pub const PERF_TYPE_RAW: u32 = 4;
 
 /// The hardware events of perf that are [`GenericEvent`]s, with their numbers: `PERF_COUNT_HW_CPU_CYCLES`,
 /// `PERF_COUNT_HW_INSTRUCTIONS` and others. Bus cycles (6), and cycles in which the front end (7) or the back end (8)
-/// is stalled, are not in this list: [`PerfAttributes::resolved`] replaces them by the raw events of a processor.
+/// is stalled, are not in this list: [`PerfAttributes::resolved`] replaces these events by raw events of a processor.
 pub const HARDWARE_EVENTS: [(u64, GenericEvent); GenericEvent::COUNT] = [
     (0, GenericEvent::Cycles),
     (1, GenericEvent::Instructions),
@@ -118,14 +118,13 @@ pub struct PerfAttributes {
 impl PerfAttributes {
     /// Converts the attributes into an event.
     ///
-    /// `constraints` returns, for a raw event's select, the counters that can count the event. On many processors only
-    /// some counters count an event; Linux' perf knows these counters by model. `pmu-events` has the constraints of
-    /// each core type. In a kernel that does not link the tables of `pmu-events`, `constraints` returns `None`: the
-    /// counters are unknown.
+    /// `constraints` takes the select of a raw event, and returns the counters that can count the event. On many
+    /// processors, only some counters can count a given event; `pmu-events` knows these counters for each core type. In
+    /// a kernel that does not link the tables of `pmu-events`, `constraints` returns `None`, for unknown.
     ///
-    /// perf reads the total of a sampling event: if the kernel offers such reads, add [`with_total`](Event::with_total)
-    /// to the event. perf multiplexes events: if the kernel offers multiplexing, add [`rotating`](Event::rotating) to
-    /// the event.
+    /// perf can read the total of an event that samples. A kernel that supports such reads calls
+    /// [`with_total`](Event::with_total) on the event. perf can also multiplex events. A kernel that supports
+    /// multiplexing calls [`rotating`](Event::rotating) on the event.
     ///
     /// ```
     /// use pmu::core::{Event, Snapshot};
@@ -192,9 +191,9 @@ impl PerfAttributes {
     }
 }
 
-/// Converts as [`PerfAttributes::event`] does for a processor whose constraints are not known. A raw event may then get
-/// any counter, and a counter that cannot count the event counts nothing, or something else. On AMD's processors every
-/// core counter counts every event. On Intel's processors, use `PerfAttributes::event`.
+/// Converts as [`PerfAttributes::event`] does if `constraints` always returns `None`. A raw event may then get any
+/// counter. This is right on AMD's processors, where every core counter can count every event. On Intel's processors, a
+/// counter that cannot count the event may count nothing, or another event: use `PerfAttributes::event` there.
 ///
 /// # Errors
 /// The errors of [`PerfAttributes::event`].
@@ -206,9 +205,9 @@ impl TryFrom<PerfAttributes> for Event {
     }
 }
 
-/// Converts an event into perf's attributes, as far as the attributes have fields for its properties. The attributes
-/// omit the counters to which the event is confined, further encodings, rotation, a total beside a period, and RDPMC in
-/// user mode.
+/// Converts an event into perf's attributes. The attributes have no fields for these properties of the event: the
+/// counters to which the event is confined, further encodings, rotation, a total beside a period, and RDPMC in user
+/// mode.
 ///
 /// # Errors
 /// - [`Bits`](PerfError::Bits), [`Hardware`](PerfError::Hardware).

@@ -115,8 +115,8 @@ impl BranchSamples {
         (Self::CALL_STACK, BranchKinds::CALLS_AND_RETURNS),
     ];
 
-    /// Interprets `wanted`, a value of `branch_sample_type`. If `wanted` selects no privilege level, the levels are
-    /// those that the event's `attributes` do not exclude.
+    /// Interprets `wanted`, a value of `branch_sample_type`. If `wanted` selects no privilege level, the samples carry
+    /// branches at the levels that `attributes` do not exclude.
     ///
     /// # Errors
     /// The cases in which Linux answers `EINVAL`.
@@ -151,9 +151,10 @@ impl BranchSamples {
         self.filter
     }
 
-    /// Returns the entry of a recorded branch; `None` if the samples do not carry the branch. Such branches are
-    /// recorded if the processor's filter cannot exclude them. The address of the branch's target decides whether the
-    /// branch leads to user mode or to the kernel. A branch whose record lacks the kind passes any selection by kind.
+    /// Returns the entry of a recorded branch; `None` if `branch_sample_type` does not select the branch. The processor
+    /// also records such a branch if its hardware filter cannot exclude the branch. The address of the branch's target
+    /// decides whether the branch leads to user mode or to the kernel. If a record does not contain the kind of its
+    /// branch, any selection by kind includes the branch.
     pub fn entry(&self, branch: &Branch) -> Option<BranchEntry> {
         let wants = |bit| self.wanted & bit != 0;
         let transaction = branch.transaction.unwrap_or_default();
@@ -242,8 +243,8 @@ impl BranchEntry {
 
 impl PerfEventAttr {
     /// Returns which branches the event's samples carry, and removes [`SAMPLE_BRANCH_STACK`](Self::SAMPLE_BRANCH_STACK)
-    /// from the attributes. Returns `Ok(None)` if the samples carry no branches. [`event`](Self::event) refuses
-    /// attributes with this bit, because branch records are not counters.
+    /// from the attributes. Returns `Ok(None)` if the samples carry no branches. Call this before
+    /// [`event`](Self::event), which refuses attributes with this bit, because branch records are not counters.
     ///
     /// # Errors
     /// `branch_sample_type` is invalid; the attributes are unchanged.

@@ -17,7 +17,7 @@ pub enum Cache {
     L1Data,
     /// `L1-icache`: the first level's instruction cache.
     L1Instruction,
-    /// `LLC`: the last-level cache, or the closest cache to it for which the processor has events.
+    /// `LLC`: the last-level cache, or, if the processor has no events of that cache, the nearest cache with events.
     LastLevel,
     /// `dTLB`: translations of data addresses.
     DataTlb,
@@ -62,7 +62,7 @@ pub struct CacheEvent {
     pub cache: Cache,
     /// The operation on the cache.
     pub operation: CacheOperation,
-    /// If set, counts the misses; if not, counts all accesses.
+    /// If `true`, counts the misses; if `false`, counts all accesses.
     pub misses: bool,
 }
 
@@ -132,8 +132,8 @@ impl CacheEvent {
 impl FromStr for CacheEvent {
     type Err = PerfError;
 
-    /// Parses perf's names in any case: a cache, and behind it an operation, a result or both, with hyphens. Without an
-    /// operation it counts loads, and without a result accesses.
+    /// Parses perf's names, in upper or lower case: a cache, followed by an operation, a result or both, with hyphens
+    /// between them. A name without an operation means loads. A name without a result means all accesses.
     fn from_str(text: &str) -> Result<Self, PerfError> {
         let no_event = PerfError::Term { at: 0 };
         let (cache, mut rest) = prefix(&CACHES, text).ok_or(no_event)?;

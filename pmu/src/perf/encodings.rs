@@ -93,14 +93,14 @@ const fn names_of(event: CacheEvent) -> &'static [&'static str] {
 }
 
 impl PerfAttributes {
-    /// Replaces a generic event by the raw event of a processor, if processors encode the generic event differently.
-    /// Such generic events are cache events ([`PERF_TYPE_HW_CACHE`]), bus cycles and stalled cycles. Any other event is
-    /// returned unchanged.
+    /// Replaces a generic event by a processor's raw event, if the encoding of the generic event differs between
+    /// processors. Cache events ([`PERF_TYPE_HW_CACHE`]), bus cycles and stalled cycles are such generic events. Any
+    /// other event is returned unchanged.
     ///
-    /// `names` takes the name of an event, and returns `config` and `config1` of the processor's event with that name,
-    /// as `pmu_events` has them, or `None`. If the vendor's list of events has the event that Linux counts, that event
-    /// is used. For page walks, Linux on some processors counts the walks that began. The event returned here counts
-    /// the walks that completed.
+    /// `names` takes the name of an event in the vendor's list, and returns the event's `config` and `config1`, or
+    /// `None` if the processor has no such event. `pmu_events` has these values. The returned event is the event that
+    /// Linux counts, if the vendor's list has that event. Page walks are an exception: on some processors, Linux counts
+    /// the walks that began, and the returned event counts the walks that completed.
     ///
     /// ```
     /// use pmu::perf::{PERF_TYPE_HW_CACHE, PerfAttributes};

@@ -4,7 +4,8 @@ use core::fmt;
 
 use crate::perf::facility::Facility;
 
-/// Reason why attributes or a text cannot be converted into an event, or an event cannot be converted into attributes.
+/// Reason why attributes or a text cannot be converted into an event, or why an event cannot be converted into
+/// attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -14,10 +15,11 @@ pub enum PerfError {
     Type(u32),
     /// The hardware event with this number is not in [`HARDWARE_EVENTS`](crate::perf::HARDWARE_EVENTS).
     Hardware(u64),
-    /// A raw configuration has bits that belong to no term. The value is these bits. Bits 16, 17, 20 and 22 are set by
-    /// perf itself.
+    /// A raw configuration has bits that belong to no term. The value is these bits. For example, bits 16, 17, 20 and
+    /// 22 belong to no term, because perf itself sets them.
     Bits(u64),
-    /// The event has no extra register, or another one than the given register. The value is the event's configuration.
+    /// A value for an extra register was given, but the event has no extra register or uses a different extra register.
+    /// The value is the event's configuration.
     NoExtraRegister(u64),
     /// The attributes exclude everything: user and kernel, or host and guest.
     ExcludesAll,

@@ -89,14 +89,15 @@ impl PerfEventAttr {
     /// Bit of `read_format`, `PERF_FORMAT_GROUP`: a read returns the counts of the whole group.
     pub const FORMAT_GROUP: u64 = 1 << 3;
 
-    /// Converts the attributes into an event that behaves as in Linux. An event with a period also keeps its total. The
-    /// event takes turns with other events unless the event is pinned, and is [exclusive](Event::exclusive) if
-    /// [`AttrFlags::EXCLUSIVE`] is set. `constraints` has the same meaning as in
-    /// [`PerfAttributes::event`].
+    /// Converts the attributes into an event that behaves as in Linux. An event with a period also keeps its
+    /// [total](Event::with_total). An event [rotates](Event::rotating), except if [`AttrFlags::PINNED`] is set. An
+    /// event is [exclusive](Event::exclusive) if [`AttrFlags::EXCLUSIVE`] is set. `constraints` has the same meaning as
+    /// in [`PerfAttributes::event`].
     ///
-    /// On a processor that can deny RDPMC for each counter, the event's counter is denied to user mode. Linux permits
-    /// RDPMC there for events of a task, and not for those of a processor, which count other tasks, too. So the kernel
-    /// opens an event of a task [`with_user_rdpmc`](Event::with_user_rdpmc), if the event's page may be mapped.
+    /// Some processors can deny user mode the RDPMC of individual counters. On such a processor, user mode cannot read
+    /// the counter of the returned event. Linux permits RDPMC for an event of a task, but not for an event of a
+    /// processor, because that event also counts other tasks. To do the same, a kernel opens an event of a task
+    /// [`with_user_rdpmc`](Event::with_user_rdpmc) if the event's page may be mapped.
     ///
     /// An event with a frequency starts with [`Frequency::INITIAL_PERIOD`]. The kernel acts on the other flags: for
     /// instance, the kernel starts the event unless [`AttrFlags::DISABLED`] is set.
@@ -127,7 +128,7 @@ impl PerfEventAttr {
     }
 
     /// Converts attributes with a [`precise_ip`](Self::precise_ip) of 1 to 3 into an event for Intel's precise records.
-    /// `config1` of the event of load latencies (perf's `ldlat`) is the latency in cycles, at least.
+    /// For the event of load latencies, `config1` (perf's `ldlat`) is the minimum latency in cycles.
     ///
     /// ```
     /// use pmu::intel::precise::Precision;
@@ -140,7 +141,7 @@ impl PerfEventAttr {
     /// assert_eq!((event.precision(), event.latency()), (Precision::ZeroSkidRequested, 30));
     /// ```
     ///
-    /// Returns `None` if `precise_ip` is 0 or above 3: the event is none of precise records.
+    /// Returns `None` if `precise_ip` is 0 or above 3: such an event does not use precise records.
     ///
     /// # Errors
     /// The errors of [`event`](Self::event).

@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-/// Hardware or software, other than counters, that an event of perf can ask for, and that an [`Event`](pmu_core::Event)
-/// does not include.
+/// Hardware or software beyond counters that an event of perf can ask for. An [`Event`](pmu_core::Event) does not
+/// include such a facility.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

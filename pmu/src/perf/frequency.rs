@@ -69,8 +69,8 @@ impl Frequency {
     /// this function, an event whose period is too long for the present rate keeps that period until the event's next
     /// interrupt.
     ///
-    /// If the remainder of the current period is more than eight times the returned period, Linux loads the counter
-    /// with the returned period at once.
+    /// If the remainder of the current period is more than eight times the returned period, a kernel that behaves as
+    /// Linux loads the counter with the returned period at once.
     pub const fn ticked(&mut self, count: u64) -> u64 {
         let happened = count.wrapping_sub(self.count);
         self.count = count;

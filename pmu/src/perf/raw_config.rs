@@ -24,9 +24,9 @@ use crate::perf::error::PerfError;
 /// | `eq` | 36 |
 ///
 /// A processor's event selects may lack some of these bits. Opening an event fails if the event has a bit that the
-/// selects lack. Intel's `in_tx` and `in_tx_cp`, bits 32 and 33, are parsed too. [`terms`](Self::terms) writes bits 32
-/// and 33 as bits of AMD's `event`, which perf refuses on Intel's processors; the form `r1000001c0` is right on both
-/// vendors' processors.
+/// selects lack. Intel's `in_tx` and `in_tx_cp`, bits 32 and 33, are also parsed. [`terms`](Self::terms) writes these
+/// two bits as bits of AMD's `event`, and perf refuses that text on Intel's processors. The hexadecimal form, such as
+/// `r1000001c0`, is right on the processors of both vendors.
 ///
 /// ```
 /// use pmu::perf::RawConfig;

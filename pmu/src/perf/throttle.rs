@@ -24,8 +24,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 /// assert!(!overflowed() && !timer_tick());
 /// ```
 ///
-/// With a [`Frequency`](crate::perf::Frequency), the handler sets the period first. In the other order, the new period
-/// would make the event report again:
+/// With a [`Frequency`](crate::perf::Frequency), the handler calls `set_period` before `stop_reporting`. In the
+/// opposite order, `set_period` would make the event report again:
 ///
 /// ```
 /// use pmu::core::{CounterError, EventId, EventOverflow, EventTable};

@@ -27,8 +27,8 @@ const HEADER: u32 = 96;
 ///
 /// A page of zeros *hides* the event: the page has no data for RDPMC, so the thread reads the event by a system call.
 ///
-/// `pmc_width` is the counter's width or one more, and may change with each [`publish`](Self::publish). So a reader
-/// reads `pmc_width` again in each pass of the sequence lock, like `index` and `offset`.
+/// `pmc_width` is the counter's width, or that width plus 1, and may change with each [`publish`](Self::publish). So a
+/// reader reads `pmc_width`, like `index` and `offset`, again in each pass of the sequence lock.
 ///
 /// # Examples
 /// The kernel publishes, in each of the cases that the [module](crate::user) lists:
@@ -157,12 +157,12 @@ impl UserPage {
         }
     }
 
-    /// Writes the data by which the thread reads the event by RDPMC. The closure `view` makes this data, commonly by
+    /// Writes the data by which the thread reads the event by RDPMC. The closure `view` returns this data, usually from
     /// [`CounterSession::user_view`](pmu_core::CounterSession::user_view). If `view` fails, the page
     /// [hides](Self::hide) the event.
     ///
-    /// With a `clock`, the thread can also compute the event's present times. The `clock` must be the one that `view`
-    /// uses. Without a `clock`, the thread gets the times that `view` returned.
+    /// With a `clock`, the thread can also compute the event's present times. `clock` must be the clock by which `view`
+    /// measures its times. Without a `clock`, the thread gets the times that `view` returned.
     ///
     /// Both a task and an interrupt handler may call this for the same page. If the handler interrupted a `publish` of
     /// the page, the handler's call writes nothing. Instead, the interrupted call calls `view` and writes the page once
@@ -257,8 +257,8 @@ impl UserPage {
     /// attempts. The thread then reads the event by a system call.
     ///
     /// # Context
-    /// User mode, on the thread to which the page belongs. On another processor, RDPMC would read a counter of that
-    /// other processor.
+    /// User mode, on the thread to which the page belongs. Any other thread may run on another processor, where RDPMC
+    /// reads that processor's counter.
     #[inline]
     pub fn read(&self, rdpmc: impl FnMut(u32) -> u64) -> Option<u64> {
         // Without the TSC the times are not of now, and the compiler leaves them out.
