@@ -97,7 +97,7 @@ impl Affinity {
         self.zip(other, |a, b| a & b)
     }
 
-    /// Returns the processors that are in this set and not in the other.
+    /// Returns the processors that are in this set but not in `other`.
     #[inline(never)]
     pub fn difference(self, other: Self) -> Self {
         self.zip(other, |a, b| a & !b)

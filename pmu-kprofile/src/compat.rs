@@ -7,8 +7,8 @@
 //! - [`source_list`]: the answer to a query for the profile sources
 //! - `export`: an object of this crate, as Windows would lay it out
 //!
-//! No interrupt path enters this module, and no code in it dereferences an address that it reads. This module may use
-//! `affinity` and, to export, `object`.
+//! The interrupt path does not use this module. The module reads addresses from structures, but never dereferences
+//! them. This module may use `affinity`; `export` may also use `object`.
 
 mod error;
 mod export;

@@ -14,8 +14,9 @@ pub enum LayoutError {
         /// Number of bytes that were given.
         given: usize,
     },
-    /// This number is not the type of a profile object, no object has this type in the Windows versions that use the
-    /// layout, or [`role`](super::kprofile::KProfile::role) is that of another type.
+    /// The type with this number is invalid for one of three reasons: it is not the type of a profile object, it does
+    /// not exist in the layout's Windows versions, or [`role`](super::kprofile::KProfile::role) is the role of another
+    /// type.
     ObjectType(u16),
     /// The size that is stored in the structure differs from the size of the layout. The value is the stored size.
     SizeMember(u16),
@@ -33,7 +34,7 @@ pub enum LayoutError {
     /// [`Layout::from_offsets`](super::layout::Layout::from_offsets) refused the offsets: a member would be outside the
     /// structure, the structure is too large, or the structure has too many processor groups.
     Offsets,
-    /// The layout has no member `Source`, but the source is not `ProfileTime`; or the layout has no member `Affinity`,
+    /// The layout has no member `Source`, but the source is not `ProfileTime`. Or the layout has no member `Affinity`,
     /// but the affinity is not empty.
     NoSourceOrAffinity,
 }

@@ -237,8 +237,8 @@ impl Layout {
 
     /// Returns whether an object of this layout can be a callback object.
     ///
-    /// The function returns `true` for the 32-bit layout of Windows 6.1 too: later versions use the same layout, and
-    /// callback objects exist from version 6.2 on.
+    /// For the 32-bit layout of Windows 6.1 the result is also `true`: later versions, which have callback objects, use
+    /// the same layout.
     pub const fn has_callback_objects(self) -> bool {
         self.offsets.callbacks
     }

@@ -31,8 +31,8 @@ pub struct AsOfVersion<'h, H> {
 }
 
 impl<'h, H: ProfileHardware> AsOfVersion<'h, H> {
-    /// Restricts `hardware` to the sources that its profile interface, `interface`, has in the Windows version of
-    /// `rules`.
+    /// Restricts `hardware` to the sources that exist in the Windows version of `rules`. `interface` is the profile
+    /// interface of `hardware`.
     pub const fn new(hardware: &'h mut H, interface: HalInterface, rules: Rules) -> Self {
         Self { hardware, interface, rules }
     }

@@ -5,10 +5,10 @@ use pmu_core::{InterfaceError, Interval, KProfileSource, ProfileInterface};
 /// Guard that restores the previous interval of a source when the guard is dropped.
 ///
 /// The interval of a source is the same for the whole machine. An interval that is set without this guard stays in
-/// force until another is set.
+/// force until another interval is set.
 ///
-/// Drop the guards of one source in reverse order of creation. After drops in another order, the interval in force may
-/// differ from the original interval.
+/// Drop the guards of one source in reverse order of creation. If the guards are dropped in another order, the source
+/// may keep an interval other than the original one.
 ///
 /// ```
 /// use pmu_core::{DefaultInterface, KProfileSource, ProfileInterface};

@@ -28,11 +28,11 @@ impl<const P: usize> Mailbox<P> {
         }
     }
 
-    /// Performs the requests that other processors made to the processor that executes the call: first the stops for
-    /// which the requesters no longer wait, then the request in the mailbox.
+    /// Performs the requests that other processors made to the processor that executes the call: first the stops that
+    /// were not answered in time, then the request in the mailbox.
     ///
-    /// A call of `drain` that interrupts another call on the same processor returns at once; the interrupted call then
-    /// looks for requests once more.
+    /// If a call of `drain` interrupts another call of `drain` on the same processor, the new call returns at once. The
+    /// interrupted call then looks for requests once more.
     ///
     /// If [`serve`](RemoteProcessors::serve) unwinds, the processor that made the request gets the error
     /// [`NoAnswer`](InterfaceError::NoAnswer). The next call of `drain` stops the source that the request names. If a
@@ -43,21 +43,21 @@ impl<const P: usize> Mailbox<P> {
     /// bound to the processor and calls this function. Such a task has the following effects and requirements:
     ///
     /// - A caller that starts or stops a source on another processor waits until the woken task of that processor has
-    ///   run, but only as long as [`keep_waiting`](RemoteProcessors::keep_waiting) returns `true`. Meanwhile, a
-    ///   function that waits for its turn to start or stop a profile keeps waiting, and a function that does not wait,
-    ///   such as [`try_start`](crate::Profiles::try_start), returns [`Busy`](crate::ProfileError::Busy). Give the woken
-    ///   task a higher priority than the tasks that start and stop profiles. The woken task must take no lock that
-    ///   these tasks hold.
+    ///   run. The caller waits only as long as [`keep_waiting`](RemoteProcessors::keep_waiting) returns `true`. During
+    ///   this time no other task can start or stop a profile: a function that waits keeps waiting, and a function that
+    ///   does not wait, such as [`try_start`](crate::Profiles::try_start), returns [`Busy`](crate::ProfileError::Busy).
+    ///   Give the woken task a higher priority than the tasks that start and stop profiles. The woken task must take no
+    ///   lock that these tasks hold.
     /// - A woken task of the lowest priority answers only when its processor has nothing else to do. In this case,
     ///   start and stop profiles with [`try_start`](crate::Profiles::try_start) and
-    ///   [`try_stop`](crate::Profiles::try_stop), and let `keep_waiting` return `false` soon. Sleep between tries: a
-    ///   task that spins keeps the woken task of its own processor from answering.
+    ///   [`try_stop`](crate::Profiles::try_stop), and let `keep_waiting` return `false` soon. Sleep between two calls:
+    ///   a task that spins keeps the woken task of its own processor from answering.
     /// - A start that is not answered in time is withdrawn if the woken task has not begun it; otherwise the start is
     ///   undone. The error is [`NoAnswer`](InterfaceError::NoAnswer), and the caller has to try again. A start that
     ///   failed in [`try_update_processors`](crate::Profiles::try_update_processors) is tried again by the next call of
     ///   that function.
     /// - A stop that is not answered in time stays in the mailbox, and the woken task does the stop before any later
-    ///   request. The error is `NoAnswer` too, but the caller need not try again. Until the stop is done, an interrupt
+    ///   request. The error is also `NoAnswer`, but the caller need not try again. Until the stop is done, an interrupt
     ///   of the source reaches no object.
     /// - Preemption must be off during `drain`, so that no task that starts or stops profiles runs on the same
     ///   processor.
@@ -101,7 +101,7 @@ impl<const P: usize> Mailbox<P> {
     ///
     /// A call of `drain` ends in this way if the task that made the call is killed, or if the processor is reset. If
     /// the call was serving a request, the profile source that the request names may still be running; the next call of
-    /// `drain` on that processor stops it.
+    /// `drain` on that processor stops the source.
     ///
     /// # Context
     /// Any.

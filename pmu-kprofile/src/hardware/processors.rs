@@ -90,7 +90,7 @@ pub trait RemoteProcessors {
     /// there, or wakes a task that makes this call.
     fn interrupt(&self, processor: ProcessorNumber);
 
-    /// Returns whether to wait further for another processor's answer. `turns` is the number of iterations of the
+    /// Returns whether to keep waiting for another processor's answer. `turns` is the number of iterations of the
     /// waiting loop so far.
     fn keep_waiting(&self, turns: u64) -> bool;
 }

@@ -72,7 +72,7 @@ pub trait ProfileHardware {
 
     /// Returns the active processors whose sessions are initialized.
     ///
-    /// This crate assumes that on a processor outside the returned set no source runs, even if a source was started
+    /// This crate assumes that no source runs on a processor outside the returned set, even if a source was started
     /// there earlier.
     fn active_processors(&self) -> Affinity;
 
@@ -82,9 +82,9 @@ pub trait ProfileHardware {
     /// Starts a source on an active processor on which the source does not run.
     ///
     /// # Errors
-    /// The reason that the source does not run. If the source was to be started for a new profile, this crate then
-    /// undoes the start of the profile. If the processors are being updated, this crate goes on with the other sources
-    /// and processors.
+    /// The reason why the source does not run. If a profile is being started, this crate then undoes the start of that
+    /// profile. If [`try_update_processors`](crate::Profiles::try_update_processors) starts sources, this crate
+    /// continues with the other sources and processors.
     fn start(
         &mut self,
         processor: ProcessorNumber,
@@ -94,7 +94,7 @@ pub trait ProfileHardware {
     /// Stops a source on an active processor on which the source was started.
     ///
     /// # Errors
-    /// The reason that the source may still be running. This crate does not try the stop again.
+    /// The reason why the source may still be running. This crate does not try the stop again.
     fn stop(
         &mut self,
         processor: ProcessorNumber,

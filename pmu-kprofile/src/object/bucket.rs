@@ -1,8 +1,8 @@
 //! Bucket arithmetic: the mapping from an address to a counter of the buffer.
 //!
 //! A profile divides its range into buckets of 2ᴮ bytes, 2 ≤ B ≤ 31, with one 4-byte counter per bucket. Windows stores
-//! B−2, so that one shift turns the distance from the range's base into a byte offset in the buffer, except for its two
-//! low bits: `((pc − base) >> (B − 2)) & !3`.
+//! B−2. A shift by this number, with the two low bits cleared, turns the distance from the range's base into a byte
+//! offset in the buffer: `((pc − base) >> (B − 2)) & !3`.
 
 use core::fmt;
 
@@ -81,9 +81,8 @@ impl Bucket {
     /// Returns whether a buffer of `buffer_bytes` bytes is large enough for a range of `size` bytes, by the check that
     /// the Windows version of `rules` makes. The buffer holds one 32-bit count for each bucket of the range.
     ///
-    /// Before version 1703, Windows compared sizes in bytes instead of numbers of counts. This comparison accepts some
-    /// buffers that are too small: it can accept such a buffer if the last bucket is partial, or if the buffer's size
-    /// is not a multiple of 4.
+    /// Before version 1703, Windows compared sizes in bytes instead of numbers of counts. That comparison can accept a
+    /// buffer that is too small, if the last bucket is partial or the buffer's size is not a multiple of 4.
     ///
     /// # Examples
     /// ```
@@ -106,12 +105,13 @@ impl Bucket {
         }
     }
 
-    /// Returns the smallest bucket size with which a range fits a buffer, as the kernel chooses it in the segment mode
-    /// of 32-bit Windows.
+    /// Returns the smallest bucket size with which a range fits a buffer. The kernel of 32-bit Windows chooses this
+    /// size in [segment mode](crate::BasicProfile::base).
     ///
-    /// Before Windows version 1703, the formula rounds down in an intermediate step. The result may then be a bucket
-    /// size with which the range has more buckets than the buffer has counters, or `None` although a large enough
-    /// bucket size exists. For a bucket size that is too small, [`fits`](Self::fits) may nevertheless return `true`.
+    /// Before Windows version 1703, the formula rounds down in an intermediate step. So the result can be a bucket size
+    /// that is too small: the range then has more buckets than the buffer has counters. The result can also be `None`
+    /// although a large enough bucket size exists. [`fits`](Self::fits) may return `true` for a bucket size that is too
+    /// small.
     pub const fn for_buffer(rules: Rules, size: u64, buffer_bytes: u32) -> Option<Self> {
         let counters = buffer_bytes as u64 / COUNTER_BYTES;
         if counters == 0 {

@@ -25,7 +25,7 @@ pub trait Caller {
     fn user(&self) -> Option<&UserCaller>;
 }
 
-/// The kernel itself as the caller of a service: neither its privileges nor its memory is checked.
+/// The kernel itself as the caller of a service. The service checks no privileges and probes no memory.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct KernelCaller;

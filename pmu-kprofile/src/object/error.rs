@@ -31,7 +31,8 @@ pub enum CreateError {
     NotASource,
     /// The affinity is empty, names an inactive processor, or has a reserved member that is not zero.
     Affinity,
-    /// A profile of virtual-8086 code was requested for all execution: in segment mode, a process must be given.
+    /// A profile of virtual-8086 code was requested without a process. [Segment mode](crate::BasicProfile::base) needs
+    /// a process.
     SegmentWithoutProcess,
     /// This version of Windows has no callback objects.
     NoCallbackObjects,

@@ -18,7 +18,7 @@ use crate::object::state::State;
 /// A kernel profile object: counts the interrupts of one source in buckets, or calls a function on each interrupt.
 ///
 /// A basic object counts the interrupts whose address is in a range. A callback object calls a function of the
-/// embedder. A new object is stopped; an object acts on interrupts while it is started on a
+/// embedder. A new object is stopped. An object acts on interrupts only while the object is started on a
 /// [`Profiles`](crate::Profiles).
 pub struct ProfileObject<'b> {
     process: Option<ProcessId>,
@@ -40,8 +40,8 @@ impl<'b> ProfileObject<'b> {
     /// # Errors
     /// [`NoCallbackObjects`](CreateError::NoCallbackObjects): the Windows version is before Windows 8.
     ///
-    /// The function does not check whether the hardware supports the source. If the hardware does not support it,
-    /// starting the object fails.
+    /// The function does not check whether the hardware supports the source. If the hardware does not support the
+    /// source, starting the object fails.
     pub const fn callback(
         rules: Rules,
         source: KProfileSource,
@@ -96,7 +96,7 @@ impl<'b> ProfileObject<'b> {
         self.source.store(source.value(), Ordering::Relaxed);
     }
 
-    /// Returns the object's rules: the Windows version and the pointer width that it follows.
+    /// Returns the object's rules: the Windows version and the pointer width that the object follows.
     pub const fn rules(&self) -> Rules {
         self.rules
     }
@@ -183,9 +183,9 @@ impl<'b> ProfileObject<'b> {
 
     /// Returns whether this object keeps its profile source running on `processor`.
     ///
-    /// The result is `true` from the start to the stop of the source on the processor. The result is also `false` once
-    /// this crate has learned that the processor went down or lost its state. After an operation that failed on one
-    /// processor, this function tells on which other processors the operation succeeded.
+    /// The result is `true` from the start of the source on the processor until the stop of the source there. When this
+    /// crate learns that the processor went down or lost its state, the result becomes `false`. If an operation failed
+    /// on one processor, call this function to find out on which other processors the operation succeeded.
     ///
     /// # Context
     /// Any.

@@ -51,8 +51,8 @@ pub struct BasicProfile<'b> {
     pub size: u64,
     /// Base-2 logarithm of a bucket's size in bytes: 2–31, or 0 in segment mode, where the kernel chooses the size.
     pub bucket_log2: u32,
-    /// Buffer of the counters, one per bucket. An interrupt adds 1 to a counter, modulo 2³²; nothing clears the
-    /// counters.
+    /// Buffer of the counters, one per bucket. An interrupt adds 1 to a counter, modulo 2³². This crate never clears
+    /// the counters.
     pub buffer: &'b [AtomicU32],
     /// Profile source.
     pub source: KProfileSource,

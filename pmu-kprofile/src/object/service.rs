@@ -61,8 +61,9 @@ pub struct CreateRequest<'a> {
 pub enum RequestedAffinity<'a> {
     /// `NtCreateProfile`: a mask of processors of the caller's group.
     ///
-    /// The mask has the width of the kernel's pointers. A mask of ones selects the active processors of the group. If a
-    /// 32-bit caller of a 64-bit kernel passes 32 ones, the mask selects only the first 32 processors of the group.
+    /// The mask has the width of the kernel's pointers. A mask with all bits set selects the active processors of the
+    /// group. If a 32-bit caller of a 64-bit kernel passes 32 ones, the mask selects only the first 32 processors of
+    /// the group.
     Mask {
         /// Argument `Affinity` of the service, zero-extended to 64 bits.
         mask: u64,

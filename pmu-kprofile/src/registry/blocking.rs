@@ -91,8 +91,9 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// other object uses the source. The call then waits until the interrupt dispatches that may be reading the object
     /// have ended. After the call, this crate holds no reference to the object or its buffer.
     ///
-    /// # Context Task. Waits until no other task is starting or stopping a profile. After taking the object off the
-    /// list, waits until each interrupt dispatch that began earlier has ended.
+    /// # Context
+    /// Task. Waits until no other task is starting or stopping a profile. After taking the object off the list, waits
+    /// until each interrupt dispatch that began earlier has ended.
     ///
     /// # Errors
     /// See [`ProfileError`]. The object is stopped even if the error is [`Hardware`](ProfileError::Hardware).
@@ -188,7 +189,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Apart from the waiting, the call does what [`try_restart_processor`](Self::try_restart_processor) does.
     ///
     /// # Context
-    /// Task. Waits. The caller makes sure that no source that was started for a profile is running on the processor.
+    /// Task. Waits. The caller ensures that no source of a profile is running on the processor.
     ///
     /// # Errors
     /// The errors of [`update_processors`](Self::update_processors), for this processor.

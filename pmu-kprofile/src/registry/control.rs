@@ -189,18 +189,18 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Call this function after a processor came up and its session was initialized. Call it also after a processor
     /// went down.
     ///
-    /// Each call that starts or stops a profile or updates the processors also records that no source runs on the
-    /// inactive processors. If a processor goes down and comes back between two of these calls, the second call assumes
-    /// that the sources of the processor are still running. For such a processor, call
-    /// [`try_restart_processor`](Self::try_restart_processor).
+    /// This call, and each call that starts or stops a profile, records that no source runs on the processors that are
+    /// inactive at that time. If a processor goes down and comes back between two of these calls, neither call finds
+    /// the processor inactive. This crate then assumes that the processor's sources are still running. For such a
+    /// processor, call [`try_restart_processor`](Self::try_restart_processor).
     ///
     /// # Context
     /// Task. Never waits.
     ///
     /// # Errors
-    /// The first failure: see [`ProfileError`]. A failed start does not keep the call from starting the other sources,
-    /// and the next call retries the starts that failed. [`ProfileObject::runs_on`] tells on which processors an
-    /// object's source runs.
+    /// The first failure: see [`ProfileError`]. If a start fails, the call still starts the other sources. The next
+    /// call retries the starts that failed. [`ProfileObject::runs_on`] tells on which processors an object's source
+    /// runs.
     ///
     /// # Examples
     /// ```
@@ -231,8 +231,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// If the processor is inactive, the call only records that no source runs on the processor.
     ///
     /// # Context
-    /// Task. Never waits. The caller makes sure that no source that was started for a profile is running on the
-    /// processor.
+    /// Task. Never waits. The caller ensures that no source of a profile is running on the processor.
     ///
     /// # Errors
     /// The errors of [`try_update_processors`](Self::try_update_processors), for this processor.

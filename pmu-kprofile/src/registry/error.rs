@@ -36,14 +36,14 @@ pub enum ProfileError {
     WrongContext,
     /// None of the object's processors is active.
     NoProcessor,
-    /// This processor is active and is to be profiled, but its index is not below `P`, a parameter of the
-    /// [`Profiles`](crate::Profiles). Nothing is started on the processor, because its interrupts would not be
+    /// This processor is active and is to be profiled, but its index is too high: it must be below the parameter `P` of
+    /// the [`Profiles`](crate::Profiles). Nothing is started on the processor, because its interrupts would not be
     /// dispatched.
     ProcessorBeyondLists(ProcessorNumber),
     /// Starting or stopping a source failed on a processor.
     ///
-    /// If starting an object fails, the start is undone; if undoing the start fails too, the error tells the failure of
-    /// the undoing. A stop or an update of processors goes on with the remaining sources and processors, and returns
+    /// If starting an object fails, the start is undone. If undoing the start also fails, the error is the failure of
+    /// the undoing. A stop or an update of processors continues with the remaining sources and processors, and returns
     /// its first failure.
     Hardware {
         /// The processor on which the operation failed.

@@ -26,10 +26,10 @@ pub struct ListedProfile {
 }
 
 impl<const N: usize, const P: usize> Profiles<N, P> {
-    /// Returns the started objects by value, ordered by source and process: at most `M` objects, from index `from` of
-    /// this order on.
+    /// Returns at most `M` of the started objects by value, beginning with the object at index `from`. The objects are
+    /// ordered by source and process.
     ///
-    /// If the result has fewer than `M` objects, no started object follows them.
+    /// If the result has fewer than `M` objects, there are no further started objects.
     ///
     /// ```
     /// # use pmu_kprofile::{ProfileError, Profiles};

@@ -224,7 +224,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Task. Never waits.
     ///
     /// # Errors
-    /// If the look-up of the handle failed, the status of that failure; otherwise the errors of
+    /// If the look-up of the handle failed, the error is the status of that failure. Otherwise the errors are those of
     /// [`try_stop`](Self::try_stop).
     ///
     /// # Examples
@@ -277,8 +277,7 @@ impl<'p, O: Handle, const N: usize, const P: usize> Started<'p, O, N, P> {
         &self.object
     }
 
-    /// Stops the object. The returned [`StoppingOwned`] gives the handle back once no processor can be reading the
-    /// object.
+    /// Stops the object. The returned [`StoppingOwned`] returns the handle once no processor can be reading the object.
     ///
     /// # Context
     /// Task. Never waits.

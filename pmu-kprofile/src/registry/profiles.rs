@@ -17,8 +17,8 @@ use crate::sync::{AtomicUsize, UnsafeCell, array_of, const_fn};
 ///
 /// At most one task at a time starts or stops a profile. The functions whose names begin with `try_` never wait: if
 /// they cannot proceed at once, they return [`Busy`](crate::ProfileError::Busy). The functions that need the feature
-/// `critical-section` spin until they can proceed. In a kernel with task priorities, keep the tasks that call these
-/// functions from preempting each other.
+/// `critical-section` spin until they can proceed. In a kernel with task priorities, tasks that call these spinning
+/// functions must not preempt each other.
 ///
 /// A value contains all of its storage and is usually a `static`. With [`Rules::LATEST`] the initial value is all
 /// zeros, and takes no room in the kernel's image file. With other rules the initial value takes as much room in the
@@ -94,8 +94,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     const_fn! {
         /// Creates empty lists that follow [`Rules::LATEST`].
         ///
-        /// `Rules::LATEST` are the rules of the latest Windows version whose behavior is known for certain. The defects
-        /// of earlier versions are absent.
+        /// `Rules::LATEST` are the rules of the latest Windows version whose behavior is known for certain. With these
+        /// rules, the defects of earlier versions are absent.
         pub const fn new() -> Self {
             Self::with_rules(Rules::LATEST)
         }

@@ -33,7 +33,7 @@ struct EpochCounters {
     outside: AtomicU64,
 }
 
-/// Numbers of the interrupts that were dispatched so far, one number for each outcome. See
+/// Numbers of the interrupts that were dispatched so far, by outcome. See
 /// [`Profiles::statistics`](crate::Profiles::statistics).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]

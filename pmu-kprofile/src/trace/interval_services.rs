@@ -11,9 +11,9 @@ use crate::trace::event::source_interval::{IntervalHook, SourceInterval};
 /// The services that query and set the intervals of profile sources: `NtQueryIntervalProfile` and
 /// `NtSetIntervalProfile`.
 ///
-/// An interval is the same for the whole machine, and the profile interface stores it. This type itself stores whether
-/// changes of intervals are traced, and the interval of `ProfileAlignmentFixup`. The interval of
-/// `ProfileAlignmentFixup` has no effect.
+/// The profile interface stores the intervals. Each source has one interval for the whole machine. This type stores
+/// whether changes of intervals are traced. This type also stores the interval of `ProfileAlignmentFixup`, which has no
+/// effect.
 ///
 /// ```
 /// use pmu_core::{DefaultInterface, KProfileSource, NtStatus};

@@ -21,7 +21,7 @@ pub enum TraceError {
     NotTraced(u32),
     /// No source was given.
     NoSource,
-    /// This many sources were given, more than [`MAX_PMC_SOURCES`].
+    /// More than [`MAX_PMC_SOURCES`] sources were given. The value is the number of sources.
     TooManySources(usize),
     /// This source was given twice.
     DuplicateSource(KProfileSource),

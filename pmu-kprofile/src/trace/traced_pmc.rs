@@ -234,7 +234,7 @@ impl TracedPmc {
         self.counters.items().filter_map(KProfileSource::new)
     }
 
-    /// Returns the hook ids of the events for whose records counter values were selected.
+    /// Returns the hook ids of the selected events. The records of these events have counter values.
     ///
     /// # Context
     /// Any.

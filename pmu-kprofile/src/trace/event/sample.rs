@@ -48,7 +48,7 @@ impl Hook {
 
 /// A profile interrupt as a record describes it: the address, the thread, and the count or the source.
 ///
-/// As in Windows' record of a profile interrupt, there is no member for a PEBS index.
+/// Like Windows' record of a profile interrupt, a `Sample` has no PEBS index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Sample {

@@ -28,7 +28,7 @@ pub(in crate::trace) const STACK_WORDS: usize = FIXED_WORDS + MAX_ADDRESSES;
 /// Hook id of a record of a call chain: `PERFINFO_LOG_TYPE_STACKWALK`.
 pub const STACK_WALK_HOOK: u16 = 0x1820;
 
-/// The call chain of an event. The event itself is in another record, and is identified by its thread and time stamp.
+/// The call chain of an event. The event itself is in another record, which has the same thread and time stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct StackWalk<'b> {
