@@ -37,13 +37,12 @@ pub enum CounterError {
     MemoryInUse,
     /// The [`CounterMemory`](crate::CounterMemory) or the [`EventTable`](crate::EventTable) has too few places.
     InsufficientMemory {
-        /// Places needed.
+        /// Number of places that the operation needs.
         needed: u16,
-        /// Places lent.
+        /// Number of places in the memory or the table.
         lent: u16,
     },
-    /// None of the requested counters reads back the value written to it. Such a counter does not exist, even if CPUID
-    /// declares it.
+    /// None of the requested counters keeps a written value. Such counters do not exist, even if CPUID declares them.
     Unresponsive,
     /// The processor cannot freeze its counters, or the freeze bit reads back 0 after it was set.
     FreezeUnsupported,
@@ -62,8 +61,8 @@ pub enum CounterError {
     /// times per cycle, or the event is the merge event, which joins two counters to a pair. See
     /// [`Event::at_most_15_per_cycle`](crate::Event::at_most_15_per_cycle).
     NeedsCounterPair,
-    /// The event cannot be [reloaded](crate::Event::reloaded_by) as it asks, for one of these reasons:
-    /// - The source of the session is not [`WithCounterReload`](crate::WithCounterReload).
+    /// The event's counter cannot be [reloaded](crate::Event::reloaded_by), for one of these reasons:
+    /// - The session's event source is not [`WithCounterReload`](crate::WithCounterReload).
     /// - The event is in no group, or names members that are not among the first six events of its group.
     /// - The event has no period, has a period of 2³¹ or more, or keeps a total.
     NotReloadable,
@@ -82,8 +81,8 @@ pub enum CounterError {
     AlreadyStarted(EventId),
     /// The event is not started.
     NotStarted(EventId),
-    /// A register access of the event's counter failed, and the event has not run since. What the counter counted for
-    /// the event since the counter's last interrupt is lost. The event can be started again.
+    /// An access to a register of the event's counter failed, and the event has not run since. The count since the
+    /// counter's last interrupt is lost. The event can be started again.
     CounterLost(EventId),
     /// No counter is free for the event. Each counter that can count the event has faulted, or is used by an event that
     /// keeps its counter. After a [`service`](crate::service) that [masked](ServiceError::masked) the interrupt, every
@@ -111,9 +110,9 @@ pub enum CounterError {
     NotRestorable,
     /// A register access failed, and the operation was undone.
     Access(MsrFault),
-    /// A register access failed, and the operation could not be undone, because accesses to this register failed again.
-    /// The register's counter is presumed running, and no event uses the counter, until the counter is [programmed
-    /// again](crate::CounterSession::reprogram) or shut down.
+    /// Accesses to this register failed, and the operation could not be undone. The driver assumes that the register's
+    /// counter is running. No event uses the counter until the counter is
+    /// [programmed again](crate::CounterSession::reprogram) or shut down.
     Faulted(MsrFault),
 }
 
@@ -137,15 +136,15 @@ pub enum CounterError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ServiceError {
-    /// The first access that failed, and whose retry failed, too.
+    /// The first access that failed twice.
     pub fault: MsrFault,
-    /// Counters that faulted. If an event of a faulted counter is in a group, the counters of the group's other events
-    /// are faulted, too. The events of faulted counters no longer run.
+    /// Counters that faulted. If the event of a faulted counter is in a group, the counters of the group's other events
+    /// are also in this set. The events of faulted counters no longer run.
     ///
     /// An event that [rotates](crate::Event::rotating) takes turns again at the next
     /// [`rotate`](crate::CounterSession::rotate). A task has to start any other event again. Before
     /// [`reprogram`](crate::CounterSession::reprogram), the event can start only on another counter. Until the event is
-    /// started again, [`is_started`](crate::CounterSession::is_started) returns `false` for it.
+    /// started again, [`is_started`](crate::CounterSession::is_started) returns `false` for the event.
     pub counters: CounterSet,
     /// The LVT entry is masked, because the overflow status could be neither read nor cleared, and the same interrupt
     /// could recur forever. Until [`reprogram`](crate::CounterSession::reprogram), the session uses no counter and
@@ -277,8 +276,8 @@ impl core::error::Error for GroupError {
     }
 }
 
-/// Converts a [`CounterError`] into a [`GroupError`] without a failed member, so that a function that starts groups and
-/// single events can return both.
+/// Converts a [`CounterError`] into a [`GroupError`] without a failed member. A function that starts groups and single
+/// events then needs only one error type.
 ///
 /// ```
 /// use pmu_core::{CounterError, GroupError};
@@ -330,8 +329,9 @@ pub(crate) fn no_such(group: GroupId) -> GroupError {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SwitchError {
     /// Mask of the events that failed: bit *n* stands for the event at index *n* of the given slice, and bit 63 for all
-    /// events from index 63 on. No bit is set if groups could not be stopped or resumed together, or if the failed
-    /// event is not in the slice, but is a waiting event of this processor that could not be given a free counter.
+    /// events from index 63 on. No bit is set if groups could not be stopped or resumed together. No bit is set,
+    /// either, if the failed event is not in the slice: a waiting event of this processor could not be put on a free
+    /// counter.
     pub events: u64,
     /// Reason of the first failure.
     pub reason: CounterError,

@@ -33,7 +33,7 @@ pub trait ProfileInterface: SourceInterface {
         self.table().row(source)
     }
 
-    /// Returns the identifier of a source's event, for the methods of [`CounterSession`](crate::CounterSession).
+    /// Returns the identity of a source's event, for the methods of [`CounterSession`](crate::CounterSession).
     #[inline]
     fn event(&self, source: KProfileSource) -> Option<EventId> {
         self.row(source).map(EventId::of_row)

@@ -169,9 +169,8 @@ impl<'a, I: SourceInterface> WithOpenedEvents<'a, I> {
         self.service_with(msr, platform, memory, (), move |report, ()| overflowed(report))
     }
 
-    /// Services the performance interrupt of the counters and of a [`Facility`] beside the counters, such as branch
-    /// records. Calls `overflowed` once for each overflow of a source or an opened event, with a reference to the
-    /// facility.
+    /// Services the performance interrupt of the counters and of a [`Facility`], such as branch records. Calls
+    /// `overflowed` once for each overflow of a source or an opened event, with a reference to the facility.
     ///
     /// ```
     /// # use pmu_core::{

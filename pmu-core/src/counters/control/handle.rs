@@ -51,8 +51,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.table().free().ok_or_else(|| too_little_memory(lent + 1, lent))
     }
 
-    /// Returns whether an opened event is started. A started event is on a counter, waits for its turn, or is on a
-    /// processor that cannot count it.
+    /// Returns whether an opened event is started. A started event is on a counter, waits for its turn, or is open on a
+    /// processor that cannot count the event.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
@@ -166,7 +166,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 /// is [reclaimed](CounterMemory::reclaim).
 ///
 /// # Context
-/// Every method: task, on the processor of the counters. The performance interrupt may come at any time.
+/// Call every method in task context, on the processor of the counters. The performance interrupt may come at any time.
 ///
 /// ```compile_fail,E0277
 /// fn needs_send<T: Send>() {}
@@ -195,8 +195,8 @@ pub struct SessionCounters {
     /// A counter that faults later stays in this set, but no event uses the faulted counter until
     /// [`reprogram`](CounterSession::reprogram).
     pub usable: CounterSet,
-    /// Counters that the session does not use, because a register access faulted, or because a value written to the
-    /// counter was not read back. Such a counter is absent, or belongs to another owner.
+    /// Counters that the session does not use, because a register access failed, or because the counter did not keep a
+    /// written value. Such a counter is absent, or belongs to another owner.
     pub unresponsive: CounterSet,
     /// Counters that the session does not use, because its memory has no [`CounterSlot`] for them.
     pub without_slot: CounterSet,

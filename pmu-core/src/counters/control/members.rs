@@ -23,8 +23,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.table().next_member(from, group)
     }
 
-    /// Returns the events of a group, in the order of the slice passed to the call that opened them:
-    /// [`open_group`](Self::open_group) or [`switch_in`](Self::switch_in).
+    /// Returns the events of a group, in the order of the slice that was passed to [`open_group`](Self::open_group) or
+    /// [`switch_in`](Self::switch_in).
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventOverflow, EventSource, GroupId, MsrBackend, Platform};

@@ -25,10 +25,10 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// - The call enables the counters in the global control register, if there is one.
     /// - The call acknowledges overflow bits that were left set, and unmasks the LVT entry.
     ///
-    /// The session does not take a counter that failed this verification, or for which the memory has no slot. The
-    /// session does not access such a counter again. If the source's table of opened events has no room for any event,
-    /// the session takes no fixed counters either, because only opened events use fixed counters.
-    /// [`counters`](Self::counters) also returns the counters that were not taken.
+    /// The session does not take a counter that fails this verification. The session does not take a counter without a
+    /// slot in the memory, either. The session does not access these counters again. If the source's table of opened
+    /// events has no room for any event, the session takes no fixed counters either, because only opened events use
+    /// fixed counters. [`counters`](Self::counters) also returns the counters that were not taken.
     ///
     /// ```
     /// # use pmu_core::{
@@ -61,7 +61,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// - [`Unresponsive`](CounterError::Unresponsive): none of the requested counters could be verified.
     /// - [`Access`](CounterError::Access): an access of a global register failed.
     ///
-    /// After an error none of the requested counters runs. If an interrupt came during the call, the LVT entry may be
+    /// After an error, none of the requested counters runs. If an interrupt came during the call, the LVT entry may be
     /// masked. If the interrupt belongs to another owner of counters, that owner then unmasks the entry.
     pub fn take(
         source: S,
@@ -184,7 +184,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     }
 
     /// Takes counters that another owner gave up, and returns the counters that were taken. Counters that the session
-    /// already has stay as they are. After the call, the other owner must not enable the taken counters in the global
+    /// already has are not changed. After the call, the other owner must not enable the taken counters in the global
     /// control register.
     ///
     /// ```

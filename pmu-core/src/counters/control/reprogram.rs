@@ -20,14 +20,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// hibernation, or after the processor was offline. Call this on each processor before its next performance
     /// interrupt can come.
     ///
-    /// Returns the counters whose events begin a new period, without finishing the old period. The total of such an
-    /// event lacks what the counter counted for the event since the counter's last interrupt. To keep the counts, a
-    /// kernel that knows of a suspend calls [`suspend`](Self::suspend) before, and [`resume`](Self::resume) in place of
-    /// this method.
+    /// Returns the counters whose events begin a new period without finishing the old period. The total of such an
+    /// event lacks the count since the counter's last interrupt. A kernel that knows of a suspend can keep these
+    /// counts: it calls [`suspend`](Self::suspend) before the suspend, and [`resume`](Self::resume) instead of this
+    /// method.
     ///
     /// If a counter's registers kept their contents, the counter continues. If an overflow of such a counter is
     /// pending, the call reports the overflow to `overflowed`, because the interrupt may be lost. The interrupted
-    /// address is unknown, so a sampler ignores the overflow (`|_| ()`).
+    /// address is unknown, so a sampler should ignore the overflow (`|_| ()`).
     ///
     /// Events that were not running, and counters that were [saved](Self::save), are not started. Counters that had
     /// faulted are free again. The events that were on these counters do not run. An event that

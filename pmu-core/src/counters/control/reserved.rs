@@ -17,13 +17,13 @@ use crate::platform::Platform;
 /// Operations for the owner of a [`Facility`](crate::Facility) with [counters of its
 /// own](crate::Facility::own_counters), such as Intel's precise records.
 ///
-/// A reserved counter stays one of the session's counters: the session stops it together with the others while an
-/// interrupt is serviced, acknowledges its overflows, and lends it. The session counts no event on it.
-/// [`reprogram`](Self::reprogram) and a failed interrupt end all reservations.
+/// A reserved counter still belongs to the session, but counts no event of the session. The session treats a reserved
+/// counter like its other counters when it stops counters during the service of an interrupt, acknowledges overflows,
+/// or lends counters. [`reprogram`](Self::reprogram) and a failed interrupt end all reservations.
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Reserves a free counter for a facility that records overflows itself, such as precise sampling. The counter is
-    /// one of `among` that can count the event. Returns the counter, and the select that the event has on this
-    /// processor. The event's period, tag and extra register are left to the caller.
+    /// in `among`, and can count the event. Returns the counter, and the select that the event has on this processor.
+    /// The call does not use the event's period, tag and extra register.
     ///
     /// ```
     /// # use pmu_core::{
@@ -81,7 +81,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// select that [`reserve`](Self::reserve) returned.
     ///
     /// # Errors
-    /// - [`NotAvailable`](CounterError::NotAvailable): the counter is in use, is not the session's, or is
+    /// - [`NotAvailable`](CounterError::NotAvailable): the counter is in use, does not belong to the session, or is
     ///   [lent](Self::lend).
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter): the core's other logical processor meanwhile uses the counter
     ///   of the same number ([`OnSharedCore`](crate::OnSharedCore)).
@@ -152,7 +152,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Stops a reserved counter. The counter stays reserved.
     ///
     /// # Errors
-    /// As for [`start_reserved`](Self::start_reserved).
+    /// The errors of [`start_reserved`](Self::start_reserved).
     pub fn stop_reserved(&mut self, counter: CounterId) -> Result<(), CounterError> {
         let registers = self.reserved(counter)?;
         self.set_control(&registers, 0).map_err(CounterError::Access)
@@ -161,7 +161,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Reads a reserved counter.
     ///
     /// # Errors
-    /// As for [`start_reserved`](Self::start_reserved).
+    /// The errors of [`start_reserved`](Self::start_reserved).
     pub fn read_reserved(&mut self, counter: CounterId) -> Result<u64, CounterError> {
         let registers = self.reserved(counter)?;
         self.read(&registers).map_err(CounterError::Access)

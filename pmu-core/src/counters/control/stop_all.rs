@@ -17,13 +17,13 @@ use crate::msr::fault::MsrFault;
 /// The call needs no session, and does not end sessions. After this call, use this processor's sessions only for
 /// [`reprogram`](crate::CounterSession::reprogram), which starts the sessions' events again. If a performance interrupt
 /// still comes after this call, and its handler calls [`service`](crate::service), `service` may write the global
-/// control register once more. Each counter's own control bits stay clear.
+/// control register once more. Each counter's own control bits stay clear, so no counter counts.
 ///
 /// # Context
 /// Any: task, interrupt, NMI, panic handler.
 ///
 /// # Errors
-/// A failed access is retried. The error is the first access whose retry failed, too. The remaining accesses are still
+/// A failed access is retried. The error is the first access that failed twice. The remaining accesses are still
 /// attempted.
 ///
 /// ```

@@ -10,7 +10,7 @@ use crate::msr::address::MsrAddress;
 /// An event to be counted, with its privilege levels, its period, and the counters that may count it.
 ///
 /// A new event is counted at every privilege level, on any counter, without interrupts. The event's total is exact,
-/// except that occurrences in the interrupt handler itself may be missing in two cases:
+/// apart from occurrences in the interrupt handler itself. Such occurrences may be missing in two cases:
 /// - On Intel, the driver stops the counters while it services an interrupt.
 /// - Without an overflow status (AMD before PerfMonV2, Intel's version 1), the driver stops a counter to re-arm the
 ///   counter after a wrap: once per 2^47 events on AMD, and once per 2^31 events on Intel.
@@ -120,8 +120,7 @@ impl Event {
         Self { modes, ..Self::new(EventKind::Raw(plain)) }
     }
 
-    /// Creates an event from its generic name. Intel's and AMD's processors count the event, each by its own event
-    /// select.
+    /// Creates a generic event. Intel's and AMD's processors count the event by different event selects.
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};
@@ -199,9 +198,9 @@ impl Event {
         self
     }
 
-    /// Keeps a total even if the event [interrupts](Self::every), at the cost of one RDPMC per interrupt. On processors
-    /// whose counters run while the interrupt is serviced, the total lacks the events between that RDPMC and the reload
-    /// of the counter.
+    /// Keeps a total even if the event [interrupts](Self::every), at the cost of one RDPMC per interrupt. On some
+    /// processors, the counters run while the interrupt is serviced. There, the total lacks the events between this
+    /// RDPMC and the reload of the counter.
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};
@@ -236,10 +235,10 @@ impl Event {
     /// Lets the event rotate: if there are too few counters, the event takes turns with other events at each
     /// [`rotate`](crate::CounterSession::rotate).
     ///
-    /// If no counter is free, an event that does not rotate takes the counter of a rotating event, and keeps this
-    /// counter until the event is stopped or its thread is switched out. All rotating events, of the processor and of
-    /// its threads, share the remaining counters: each rotating event is on a counter for an equal part of the time for
-    /// which it is started.
+    /// If no counter is free, a non-rotating event takes the counter of a rotating event. The non-rotating event keeps
+    /// this counter until it is stopped, or until its thread is switched out. All rotating events of the processor and
+    /// of its threads share the remaining counters. Each rotating event is on a counter for the same fraction of the
+    /// time for which it is started.
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};
@@ -260,8 +259,8 @@ impl Event {
     ///
     /// A running event that does not [rotate](Self::rotating) prevents an exclusive event from starting. Running events
     /// that rotate leave their counters for an exclusive event. While the exclusive event is on a counter, no other
-    /// event starts. An event that finds no counter for one of these reasons waits for its turn if it rotates, and
-    /// otherwise [fails to start](crate::CounterError::NoFreeCounter).
+    /// event starts. If a rotating event finds no counter for one of these reasons, it waits for its turn. A
+    /// non-rotating event [fails to start](crate::CounterError::NoFreeCounter).
     ///
     /// The events in the [`EventSource`](crate::EventSource)'s own table are events of the session, too. Counters of
     /// other owners are not affected.
@@ -277,16 +276,16 @@ impl Event {
         self
     }
 
-    /// Lets user mode read the event's counter by RDPMC. The kernel also has to set `CR4.PCE`. Only processors that
-    /// [can deny RDPMC](crate::CounterUnit::has_user_rdpmc_control) for each counter need this permission.
+    /// Lets user mode read the event's counter by RDPMC. The kernel also has to set `CR4.PCE`. On processors that
+    /// cannot [deny RDPMC](crate::CounterUnit::has_user_rdpmc_control) for each counter, this call has no effect.
     pub const fn with_user_rdpmc(mut self) -> Self {
         self.flags |= Membership::USER_RDPMC;
         self
     }
 
     /// Keeps the event out of the list of [`events`](crate::CounterSession::events). A kernel that stops or closes all
-    /// listed events then leaves this event alone. This is for events that a layer between the session and the kernel
-    /// opens for itself, such as the watchdog of `Pmu`. The events of [added](crate::AddedSources) sources are
+    /// listed events then leaves this event alone. Use this for an event that a layer between the session and the
+    /// kernel opens for itself, such as the watchdog of `Pmu`. The events of [added](crate::AddedSources) sources are
     /// unlisted.
     ///
     /// ```
@@ -325,10 +324,10 @@ impl Event {
         self
     }
 
-    /// Promises that the event's select means the same on every type of core of a hybrid processor, as it does for an
-    /// architectural event. Without this promise, an event from a [select](Self::raw) counts only on the type of core
-    /// on which the event was opened. While the event's thread is on another type of core, the event is [not
-    /// counted](crate::CounterSession::switch_in).
+    /// Promises that the event's select means the same on every type of core of a hybrid processor. This is true for
+    /// architectural events. Without this promise, an event from a [select](Self::raw) counts only on the type of core
+    /// on which the event was opened. While the event's thread is on another type of core, the event is
+    /// [not counted](crate::CounterSession::switch_in).
     ///
     /// ```
     /// # use pmu_core::{Event, EventSelect};
@@ -371,7 +370,7 @@ impl Event {
     /// fails to start, or takes turns if it [rotates](Self::rotating).
     ///
     /// On Intel's Nehalem and Westmere, the two logical processors of a core share each such register, so the kernel
-    /// lets only one of the two processors use the register. Source: SDM vol. 4, scope of the registers.
+    /// must let only one of these two processors use the register. Source: SDM vol. 4, scope of the registers.
     ///
     /// ```
     /// use pmu_core::{Event, EventSelect, MsrAddress};
@@ -393,7 +392,7 @@ impl Event {
     /// a select). The extra register `register` gets the same value as the register of the first encoding. An event has
     /// at most four encodings.
     ///
-    /// The call changes nothing if the event already has four encodings, has no [`with_extra`](Self::with_extra) yet,
+    /// The call changes nothing if the event already has four encodings, has no [extra register](Self::with_extra) yet,
     /// or is a generic event.
     ///
     /// ```
@@ -412,8 +411,8 @@ impl Event {
         self
     }
 
-    /// Returns the event's period, which is the number of its occurrences per interrupt, or `None` if the event does
-    /// not interrupt.
+    /// Returns the event's period: the number of occurrences per interrupt. Returns `None` if the event does not
+    /// interrupt.
     pub const fn period(&self) -> Option<u64> {
         if self.reporting.period == 0 { None } else { Some(self.reporting.period) }
     }
@@ -433,7 +432,7 @@ impl Event {
     }
 
     /// Returns the address and value of the extra register that refines the event, if there is one. If the event has
-    /// several encodings, the register is that of the first.
+    /// several encodings, the result is the register of the first encoding.
     pub const fn extra(&self) -> Option<(MsrAddress, u64)> {
         match self.extra.registers[0].get() {
             Some(register) => Some((register, self.extra.value)),

@@ -4,16 +4,16 @@ use crate::counters::events::event::Event;
 use crate::counters::events::membership::Membership;
 
 impl Event {
-    /// Lets the overflows of other events of the event's group begin a new period of this event. `members` has one bit
-    /// for each of the group's first six events, in the group's order. If the event's own bit is set, its own overflow
-    /// begins the new period, too, and the event never interrupts.
+    /// Makes overflows of other events of the group reload this event's counter, which begins a new period of this
+    /// event. `members` has one bit for each of the group's first six events, in the group's order. If the event's own
+    /// bit is set, the event's own overflow also begins a new period, and the event never interrupts.
     ///
-    /// The processor loads the counters itself (Intel's auto counter reload). For example, an event is sampled only in
-    /// code in which the event is frequent: the event interrupts only if its own period ends before the period of each
-    /// reloading event.
+    /// The processor loads the counters itself (Intel's auto counter reload). For example, a kernel can sample an event
+    /// only in code in which the event is frequent: the event interrupts only if its own period ends before the period
+    /// of each reloading event.
     ///
-    /// The event needs a period below 2³¹, and cannot keep a total. The session needs a
-    /// [source](crate::WithCounterReload) that tells the registers. Otherwise opening the group fails with
+    /// The event needs a period below 2³¹, and cannot keep a total. The session's event source must be
+    /// [`WithCounterReload`](crate::WithCounterReload). Otherwise opening the group fails with
     /// [`NotReloadable`](crate::CounterError::NotReloadable). The group is placed, rotated and switched as a whole.
     ///
     /// Source: Intel's "Architecture Instruction Set Extensions Programming Reference", "Auto Counter Reload".

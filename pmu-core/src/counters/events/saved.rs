@@ -16,7 +16,7 @@ use crate::counters::registers::unit::CounterUnit;
 /// [`switch_out`](crate::CounterSession::switch_out) turns an opened event into a saved event, and [`new`](Self::new)
 /// creates a saved event directly. [`switch_in`](crate::CounterSession::switch_in) puts the event on a processor.
 ///
-/// Example of an inherited event, from the system call that opens it to the exit of its thread:
+/// This example follows an inherited event from the system call that opens the event to the exit of the thread:
 ///
 /// ```
 /// use pmu_core::{CounterError, CounterUnit, Event, SavedEvent, ThreadEvent};
@@ -147,9 +147,10 @@ impl SavedEvent {
     /// [Disables](crate::CounterSession::disable_event) the event, and returns it: the event's group is then counted
     /// without this event.
     ///
-    /// The first event of a group, and an event in no group, cannot be disabled. The call then only has the effect of
-    /// [`to_be_started(false)`](Self::to_be_started). If an event in no group is disabled, and then becomes a further
-    /// event of a group by [`make_group`](Self::make_group), the event is disabled in that group.
+    /// For the first event of a group, and for an event in no group, the call does the same as
+    /// [`to_be_started(false)`](Self::to_be_started). An event in no group also remembers the call: if
+    /// [`make_group`](Self::make_group) later puts the event into a group, but not as the first event, the event is
+    /// disabled in that group.
     #[must_use]
     pub const fn disabled(mut self) -> Self {
         let membership = Membership::unpack(self.membership);

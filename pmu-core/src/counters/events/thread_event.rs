@@ -5,7 +5,7 @@ use crate::counters::names::event_id::EventId;
 
 /// One event of a thread, either open on a processor or switched out.
 ///
-/// The context switch of a perf-like subsystem, with a slice of events per thread:
+/// This example is the context switch of a perf-like subsystem. Each thread has a slice of events.
 ///
 /// ```
 /// use pmu_core::{

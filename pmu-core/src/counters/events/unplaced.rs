@@ -11,7 +11,7 @@ use crate::counters::names::group_id::GroupId;
 use crate::counters::registers::unit::CounterUnit;
 
 impl SavedEvent {
-    /// Creates a stopped event that is on no processor, without a counter, table or session. `unit` describes a
+    /// Creates a stopped event that is on no processor. The call needs no counter, table or session. `unit` describes a
     /// processor that can count the event. By default, a [raw](Event::raw) event is counted only on the
     /// [type of core](CounterUnit::core_type) of `unit`.
     ///
@@ -39,8 +39,8 @@ impl SavedEvent {
         Ok(Self::resolved(event, unit, select, counters))
     }
 
-    /// Makes a group of `events`, which are then counted together or not at all. All events of the group have to be
-    /// given to [`switch_in`](crate::CounterSession::switch_in) together. The first event decides whether the group
+    /// Makes a group of `events`, which are then counted together or not at all. Pass all events of the group to
+    /// [`switch_in`](crate::CounterSession::switch_in) in one call. The first event decides whether the group
     /// [rotates](Event::rotating), whether it is [exclusive](Event::exclusive), and whether it is to be started. A
     /// further event stays stopped if it is [disabled](Self::disabled). Events that belong to another group leave that
     /// group.
@@ -52,7 +52,8 @@ impl SavedEvent {
     /// If one of these errors is returned, nothing was changed:
     /// - [`NoEvents`](CounterError::NoEvents): `events` is empty.
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter): the group has more events than any processor has counters.
-    /// - [`NotReloadable`](CounterError::NotReloadable): an event cannot be [reloaded](Event::reloaded_by) as it asks.
+    /// - [`NotReloadable`](CounterError::NotReloadable): the counter of an event cannot be
+    ///   [reloaded](Event::reloaded_by).
     pub fn make_group(events: &mut [Self]) -> Result<GroupId, GroupError> {
         let first = events.first().ok_or(GroupError::of_group(CounterError::NoEvents))?;
         let (rotates, started, members) = (first.rotates, first.started, events.len());
@@ -82,8 +83,8 @@ impl SavedEvent {
         Ok(group)
     }
 
-    /// Returns a child of the event, for a new thread: the same event with this `tag`, a count and times of 0, and a
-    /// whole period still to be counted. The child is to be started if the event is to be started.
+    /// Returns a child of the event, for a new thread: the same event with this `tag`. The child's count and times are
+    /// 0, and the child begins a new period. The child is to be started if the event is to be started.
     ///
     /// If the event belongs to a group, the child is in no group. [`make_group`](Self::make_group) makes the children
     /// of one thread a group of their own. If the event is [disabled](Self::disabled) in its group, the child is
@@ -101,8 +102,8 @@ impl SavedEvent {
         }
     }
 
-    /// Adds a child's count, both its value and its times, to the event's count. The event's share, by which
-    /// [`rotate`](crate::CounterSession::rotate) gives events their turns, stays the same.
+    /// Adds a child's count, both its value and its times, to the event's count. The added times do not affect the
+    /// event's turns in [`rotate`](crate::CounterSession::rotate).
     ///
     /// For an event that is open on a processor, use [`CounterSession::add_count`](crate::CounterSession::add_count).
     pub fn add_count(&mut self, child: EventCount) {

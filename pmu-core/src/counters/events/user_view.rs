@@ -29,8 +29,8 @@ use crate::msr::address::PmcIndex;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct UserView {
-    /// The counter's index, which RDPMC takes in ECX. `None` if the event is on no counter, or on one that user mode
-    /// cannot read.
+    /// The counter's index, which RDPMC takes in ECX. `None` if the event is on no counter, or if user mode cannot read
+    /// the counter.
     pub index: Option<PmcIndex>,
     /// Set if user mode can compute the count. Clear if user mode is not permitted to read the counter, or if RDPMC
     /// cannot read the counter; user mode then asks the kernel.

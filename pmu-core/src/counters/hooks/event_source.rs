@@ -7,8 +7,8 @@ use crate::counters::shared::core_counters::CoreThread;
 use crate::counters::shared::reload::ReloadMemory;
 use crate::counters::shared::table::EventTable;
 
-/// The events that a processor's counters count: the rows of a table that all processors share (a row describes one
-/// event), and the events opened on this processor.
+/// The events that a processor's counters count. Some events are rows of a table that all processors share: each row
+/// describes one event. The other events were opened on this processor.
 ///
 /// The interrupt path calls these methods in any context, so no method takes a lock, allocates or panics.
 ///
@@ -16,7 +16,7 @@ use crate::counters::shared::table::EventTable;
 /// - Each call of [`unit`](Self::unit) returns the same unit. The session accesses the registers that this unit names.
 /// - Each call of [`opened`](Self::opened) returns a reference to the same table. The table's contents may change.
 ///
-/// A source that owns its unit, so that the function that detects the processor can return the source:
+/// This source owns its unit, so a function that detects the processor can return the source:
 ///
 /// ```
 /// use pmu_core::{CounterUnit, EventSelect, EventSource, EventTable};
@@ -45,7 +45,7 @@ use crate::counters::shared::table::EventTable;
 /// ```
 ///
 /// Wrong: returning the unit of the core that executes the call. The session may have taken its counters with the unit
-/// of another type of core, whose registers may have other addresses.
+/// of another type of core. That unit may have other register addresses.
 ///
 /// ```
 /// # use pmu_core::{CounterUnit, EventSelect, EventSource, EventTable};
@@ -69,9 +69,9 @@ pub unsafe trait EventSource {
     /// Returns the event select of the row at this index, or `None` if the table has no such row.
     fn row_select(&self, row: usize) -> Option<EventSelect>;
 
-    /// Returns the architectural event that a processor must have to count a row, as its bit number in EBX of CPUID
-    /// leaf 0x0A. On a hybrid machine, types of core may differ in these events. `None` means that every processor
-    /// counts the row.
+    /// Returns the number of the architectural event that a row needs, which is the event's bit in EBX of CPUID leaf
+    /// 0x0A. On a hybrid machine, types of core may differ in these events. `None` means that every processor can count
+    /// the row.
     fn row_event_bit(&self, _: usize) -> Option<u8> {
         None
     }
@@ -93,7 +93,7 @@ pub unsafe trait EventSource {
         None
     }
 
-    /// Returns the registers by which overflows reload counters, and memory that records what the registers hold.
+    /// Returns the registers by which overflows reload counters, and memory that records the registers' values.
     /// [`WithCounterReload`](crate::WithCounterReload) returns both; any other source returns `None`.
     #[inline]
     fn counter_reload(&self) -> Option<(&CounterReload, &ReloadMemory)> {

@@ -15,17 +15,18 @@ use crate::msr::fault::MsrFault;
 ///
 /// `service_with` makes one or more passes over the counters. The steps of a pass are:
 /// 1. [`begin`](Self::begin), before any other access.
-/// 2. The counters are stopped, if the driver stops them, and the overflow status is read.
+/// 2. On some processors, the driver stops the counters. The driver reads the overflow status.
 /// 3. [`collect`](Self::collect), before an overflow is acknowledged or reported, and before a counter is loaded.
-/// 4. The overflows and the facility's [`status_bits`](Self::status_bits) are acknowledged together. The overflows are
-///    reported together with a reference to the facility, so that a handler can read what `collect` stored.
+/// 4. The driver acknowledges the overflows and the facility's [`status_bits`](Self::status_bits) together. The driver
+///    reports each overflow with a reference to the facility, so that a handler can read what `collect` stored.
 /// 5. [`end`](Self::end), after the counters run again.
 ///
-/// A facility is small, because it is moved into `service_with`: commonly it consists of two references, to a
-/// description of the hardware and to memory that the embedder lends. The handler gets only a shared reference to the
+/// Keep a facility small, because it is moved into `service_with`. Commonly a facility consists of two references: to a
+/// description of the hardware, and to memory of the embedder. The handler gets only a shared reference to the
 /// facility, so `collect` stores data for the handler in this memory or in cells.
 ///
-/// Records of a fake trace buffer, which raises the counters' interrupt when the buffer is full:
+/// This example reads the records of a fake trace buffer. The buffer raises the counters' interrupt when the buffer is
+/// full.
 ///
 /// ```
 /// use core::cell::Cell;
@@ -62,8 +63,8 @@ pub trait Facility {
     /// Set if the facility interrupts without a counter. The facility is then also served alone, without the counters:
     /// - while no session has taken the counters;
     /// - while the LVT entry is masked;
-    /// - in an interrupt of an operation of a session, such as [`reprogram`](crate::CounterSession::reprogram), that
-    ///   services the counters itself.
+    /// - in an interrupt during an operation of a session that services the counters itself, such as
+    ///   [`reprogram`](crate::CounterSession::reprogram).
     ///
     /// Such a pass consists of [`begin`](Self::begin), [`collect`](Self::collect) and [`end`](Self::end). While the
     /// counters are [lent](crate::CounterSession::lend), no facility is served: only [`while_lent`](Self::while_lent)
@@ -77,8 +78,8 @@ pub trait Facility {
         0
     }
 
-    /// Returns the session's counters whose overflows the facility itself reports. The pass acknowledges the overflows
-    /// of these counters, but neither reports them nor reloads the counters.
+    /// Returns those counters of the session for which the facility itself reports the overflows. The pass acknowledges
+    /// the overflows of these counters, but neither reports them nor reloads the counters.
     #[inline]
     fn own_counters(&self) -> CounterSet {
         CounterSet::NONE
@@ -94,10 +95,10 @@ pub trait Facility {
         Ok(())
     }
 
-    /// Reads what the facility recorded. The overflows are acknowledged only afterwards, because the acknowledgement
-    /// may let the facility record again. Returns the number of interrupts that the facility itself raised, which the
-    /// [`Claim`](crate::Claim) includes. The number is 0 if the facility did not interrupt, or only adds records to the
-    /// counters' overflows.
+    /// Reads what the facility recorded. The driver acknowledges the overflows after this call, because the
+    /// acknowledgement may let the facility record again. Returns the number of interrupts that the facility itself
+    /// raised. The [`Claim`](crate::Claim) includes this number. Return 0 if the facility did not interrupt, or if the
+    /// facility only adds records to the counters' overflows.
     ///
     /// # Errors
     /// An access failed.
@@ -130,7 +131,7 @@ pub trait Facility {
     /// Handles an interrupt while the counters are [lent](crate::CounterSession::lend). Returns the number of
     /// interrupts that the facility raised before it was suspended, and that may still come. The
     /// [`Claim`](crate::Claim) includes this number, and later calls do not return it again. The method accesses no
-    /// register, because the facility's registers may be in the borrower's use.
+    /// register, because the borrower may use the facility's registers.
     #[inline]
     fn while_lent(&mut self) -> u32 {
         0
@@ -143,10 +144,10 @@ pub struct Interrupted<'a> {
     /// The global overflow status, including other owners' bits. The value is 0 if the processor has no such status, if
     /// the status could not be read, or if the facility is served [alone](Facility::ALONE).
     pub status: u64,
-    /// The session's counters that overflowed, except the facility's [own](Facility::own_counters). On a processor
-    /// without an overflow status, this set contains all of the session's general counters except the facility's own:
-    /// the driver cannot tell which of them overflowed until it reads their values, after
-    /// [`collect`](Facility::collect).
+    /// The session's counters that overflowed, except the facility's [own](Facility::own_counters). A processor without
+    /// an overflow status is an exception: the set contains all of the session's general counters except the facility's
+    /// own. There, the driver finds the overflowed counters only after [`collect`](Facility::collect), by reading their
+    /// values.
     pub overflowed: CounterSet,
     pub(crate) memory: &'a CounterMemory,
 }

@@ -11,7 +11,7 @@ use crate::msr::fault::MsrFault;
 /// borrows the value mutably, so the compiler rejects other uses of the value until the window ends. `()` stands for no
 /// facility. A pair of two facilities is itself a facility.
 ///
-/// A fake facility with one control register, whose value the borrower may change:
+/// This example is a fake facility with one control register. The borrower may change the register's value.
 ///
 /// ```
 /// use pmu_core::{Facility, FacilityControl, MsrAccess, MsrAddress, MsrBackend, MsrFault};
@@ -36,8 +36,8 @@ use crate::msr::fault::MsrFault;
 /// [`Facility`].
 pub trait FacilityControl: Facility {
     /// Prepares the facility for [`suspend`](Self::suspend), before the counters are stopped. A facility that delays
-    /// the counters' interrupt stops in this method: under a stopped counter, the delayed interrupt would never come.
-    /// If the counters cannot be stopped, [`resume`](Self::resume) undoes this call.
+    /// the counters' interrupt stops in this method. Otherwise the delayed interrupt would never come, because the
+    /// counter is stopped. If the counters cannot be stopped, [`resume`](Self::resume) undoes this call.
     ///
     /// # Errors
     /// An access failed. The facility continues as before the call.
@@ -45,19 +45,20 @@ pub trait FacilityControl: Facility {
         Ok(())
     }
 
-    /// Stops the facility, saves what has to be restored, and clears all data of this owner that the borrower could
+    /// Stops the facility, saves the state for [`resume`](Self::resume), and clears all data that the borrower could
     /// read. Does nothing if the facility is already suspended.
     ///
-    /// Before this call, the counters were stopped, and their pending overflows were reported with what the facility
-    /// recorded.
+    /// Before this call, the session stops the counters, and reports their pending overflows with the facility's
+    /// records.
     ///
     /// # Errors
     /// An access failed. The facility continues as before the call.
     fn suspend<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault>;
 
-    /// Resumes the facility as it was before [`suspend`](Self::suspend), whatever the borrower left in the facility's
-    /// registers and bits of the overflow status. If only [`before_stop`](Self::before_stop) was called, `resume`
-    /// undoes that call. If neither was called, `resume` does nothing.
+    /// Resumes the facility in the state that it had before [`suspend`](Self::suspend). The borrower may have left any
+    /// values in the facility's registers, and in the facility's bits of the overflow status. If only
+    /// [`before_stop`](Self::before_stop) was called, `resume` undoes that call. If neither was called, `resume` does
+    /// nothing.
     ///
     /// If the processor has a global control register, the counters are still stopped during this call.
     ///

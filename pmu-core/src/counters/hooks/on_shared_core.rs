@@ -10,18 +10,19 @@ use crate::counters::shared::core_counters::{CoreCounters, CoreThread};
 use crate::counters::shared::reload::ReloadMemory;
 use crate::counters::shared::table::EventTable;
 
-/// An [`EventSource`](crate::EventSource) for a logical processor on whose core some events corrupt the counters of the
-/// other logical processor, as on Intel's Sandy Bridge to Haswell with hyper-threading. The sessions of both
-/// logical processors schedule such an event exclusively, as Linux does: while the event is on a general counter, the
-/// other logical processor does not use the counter of the same number.
+/// An [`EventSource`](crate::EventSource) for a core on which some events of one logical processor corrupt the counters
+/// of the other. This happens on Intel's Sandy Bridge to Haswell with hyper-threading. The sessions of both logical
+/// processors schedule such an event exclusively, as Linux does: while the event is on a general counter, the other
+/// logical processor does not use the counter of the same number.
 ///
-/// An event that finds no counter for this reason waits for its turn if it [rotates](crate::Event::rotating), and
-/// otherwise fails to start. With this source, start events by [`start_event`](crate::CounterSession::start_event).
+/// If a [rotating](crate::Event::rotating) event finds no counter for this reason, the event waits for its turn. A
+/// non-rotating event fails to start. With this source, start events by
+/// [`start_event`](crate::CounterSession::start_event).
 /// [`start_event_if_free`](crate::CounterSession::start_event_if_free) always fails with
 /// [`NoCounterForEvent`](crate::CounterError::NoCounterForEvent).
 ///
-/// Guests are not included: a guest to which counters are [lent](crate::CounterSession::lend) can count such an event
-/// at any time.
+/// The sessions do not schedule the events of guests: a guest that has [lent](crate::CounterSession::lend) counters can
+/// count such an event at any time.
 ///
 /// ```
 /// use pmu_core::{CoreCounters, CounterUnit, EventEntry, EventTable, OnSharedCore, OpenedEvents};
@@ -40,8 +41,8 @@ pub struct OnSharedCore<'a, S> {
 }
 
 impl<'a, S: EventSource> OnSharedCore<'a, S> {
-    /// Wraps the source of one of a core's two logical processors. `second` is set for one of them, and clear for the
-    /// other. `events` are the numbers of the events that corrupt the other processor's counters. Both logical
+    /// Wraps the source of one of a core's two logical processors. Set `second` for one of the two, and clear `second`
+    /// for the other. `events` are the numbers of the events that corrupt the other processor's counters. Both logical
     /// processors have the same `core` and `events`.
     pub const fn new(
         source: S,

@@ -10,14 +10,14 @@ use crate::counters::shared::table::EventTable;
 
 /// An [`EventSource`](crate::EventSource) for a processor with auto counter reload. Groups of a session with this
 /// source may have events that are [reloaded](crate::Event::reloaded_by) by other events' overflows. A kernel without
-/// this source does not link the code for it.
+/// this source does not link the code for auto counter reload.
 ///
-/// Before a session with this source uses a counter, the session clears what firmware or an earlier kernel left in the
-/// counter's reload registers. While the counters are [lent](crate::CounterSession::lend), no overflow reloads a
-/// counter.
+/// Before a session with this source uses a counter, the session clears the counter's reload registers. Firmware or an
+/// earlier kernel may have left values there. While the counters are [lent](crate::CounterSession::lend), no overflow
+/// reloads a counter.
 ///
-/// The example samples mispredicted branches only where they are frequent. Each 10,000 branches begin a new stretch of
-/// code, and 500 mispredicted branches within one stretch interrupt:
+/// The example samples mispredicted branches only in code in which they are frequent. Every 10,000 branches, the count
+/// of mispredicted branches begins anew. So an interrupt comes only if 500 of 10,000 branches were mispredicted:
 ///
 /// ```
 /// use pmu_core::{

@@ -17,17 +17,17 @@ pub struct Serviced {
     /// Bits of the global overflow status that are set, and that the session does not acknowledge. These bits stand for
     /// other owners' counters, or for other causes of this interrupt, such as a branch or trace buffer.
     pub others: u64,
-    /// The counters are [lent](crate::CounterSession::lend), and no register was accessed. The interrupt may belong to
-    /// the borrower, whatever the value of `claim`, so the handler also asks the borrower. If the interrupt's delivery
-    /// masked the LVT entry, the entry stays masked. If `lent` is `false`, the handler asks other drivers only if the
-    /// claim is [`NotOurs`](Claim::NotOurs).
+    /// Set if the counters are [lent](crate::CounterSession::lend). The service then accesses no register. The
+    /// interrupt may belong to the borrower for any value of `claim`, so the handler also asks the borrower. If the
+    /// interrupt's delivery masked the LVT entry, the entry stays masked. If `lent` is `false`, the handler asks other
+    /// drivers only if the claim is [`NotOurs`](Claim::NotOurs).
     pub lent: bool,
 }
 
 /// The session's claim of one interrupt, for a handler that several drivers share, such as an NMI handler.
 ///
 /// An NMI that no driver claims is unknown, and may mean failing hardware. An NMI of a performance counter may find no
-/// overflow, because the service of the NMI before it already handled the counter. So a shared handler adds up the
+/// overflow, because the service of the previous NMI already handled the counter. So a shared handler adds up the
 /// [numbers](Self::interrupts) of its drivers' claims. If the sum exceeds 1, the next unclaimed NMI on this processor
 /// within 100 ms is attributed to a counter, and is not reported as unknown.
 ///

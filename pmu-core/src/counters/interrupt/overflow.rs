@@ -3,7 +3,7 @@
 use crate::counters::names::counter_id::CounterId;
 use crate::counters::names::event_id::EventId;
 
-/// One overflow of an event, as the interrupt path reports it.
+/// One overflow of an event. The interrupt path reports overflows in this form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct EventOverflow {

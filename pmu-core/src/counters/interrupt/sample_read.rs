@@ -62,7 +62,7 @@ const SERVED_WITHIN: u64 = 1 << 31;
 /// # Context
 /// In the closure given to [`service`](crate::service()), or after `service` in the same interrupt. The call is
 /// wait-free. Its time is bounded by the number of counters and the number of places in the event table. If
-/// `sample_read` is called in an interrupt that interrupted `service`, such as an NMI, the counts may be torn.
+/// `sample_read` is called in an interrupt that interrupted `service`, such as an NMI, the counts may be inconsistent.
 ///
 /// If the interrupt interrupted an operation of a task on these events, the events' times may lack the time since the
 /// task's previous operation.
@@ -73,8 +73,8 @@ const SERVED_WITHIN: u64 = 1 << 31;
 ///
 /// The count of a single event may be one of these errors:
 /// - [`NoTotal`](CounterError::NoTotal): the event interrupts, and was opened without a total.
-/// - [`CounterLost`](CounterError::CounterLost): the event's counter faulted, or a task was about to take the event off
-///   its counter.
+/// - [`CounterLost`](CounterError::CounterLost): the event's counter faulted, or a task was removing the event from its
+///   counter.
 /// - [`Access`](CounterError::Access): the counter or the overflow status could not be read.
 /// - [`NotAvailable`](CounterError::NotAvailable), only within the closure: the event has no period, and its counter
 ///   wrapped less than 2³¹ events ago. `service` has not handled the wrap yet, so the event's total may be too low.

@@ -38,15 +38,15 @@ use crate::platform::Platform;
 ///
 /// # Context
 /// Any context, including interrupt and NMI. The call makes one pass over the counters, and one more pass for each
-/// nested interrupt. The call takes no lock, does not allocate, and does not panic unless `overflowed` does. If
+/// nested interrupt. The call takes no lock and does not allocate. The call panics only if `overflowed` panics. If
 /// `overflowed` unwinds, later interrupts are recorded but not serviced, until
 /// [`reprogram`](crate::CounterSession::reprogram).
 ///
 /// # Errors
-/// A failed access is retried once. The error names the first access whose retry failed, and the set of faulted
-/// counters, which may no longer count or interrupt. If one counter of a group faults, all counters of the group are in
-/// this set. The events of faulted counters do not run. The remaining accesses are still attempted. The caller treats
-/// the interrupt as [`OursAndMore`](crate::Claim::OursAndMore).
+/// A failed access is retried once. The error contains the first access that failed twice, and the set of faulted
+/// counters. Faulted counters may no longer count or interrupt. If one counter of a group faults, all counters of the
+/// group are in this set. The events of faulted counters do not run. The remaining accesses are still attempted. The
+/// caller treats the interrupt as [`OursAndMore`](crate::Claim::OursAndMore).
 ///
 /// If the overflow status can be neither read nor cleared, the LVT entry is left [masked](ServiceError::masked). Until
 /// [`reprogram`](crate::CounterSession::reprogram), later calls access no register.
@@ -62,9 +62,8 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
     service_with(source, msr, platform, memory, (), move |overflow, ()| overflowed(overflow))
 }
 
-/// Services the performance interrupt of the counters and of a [`Facility`] beside the counters, such as branch
-/// records. `overflowed` also receives a reference to the facility, which has already collected what the hardware
-/// recorded.
+/// Services the performance interrupt of the counters and of a [`Facility`], such as branch records. `overflowed` also
+/// receives a reference to the facility, which has already collected the hardware's records.
 ///
 /// The call takes the facility by value, because a facility commonly consists of references only. `()` stands for no
 /// facility: the call then does the same as [`service`]. For two facilities, pass a pair.

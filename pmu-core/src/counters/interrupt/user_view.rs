@@ -14,7 +14,8 @@ use crate::msr::backend::MsrBackend;
 /// [`service`](crate::service()). `now` is a time of the clock that the session's operations use.
 ///
 /// A handler calls this after `service`, which may have reloaded the event's counter. A task calls
-/// [`CounterSession::user_view`](crate::CounterSession::user_view), which says how long the data is valid.
+/// [`CounterSession::user_view`](crate::CounterSession::user_view) instead. The documentation of that method says how
+/// long the data is valid.
 ///
 /// ```
 /// use pmu_core::{CounterMemory, EventId, EventSource, MsrBackend, Platform, UserView, service, user_view};
@@ -36,8 +37,8 @@ use crate::msr::backend::MsrBackend;
 /// # Errors
 /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
 /// - [`NoTotal`](CounterError::NoTotal): the event interrupts, and was opened without a total.
-/// - [`CounterLost`](CounterError::CounterLost): the event's counter faulted, or is lent, or a task was about to take
-///   the event off its counter.
+/// - [`CounterLost`](CounterError::CounterLost): the event's counter faulted or is lent, or a task was removing the
+///   event from its counter.
 /// - [`Access`](CounterError::Access): the counter or the overflow status could not be read.
 /// - [`NotAvailable`](CounterError::NotAvailable), only within the closure given to `service`: the event has no period,
 ///   and `service` has not yet handled a wrap of its counter. After `service`, the call succeeds.

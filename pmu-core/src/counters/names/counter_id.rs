@@ -5,7 +5,7 @@ use core::hint::black_box;
 use core::num::NonZero;
 use core::ops::{BitAnd, BitOr, Not};
 
-/// Greatest number of general-purpose counters, in short general counters, in a [`CounterUnit`](crate::CounterUnit).
+/// Greatest number of general counters (general-purpose counters) in a [`CounterUnit`](crate::CounterUnit).
 pub const MAX_GENERAL: usize = 16;
 
 /// Greatest number of fixed counters in a [`CounterUnit`](crate::CounterUnit): the shared control register has no room

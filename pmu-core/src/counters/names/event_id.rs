@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// The identity of an event on a processor's counters: an opened event, or a row of the table of the
+/// The identity of an event on a processor's counters. The event is an opened event, or a row in the table of the
 /// [`EventSource`](crate::EventSource).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]

@@ -2,7 +2,7 @@
 
 /// An event that both Intel's and AMD's processors have, under one name.
 ///
-/// Source: SDM vol. 3B, "Pre-defined Architectural Performance Events"; AMD's processor programming references, whose
+/// Source: SDM vol. 3B, "Pre-defined Architectural Performance Events"; AMD's processor programming references. AMD's
 /// encodings of these events differ from Intel's.
 ///
 /// ```

@@ -12,7 +12,7 @@ pub struct CounterBank {
     pub value: u32,
     /// Distance between the registers of adjacent counters.
     pub step: u32,
-    /// Number of counters that RDPMC can read. RDPMC takes the counter's number in ECX.
+    /// Number of counters, from the first on, that RDPMC can read. For RDPMC, ECX contains the counter's number.
     pub rdpmc: u8,
     /// Set if a write to a value register takes only the low 32 bits of the value, and sign-extends them.
     pub sign_extended: bool,
@@ -31,8 +31,8 @@ pub struct FullWidth {
     pub declared: u64,
 }
 
-/// Registers of fixed counters, each of which counts one event. Instead of an event select, a fixed counter has four
-/// bits of a control register that all fixed counters share.
+/// Registers of fixed counters. Each fixed counter counts one event. A fixed counter has no event select. Instead, each
+/// has four bits of a control register that all fixed counters share.
 ///
 /// From the lowest bit, the four bits enable: counting at privilege level 0, counting above level 0, counting for all
 /// threads of the core, and interrupting. RDPMC reads a fixed counter with bit 30 of ECX set.

@@ -170,9 +170,9 @@ impl Counter {
         msr.wrmsr_retrying(self.register_for(value), value)
     }
 
-    /// Programs a general counter's select as [`start_reserved`](crate::CounterSession::start_reserved) does, for the
-    /// [`resume`](crate::FacilityControl::resume) of a facility with reserved counters. Writes nothing for a fixed
-    /// counter, whose control the session restores.
+    /// Programs a general counter's select as [`start_reserved`](crate::CounterSession::start_reserved) does. A
+    /// facility with reserved counters calls this in its [`resume`](crate::FacilityControl::resume). For a fixed
+    /// counter, the call writes nothing, because the session restores the counter's control bits.
     ///
     /// # Errors
     /// The write failed.

@@ -12,10 +12,10 @@ use crate::msr::address::MsrAddress;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct GlobalRegisters {
-    /// The control register, with one bit per counter. A counter counts only while its bit in this register and the
-    /// enable bits of its own control register are set.
+    /// The control register, with one bit per counter. A counter counts only while its bit in this register is set, and
+    /// the enable bits of the counter's own control register are set.
     pub control: MsrAddress,
-    /// The overflow status register, with one bit per counter, set when the counter has overflowed.
+    /// The overflow status register, with one bit per counter. The bit is set if the counter has overflowed.
     pub status: MsrAddress,
     /// The acknowledgement register: writing 1 to a bit clears the same bit of the status.
     pub acknowledge: MsrAddress,
@@ -27,8 +27,7 @@ pub struct GlobalRegisters {
     /// outside guests.
     pub loaded_for_guests: bool,
     /// Bit of the overflow status that the processor sets when it freezes the counters. Acknowledging this bit lets the
-    /// counters run again. If this field is 0, a processor that freezes its counters clears the control register
-    /// instead.
+    /// counters run again. If this field is 0, the processor freezes its counters by clearing the control register.
     pub frozen: u64,
     /// The freeze bit, if the processor has one. While this bit is set, the processor stops all its counters when it
     /// raises the performance interrupt.

@@ -132,8 +132,8 @@ impl CounterUnit {
         Self { counters, bank, masks: [mask_of(width), u64::MAX], event_bits, ..Self::NONE }
     }
 
-    /// Returns this unit with the addresses of `bank`, and without the general counters whose bits are clear in
-    /// `counters`.
+    /// Returns this unit with the register addresses of `bank`. The result has only the general counters whose bits are
+    /// set in `counters`.
     ///
     /// # Safety
     /// - For each remaining general counter, `bank` has a second address of the counter's event select, and a second
@@ -157,8 +157,8 @@ impl CounterUnit {
         Self { counters: CounterSet::from_bits(kept), bank, ..*self }
     }
 
-    /// Adds the fixed counters whose bits are set in `counters`, each of which is `width` bits wide (32–64). The unit
-    /// must then also have [global registers](Self::set_global).
+    /// Adds the fixed counters whose bits are set in `counters`. Each fixed counter is `width` bits wide (32–64). The
+    /// unit must then also have [global registers](Self::set_global).
     ///
     /// # Safety
     /// - For each of these counters, `fixed` gives the addresses of the shared control register and of the counter's

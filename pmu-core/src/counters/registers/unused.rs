@@ -6,12 +6,12 @@ use crate::msr::access::MsrAccess;
 use crate::msr::address::MsrAddress;
 use crate::msr::backend::MsrBackend;
 
-/// Additional registers of some processors, one for each counter, which no driver of these crates uses. If firmware, or
-/// the kernel before a kexec, left values in these registers, the processor may reload counters or write records to
-/// memory without the driver's knowledge.
+/// Additional registers of some processors, one for each counter. No driver of these crates uses these registers.
+/// Firmware, or the kernel before a kexec, may have left values there. Such values can make the processor reload
+/// counters or write records to memory without the driver's knowledge.
 ///
-/// [`CounterSession::take`](crate::CounterSession::take) does not clear these registers: a kernel that needs them
-/// cleared calls [`clear`](Self::clear).
+/// [`CounterSession::take`](crate::CounterSession::take) does not clear these registers. A kernel can clear them by
+/// [`clear`](Self::clear).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct UnusedRegisters {

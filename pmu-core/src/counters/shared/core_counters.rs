@@ -7,8 +7,8 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire};
 use crate::counters::names::counter_id::{CounterSet, MAX_GENERAL};
 use crate::counters::registers::select::EventSelect;
 
-/// Memory that the two logical processors of a core share: which of their general counters are in use. 8 bytes per
-/// core.
+/// Memory that the two logical processors of a core share. The memory records which general counters are in use, in 8
+/// bytes per core.
 ///
 /// [`OnSharedCore`](crate::OnSharedCore) gives this memory to the sessions of both processors.
 #[derive(Debug, Default)]

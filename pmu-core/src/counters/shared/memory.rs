@@ -12,8 +12,8 @@ use crate::counters::shared::table::EventTable;
 ///
 /// The embedder lends the memory to a [`CounterSession`](crate::CounterSession) for as long as the processor counts.
 /// The memory is commonly an element of a static array with one element per processor. [`service`](crate::service())
-/// needs this memory, but not the session. The memory tells `service` whether a session has taken it, so `service` may
-/// be called at any time. `&CounterMemory<[CounterSlot; N]>` coerces to `&CounterMemory`.
+/// needs this memory, but not the session. The memory also records whether a session has taken the memory, so `service`
+/// may be called at any time. `&CounterMemory<[CounterSlot; N]>` coerces to `&CounterMemory`.
 ///
 /// ```
 /// use pmu_core::{CounterMemory, CounterSlot, MAX_COUNTERS};
@@ -268,8 +268,8 @@ impl CounterMemory {
     /// Task, on the processor of this memory, while none of this processor's interrupts is being serviced.
     ///
     /// # Safety
-    /// - The old session is not used again. Otherwise the old session and the next session that takes the memory would
-    ///   share counters, and events of one session would be counted and reported as events of the other.
+    /// - The old session is not used again. Otherwise the old session and the next session would share counters. Events
+    ///   of one session would be counted and reported as events of the other session.
     ///
     /// ```
     /// # use pmu_core::{CounterMemory, CounterSlot};

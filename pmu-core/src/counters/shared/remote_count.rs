@@ -20,15 +20,15 @@ pub enum RemoteCount {
     /// The event is on a counter, whose value only the event's own processor can read.
     Older {
         /// The count at the last interrupt of the counter, or at the event's start if no interrupt came since. The
-        /// times are those of the last operation on the processor that updated times.
+        /// times include no time after the processor's last operation that updated times.
         count: EventCount,
-        /// Greatest number of events that the count lacks until the counter's next interrupt is serviced. This is the
-        /// number of events with which the counter was loaded, so at most the event's period. `None` for an event
-        /// without a period: its counter interrupts too seldom for a useful limit.
+        /// Upper limit of the number of events that the count lacks, until the counter's next interrupt is serviced.
+        /// The limit is the number of events with which the counter was loaded, which is at most the event's period.
+        /// `None` if the event has no period, because the counter then interrupts too seldom for a useful limit.
         lacks: Option<u64>,
     },
-    /// No count: the event's processor changes the event at present, or the event's counter has faulted. The kernel
-    /// asks the processor by an inter-processor interrupt, or calls again.
+    /// No count is available, because the event's processor is changing the event, or because the event's counter has
+    /// faulted. The kernel asks the processor by an inter-processor interrupt, or calls again.
     Changing,
 }
 
@@ -40,9 +40,9 @@ pub enum RemoteCount {
 /// [`read_event`](crate::CounterSession::read_event) on the event's processor, by an inter-processor interrupt. Linux'
 /// `perf_event_read` sends this interrupt whenever the event is on a counter.
 ///
-/// The caller ensures that the event is not closed meanwhile: an event opened later can have the same identity. While
-/// the other processor adds up the event's times, the times of the answer can lack the time since that processor's
-/// previous operation. The value of a [`Current`](RemoteCount::Current) count is exact.
+/// The caller ensures that the event is not closed during the call, because an event opened later can have the same
+/// identity. If the other processor is updating the event's times, the times of the result can lack the time since that
+/// processor's previous operation. The value of a [`Current`](RemoteCount::Current) count is exact.
 ///
 /// ```
 /// use pmu_core::{CounterError, CounterMemory, EventCount, EventId, EventTable, RemoteCount, remote_count};

@@ -94,9 +94,9 @@ impl EventTable {
 
     /// Sets the shortest period that the table accepts. Events that are already open keep their periods.
     ///
-    /// If servicing one interrupt causes as many occurrences of an event as its period, the next interrupt follows at
-    /// once, forever. So a kernel lowers this minimum only for events that its interrupt path does not cause, such as
-    /// events that are counted only in user mode.
+    /// The service of an interrupt can itself cause occurrences of the event. If one service causes a full period, the
+    /// next interrupt follows at once, forever. So a kernel lowers this minimum only for events that its interrupt path
+    /// does not cause, such as events that are counted only in user mode.
     ///
     /// ```
     /// # use pmu_core::{Event, EventEntry, EventTable, GenericEvent};
@@ -114,8 +114,8 @@ impl EventTable {
     }
 
     /// Sets the period of an opened event that interrupts. The new period is loaded at the event's next overflow. A
-    /// call from the handler of that overflow is early enough. If the new period is shorter than the remainder of the
-    /// old period, the new period is also loaded when the event is stopped and started. If the event
+    /// call from the handler of this overflow is in time. A new period that is shorter than the remainder of the old
+    /// period is also loaded when the event is stopped and started. If the event
     /// [stopped reporting](Self::stop_reporting), it reports again.
     ///
     /// ```
@@ -150,9 +150,9 @@ impl EventTable {
     /// counter, and counts until a task stops the event.
     ///
     /// After a call from the handler of the event's own overflow, no further overflow is reported. After any other
-    /// call, one more overflow may still be reported: the one that ends the current period.
+    /// call, one more overflow may still be reported: the overflow that ends the current period.
     ///
-    /// The event reports again after any of these calls, but not after a context switch:
+    /// A context switch does not make the event report again. The event reports again after any of these calls:
     /// - [`stop_event`](crate::CounterSession::stop_event) and then
     ///   [`start_event`](crate::CounterSession::start_event), or the same calls for its group;
     /// - [`set_period`](Self::set_period) or [`apply_period`](crate::CounterSession::apply_period);

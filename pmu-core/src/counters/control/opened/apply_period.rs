@@ -18,8 +18,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// If an overflow is pending, the call itself reports the overflow to `overflowed`. If the overflow's interrupt
     /// still comes, [`service`](crate::service) claims the interrupt, and does not report the overflow again.
     ///
-    /// If the event waits for a counter, and its old period has at most one occurrence left, the old period ends first.
-    /// The overflow is then reported once the event has a counter, and the new period begins.
+    /// An event that waits for a counter may have only one occurrence left in its old period, or none. The old period
+    /// then ends first: when the event has a counter again, the overflow is reported, and the new period begins.
     ///
     /// On a processor with a global control register, the event's group is stopped during the call.
     ///
@@ -43,7 +43,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`Access`](CounterError::Access): a register access failed. The event and its group are stopped, and the
     ///   event's count is complete.
     /// - [`Faulted`](CounterError::Faulted): accesses to a register failed. The event and its group are stopped, and
-    ///   what the counter counted for the event since the counter's last interrupt is lost.
+    ///   the count since the counter's last interrupt is lost.
     pub fn apply_period(
         &mut self,
         event: EventId,

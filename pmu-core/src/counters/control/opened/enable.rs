@@ -43,8 +43,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
     /// - [`NoSuchGroup`](CounterError::NoSuchGroup): some events of the group are not on this processor.
-    /// - [`Faulted`](CounterError::Faulted): accesses to the counter's registers failed, and what the counter counted
-    ///   since it was last read is lost. The event is disabled.
+    /// - [`Faulted`](CounterError::Faulted): accesses to the counter's registers failed, and the count since the
+    ///   counter was last read is lost. The event is disabled.
     pub fn disable_event(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         let entry = self.entry(event)?;
         let Some((group, first)) = self.group_and_first(entry)? else {
@@ -71,11 +71,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - If the event is the first of a group, the group [starts](Self::start_group) without its
     ///   [disabled](Self::disable_event) events.
     /// - If the event is another event of a group, the event is counted with the group again. If the group is on
-    ///   counters, the event gets a counter. The group's other events continue without a gap, unless they have to move
-    ///   to other counters. If there is no counter for the event, a group that rotates leaves its counters, and the
+    ///   counters, the event gets a counter. The group's other events continue. They have a gap only if they have to
+    ///   move to other counters. If there is no counter for the event, a rotating group leaves its counters, and the
     ///   whole group waits for its turn.
     ///
-    /// For `PERF_IOC_FLAG_GROUP`, call this for each event of the group, and for the first event last.
+    /// For `PERF_IOC_FLAG_GROUP`, call this for each event of the group, with the first event at the end.
     ///
     /// # Errors
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.

@@ -40,8 +40,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`IllegalBits`](CounterError::IllegalBits): the event's select has bits that are illegal on this processor.
     /// - [`GuestModeUnsupported`](CounterError::GuestModeUnsupported): this processor cannot separate guests and host.
     /// - [`NeedsCounterPair`](CounterError::NeedsCounterPair): only a pair of counters counts the event.
-    /// - [`NotReloadable`](CounterError::NotReloadable): the event is to be [reloaded](Event::reloaded_by), so only a
-    ///   group can have the event.
+    /// - [`NotReloadable`](CounterError::NotReloadable): an event that is to be [reloaded](Event::reloaded_by) must be
+    ///   opened in a group.
     /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): no counter of this session can count the event.
     /// - [`Period`](CounterError::Period): the period is below the table's minimum, or does not fit in 63 bits.
     /// - [`InsufficientMemory`](CounterError::InsufficientMemory): the table of opened events is full.
@@ -95,8 +95,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Starts an opened event on a counter that can count it. If every such counter is in use, the call tries to free
-    /// one by moving other events to other counters. If no counter becomes free, an event that
-    /// [rotates](Event::rotating) waits for its turn, and any other event takes the counter of an event that rotates.
+    /// one by moving other events to other counters. If no counter becomes free, a [rotating](Event::rotating) event
+    /// waits for its turn. Any other event takes the counter of a rotating event.
     ///
     /// The event's total continues from its last value. If the event was stopped within a period, that period
     /// continues.
@@ -163,8 +163,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - The errors of [`start_event`](Self::start_event). After [`NoFreeCounter`](CounterError::NoFreeCounter) the
     ///   event stays stopped.
     /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): only `start_event` can start the event. This applies
-    ///   to an event that has an [extra register](Event::with_extra), is [exclusive](Event::exclusive), or counts only
-    ///   [in guests](Event::in_guests) on Intel, and to every event of an [`OnSharedCore`](crate::OnSharedCore) source.
+    ///   to [exclusive](Event::exclusive) events, to events with an [extra register](Event::with_extra), on Intel to
+    ///   events [in guests](Event::in_guests), and to every event of an [`OnSharedCore`](crate::OnSharedCore) source.
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter): no counter is free, an exclusive event runs, or (on Intel) an
     ///   event runs that counts only in guests. In the last case, `start_event` can start the event.
     pub fn start_event_if_free(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
@@ -257,8 +257,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
     /// - [`InGroup`](CounterError::InGroup): the event stops only with its group.
     /// - [`NotStarted`](CounterError::NotStarted): the event is not started.
-    /// - [`Faulted`](CounterError::Faulted): accesses to the counter's registers failed, and what the counter counted
-    ///   since it was last read is lost.
+    /// - [`Faulted`](CounterError::Faulted): accesses to the counter's registers failed, and the count since the
+    ///   counter was last read is lost.
     pub fn stop_event(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         let entry = self.ungrouped(event)?;
         if !self.is_started(event) {

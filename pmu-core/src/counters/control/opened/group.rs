@@ -51,7 +51,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///   first event that does not fit beside the events before it. A smaller group may fit.
     /// - [`NoEvents`](CounterError::NoEvents): `events` is empty.
     ///
-    /// After an error none of the events is open.
+    /// After an error, none of the events is open.
     pub fn open_group(
         &mut self,
         processor: &CounterUnit,
@@ -117,14 +117,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Starts the events of a group together, by one write if there is a global control register. The events' totals
     /// continue from their last values. If an event was stopped within a period, that period continues.
     ///
-    /// If too few counters are free, the call tries to free more by moving other events to other counters. If there
-    /// still are too few, a group that rotates waits for its turn, and any other group takes the counters of events
-    /// that rotate.
+    /// If too few counters are free, the call tries to free more by moving other events to other counters. If there are
+    /// still too few, a rotating group waits for its turn. Any other group takes the counters of rotating events.
     ///
-    /// Each event of the group, and each running event that keeps a counter, needs a counter and its [extra
-    /// register](Event::with_extra). The call finds an assignment of counters and extra registers if one exists. The
-    /// search visits each counter once per event, and never tries the same order of setting the extra registers twice.
-    /// The call accesses no register before the search has ended.
+    /// Each event of the group needs a counter and its [extra register](Event::with_extra). So does each running event
+    /// that keeps a counter. If there is an assignment of counters and extra registers, the call finds the assignment.
+    /// The search visits each counter once per event, and tries each order of setting the extra registers at most once.
+    /// The call accesses registers only after the search.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, GroupError, GroupId, MsrBackend, Platform};
@@ -182,7 +181,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///   processor.
     /// - [`NotStarted`](CounterError::NotStarted): none of the group's events is started.
     /// - The errors of [`stop_event`](Self::stop_event), for the first event that could not be stopped. Every event
-    ///   whose registers could be accessed was stopped.
+    ///   with accessible registers was stopped.
     pub fn stop_group(&mut self, group: GroupId, now: u64) -> Result<(), GroupError> {
         let first = self.first_of(group)?;
         if !self.group_events(group).any(|event| self.is_started(event)) {

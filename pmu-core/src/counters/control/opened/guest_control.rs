@@ -28,19 +28,19 @@ pub struct GuestControl {
 ///   `IA32_PERF_GLOBAL_CTRL`" (bit 13), and the host's value in the host-state field (encoding 0x2C04) with the VM-exit
 ///   control of the same name (bit 12).
 /// - In the MSR lists: the guest's value in the VM-entry MSR-load area, and the host's value in the VM-exit MSR-load
-///   area, both for MSR 0x38F. This is the only way if `IA32_VMX_ENTRY_CTLS` or `IA32_VMX_EXIT_CTLS` denies a control,
-///   and on Nehalem and Westmere, whose errata make the controls unreliable (AAK155, AAP115, AAT100, BC86, BD102).
+///   area, both for MSR 0x38F. This is the only way if `IA32_VMX_ENTRY_CTLS` or `IA32_VMX_EXIT_CTLS` denies a control.
+///   This is also the only way on Nehalem and Westmere, because of errata of the controls (AAK155, AAP115, AAT100,
+///   BC86, BD102).
 ///
-/// If the values are not loaded, an event that is confined to the host counts in guests, too, and an event that is
-/// confined to guests counts nothing. Before the first VM entry,
-/// [`set_virtualization`](crate::CounterSession::set_virtualization) declares that virtualization is on.
+/// If the values are not loaded, an event that is confined to the host is also counted in guests. An event that is
+/// confined to guests then counts nothing. Before the first VM entry, call
+/// [`set_virtualization`](crate::CounterSession::set_virtualization).
 ///
-/// The result is `None` in these cases, in which there is nothing to load:
-/// - The processor has no global control register, or confines events by their select, as AMD's does.
+/// If there is nothing to load, the result is `None`. This is the case if one of these is true:
+/// - The processor has no global control register, or confines events by their select, as AMD's processors do.
 /// - No session has the counters.
-/// - The session's counters are [lent](crate::CounterSession::lend). A guest to which counters are lent has its own
-///   value of the register, and the host's value is
-///   [`LentCounters::global_control`](crate::LentCounters::global_control).
+/// - The session's counters are [lent](crate::CounterSession::lend). A guest with lent counters has its own value of
+///   the register. The host's value is [`LentCounters::global_control`](crate::LentCounters::global_control).
 ///
 /// Source: SDM vol. 3C, "VM-Entry Controls", "VM-Exit Controls" and "Field Encoding in VMCS".
 ///

@@ -24,13 +24,13 @@ pub enum EventStatus {
     Active(CounterId),
     /// The event was started, but is no longer counted. Either the event's counter faulted, or the event found no
     /// counter and does not [rotate](crate::Event::rotating). To end this state, a task starts the event again or stops
-    /// it.
+    /// the event.
     Error,
 }
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Returns the opened events, in the order of their places in the table, except those that were opened
-    /// [unlisted](crate::Event::unlisted).
+    /// Returns the opened events, in the order of their places in the table. [Unlisted](crate::Event::unlisted) events
+    /// are omitted.
     ///
     /// ```
     /// use pmu_core::{CounterSession, EventId, EventSource, EventStatus, MsrBackend, Platform};

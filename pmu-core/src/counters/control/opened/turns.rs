@@ -32,14 +32,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// rotating events that can use the same counters have equal shares. This holds for the processor's own events and
     /// for threads' events, with time slices of any length. Events that do not rotate keep their counters.
     ///
-    /// For a caller without a clock, who always passes 0 as `now`, each rotation counts as one unit of time for the
-    /// events on this processor.
+    /// A caller without a clock always passes 0 as `now`. Each rotation then counts as one unit of time for the events
+    /// on this processor.
     ///
     /// If no event waits, no register is accessed.
     ///
-    /// If the counter of a rotating event faults, the event waits until a rotation gives it another counter. What the
-    /// faulted counter counted for the event since the counter's last interrupt is lost. If the counter of an event
-    /// that does not rotate faults, the event stops, and a task has to start the event again.
+    /// If the counter of a rotating event faults, the event waits until a rotation gives it another counter. The count
+    /// since the counter's last interrupt is lost. If the counter of a non-rotating event faults, the event stops, and
+    /// a task has to start the event again.
     ///
     /// If an event loses its counter while an overflow is pending, the overflow is reported later: at the event's first
     /// occurrence after it has a counter again.

@@ -15,15 +15,15 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Takes a thread's events from this processor: stops and closes the events that are open here, and keeps their
+    /// Removes a thread's events from this processor: stops and closes the events that are open here, and keeps their
     /// counts and the remainders of their periods in `events`. All other events on the processor continue.
     ///
     /// If an overflow is pending, the call itself reports the overflow to `overflowed`. If the overflow's interrupt
     /// still comes, [`service`](crate::service) claims the interrupt, and does not report the overflow again.
     ///
     /// If `events` has any event of a [group](Self::open_group), all events of the group leave their counters. Events
-    /// of the group that are not in `events` are stopped, and stay on this processor until the taken events return, or
-    /// until [`close_group`](Self::close_group).
+    /// of the group that are not in `events` stop, and stay on this processor. They wait until the removed events
+    /// return, or until [`close_group`](Self::close_group).
     ///
     /// This costs one write and one RDPMC per event that is on a counter. A pending overflow adds one write. If any of
     /// the events is in a group, the call adds two writes in total, so that each group stops as a whole.
@@ -46,14 +46,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// Returns the events that failed, and the reason of the first failure. All other events were taken. An event fails
-    /// for one of these reasons:
+    /// Returns the events that failed, and the reason of the first failure. All other events were removed. An event
+    /// fails for one of these reasons:
     ///
     /// - [`Faulted`](CounterError::Faulted): accesses to a register of the event's counter failed.
     /// - [`CounterLost`](CounterError::CounterLost): accesses to a register of the event's counter failed earlier.
     ///
-    /// Despite either error, the event is taken, and starts again when it is switched in. What the counter counted for
-    /// the event since the counter's last interrupt is lost.
+    /// The failed event is removed nevertheless, and starts again when it is switched in. The count since the counter's
+    /// last interrupt is lost.
     pub fn switch_out(
         &mut self,
         events: &mut [ThreadEvent],
@@ -119,17 +119,17 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         opened.filter_map(|id| self.counter_of(id)).collect()
     }
 
-    /// Gives a thread's events to this processor, which `processor` describes. This may be another processor than the
-    /// one from which the events were taken.
+    /// Puts a thread's events on this processor. `processor` describes this processor. The events may have been
+    /// switched out on any processor.
     ///
-    /// The call opens the events, and starts those that were started when they were switched out. Each event continues
-    /// with the count and period that it had. The events get counters in this order:
+    /// The call opens the events, and starts the events that were started when they were switched out. Each event
+    /// continues with the count and period that it had. The events get counters in this order:
     /// - First come the events that are already on counters and do not rotate, such as the processor's own. These
     ///   events keep their counters, or move to others.
     /// - Then the thread's events that do not rotate get counters. Rotating events give way to these events.
     /// - Last come [rotating](crate::Event::rotating) events, both the processor's and the thread's. The events with
-    ///   the smallest [shares](Self::rotate) get counters first, and take them from rotating events with greater
-    ///   shares.
+    ///   the smallest [shares](Self::rotate) get counters first, and take these counters from rotating events with
+    ///   greater shares.
     ///
     /// Counters that are still free go to events that already wait on this processor. The events of a group start
     /// together, and only if all of them are in `events`.
@@ -162,8 +162,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// Returns the events that failed, and the reason of the first failure. All other events were given to the
-    /// processor.
+    /// Returns the events that failed, and the reason of the first failure. All other events were switched in.
     ///
     /// An event fails for one of these reasons:
     /// - [`InsufficientMemory`](CounterError::InsufficientMemory): the table of opened events is full. The event stays

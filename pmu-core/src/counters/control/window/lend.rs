@@ -24,11 +24,11 @@ use crate::platform::Platform;
 /// Call [`end`](Self::end) on every path, also before an early return by `?`. Dropping a window instead accesses no
 /// register, and leaves the counters lent:
 /// - The session's operations find no counters, and its events count nothing.
-/// - The end of the session's next window restores the events. The events begin new periods. What a counter counted for
-///   its event since the counter's last interrupt is lost.
+/// - The end of the session's next window restores the events. The events begin new periods. The counts since the
+///   counters' last interrupts are lost.
 /// - [`shut_down`](CounterSession::shut_down) still stops the counters.
-/// - Overflow bits that the borrower left set in the status register, and values that it left in
-///   [added](LentCounters::add_unowned) counters, are never cleared.
+/// - Leftovers of the borrower are never cleared: overflow bits in the status register, and values in
+///   [added](LentCounters::add_unowned) counters.
 /// - A [facility](FacilityControl) that was suspended stays suspended.
 #[must_use = "the counters are lent until the window ends"]
 #[derive(Debug)]
@@ -54,17 +54,17 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// unmasks the entry after acknowledging the overflow. If an interrupt came during the window, the window's end
     /// unmasks an entry that is still masked.
     ///
-    /// During the window, none of the session's events is counted, not even an event without `exclude_guest`. The
-    /// events' times do not advance, from the `now` of this call to the `now` of [`end`](CounterWindow::end), unless
-    /// the kernel lets the `enabled` times advance by [`count_as_enabled`](CounterWindow::count_as_enabled).
+    /// During the window, none of the session's events is counted, not even an event without `exclude_guest`. From the
+    /// `now` of this call to the `now` of [`end`](CounterWindow::end), the events' times do not advance. The kernel can
+    /// let the `enabled` times advance by [`count_as_enabled`](CounterWindow::count_as_enabled).
     ///
     /// If an overflow is pending, the call itself reports the overflow to `overflowed`. If the overflow's interrupt
     /// still comes, `service` claims the interrupt, and does not report the overflow again.
     ///
     /// The window, with its end, costs these accesses:
-    /// - with a global control register, two writes and one read, and for each event on a counter one RDPMC and two
-    ///   writes;
-    /// - without a global control register, for each event on a counter one RDPMC and three writes.
+    /// - With a global control register: two writes and one read. Each event on a counter adds one RDPMC and two
+    ///   writes.
+    /// - Without a global control register: one RDPMC and three writes for each event on a counter.
     ///
     /// All fixed counters share one control register, so the window writes this register only once for all of them.
     ///
@@ -96,7 +96,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// ```
     ///
     /// # Context
-    /// Task, on the processor on which the window is then ended. An interrupt may come at any time.
+    /// Task. End the window on the same processor. An interrupt may come at any time.
     ///
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): the session has no counters, or was shut down.
@@ -110,11 +110,11 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         self.lend_with(now, (), move |overflow, ()| overflowed(overflow))
     }
 
-    /// Lends the session's counters, like [`lend`](Self::lend), and suspends a facility beside the counters, such as
-    /// branch records, until the window ends. Pass a facility that records on this processor to each window. Otherwise
-    /// the facility records the borrower's execution, and the borrower can read what the facility recorded before.
+    /// Lends the session's counters, like [`lend`](Self::lend), and suspends a facility, such as branch records, until
+    /// the window ends. If a facility records on this processor, pass the facility to each window. Otherwise the
+    /// facility records the borrower's execution, and the borrower can read what the facility recorded before.
     ///
-    /// If an overflow is pending, `overflowed` receives the overflow together with what the facility recorded before
+    /// If an overflow is pending, `overflowed` receives the overflow together with the facility's records from before
     /// the overflow.
     ///
     /// ```
@@ -135,7 +135,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// ```
     ///
     /// # Context
-    /// Task, on the processor on which the window is then ended. An interrupt may come at any time.
+    /// Task. End the window on the same processor. An interrupt may come at any time.
     ///
     /// # Errors
     /// The errors of [`lend`](Self::lend). After an error, the facility is not suspended.

@@ -37,7 +37,7 @@ impl LentCounters {
     }
 
     /// Adds counters that have no owner. For example, a session whose source has no room for opened events does not
-    /// take the fixed counters, so they can be added.
+    /// take the fixed counters, so these counters can be added.
     ///
     /// ```
     /// # use pmu_core::{CounterSet, LentCounters};

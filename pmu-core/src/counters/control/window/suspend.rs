@@ -16,7 +16,7 @@ use crate::platform::Platform;
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Stops this processor's counters before a suspend, and keeps the counts of opened events and the remainders of
     /// their periods in memory. Until [`resume`](Self::resume), no interrupt accesses a register, and the registers may
-    /// lose their contents. Use the session for nothing else in between, except [`shut_down`](Self::shut_down).
+    /// lose their contents. In between, call no other method of the session than [`shut_down`](Self::shut_down).
     ///
     /// If an overflow is pending, the call itself reports the overflow to `overflowed`.
     ///
@@ -49,8 +49,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// contents or not. Each opened event continues with its count and with the remainder of its period. The events'
     /// times lack the time of the suspend. An event of the [`EventSource`]'s own table begins a new period.
     ///
-    /// If the counters were not suspended, the call does what [`reprogram`](Self::reprogram) does. The call returns
-    /// what `reprogram` returns: after a suspend, the counters of all events that run.
+    /// If the counters were not suspended, the call does the same as [`reprogram`](Self::reprogram), and returns the
+    /// same counters. After a suspend, the call returns the counters of all running events.
     ///
     /// # Errors
     /// The errors of [`reprogram`](Self::reprogram).
