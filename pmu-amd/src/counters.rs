@@ -47,8 +47,8 @@ const HYGON: [u8; 12] = *b"HygonGenuine";
 /// ```
 ///
 /// # Errors
-/// [`OtherVendor`](NoInterface::OtherVendor), [`NoLongMode`](NoInterface::NoLongMode),
-/// [`HiddenByHypervisor`](NoInterface::HiddenByHypervisor).
+/// The error is the reason why the processor has no usable counters: [`OtherVendor`](NoInterface::OtherVendor),
+/// [`NoLongMode`](NoInterface::NoLongMode) or [`HiddenByHypervisor`](NoInterface::HiddenByHypervisor).
 #[inline(never)] // Linked once: both the interface and the machine detect them.
 pub fn counters(processor: &Snapshot) -> Result<CounterUnit, NoInterface> {
     let vendor = processor.vendor();

@@ -82,7 +82,7 @@ impl Amd64 {
     }
 
     /// Detects the interface as the HAL of a given Windows version does. The HAL may have no interface, or use only the
-    /// [four legacy counters](Self::with_legacy_counters). The conditions of [`detect`](Self::detect) are checked too.
+    /// [four legacy counters](Self::with_legacy_counters). The conditions of [`detect`](Self::detect) are also checked.
     ///
     /// [`has_four_amd_counters`](pmu_core::WindowsVersion::has_four_amd_counters) tells for each Windows version
     /// whether its HAL uses only four counters.
@@ -119,8 +119,8 @@ impl Amd64 {
     /// Restricts the interface to the four legacy counters, at their legacy addresses, as documented for Windows' Amd64
     /// interface. Other owners may use the other counters.
     ///
-    /// If the processor has PerfMonV2, the interface still uses the global registers, which control the legacy counters
-    /// too.
+    /// If the processor has PerfMonV2, the interface still uses the global registers, which also control the legacy
+    /// counters.
     ///
     /// # Examples
     /// ```

@@ -12,9 +12,9 @@ use crate::generation::Generation;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Meaning {
-    /// The source counts the event that the source's name says.
+    /// The source counts the event that it is named after.
     Same,
-    /// The source counts an event, but not the event that the source's name says.
+    /// The source counts an event, but not the event that it is named after.
     Other,
     /// The source counts nothing: the event needs a bit of the unit mask, and the source sets no such bit.
     Nothing,
@@ -35,12 +35,12 @@ impl Meaning {
 }
 
 impl Generation {
-    /// Returns whether a source of [`SOURCES`](crate::SOURCES) counts what its name says on this generation. Returns
-    /// `None` if there is no such source.
+    /// Returns whether a source of [`SOURCES`](crate::SOURCES) counts, on this generation, the event that it is named
+    /// after. Returns `None` if there is no such source.
     ///
     /// A kernel that avoids misleading names starts only the sources whose meaning is [`Same`](Meaning::Same). The
     /// result applies to the sources of [`Amd64`](crate::Amd64). The sources of [`Zen`](crate::Zen) have the same
-    /// numbers, and count what their names say.
+    /// numbers, but count the events that they are named after.
     ///
     /// # Examples
     ///

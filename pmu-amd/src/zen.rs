@@ -1,4 +1,4 @@
-//! The Zen interface: general sources whose events count what the sources' names say.
+//! The Zen interface: general sources, each of which counts the event that it is named after.
 
 use core::sync::atomic::AtomicU32;
 
@@ -11,16 +11,16 @@ use crate::counters;
 use crate::generation::Generation;
 use crate::registers::PerfCtl;
 
-/// Profile interface for AMD's Zen processors: Windows' general profile sources, each with an event that counts what
-/// the source's name says.
+/// Profile interface for AMD's Zen processors: Windows' general profile sources. Each source counts the event that it
+/// is named after.
 ///
-/// [`Amd64`](crate::Amd64) has Windows' own table. On Zen, most sources of that table do not count the event that their
-/// names say.
+/// [`Amd64`](crate::Amd64) has Windows' own table. On Zen, most sources of that table do not count the events that they
+/// are named after.
 ///
-/// A source is missing on a generation that has no event for it: instruction-cache fetches and floating-point
-/// instructions on Zen 6, and last-level cache misses on Zen 1 and 2. Loads and stores are counted at dispatch. On Zen
-/// 1 and 2, data-cache misses are counted as requests to the second-level cache; from Zen 3 on, they are counted as
-/// fills of the data cache.
+/// If a generation has no event for a source, the source is missing on that generation: Zen 6 lacks instruction-cache
+/// fetches and floating-point instructions, and Zen 1 and 2 lack last-level cache misses. Loads and stores are counted
+/// at dispatch. On Zen 1 and 2, data-cache misses are counted as requests to the second-level cache; from Zen 3 on,
+/// they are counted as fills of the data cache.
 ///
 /// Sources: the PMC events of AMD's processor programming references, as they are in Linux' tables for Zen.
 ///
@@ -49,8 +49,8 @@ pub struct Zen {
 }
 
 impl Zen {
-    /// Detects the Zen profile interface, which a machine has if its processors belong to one of the generations Zen 1
-    /// to Zen 6. Returns `None` for any other machine.
+    /// Detects the Zen profile interface. Returns `None` if the processor does not belong to one of the generations Zen
+    /// 1 to Zen 6.
     ///
     /// As in [`Amd64::detect`](crate::Amd64::detect), the processor must also have long mode, and no hypervisor may
     /// hide the counters.

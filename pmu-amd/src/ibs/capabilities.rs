@@ -104,7 +104,7 @@ impl IbsCapabilities {
     }
 
     /// Returns whether sampling can be restricted to ops and fetches that miss the third-level cache (from Zen 4 on).
-    /// If so, the field for a data source has five bits.
+    /// If so, the data source in an op's record has five bits.
     pub const fn l3_miss_only(self) -> bool {
         self.has(11)
     }

@@ -15,8 +15,8 @@ pub enum IbsErratum {
     FetchCountKept,
     /// A fetch sample may have the address 0. The sample is dropped (erratum 1197 of family 19h).
     FetchWithoutAddress,
-    /// For software prefetches, and for accesses that found a miss address buffer, `IBS_OP_DATA2` and the bit for a
-    /// miss of the second-level cache are invalid (erratum 1293 of family 19h).
+    /// For software prefetches, and for accesses that found an allocated miss address buffer, `IBS_OP_DATA2` and the
+    /// bit for a miss of the second-level cache are invalid (erratum 1293 of family 19h).
     PrefetchWithoutSource,
     /// If another cache delivered a line, the recorded state of the line is invalid (family 19h, models 00h–0Fh and
     /// 20h–5Fh).

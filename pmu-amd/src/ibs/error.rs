@@ -17,7 +17,7 @@ pub enum IbsError {
     NoInterrupt,
     /// The platform cannot use the entry of the local vector table that firmware assigned.
     Entry(ExtendedEntryError),
-    /// The unit refuses the request.
+    /// The unit does not support the request.
     Sampling(IbsSamplingError),
     /// The sampler was shut down.
     ShutDown,

@@ -15,7 +15,8 @@ pub struct IbsFetchRecord {
     pub control: Option<IbsFetchCtl>,
     /// `IBS_FETCH_LINADDR`.
     pub linear_address: u64,
-    /// `IBS_FETCH_PHYSADDR`, if it is valid and was [requested](crate::ibs::IbsSampling::with_physical_addresses).
+    /// `IBS_FETCH_PHYSADDR`, if the address is valid and was
+    /// [requested](crate::ibs::IbsSampling::with_physical_addresses).
     pub physical_address: Option<u64>,
     /// `IC_IBS_EXTD_CTL`, bits 15:0.
     pub tlb_latency: u16,
@@ -23,7 +24,7 @@ pub struct IbsFetchRecord {
 
 impl IbsFetchRecord {
     /// Converts the record to the form that is common to all vendors. A field is `None` if a validity bit makes the
-    /// field invalid, or if the processor does not record it.
+    /// field invalid, or if the processor does not record the field.
     pub fn sample(&self, unit: &IbsUnit) -> PreciseSample {
         PreciseSample {
             address: self.address(unit),

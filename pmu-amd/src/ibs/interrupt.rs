@@ -6,11 +6,11 @@ use crate::ibs::memory::{IbsMemory, IbsState};
 use crate::ibs::record::IbsRecord;
 use crate::ibs::unit::IbsUnit;
 
-/// One sampling unit in the interrupt that it shares with the counters: a [`Facility`] for
-/// [`service_with`](pmu_core::service_with).
+/// The interrupt side of one sampling unit: a [`Facility`] that [`service_with`](pmu_core::service_with) calls in the
+/// interrupt handler.
 ///
-/// To service both units of a processor, pass a pair of `Ibs`. Each sample is reported to a closure, in the interrupt
-/// and before the unit samples again.
+/// To service both units of a processor, pass a pair of `Ibs`. The handler calls a closure with each sample, before the
+/// unit samples again.
 ///
 /// # Context
 /// Any context, including interrupt and NMI.
@@ -22,8 +22,9 @@ pub struct Ibs<'a, F> {
 }
 
 impl<'a, F: FnMut(&IbsRecord)> Ibs<'a, F> {
-    /// Describes the unit that an [`IbsSampler`](crate::ibs::IbsSampler) took with this memory. An interrupt accesses
-    /// no register while the unit is stopped and no late interrupt of the unit is expected.
+    /// Creates the facility for the unit that an [`IbsSampler`](crate::ibs::IbsSampler) took with `memory`. The handler
+    /// calls `report` with each sample. While the unit is stopped and no late interrupt of the unit is expected, the
+    /// handler does not access the unit's registers.
     pub const fn new(unit: &'a IbsUnit, memory: &'a IbsMemory, report: F) -> Self {
         Self { unit, memory, report }
     }

@@ -6,9 +6,9 @@ use crate::ibs::sampling::{ControlValues, IbsSampling};
 
 /// Memory for one sampling unit of one processor: 56 bytes.
 ///
-/// The embedder lends the memory to an [`IbsSampler`](crate::ibs::IbsSampler). The interrupt path
-/// ([`Ibs`](crate::ibs::Ibs)) needs the memory, but not the sampler. The memory records whether a sampler has taken it,
-/// so an interrupt may come at any time.
+/// The embedder provides the memory, and an [`IbsSampler`](crate::ibs::IbsSampler) takes it. The interrupt path
+/// ([`Ibs`](crate::ibs::Ibs)) uses the memory, but not the sampler. An interrupt may come at any time, even before a
+/// sampler has taken the memory.
 ///
 /// ```
 /// use pmu_amd::ibs::IbsMemory;
@@ -71,8 +71,9 @@ impl IbsMemory {
     /// around after 2³² − 1. Such samples are:
     /// - samples of a privilege level that was not requested;
     /// - samples without a valid address, if only one privilege level was requested;
-    /// - ops and fetches that the processor's latency filter let pass, although their latency is below the requested
-    ///   one, or the op is no load;
+    /// - ops and fetches whose latency is below the requested latency, although the processor's latency filter let them
+    ///   pass;
+    /// - ops that are not loads, although the latency filter let them pass;
     /// - samples whose data is wrong because of an erratum.
     pub fn dropped(&self) -> u32 {
         self.dropped.load(Ordering::Relaxed)

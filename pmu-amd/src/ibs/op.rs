@@ -24,7 +24,8 @@ pub struct IbsOpRecord {
     pub data3: IbsOpData3,
     /// `IBS_DC_LINADDR`.
     pub linear_address: u64,
-    /// `IBS_DC_PHYSADDR`, if it is valid and was [requested](crate::ibs::IbsSampling::with_physical_addresses).
+    /// `IBS_DC_PHYSADDR`, if the address is valid and was
+    /// [requested](crate::ibs::IbsSampling::with_physical_addresses).
     pub physical_address: Option<u64>,
     /// `BP_IBSTGT_RIP`.
     pub target: u64,
@@ -32,7 +33,7 @@ pub struct IbsOpRecord {
 
 impl IbsOpRecord {
     /// Converts the record to the form that is common to all vendors. A field is `None` if a validity bit or an erratum
-    /// makes the field invalid, or if the processor does not record it.
+    /// makes the field invalid, or if the processor does not record the field.
     pub fn sample(&self, unit: &IbsUnit) -> PreciseSample {
         PreciseSample {
             address: self.address(unit),
@@ -44,7 +45,7 @@ impl IbsOpRecord {
         }
     }
 
-    /// Returns the address of the op's instruction, if it is valid.
+    /// Returns the address of the op's instruction; `None` if the address is not valid.
     pub fn address(&self, unit: &IbsUnit) -> Option<u64> {
         (!unit.capabilities().rip_invalid() || !self.data.rip_invalid()).then_some(self.rip)
     }

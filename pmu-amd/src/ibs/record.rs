@@ -30,7 +30,8 @@ impl IbsRecord {
         }
     }
 
-    /// Returns the address of the sampled fetch, or of the sampled op's instruction, if it is valid.
+    /// Returns the address of the sampled fetch, or of the sampled op's instruction; `None` if the address is not
+    /// valid.
     pub fn address(&self, unit: &IbsUnit) -> Option<u64> {
         match self {
             Self::Fetch(fetch) => fetch.address(unit),

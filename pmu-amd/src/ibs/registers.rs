@@ -232,7 +232,7 @@ pub struct IbsCtl {
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct IbsOpCtl2 {
-    /// Disables op sampling, whatever `IBS_OP_CTL` enables.
+    /// Disables op sampling, even if `IBS_OP_CTL` enables op sampling.
     pub disable: bool,
     /// Excludes ops at addresses of user mode (bit 63 is 0).
     pub exclude_low_half: bool,
@@ -249,7 +249,7 @@ pub struct IbsOpCtl2 {
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct IbsFetchCtl2 {
-    /// Disables fetch sampling, whatever `IBS_FETCH_CTL` enables.
+    /// Disables fetch sampling, even if `IBS_FETCH_CTL` enables fetch sampling.
     pub disable: bool,
     /// Only fetches that take at least 128 cycles times this field are sampled; 0 is no filter (leaf 0x8000001B EAX
     /// bit 14).

@@ -17,11 +17,13 @@ use crate::ibs::unit::IbsUnit;
 
 /// The control handle of one sampling unit of a processor: starts and stops the sampling.
 ///
-/// The facility [`Ibs`] reports the samples in the unit's interrupt. A unit needs no counter: it interrupts through an
-/// extended entry of the local vector table, which `take` [unmasks](Platform::unmask_extended_interrupt).
+/// The facility [`Ibs`] reports the samples in the unit's interrupt. A unit needs no counter. The unit interrupts
+/// through an extended entry of the local vector table; [`take`](Self::take)
+/// [unmasks](Platform::unmask_extended_interrupt) this entry.
 ///
 /// The sampler cannot move to another thread. Before dropping the sampler, call [`shut_down`](Self::shut_down) on its
-/// processor. Dropping the sampler accesses no register, so the unit continues to sample, and the memory stays in use.
+/// processor. Dropping the sampler without this call accesses no register: the unit continues to sample, and the memory
+/// stays in use.
 ///
 /// This example samples one op in 400,000, and reports the op's exact address:
 ///
@@ -77,9 +79,9 @@ pub struct IbsSampler<'a, M> {
 
 impl<'a, M: MsrBackend> IbsSampler<'a, M> {
     /// Takes a unit of the processor that executes the call. At most one sampler may use a unit at a time: a second
-    /// sampler, with other memory, would stop the sampling of the first. If an earlier owner left the unit enabled or
-    /// with a sample, the call stops the unit and discards the sample. If the interrupt of this sample still comes,
-    /// [`Ibs`] claims the interrupt.
+    /// sampler, with other memory, would stop the sampling of the first sampler. If an earlier owner left the unit
+    /// enabled or with a sample, the call stops the unit and discards the sample. If the interrupt of this sample still
+    /// comes, [`Ibs`] claims the interrupt.
     ///
     /// # Errors
     /// - [`MemoryInUse`](IbsError::MemoryInUse): no register was accessed.
@@ -144,9 +146,9 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
         self.lvt_entry
     }
 
-    /// Returns whether the unit samples. Returns `false` if an interrupt could not read the unit, or could not enable
-    /// the unit again. [`Ibs`] tries once more at the next interrupt, and [`start`](Self::start) starts the unit at
-    /// once.
+    /// Returns whether the unit samples. The result is `false` after the interrupt handler failed to read the unit, or
+    /// failed to enable the unit again. [`Ibs`] then tries again at the next interrupt, and [`start`](Self::start)
+    /// starts the unit at once.
     pub fn is_sampling(&self) -> bool {
         let state = self.memory.state();
         self.is_open && state.is_sampling() && !state.is_waiting() && !state.is_unread()
@@ -154,13 +156,13 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
 
     /// Starts the unit. A unit that samples is stopped first.
     ///
-    /// If the interrupt of the last sample before a stop has not come yet, the call leaves the start of the unit to
-    /// that interrupt. So do not mask the entry of the local vector table between a stop and a start.
+    /// If the interrupt of the last sample before a stop has not come yet, the unit starts only when that interrupt
+    /// comes. So do not mask the entry of the local vector table between a stop and a start.
     ///
     /// # Errors
     /// - [`Sampling`](IbsError::Sampling): nothing was changed.
     /// - [`Access`](IbsError::Access): an access failed, and the unit does not sample.
-    /// - [`Faulted`](IbsError::Faulted): the unit sampled, and could not be stopped, as for [`stop`](Self::stop).
+    /// - [`Faulted`](IbsError::Faulted): the unit was sampling, and could not be stopped: see [`stop`](Self::stop).
     /// - [`ShutDown`](IbsError::ShutDown), [`Lent`](IbsError::Lent): nothing was changed.
     pub fn start(&mut self, sampling: &IbsSampling) -> Result<(), IbsError> {
         self.check()?;
@@ -195,11 +197,12 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
     }
 
     /// Stops the unit. At most one interrupt of the unit comes after this call. [`Ibs`] claims this interrupt and
-    /// reports its sample. In a window of lent counters, [`Ibs`] claims the interrupt, but accesses no register:
-    /// [`lent`](Self::lent) has reported the sample.
+    /// reports its sample. If the counters are lent when the interrupt comes, [`Ibs`] claims the interrupt, but
+    /// accesses no register. In this case, [`lend_with`](pmu_core::CounterSession::lend_with) has already reported the
+    /// sample.
     ///
-    /// No register tells whether this interrupt will come. So the claim has no end in time: [`Ibs`] adds it to that of
-    /// the first interrupt after this call, at any later time. That interrupt may be another owner's.
+    /// No register tells whether this interrupt will come. So [`Ibs`] adds one claim to the first interrupt after this
+    /// call, however late that interrupt comes. That interrupt may belong to another owner.
     ///
     /// # Errors
     /// - [`Faulted`](IbsError::Faulted): the unit is presumed to run until its next interrupt, which stops the unit.
@@ -229,8 +232,8 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
     }
 
     /// Programs the unit again, after its registers and the entry of the local vector table lost their contents in a
-    /// suspend. If the unit sampled, it samples again, as the last [`start`](Self::start) requested. A sample whose
-    /// interrupt had not come is lost.
+    /// suspend. If the unit was sampling, it samples again, as the last [`start`](Self::start) requested. If a sample's
+    /// interrupt had not come yet, the sample is lost.
     ///
     /// ```
     /// use pmu_amd::ibs::{IbsError, IbsSampler};
@@ -258,8 +261,8 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
         Ok(())
     }
 
-    /// Stops the unit, and gives the memory back. As after [`stop`](Self::stop), [`Ibs`] claims one interrupt, at any
-    /// later time. Later calls return [`ShutDown`](IbsError::ShutDown).
+    /// Stops the unit, and releases the memory. As after [`stop`](Self::stop), [`Ibs`] claims one interrupt, however
+    /// late it comes. Later operations of the sampler return [`ShutDown`](IbsError::ShutDown).
     ///
     /// # Errors
     /// - [`Faulted`](IbsError::Faulted): the sampler keeps the memory. The call can be repeated.

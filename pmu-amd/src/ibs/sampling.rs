@@ -46,13 +46,13 @@ impl IbsSampling {
         }
     }
 
-    /// Samples one fetch in `period` completed fetches. The period is a multiple of 16, from 16 to 1,048,560.
+    /// Samples one fetch per `period` completed fetches. The period is a multiple of 16, from 16 to 1,048,560.
     pub const fn fetches(period: u32) -> Self {
         Self::new(IbsKind::Fetch, period, false)
     }
 
-    /// Samples one op in `period` dispatched ops. The period is a multiple of 16, from 144 to 1,048,560. With [wide
-    /// periods](IbsCapabilities::wide_period), the upper limit is 134,217,712.
+    /// Samples one op per `period` dispatched ops. The period is a multiple of 16, from 144 to 1,048,560. With
+    /// [wide periods](IbsCapabilities::wide_period), the upper limit is 134,217,712.
     ///
     /// The processor begins to count at a random number below 128. So the mean distance of two samples is about 64 ops
     /// shorter than `period`.
@@ -60,27 +60,27 @@ impl IbsSampling {
         Self::new(IbsKind::Op, period, true)
     }
 
-    /// Samples one op in `period` cycles. The limits are those of [`ops`](Self::ops).
+    /// Samples one op per `period` cycles. The limits are those of [`ops`](Self::ops).
     pub const fn cycles(period: u32) -> Self {
         Self::new(IbsKind::Op, period, false)
     }
 
     /// Samples at privilege levels above 0 if `user` is set, and at level 0 if `kernel` is set.
     ///
-    /// A processor without a filter for addresses samples both levels. The driver then drops the samples of the level
-    /// that is not wanted, and [counts](crate::ibs::IbsMemory::dropped) them.
+    /// A processor without a filter for addresses samples both levels. The driver then drops the samples of a level
+    /// that was not requested, and [counts](crate::ibs::IbsMemory::dropped) the dropped samples.
     pub const fn at(self, user: bool, kernel: bool) -> Self {
         Self { user, kernel, ..self }
     }
 
     /// Samples only fetches or ops that missed the third-level cache. Such samples are not evenly spaced, because the
-    /// processor begins a new period after each op that it leaves out.
+    /// processor begins a new period after each op that it does not sample.
     pub const fn l3_misses_only(self) -> Self {
         Self { l3_miss_only: true, ..self }
     }
 
-    /// Samples only slow fetches, or only slow loads: those that took more than `cycles` cycles. `cycles` is a multiple
-    /// of 128, from 128 to 2,048 for loads and from 128 to 1,920 for fetches.
+    /// Samples only slow fetches, or only slow loads, which took more than `cycles` cycles. `cycles` is a multiple of
+    /// 128, from 128 to 2,048 for loads and from 128 to 1,920 for fetches.
     pub const fn slower_than(self, cycles: u16) -> Self {
         Self { latency: cycles, ..self }
     }
@@ -90,8 +90,8 @@ impl IbsSampling {
         Self { streaming_stores_only: true, ..self }
     }
 
-    /// Adds physical addresses to the samples. By default samples have none, because a kernel gives physical addresses
-    /// to privileged readers only.
+    /// Adds physical addresses to the samples. By default, samples have no physical addresses, because a kernel shows
+    /// physical addresses only to privileged readers.
     pub const fn with_physical_addresses(self) -> Self {
         Self { physical_addresses: true, ..self }
     }
@@ -130,7 +130,7 @@ pub enum IbsSamplingError {
         /// Longest period.
         max: u32,
     },
-    /// The unit counts cycles only, not dispatched ops.
+    /// The unit can count cycles, but not dispatched ops.
     CountsCyclesOnly,
     /// The unit has no filter for misses of the third-level cache.
     NoL3MissFilter,

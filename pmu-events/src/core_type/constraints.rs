@@ -23,9 +23,9 @@ impl CoreType {
     /// 2. the events with the same event number and unit mask;
     /// 3. the events with the same event number.
     ///
-    /// The function ignores every event of the set that must be sampled precisely, unless the set has only such events.
-    /// The result has the counters that can count all remaining events. If no counter can count all of these events,
-    /// the result has each counter that can count at least one of them.
+    /// The function ignores the events of the set that must be sampled precisely. If the set has only such events, the
+    /// function uses all of them. The result has the counters that can count all remaining events. If no counter can
+    /// count all of these events, the result has each counter that can count at least one of these events.
     ///
     /// ```
     /// use pmu_core::{CounterSet, Event, EventSelect};

@@ -25,8 +25,8 @@ pub enum EventError {
         /// Number of matching events.
         matches: usize,
     },
-    /// The processor's core type lacks the event, but this other core type of the same processor model has it. The
-    /// other core type is another kind of core on a hybrid, or another stepping.
+    /// The processor's core type lacks the event, but this other core type of the same processor model has it. On a
+    /// hybrid, the other core type belongs to another kind of core; otherwise it belongs to another stepping.
     OtherCore(&'static CoreType),
 }
 
