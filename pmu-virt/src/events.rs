@@ -1,5 +1,5 @@
-//! The events that counters count: their keys, the set of events that the embedder can count, and feeds of what
-//! happened.
+//! The events that counters count: keys of events, the set of events that the embedder can count, and feeds of counted
+//! events.
 //!
 //! Uses [`configuration`](crate::configuration).
 

@@ -1,5 +1,5 @@
-//! Instruction-based sampling of a virtual AMD processor, a facility beside the PMU. The embedder feeds the fetches and
-//! the ops.
+//! Instruction-based sampling (IBS) of a virtual AMD processor, as a facility beside the PMU. The embedder feeds the
+//! fetches and the ops.
 //!
 //! Read first: AMD APM vol. 2, "Instruction-Based Sampling".
 

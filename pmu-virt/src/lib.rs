@@ -21,7 +21,8 @@ mod registers;
 mod reload;
 mod topdown;
 
-/// The crate that defines some types of this crate's signatures, such as [`MsrBackend`](pmu_core::MsrBackend).
+/// Re-export of the crate that defines some types in this crate's signatures, such as
+/// [`MsrBackend`](pmu_core::MsrBackend).
 pub use pmu_core;
 
 pub use branches::configuration::{AmdBranches, ArchitecturalBranches, BranchConfiguration};

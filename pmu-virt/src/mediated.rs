@@ -1,5 +1,5 @@
-//! Mediated PMU: a guest's state is loaded onto the host's counters before the guest runs, and saved afterwards. Read
-//! first: SDM vol. 3C, "Loading Guest State" and "VM-Exit Controls", `IA32_PERF_GLOBAL_CTRL`; APM vol. 2, "Core
+//! Mediated PMU: loads a guest's state onto the host's counters before the guest runs, and saves the state afterward.
+//! Read first: SDM vol. 3C, "Loading Guest State" and "VM-Exit Controls", `IA32_PERF_GLOBAL_CTRL`; APM vol. 2, "Core
 //! Performance Event-Select Register", GuestOnly.
 //!
 //! Uses [`pmu`](crate::pmu) and the modules that `pmu` uses, but neither [`mock`](crate::mock) nor

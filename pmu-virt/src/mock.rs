@@ -1,5 +1,5 @@
-//! A mock of a processor for tests of drivers: the software PMU as the driver's backend and platform. The mock counts
-//! and records accesses, refuses illegal accesses, fails on demand, and interrupts.
+//! A mock of a processor for tests of drivers. The driver uses the software PMU as its backend and platform. The mock
+//! counts and records the driver's accesses, refuses illegal accesses, injects faults, and delivers interrupts.
 //!
 //! Uses the private module `pmu` and the modules that `pmu` uses, but neither `mediated` nor `bytes`.
 

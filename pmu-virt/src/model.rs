@@ -1,5 +1,5 @@
-//! The registers of one virtual processor, and what follows from these registers: which counters run, what the counters
-//! count, and how a feed changes the counters. The code is the same for all vendors.
+//! The registers of one virtual processor, and the effects of these registers: the running counters, the counters'
+//! events, and the changes that a feed makes to the counters. The code is the same for all vendors.
 //!
 //! Uses [`registers`](crate::registers), [`events`](crate::events) and [`policy`](crate::policy).
 

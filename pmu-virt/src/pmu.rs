@@ -1,4 +1,4 @@
-//! The PMU of one virtual processor, as the embedder calls it: accesses, events, interrupt and state.
+//! The PMU of one virtual processor, with the operations for an embedder: accesses, events, interrupt and state.
 //!
 //! Uses [`model`](crate::model) and the modules that `model` uses.
 

@@ -1,4 +1,4 @@
-//! The branch records that a guest sees.
+//! Configuration of a guest's branch records.
 
 use crate::branches::error::BranchConfigurationError;
 use crate::configuration::amd::AmdCounters;
@@ -24,9 +24,9 @@ pub(crate) const MAX_RECORDS: usize = 32;
 pub enum BranchConfiguration {
     /// Intel's architectural last-branch records. SDM vol. 3B, "Last Branch Records".
     Architectural(ArchitecturalBranches),
-    /// Last-branch records of an Intel processor without CPUID leaf 0x1C, in the format that
-    /// `IA32_PERF_CAPABILITIES[5:0]` gives: 16 records in formats 3 (Nehalem to Ivy Bridge) and 4 (Haswell, Broadwell);
-    /// 32 records in formats 5 (Skylake), 6 (Goldmont) and 7 (Goldmont Plus). SDM vol. 3B, "LBR Format".
+    /// Last-branch records of an Intel processor without CPUID leaf 0x1C. `IA32_PERF_CAPABILITIES[5:0]` gives their
+    /// format. Formats 3 (Nehalem to Ivy Bridge) and 4 (Haswell, Broadwell) have 16 records. Formats 5 (Skylake), 6
+    /// (Goldmont) and 7 (Goldmont Plus) have 32 records. SDM vol. 3B, "LBR Format".
     Legacy {
         /// Format of the records, 3–7.
         format: u8,
@@ -40,23 +40,25 @@ pub enum BranchConfiguration {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct ArchitecturalBranches {
-    /// Supported depths: bit *n* is set if the guest may choose 8·(*n* + 1) records. Bits 0–3 (EAX bits 7:0).
+    /// Supported depths: if bit *n* is set, the guest may choose 8·(*n* + 1) records. Only bits 0–3 may be set (EAX
+    /// bits 7:0).
     pub depths: u8,
-    /// A deep sleep may lose the records (EAX bit 30).
+    /// A deep sleep (C-state) may clear the records (EAX bit 30).
     pub resets_in_deep_sleep: bool,
-    /// The guest can filter by privilege (EBX bit 0).
+    /// The guest can filter branches by privilege level (EBX bit 0).
     pub privilege_filter: bool,
-    /// The guest can filter by kind of branch (EBX bit 1).
+    /// The guest can filter branches by their kind (EBX bit 1).
     pub kind_filter: bool,
-    /// The records can be a call stack (EBX bit 2).
+    /// The guest can record a call stack (EBX bit 2).
     pub call_stack: bool,
-    /// A record has a flag for a mispredicted branch (ECX bit 0).
+    /// A record tells whether the branch was mispredicted (ECX bit 0).
     pub mispredictions: bool,
-    /// A record has the number of cycles since the previous record (ECX bit 1).
+    /// A record tells the number of cycles since the previous record (ECX bit 1).
     pub cycles: bool,
-    /// A record has the kind of the branch (ECX bit 2).
+    /// A record tells the kind of the branch (ECX bit 2).
     pub kinds: bool,
-    /// Counters whose events are logged in records, as a bitmap of counters 0–3 (ECX bits 19:16).
+    /// Bitmap of counters 0–3. A record tells how many events of each of these counters happened since the previous
+    /// record (ECX bits 19:16).
     pub counters: u8,
 }
 
@@ -67,11 +69,10 @@ pub struct ArchitecturalBranches {
 pub struct AmdBranches {
     /// Number of records, 1–16 (EBX bits 9:4).
     pub depth: u8,
-    /// An interrupt of a counter can freeze the records (EAX bit 2). The guest enables the freeze by bit 11 of
-    /// `DebugCtl`.
+    /// A counter's interrupt can freeze the records (EAX bit 2). The guest enables the freeze by bit 11 of `DebugCtl`.
     ///
-    /// The same CPUID bit also declares bit 12 of `DebugCtl`, which enables the freeze of the counters. On AMD, the
-    /// counters of a [`VirtualPmu`](crate::VirtualPmu) do not freeze: a write of bit 12 is dropped.
+    /// The same CPUID bit also declares bit 12 of `DebugCtl`, by which a guest enables the freeze of the counters. A
+    /// [`VirtualPmu`](crate::VirtualPmu) does not implement this freeze on AMD, and ignores writes of bit 12.
     pub freeze: bool,
 }
 
@@ -88,11 +89,11 @@ impl BranchConfiguration {
         kinds: true,
         counters: 0b1111,
     });
-    /// AMD's records: 16 records, which can freeze.
+    /// AMD's branch records: 16 records, which can freeze.
     pub const AMD: Self = Self::Amd(AmdBranches { depth: 16, freeze: true });
 
-    /// Returns the configuration after `change` has changed it, if it is architectural. Any other configuration is
-    /// returned unchanged.
+    /// Applies `change` to an architectural configuration, and returns the result. Returns any other configuration
+    /// unchanged.
     ///
     /// ```
     /// use pmu_virt::BranchConfiguration;
@@ -109,8 +110,8 @@ impl BranchConfiguration {
         }
     }
 
-    /// Creates the configuration of AMD's records with this number of records, 1–16. `freeze` tells whether the records
-    /// can freeze.
+    /// Creates the configuration of AMD's branch records. `depth` is the number of records, 1–16. `freeze` tells
+    /// whether the records can freeze.
     pub const fn amd(depth: u8, freeze: bool) -> Self {
         Self::Amd(AmdBranches { depth, freeze })
     }

@@ -2,25 +2,26 @@
 
 use core::fmt;
 
-/// Reason why a processor with this PMU cannot have these branch records.
+/// Reason why branch records cannot be combined with a PMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum BranchConfigurationError {
-    /// The PMU is that of another vendor, or is hidden.
+    /// The PMU is hidden, or is of a different vendor than the branch records.
     OtherVendor,
-    /// Architectural branch records need version 4 or later. The value is the PMU's version.
+    /// Architectural branch records need a PMU of version 4 or later. The value is the PMU's version.
     Version(u8),
-    /// AMD's branch records need PerfMonV2.
+    /// AMD's branch records need a PMU with PerfMonV2.
     NoPerfMonV2,
-    /// AMD: the number of records is not 1–16. Architectural: the bitmap of depths is 0, or has a depth above 32
+    /// The number of AMD's records is not 1–16, or the bitmap of architectural depths is 0 or has a depth above 32
     /// records. The value is the number or the bitmap.
     Depth(u8),
     /// The legacy format is not 3–7.
     Format(u8),
-    /// The configuration has the call stack, but lacks the filter by privilege or by kind, which the call stack needs.
+    /// The configuration has the call stack, but lacks one of the two filters that the call stack needs.
     CallStackWithoutFilters,
-    /// A counter whose events are logged does not exist, or is not among the first four. The value is the bitmap.
+    /// The PMU lacks a counter in [`ArchitecturalBranches::counters`](crate::ArchitecturalBranches::counters), or the
+    /// counter is not among the first four. The value is that bitmap.
     Counters(u8),
 }
 

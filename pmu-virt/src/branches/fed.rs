@@ -2,7 +2,7 @@
 
 use crate::events::key::Privilege;
 
-/// Kind of a branch, as the vendors' filters distinguish kinds.
+/// Kind of a branch. The vendors' branch filters distinguish these kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum FedBranchKind {
@@ -22,19 +22,19 @@ pub enum FedBranchKind {
     Far,
 }
 
-/// Speculation of a branch. Only AMD's records contain it.
+/// Speculation of a branch. Only AMD's records contain this information.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum FedPath {
     /// The branch retired, and was not speculative.
     Retired,
-    /// The branch was speculative, on the path that retired.
+    /// The branch was executed speculatively, and retired.
     Speculative,
-    /// The branch was speculative, and did not retire. Only AMD's records have such branches.
+    /// The branch was executed speculatively, and did not retire. Only AMD's records have such branches.
     Wrong,
 }
 
-/// Relation of a branch to a transaction (TSX). Only Intel's records contain it.
+/// Relation of a branch to a transaction (TSX). Only Intel's records contain this information.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum FedTransaction {
@@ -64,7 +64,7 @@ pub struct FedBranch {
     pub to: u64,
     /// Kind of the branch.
     pub kind: FedBranchKind,
-    /// Privilege at the target of the branch. The filter by privilege compares this privilege.
+    /// Privilege at the target of the branch. The guest's filter by privilege uses this value.
     pub privilege: Privilege,
     /// The branch was mispredicted.
     pub mispredicted: bool,
@@ -74,12 +74,14 @@ pub struct FedBranch {
     pub path: FedPath,
     /// Relation of the branch to a transaction.
     pub transaction: FedTransaction,
-    /// Numbers of events of counters 0–3 since the previous recorded branch. A record has at most 3 for each counter.
+    /// Numbers of events of counters 0–3 since the previous recorded branch. A record stores at most 3 for each
+    /// counter.
     pub counts: [u8; 4],
 }
 
 impl FedBranch {
-    /// Creates a branch that was predicted correctly and retired, outside a transaction, with unknown cycles.
+    /// Creates a branch that was predicted correctly, retired, and was not in a transaction. The number of cycles is
+    /// unknown.
     pub const fn new(from: u64, to: u64, kind: FedBranchKind, privilege: Privilege) -> Self {
         Self {
             from,

@@ -1,4 +1,4 @@
-//! Feeding branches: filter, call stack, and the place of a new record.
+//! Feeding branches: the filter, the call stack, and the position of a new record.
 
 use crate::branches::configuration::{BranchConfiguration, MAX_RECORDS};
 use crate::branches::fed::{FedBranch, FedBranchKind, FedPath, FedTransaction};
@@ -7,12 +7,12 @@ use crate::branches::virtual_branches::VirtualBranches;
 use crate::events::key::Privilege;
 
 impl VirtualBranches {
-    /// Records a taken branch of the guest, if the guest has enabled the records, the guest's filter selects the
-    /// branch, and the records are not frozen. Returns whether the branch changed the records.
+    /// Feeds a taken branch of the guest. The branch is recorded if the guest has enabled the records, the guest's
+    /// filter selects the branch, and the records are not frozen. Returns whether the branch changed the records.
     ///
-    /// The embedder feeds the branches in the order in which they happen. The embedder feeds a branch before it counts
-    /// the branch's events by [`VirtualPmu::advance`](crate::VirtualPmu::advance): an overflow there may freeze the
-    /// records, and a branch that is fed later is lost.
+    /// The embedder feeds the branches in the order in which they happen. The embedder feeds a branch first, and then
+    /// counts the branch's events by [`VirtualPmu::advance`](crate::VirtualPmu::advance). In the opposite order, an
+    /// overflow of such an event could freeze the records before the branch is recorded.
     ///
     /// ```
     /// use pmu_virt::{
@@ -45,11 +45,11 @@ impl VirtualBranches {
         true
     }
 
-    /// Records a branch in the erroneous way of some real processors:
+    /// Records a branch with an error of real processors:
     ///
-    /// - AMD: in the record, TO has the reserved bit 61 set (erratum 1452 of family 19h).
-    /// - Legacy format 4: the abort of a transaction is recorded twice, the second time without the abort's bit
-    ///   (Haswell).
+    /// - AMD: the record's TO has the reserved bit 61 set (erratum 1452 of family 19h).
+    /// - Legacy format 4 (Haswell): the abort of a transaction is recorded twice. The second record lacks the abort
+    ///   bit.
     /// - Any other branch is recorded correctly.
     pub fn record_erroneous(&mut self, branch: &FedBranch) {
         if !self.is_recording() || !self.takes(branch) || self.is_call_stack() {
@@ -80,12 +80,13 @@ impl VirtualBranches {
         if age < depth { self.records.get(number).copied() } else { None }
     }
 
-    /// Clears the records, as a deep sleep may. The control registers keep their values.
+    /// Clears the records, as a deep sleep (C-state) of a real processor can do. The control registers keep their
+    /// values.
     pub fn lose_records(&mut self) {
         self.records = [Record::EMPTY; MAX_RECORDS];
     }
 
-    /// Returns whether the records are enabled by the guest and not frozen.
+    /// Returns whether the guest has enabled the records, and the records are not frozen.
     ///
     /// ```
     /// use pmu_virt::{BranchConfiguration, Configuration, GuestFacility, IntelConfiguration, VirtualBranches, Writer};

@@ -1,4 +1,4 @@
-//! Branch records of one virtual processor: created, reset, frozen.
+//! The branch records of one virtual processor: creation, reset and freeze.
 
 use crate::branches::configuration::{BranchConfiguration, MAX_RECORDS};
 use crate::branches::error::BranchConfigurationError;
@@ -6,12 +6,12 @@ use crate::branches::format::Record;
 use crate::configuration::any_vendor::Configuration;
 
 /// Branch records of one virtual processor, beside its [`VirtualPmu`](crate::VirtualPmu). As a
-/// [`GuestFacility`](crate::GuestFacility), this type answers accesses to the registers of the records. The records
-/// hold the branches that the embedder [feeds](Self::record). If the guest has enabled the freeze, the records freeze
-/// when a counter interrupts.
+/// [`GuestFacility`](crate::GuestFacility), this type answers accesses to the registers of the records. The embedder
+/// [feeds](Self::record) the branches that the records hold. If the guest has enabled the freeze, a counter's interrupt
+/// freezes the records.
 ///
-/// No method allocates or panics. The value is the whole state: a copy is a snapshot, and equal values have equal
-/// states. [`to_bytes`](Self::to_bytes) saves the state.
+/// No method allocates or panics. The value is the complete state: a copy is a snapshot, and `==` compares states.
+/// [`to_bytes`](Self::to_bytes) saves the state.
 ///
 /// ```
 /// use pmu_virt::{
@@ -69,10 +69,9 @@ pub(crate) const DEBUG_FREEZE: u64 = 1 << 11;
 pub(crate) const FROZEN: u64 = 1 << 58;
 
 impl VirtualBranches {
-    /// Creates branch records in their state after reset, for a processor with this PMU.
+    /// Creates branch records in their state after reset. `pmu` is the configuration of the processor's PMU.
     ///
-    /// # Errors
-    /// A processor with this PMU cannot have branch records of this configuration.
+    /// # Errors Branch records with this configuration cannot be combined with this PMU.
     pub fn new(
         pmu: &Configuration,
         configuration: BranchConfiguration,

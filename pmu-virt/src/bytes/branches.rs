@@ -9,7 +9,7 @@ const HEADER: usize = 16;
 const CONTROLS: usize = 6;
 
 impl VirtualBranches {
-    /// Length of branch records as bytes.
+    /// Number of bytes in the byte form of branch records.
     pub const BYTES: usize = HEADER + 8 * (CONTROLS + 3 * 32);
     /// Version of the layout that [`to_bytes`](Self::to_bytes) writes.
     pub const BYTES_VERSION: u16 = 1;

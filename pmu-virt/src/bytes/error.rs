@@ -10,9 +10,9 @@ use crate::pmu::state_error::StateError;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum BytesError {
-    /// The bytes are too few or too many. The value is the number of bytes.
+    /// The number of bytes is wrong. The value is this number.
     Length(usize),
-    /// The bytes have a version of the layout that this release does not know. The value is the version.
+    /// The bytes have a layout version that this release does not know. The value is the version.
     Version(u16),
     /// The first impossible byte is at index `at` or later.
     Malformed {
@@ -23,7 +23,7 @@ pub enum BytesError {
     Configuration(ConfigurationError),
     /// The bytes hold a state that no guest could have reached.
     State(StateError),
-    /// The bytes lack the value of a register, which the error gives by its address.
+    /// The bytes lack the value of a register. The value is the register's address.
     Missing(u32),
 }
 

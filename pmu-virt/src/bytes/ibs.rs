@@ -12,7 +12,7 @@ const HEADER: usize = 24;
 const FIXED: usize = 13;
 
 impl VirtualIbs {
-    /// Length of instruction-based sampling as bytes.
+    /// Number of bytes in the byte form of instruction-based sampling.
     pub const BYTES: usize = HEADER + 8 * REGISTERS;
     /// Version of the layout that [`to_bytes`](Self::to_bytes) writes.
     pub const BYTES_VERSION: u16 = 1;

@@ -9,13 +9,13 @@ const HEADER: usize = 24;
 const WORDS: usize = 11 + 16;
 
 impl VirtualPrecise {
-    /// Length of precise records as bytes.
+    /// Number of bytes in the byte form of precise records.
     pub const BYTES: usize = HEADER + 8 * WORDS;
     /// Version of the layout that [`to_bytes`](Self::to_bytes) writes.
     pub const BYTES_VERSION: u16 = 1;
 
-    /// Encodes the state as bytes. Every later release can decode these bytes. The records themselves are in the
-    /// guest's memory.
+    /// Encodes the state as bytes. Every later release can decode these bytes. The bytes do not include the written
+    /// records, which are in the guest's memory.
     ///
     /// ```
     /// use pmu_virt::{Configuration, IntelConfiguration, PreciseConfiguration, VirtualPrecise};

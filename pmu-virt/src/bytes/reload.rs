@@ -11,7 +11,7 @@ const HEADER: usize = 16;
 const COUNTER: usize = 12;
 
 impl VirtualReload {
-    /// Length of counter reload as bytes.
+    /// Number of bytes in the byte form of counter reload.
     pub const BYTES: usize = HEADER + COUNTER * MAX_COUNTERS;
     /// Version of the layout that [`to_bytes`](Self::to_bytes) writes.
     pub const BYTES_VERSION: u16 = 1;

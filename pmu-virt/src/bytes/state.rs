@@ -14,7 +14,7 @@ pub(crate) const REGISTER: usize = 12;
 const _: () = assert!(PREFIX + REGISTER * RegisterFile::SIZE <= PmuState::BYTES);
 
 impl PmuState {
-    /// Length of a state as bytes.
+    /// Number of bytes in the byte form of a state.
     pub const BYTES: usize = 512;
     /// Version of the layout that [`to_bytes`](Self::to_bytes) writes.
     pub const BYTES_VERSION: u16 = 1;

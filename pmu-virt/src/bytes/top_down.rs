@@ -7,12 +7,12 @@ const MAGIC: [u8; 4] = *b"vTDM";
 const HEADER: usize = 16;
 
 impl VirtualTopDown {
-    /// Length of top-down metrics as bytes.
+    /// Number of bytes in the byte form of top-down metrics.
     pub const BYTES: usize = HEADER + 8 * 2 + 16 * PARTS;
     /// Version of the layout that [`to_bytes`](Self::to_bytes) writes.
     pub const BYTES_VERSION: u16 = 1;
 
-    /// Encodes the state as bytes, with the fractions' whole precision. Every later release can decode these bytes.
+    /// Encodes the state as bytes, without loss of precision. Every later release can decode these bytes.
     ///
     /// ```
     /// use pmu_virt::{Configuration, GuestFacility, IntelConfiguration, VirtualTopDown, Writer};

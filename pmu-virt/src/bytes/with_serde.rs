@@ -1,4 +1,5 @@
-//! Serde: the bytes, so that the promise of [`to_bytes`](PmuState::to_bytes) holds for every format.
+//! Serde serializes the bytes of [`to_bytes`](PmuState::to_bytes). So every later release can read the serialized
+//! bytes, in every format.
 
 use core::fmt;
 

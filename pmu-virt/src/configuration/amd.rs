@@ -17,13 +17,13 @@ use crate::configuration::bitmap::first;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct AmdConfiguration {
-    /// Generation of the counters, which decides their number and addresses.
+    /// Generation of the counters. The generation determines the number of counters and their addresses.
     pub counters: AmdCounters,
-    /// Event selects have the bits `GuestOnly` (40) and `HostOnly` (41). The two bits are part of the
+    /// Event selects have the bits `GuestOnly` (40) and `HostOnly` (41). These bits are part of the
     /// [event's key](crate::EventKey).
     ///
-    /// If the field is set, the embedder decides whether CPUID declares SVM (leaf 0x80000001, ECX bit 2). If the field
-    /// is not set, CPUID hides SVM, and a write to a select drops `GuestOnly` and `HostOnly`.
+    /// If the field is `true`, the embedder decides whether CPUID declares SVM (leaf 0x80000001, ECX bit 2). If the
+    /// field is `false`, CPUID hides SVM, and a write to a select ignores `GuestOnly` and `HostOnly`.
     pub guest_host: bool,
 }
 
@@ -35,7 +35,8 @@ pub enum AmdCounters {
     Legacy,
     /// Six counters at C001_0200 (leaf 0x80000001, ECX bit 23). The first four also have the legacy addresses.
     CoreExtension,
-    /// Like the core extension, with 4–8 counters and with global registers at C000_0300 (leaf 0x80000022, EAX bit 0).
+    /// 4–8 counters at the addresses of the core extension, and global registers at C000_0300 (leaf 0x80000022, EAX bit
+    /// 0).
     PerfMonV2 {
         /// The number of counters, 4–8.
         counters: u8,
@@ -60,12 +61,12 @@ impl AmdConfiguration {
     pub const CORE_EXTENSION: Self =
         Self { counters: AmdCounters::CoreExtension, guest_host: false };
 
-    /// Creates a PMU of PerfMonV2 with this number of counters, 4–8, and no SVM in the guest.
+    /// Creates the configuration of a PerfMonV2 PMU with this number of counters, 4–8. The guest has no SVM.
     pub const fn perf_mon_v2(counters: u8) -> Self {
         Self { counters: AmdCounters::PerfMonV2 { counters }, guest_host: false }
     }
 
-    /// Returns the configuration after `change` has changed it.
+    /// Applies `change` to the configuration, and returns the result.
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
         self

@@ -1,4 +1,4 @@
-//! A guest's PMU as its hypervisor configures it, of any vendor.
+//! The configuration of a guest's PMU, of any vendor.
 
 use crate::configuration::amd::{AmdConfiguration, AmdCounters};
 use crate::configuration::error::ConfigurationError;
@@ -28,7 +28,7 @@ pub enum Configuration {
     Intel(IntelConfiguration),
     /// AMD's core counters.
     Amd(AmdConfiguration),
-    /// No PMU: CPUID declares none.
+    /// No PMU: CPUID does not declare a PMU.
     Hidden(HiddenConfiguration),
 }
 
@@ -38,7 +38,7 @@ impl Configuration {
         Self::Hidden(HiddenConfiguration::new(vendor))
     }
 
-    /// Checks that the numbers and features do not contradict each other. Every constructor of a PMU makes this check.
+    /// Checks that the configuration does not contradict itself. Every constructor of a PMU makes this check.
     ///
     /// # Errors
     /// Returns the first contradiction.

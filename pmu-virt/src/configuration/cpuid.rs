@@ -4,7 +4,7 @@ use crate::configuration::amd::AmdCounters;
 use crate::configuration::any_vendor::Configuration;
 use crate::configuration::intel::IntelConfiguration;
 
-/// Values of EAX, EBX, ECX and EDX after CPUID.
+/// Results of CPUID in EAX, EBX, ECX and EDX.
 pub type CpuidRegisters = [u32; 4];
 
 pub(crate) const EAX: usize = 0;
@@ -33,7 +33,8 @@ pub struct CpuidLeaf {
     pub mask: CpuidRegisters,
     /// Values of the bits in `mask`; 0 in the other bits.
     pub value: CpuidRegisters,
-    /// Least value of EAX in the answer, for a leaf whose EAX is the highest leaf or sub-leaf; 0 for any other leaf.
+    /// Least value of EAX in the answer. Some leaves return the highest leaf or sub-leaf in EAX. For any other leaf,
+    /// this field is 0.
     pub at_least: u32,
 }
 
@@ -59,8 +60,8 @@ impl CpuidLeaf {
         self
     }
 
-    /// Returns the embedder's answer `given`, with the bits of `mask` replaced by those of `value`, and EAX raised to
-    /// `at_least`.
+    /// Returns the embedder's answer `given` after two changes: the bits in `mask` are replaced by those of `value`,
+    /// and EAX is raised to `at_least`.
     pub fn apply(&self, given: CpuidRegisters) -> CpuidRegisters {
         let mut answer = given;
         for ((answer, mask), value) in answer.iter_mut().zip(self.mask).zip(self.value) {
@@ -98,18 +99,18 @@ const LEAVES: [(u32, u32); 19] = [
 ];
 
 impl Configuration {
-    /// Returns the answer to CPUID with `leaf` in EAX and `subleaf` in ECX. The answer is the embedder's answer
-    /// `given`, with the bits that concern the PMU replaced.
+    /// Returns the answer to CPUID with `leaf` in EAX and `subleaf` in ECX. The call takes the embedder's answer
+    /// `given`, and replaces the bits that describe the PMU.
     ///
-    /// The embedder gives the vendor in leaf 0 (a driver looks for `GenuineIntel` or `AuthenticAMD`), and decides
-    /// whether the extended leaves (0x80000000 and above) exist.
+    /// The embedder must give a vendor in leaf 0, because drivers look for `GenuineIntel` or `AuthenticAMD`. The
+    /// embedder also decides whether the extended leaves (0x80000000 and above) exist.
     ///
     /// Leaves 0, 7 and 0x80000000 return the highest leaf or sub-leaf in EAX. If the PMU needs a higher leaf or
     /// sub-leaf, EAX is raised to that number.
     ///
-    /// If [`transactional`](IntelConfiguration::transactional) is clear, TSX is hidden. If
-    /// [`guest_host`](crate::AmdConfiguration::guest_host) is clear, SVM is hidden. The guest's event selects lack the
-    /// bits of a hidden feature.
+    /// If [`transactional`](IntelConfiguration::transactional) is `false`, the answer hides TSX. If
+    /// [`guest_host`](crate::AmdConfiguration::guest_host) is `false`, the answer hides SVM. In these cases, the
+    /// guest's event selects lack the bits of the hidden feature.
     ///
     /// ```
     /// use pmu_virt::{Configuration, Vendor};
@@ -121,8 +122,8 @@ impl Configuration {
         self.cpuid_leaf(leaf, subleaf).map_or(given, |leaf| leaf.apply(given))
     }
 
-    /// Returns the CPUID leaves that concern the PMU, for a hypervisor that fills a table of leaves once. Sub-leaves of
-    /// leaf 0x23 that the iterator does not return are all 0.
+    /// Returns the CPUID leaves that concern the PMU, for a hypervisor that fills a table of leaves once. If the
+    /// iterator does not return a sub-leaf of leaf 0x23, all registers of the sub-leaf are 0.
     ///
     /// ```
     /// use pmu_virt::{AmdConfiguration, Configuration};
@@ -146,8 +147,8 @@ impl Configuration {
         LEAVES.into_iter().filter_map(|(leaf, subleaf)| self.cpuid_leaf(leaf, subleaf))
     }
 
-    /// Returns the bits of one CPUID leaf that describe the PMU, for a hypervisor that answers each CPUID; `None` if
-    /// the leaf does not concern the PMU.
+    /// Returns the bits of one CPUID leaf that describe the PMU, for a hypervisor that intercepts each CPUID. Returns
+    /// `None` if the leaf does not concern the PMU.
     ///
     /// ```
     /// use pmu_virt::{Configuration, IntelConfiguration};

@@ -1,52 +1,52 @@
-//! Reasons why a configuration is refused.
+//! Contradictions in a configuration.
 
 use core::fmt;
 
-/// Reason why a configuration is refused.
+/// Contradiction in a configuration, because of which the configuration is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum ConfigurationError {
     /// The version is not 1–6.
     Version(u8),
-    /// There is no general counter.
+    /// The configuration has no general counter.
     NoGeneralCounter,
-    /// The bitmap of general counters has gaps, but the configuration lacks leaf 0x23, without which CPUID cannot
-    /// declare gaps.
+    /// The bitmap of general counters has gaps. CPUID can declare gaps only in leaf 0x23, which the configuration
+    /// lacks.
     GeneralGaps {
         /// Bitmap of the general counters.
         general: u8,
     },
-    /// A version below 5 has leaf 0x23.
+    /// The configuration has leaf 0x23 in a version below 5.
     ExtendedLeaf {
         /// Version of architectural performance monitoring.
         version: u8,
     },
-    /// Version 6 lacks leaf 0x23.
+    /// The configuration lacks leaf 0x23 in version 6.
     NoExtendedLeaf {
         /// Version of architectural performance monitoring.
         version: u8,
     },
-    /// Unit mask 2, EQ or RDPMC user disable is set in a version below 6.
+    /// The configuration has unit mask 2, EQ or RDPMC user disable in a version below 6.
     SelectFeature {
         /// Version of architectural performance monitoring.
         version: u8,
     },
-    /// A configuration of version 1 has fixed counters, which exist only from version 2 on.
+    /// The configuration has fixed counters in version 1. Fixed counters need version 2 or later.
     FixedInVersion1,
-    /// The bitmap of fixed counters has gaps in a version below 5, whose CPUID cannot declare gaps.
+    /// The bitmap of fixed counters has gaps in a version below 5. CPUID can declare such gaps only from version 5 on.
     FixedGaps {
         /// Bitmap of the fixed counters.
         fixed: u8,
     },
-    /// The counters' width is outside 32–64 bits. The value is the width.
+    /// A width of counters is not 32–64 bits. The value is the width.
     Width(u8),
-    /// AnyThread is set in a version below 3.
+    /// The configuration has AnyThread in a version below 3.
     AnyThread {
         /// Version of architectural performance monitoring.
         version: u8,
     },
-    /// A configuration of PerfMonV2 has fewer than 4 or more than 8 counters. The value is their number.
+    /// The configuration of PerfMonV2 has fewer than 4 or more than 8 counters. The value is the number of counters.
     AmdCounters(u8),
 }
 

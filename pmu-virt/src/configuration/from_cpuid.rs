@@ -1,4 +1,4 @@
-//! The configuration of a host, from its CPUID.
+//! The configuration of a host, derived from the host's CPUID.
 
 use crate::configuration::amd::{AmdConfiguration, AmdCounters};
 use crate::configuration::any_vendor::Configuration;
@@ -8,19 +8,20 @@ use crate::configuration::host_error::HostError;
 use crate::configuration::intel::IntelConfiguration;
 
 impl Configuration {
-    /// Returns the configuration of the largest PMU that a guest on this host can have, as read from the host's CPUID.
+    /// Derives the configuration of the largest PMU that a guest on this host can have, from the host's CPUID.
     ///
-    /// `cpuid` is called with a leaf and a sub-leaf. `capabilities` is the value of `IA32_PERF_CAPABILITIES`; pass 0 on
-    /// AMD, and on an Intel processor without the register (leaf 1, ECX bit 15, is clear).
+    /// The function calls `cpuid` with a leaf and a sub-leaf. `capabilities` is the host's value of
+    /// `IA32_PERF_CAPABILITIES`. Pass 0 on AMD, and on an Intel processor without the register (leaf 1, ECX bit 15, is
+    /// clear).
     ///
-    /// The configuration leaves out the following features of the host:
+    /// The configuration does not include these features of the host:
     ///
-    /// - the features that this crate's README names as not modeled (PEBS, LBR and others);
+    /// - the features beside the counters, such as PEBS and LBR;
     /// - AnyThread, because another guest may run on the core's other thread;
-    /// - the architectural events from the ninth on.
+    /// - the ninth and later architectural events.
     ///
-    /// If the host has counters that a [`VirtualPmu`](crate::VirtualPmu) cannot have, the function fails instead of
-    /// returning a configuration without these counters.
+    /// If the host has more counters than a [`VirtualPmu`](crate::VirtualPmu) can have, the function returns an error.
+    /// It does not return a configuration with fewer counters.
     ///
     /// # Errors
     /// The host has no PMU, or a PMU that a [`VirtualPmu`](crate::VirtualPmu) cannot have.

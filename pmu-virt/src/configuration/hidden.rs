@@ -2,8 +2,8 @@
 
 use crate::configuration::vendor::Vendor;
 
-/// Configuration of a processor without a PMU. CPUID declares no PMU. If a guest accesses PMU registers nevertheless,
-/// the answer depends on the platform.
+/// Configuration of a processor without a PMU. CPUID does not declare a PMU. The fields select how the processor
+/// answers if a guest accesses PMU registers nevertheless.
 ///
 /// ```
 /// use pmu_virt::{Configuration, FedEvents, HiddenConfiguration, HiddenRegisters, Read, Vendor};
@@ -20,40 +20,42 @@ use crate::configuration::vendor::Vendor;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct HiddenConfiguration {
-    /// Vendor of the processor, which decides the addresses of the absent registers.
+    /// Vendor of the processor. The vendor determines the addresses of the absent registers.
     pub vendor: Vendor,
     /// Answer to RDMSR and WRMSR of the absent registers.
     pub registers: HiddenRegisters,
-    /// Answer to RDPMC if CPL and CR4.PCE allow the instruction.
+    /// Answer to RDPMC, if CPL and CR4.PCE allow the instruction.
     pub rdpmc: HiddenRdpmc,
 }
 
 /// Answer to RDMSR and WRMSR of the registers of an absent PMU.
 ///
-/// On AMD, the four selects and counters at C001_0000–7 read 0 and ignore writes whichever variant is set, because
-/// guests assume that every processor has these registers.
+/// On AMD, guests assume that every processor has the four selects and counters at C001_0000–7. With every variant,
+/// these registers therefore read 0 and ignore writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum HiddenRegisters {
     /// The access raises #GP, as on hardware.
     Fault,
-    /// As in KVM: registers 0xC1, 0xC2, 0x186 and 0x187 read 0 and ignore writes; any other register raises #GP.
+    /// Registers 0xC1, 0xC2, 0x186 and 0x187 read 0 and ignore writes. An access to any other register raises #GP. KVM
+    /// answers in this way.
     Kvm,
 }
 
-/// Answer of a processor without a PMU to RDPMC, if CPL and CR4.PCE allow the instruction.
+/// Answer to RDPMC on a processor without a PMU, if CPL and CR4.PCE allow the instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum HiddenRdpmc {
     /// RDPMC raises #GP.
     Fault,
-    /// RDPMC returns 0 if ECX is 0–3, as under some paravisors of SVM guests. With any other ECX, RDPMC raises #GP.
+    /// RDPMC returns 0 if ECX is 0–3, and raises #GP with any other ECX. Some paravisors of SVM guests answer in this
+    /// way.
     Zero,
 }
 
 impl HiddenConfiguration {
-    /// Creates the configuration of a processor on which an access to any PMU register raises #GP, except to AMD's
-    /// legacy registers.
+    /// Creates the configuration of a processor on which an access to a PMU register raises #GP. AMD's legacy registers
+    /// are an exception: they read 0 and ignore writes.
     pub const fn new(vendor: Vendor) -> Self {
         Self { vendor, registers: HiddenRegisters::Fault, rdpmc: HiddenRdpmc::Fault }
     }

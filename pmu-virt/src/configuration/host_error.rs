@@ -13,12 +13,12 @@ pub enum HostError {
     Vendor,
     /// CPUID declares no PMU.
     NoPmu,
-    /// The host has general or fixed counters beyond the first eight. The value is the bitmap of all its counters of
-    /// that kind.
+    /// The host has general or fixed counters beyond the first eight. The value is the bitmap of all general counters
+    /// or of all fixed counters.
     Counters(u32),
     /// A [`VirtualPmu`](crate::VirtualPmu) cannot have the host's PMU.
     Configuration(ConfigurationError),
-    /// The processors differ in their vendor, or in how they hide their PMUs.
+    /// The two processors have different vendors, or hide their PMUs in different ways.
     NothingInCommon,
 }
 

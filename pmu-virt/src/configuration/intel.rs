@@ -22,44 +22,44 @@ use crate::configuration::error::ConfigurationError;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct IntelConfiguration {
-    /// Version, 1–6 (leaf 0x0A, EAX bits 7:0). In version 6 the registers of each counter have addresses from 0x1900
+    /// Version, 1–6 (leaf 0x0A, EAX bits 7:0). In version 6, each counter's registers also have addresses from 0x1900
     /// on, in addition to the older addresses.
     pub version: u8,
-    /// The general counters: bit *n* for `IA32_PMCn`. At least one bit is set. A bitmap with gaps needs
-    /// [`extended_leaf`](Self::extended_leaf).
+    /// Bitmap of the general counters: bit *n* stands for `IA32_PMCn`. At least one bit must be set. A bitmap with gaps
+    /// needs [`extended_leaf`](Self::extended_leaf).
     pub general: u8,
     /// Width of the general counters in bits, 32–64.
     pub general_width: u8,
-    /// The fixed counters: bit *n* for `IA32_FIXED_CTRn`. Version 1 has none. The bitmap may have gaps from version 5
-    /// on.
+    /// Bitmap of the fixed counters: bit *n* stands for `IA32_FIXED_CTRn`. Version 1 has no fixed counters. From
+    /// version 5 on, the bitmap may have gaps.
     pub fixed: u8,
-    /// Width of the fixed counters in bits, 32–64. The field is ignored if there are no fixed counters.
+    /// Width of the fixed counters in bits, 32–64. Without fixed counters, this field is ignored.
     pub fixed_width: u8,
     /// The general counters can be written in full width, at addresses from 0x4C1 on (`IA32_PERF_CAPABILITIES[13]`).
     pub full_width_writes: bool,
-    /// The first eight architectural events: bit *n* is set if CPUID declares event *n* (leaf 0x0A, EBX). A guest may
-    /// program any event, declared or not.
+    /// Bitmap of the first eight architectural events: if bit *n* is set, CPUID declares event *n* (leaf 0x0A, EBX). A
+    /// guest may also program events that CPUID does not declare.
     pub events: u8,
-    /// Event selects have the AnyThread bit (version 3 on). CPUID does not declare AnyThread deprecated: leaf 0x0A, EDX
-    /// bit 15 is clear. The AnyThread bit is part of the [event's key](crate::EventKey). On a real counter, AnyThread
-    /// also counts the core's other thread, which may run another guest.
+    /// Event selects have the AnyThread bit, which needs version 3 or later. CPUID then does not declare that AnyThread
+    /// is deprecated: leaf 0x0A, EDX bit 15 is clear. The AnyThread bit is part of the [event's key](crate::EventKey).
+    /// On a real counter, AnyThread also counts the core's other thread, which may run another guest.
     pub any_thread: bool,
-    /// Leaf 0x23 gives the bitmaps of counters; leaf 7.1, EAX bit 8, announces leaf 0x23. Version 5 may have leaf 0x23,
-    /// and version 6 must.
+    /// CPUID has leaf 0x23, which declares the bitmaps of counters (leaf 7.1, EAX bit 8). Leaf 0x23 is optional in
+    /// version 5, and required in version 6.
     pub extended_leaf: bool,
-    /// Event selects have `IN_TX` (bit 32), and the select of counter 2 also has `IN_TXCP` (bit 33). The two bits are
-    /// part of the [event's key](crate::EventKey).
+    /// Event selects have `IN_TX` (bit 32). The select of counter 2 also has `IN_TXCP` (bit 33). Both bits are part of
+    /// the [event's key](crate::EventKey).
     ///
-    /// If the field is set, the embedder decides whether CPUID declares TSX (leaf 7, EBX bits 4, HLE, and 11, RTM). If
-    /// the field is not set, CPUID hides TSX, and `IN_TX` and `IN_TXCP` are reserved.
+    /// If the field is `true`, the embedder decides whether CPUID declares TSX (leaf 7, EBX bits 4, HLE, and 11, RTM).
+    /// If the field is `false`, CPUID hides TSX, and `IN_TX` and `IN_TXCP` are reserved.
     pub transactional: bool,
-    /// Event selects have a second unit mask, UMASK2 (bits 47:40): leaf 0x23, EBX bit 0. Version 6 only.
+    /// Event selects have a second unit mask, UMASK2, in bits 47:40 (leaf 0x23, EBX bit 0). This needs version 6.
     pub unit_mask_2: bool,
-    /// Event selects have the flag EQ (bit 36), with which a counter counts the cycles in which the event happened
-    /// exactly as often as the counter mask says: leaf 0x23, EBX bit 1. Version 6 only.
+    /// Event selects have the flag EQ in bit 36 (leaf 0x23, EBX bit 1). With EQ, a counter counts the cycles in which
+    /// the number of events equals the counter mask. This needs version 6.
     pub equal: bool,
-    /// The guest's kernel can hide each counter from RDPMC at CPL 1–3: leaf 0x23, EBX bit 2. Bit 37 of an event select
-    /// hides a general counter, and bit 33 + 4*n* of `IA32_FIXED_CTR_CTRL` hides fixed counter *n*. Version 6 only.
+    /// The guest's kernel can hide each counter from RDPMC at CPL 1–3 (leaf 0x23, EBX bit 2). Bit 37 of an event select
+    /// hides a general counter. Bit 33 + 4*n* of `IA32_FIXED_CTR_CTRL` hides fixed counter *n*. This needs version 6.
     pub rdpmc_user_disable: bool,
 }
 
@@ -67,7 +67,7 @@ impl IntelConfiguration {
     /// Creates the configuration of a PMU with `general` general and `fixed` fixed counters, all 48 bits wide.
     ///
     /// The counters are numbered from 0 and have full-width writes. CPUID declares the first seven architectural
-    /// events. Version 6 has leaf 0x23, and none of the optional features that leaf 0x23 declares.
+    /// events. In version 6, CPUID has leaf 0x23, but declares no optional feature there.
     pub const fn new(version: u8, general: u8, fixed: u8) -> Self {
         Self {
             version,
@@ -86,7 +86,7 @@ impl IntelConfiguration {
         }
     }
 
-    /// Returns the configuration after `change` has changed it.
+    /// Applies `change` to the configuration, and returns the result.
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
         self

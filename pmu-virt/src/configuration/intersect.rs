@@ -6,12 +6,12 @@ use crate::configuration::host_error::HostError;
 use crate::configuration::intel::IntelConfiguration;
 
 impl Configuration {
-    /// Returns the PMU that two processors have in common. A guest with that PMU can move between the processors. The
-    /// counters have the smaller of the two widths. If one of the two processors hides its PMU, the result hides the
-    /// PMU, too.
+    /// Returns the configuration that two processors have in common. A guest with this configuration can move between
+    /// the two processors. The counters have the smaller of the two widths. If one of the two processors hides its PMU,
+    /// the result hides the PMU.
     ///
-    /// # Errors The processors have different [vendors](Self::vendor), or have no PMU in common. There is also an error
-    /// if both processors hide their PMUs, but answer accesses to PMU registers differently.
+    /// # Errors The processors have different [vendors](Self::vendor), or have no valid configuration in common. The
+    /// call also fails if both processors hide their PMUs, but answer accesses to PMU registers differently.
     ///
     /// ```
     /// use pmu_virt::{Configuration, IntelConfiguration};

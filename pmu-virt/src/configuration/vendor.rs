@@ -1,11 +1,11 @@
 //! The vendor whose architecture a processor follows.
 
-/// Vendor whose registers and CPUID leaves a processor has.
+/// Vendor that defines a processor's registers and CPUID leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Vendor {
     /// Intel and compatible processors (Zhaoxin, Centaur).
     Intel,
-    /// AMD, and Hygon, whose processors have the same counters as AMD's.
+    /// AMD and compatible processors (Hygon).
     Amd,
 }

@@ -10,9 +10,9 @@ use crate::events::slot::EVENTS;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum FedEventsError {
-    /// There are too many keys: a set has at most 16. The value is the number of keys.
+    /// The set would have more than 16 keys. The value is the number of keys.
     TooMany(usize),
-    /// Two of the keys are equal. The value is this key.
+    /// Two keys are equal. The value is this key.
     Twice(EventKey),
 }
 
@@ -29,8 +29,8 @@ impl fmt::Display for FedEventsError {
 
 impl core::error::Error for FedEventsError {}
 
-/// The event is not one of the feed's [`FedEvents`](crate::FedEvents), or the feed does not belong to the PMU's
-/// `FedEvents`. Nothing was counted.
+/// The event is not in the [`FedEvents`](crate::FedEvents) of the feed, or the feed is for other `FedEvents` than the
+/// PMU. Nothing was counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct OtherEvents;
@@ -43,15 +43,14 @@ impl fmt::Display for OtherEvents {
 
 impl core::error::Error for OtherEvents {}
 
-/// Reason why [`VirtualPmu::set_events`](crate::VirtualPmu::set_events) refuses to exchange the events. Nothing was
-/// changed.
+/// Reason why [`VirtualPmu::set_events`](crate::VirtualPmu::set_events) refuses new events. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum ExchangeError {
-    /// The feed does not belong to the PMU's [`FedEvents`](crate::FedEvents).
+    /// The feed is for other [`FedEvents`](crate::FedEvents) than the PMU.
     OtherEvents,
-    /// The feed has a count of an event that is not in the new [`FedEvents`](crate::FedEvents).
+    /// The feed still has counts of an event that is not in the new [`FedEvents`](crate::FedEvents).
     Remainder,
 }
 

@@ -23,14 +23,13 @@ pub struct FedEvents {
 }
 
 impl FedEvents {
-    /// The empty set: no counter of the guest counts.
+    /// The empty set. The guest's counters do not count.
     pub const NONE: Self = Self { keys: [SelectKey::NONE; EVENTS], identity: 0x811C_9DC5 };
 
-    /// Creates the set of the events with these keys.
+    /// Creates the set of events with these keys.
     ///
-    /// # Errors
-    /// `keys` has more than 16 keys, or two keys are equal. [`EventKey::fixed`] and [`EventKey::general`] return the
-    /// same key for an event that both kinds of counters can count; give that key once.
+    /// # Errors `keys` has more than 16 keys, or two keys are equal. If both a general and a fixed counter can count an
+    /// event, [`EventKey::fixed`] and [`EventKey::general`] return the same key. Pass this key once.
     pub fn new(keys: &[EventKey]) -> Result<Self, FedEventsError> {
         let mut events = Self::NONE;
         let too_many = FedEventsError::TooMany(keys.len());
@@ -49,7 +48,7 @@ impl FedEvents {
         Ok(events)
     }
 
-    /// Returns the event with this key, if the set has it.
+    /// Returns the event with this key, or `None` if the set does not have the event.
     #[inline]
     pub fn find(&self, key: EventKey) -> Option<FedEvent> {
         self.place(key.in_select()).map(|place| FedEvent { place, of: self.identity })

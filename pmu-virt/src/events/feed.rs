@@ -1,11 +1,12 @@
-//! The number of each event that happened over a span of time.
+//! Counts of the events that happened in a span of time.
 
 use crate::events::error::OtherEvents;
 use crate::events::fed::FedEvents;
 use crate::events::key::Privilege;
 use crate::events::slot::{BOTH, CELLS, EVENTS, FedEvent, FeedSlot, KERNEL, USER};
 
-/// Counts of what happened in a guest over a span of time, by event and privilege. A PMU consumes the counts.
+/// Counts of the events that happened in a guest in a span of time, by event and privilege. A
+/// [`VirtualPmu`](crate::VirtualPmu) consumes the counts.
 ///
 /// ```
 /// use pmu_virt::{EventKey, FedEvents, Feed, OtherEvents, Privilege};
@@ -30,18 +31,17 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Greatest count of one event at one privilege: 48 years of cycles at 3 GHz.
+    /// Greatest count of one event at one privilege. Cycles at 3 GHz reach this count in 48 years.
     pub const MAXIMUM: u64 = (1 << 62) - 1;
 
-    /// Creates a feed of these events in which every count is 0.
+    /// Creates a feed for these events. Every count is 0.
     pub const fn new(events: &FedEvents) -> Self {
         Self { cells: [0; EVENTS * CELLS], of: events.identity() }
     }
 
-    /// Adds `count` to the count of an event; the sum saturates at [`MAXIMUM`](Self::MAXIMUM).
+    /// Adds `count` to the count of an event. The sum saturates at [`MAXIMUM`](Self::MAXIMUM).
     ///
-    /// # Errors
-    /// The event does not belong to the [`FedEvents`] of this feed.
+    /// # Errors The event is not in the [`FedEvents`] of this feed.
     #[inline]
     pub fn add(
         &mut self,
@@ -63,7 +63,7 @@ impl Feed {
         Ok(())
     }
 
-    /// Returns the part of the event's count that no PMU has consumed; 0 if the event does not belong to the
+    /// Returns the part of an event's count that no PMU has consumed yet. Returns 0 if the event is not in the
     /// [`FedEvents`] of this feed.
     #[inline]
     pub fn count(&self, event: FedEvent, privilege: Privilege) -> u64 {
@@ -136,7 +136,7 @@ impl Feed {
         self.cells.iter().all(|cell| *cell == 0)
     }
 
-    /// Sets every count to 0, for instance after a reset of the guest. What no PMU has consumed is never counted.
+    /// Sets every count to 0, for instance after a reset of the guest. Counts that no PMU has consumed are discarded.
     pub fn clear(&mut self) {
         self.cells = [0; EVENTS * CELLS];
     }

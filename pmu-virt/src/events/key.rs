@@ -14,17 +14,17 @@ pub enum Privilege {
     Kernel,
 }
 
-/// Identifies what a counter counts: the counter's event select without USR, OS, EN, INT, the pin control and RDPMC
-/// user disable.
+/// Identifies an event that counters count. A key has all fields of an event select, except USR, OS, EN, INT, the pin
+/// control and RDPMC user disable.
 ///
-/// Edge, invert, counter mask and EQ are part of the key. A counter that uses one of these fields counts another
-/// quantity, which cannot be derived from the event's count. So the counter counts only what the embedder feeds for the
-/// key with the same fields. Both vendors ignore invert if the counter mask is 0 and EQ is clear; invert is then clear
-/// in the key. Unit mask 2 is part of the key because it selects another event.
+/// Edge, invert, counter mask and EQ are part of the key, because a counter that uses one of these fields counts a
+/// different quantity. This quantity cannot be computed from the plain event's count. So the embedder feeds this
+/// quantity under the key with the same fields. Both vendors ignore invert if the counter mask is 0 and EQ is clear. In
+/// this case, the key also ignores invert. Unit mask 2 is part of the key, because it selects a different event.
 ///
-/// The qualifiers are part of the key, too: `IN_TX` and `IN_TXCP` on Intel, `GuestOnly` and `HostOnly` on AMD. In the
-/// other vendor's selects, the qualifiers' bits belong to the event or the unit mask. So all keys of a
-/// [`FedEvents`](crate::FedEvents) are for processors of the same vendor.
+/// The qualifiers are also part of the key: `IN_TX` and `IN_TXCP` on Intel, `GuestOnly` and `HostOnly` on AMD. The
+/// selects of the two vendors use the same bits for different fields. So all keys of a [`FedEvents`](crate::FedEvents)
+/// must be for processors of the same vendor.
 ///
 /// ```
 /// use pmu_virt::EventKey;
@@ -92,18 +92,19 @@ impl EventKey {
     /// The bits of an event select that a key has.
     const OF_SELECT: u64 =
         Self::EVENT | Self::EDGE | Self::ANY_THREAD | Self::INVERT | Self::COMPARISON;
-    /// Returns the key of an event that a general counter counts. `event` has 8 bits on Intel, and 12 bits on AMD;
-    /// higher bits are ignored.
+    /// Returns the key of an event that a general counter counts. `event` has 8 bits on Intel, and 12 bits on AMD.
+    /// Higher bits are ignored.
     pub const fn general(event: u16, unit_mask: u8) -> Self {
         let (low, high) = (event as u64 & 0xFF, event as u64 >> 8 & 0xF);
         Self(low | (unit_mask as u64) << 8 | high << 32)
     }
 
-    /// Returns the key of the event that the fixed counter with this number counts; `None` if the number is 8 or above.
+    /// Returns the key of the event that the fixed counter with this number counts. Returns `None` if the number is 8
+    /// or above.
     ///
-    /// General counters can count the events of three fixed counters, too: retired instructions (fixed counter 0; event
-    /// 0xC0, unit mask 0), core cycles (fixed counter 1; 0x3C, 0) and top-down slots (fixed counter 3; 0xA4, 1). The
-    /// keys of these events are those of [`general`](Self::general), and a count that is fed with such a key advances
+    /// General counters can also count the events of three fixed counters: retired instructions (fixed counter 0; event
+    /// 0xC0, unit mask 0), core cycles (fixed counter 1; 0x3C, 0) and top-down slots (fixed counter 3; 0xA4, 1). For
+    /// these events, [`general`](Self::general) returns the same key, and a count that is fed under this key advances
     /// both kinds of counters. SDM vol. 3B, "Fixed-function Performance Counters".
     ///
     /// ```
@@ -126,7 +127,8 @@ impl EventKey {
         }
     }
 
-    /// Returns the key with this unit mask 2 (bits 47:40 of a select of Intel's version 6). 0 removes the unit mask 2.
+    /// Returns the key with this unit mask 2, bits 47:40 of a select of Intel's version 6. If the argument is 0, the
+    /// returned key has no unit mask 2.
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
@@ -138,7 +140,7 @@ impl EventKey {
         Self(self.0 & !Self::UNIT_MASK_2 | (unit_mask_2 as u64) << 40)
     }
 
-    /// Returns the key for a counter that counts how often the event begins: edge detect, bit 18 of a select.
+    /// Returns the key with edge detect, bit 18 of a select: the counter counts how often the event begins.
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
@@ -150,8 +152,9 @@ impl EventKey {
         Self(self.0 | Self::EDGE)
     }
 
-    /// Returns the key of the event on all threads of the core: AnyThread, bit 21 of Intel's selects. A guest can
-    /// program the key only if its configuration has [`any_thread`](crate::IntelConfiguration::any_thread).
+    /// Returns the key with AnyThread, bit 21 of Intel's selects: the counter counts the event on all threads of the
+    /// core. A guest can program the key only if its configuration has
+    /// [`any_thread`](crate::IntelConfiguration::any_thread).
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
@@ -162,8 +165,9 @@ impl EventKey {
         Self(self.0 | Self::ANY_THREAD)
     }
 
-    /// Returns the key of the event within transactions: `IN_TX`, bit 32 of Intel's selects. A guest can program the
-    /// key only if its configuration has [`transactional`](crate::IntelConfiguration::transactional).
+    /// Returns the key with `IN_TX`, bit 32 of Intel's selects: the counter counts the event only within transactions.
+    /// A guest can program the key only if its configuration has
+    /// [`transactional`](crate::IntelConfiguration::transactional).
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
@@ -174,8 +178,8 @@ impl EventKey {
         Self(self.0 | Self::IN_TX)
     }
 
-    /// Returns the key of the event without its occurrences in aborted transactions: `IN_TXCP`, bit 33 of the select of
-    /// Intel's counter 2. A guest can program the key only if its configuration has
+    /// Returns the key with `IN_TXCP`, bit 33 of the select of Intel's counter 2: the counter does not count the event
+    /// in aborted transactions. A guest can program the key only if its configuration has
     /// [`transactional`](crate::IntelConfiguration::transactional).
     ///
     /// ```
@@ -188,9 +192,9 @@ impl EventKey {
         Self(self.0 | Self::IN_TX_CHECKPOINTED)
     }
 
-    /// Returns the key of the event while a nested guest runs: `GuestOnly`, bit 40 of AMD's selects. A nested guest is
-    /// a guest of the virtual processor. A guest can program the key only if its configuration has
-    /// [`guest_host`](crate::AmdConfiguration::guest_host).
+    /// Returns the key with `GuestOnly`, bit 40 of AMD's selects: the counter counts the event only while a nested
+    /// guest runs. A nested guest is a guest of the virtual processor. A guest can program the key only if its
+    /// configuration has [`guest_host`](crate::AmdConfiguration::guest_host).
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
@@ -202,15 +206,15 @@ impl EventKey {
         Self(self.0 | Self::GUEST_ONLY)
     }
 
-    /// Returns the key of the event while no nested guest runs: `HostOnly`, bit 41 of AMD's selects. The key of a
-    /// select with both bits is `key.guest_only().host_only()`.
+    /// Returns the key with `HostOnly`, bit 41 of AMD's selects: the counter counts the event only while no nested
+    /// guest runs. `key.guest_only().host_only()` is the key of a select with both bits.
     pub const fn host_only(self) -> Self {
         Self(self.0 | Self::HOST_ONLY)
     }
 
-    /// Returns the key of the cycles in which the event happened at least `threshold` times. If `invert` is set, the
-    /// key is that of the cycles with fewer than `threshold` events. If `threshold` is 0, the result is the key of the
-    /// plain event, whatever `invert` is.
+    /// Returns the key with this counter mask: the counter counts the cycles in which the event happened at least
+    /// `threshold` times. If `invert` is set, the counter counts the cycles with fewer than `threshold` events. If
+    /// `threshold` is 0, the call returns the key of the plain event, and ignores `invert`.
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
@@ -224,9 +228,9 @@ impl EventKey {
         self.compared(threshold, invert, 0)
     }
 
-    /// Returns the key that counts the cycles in which the event happened exactly `count` times. If `invert` is set,
-    /// the key is that of all other cycles. The key has the EQ flag of Intel's version 6 and the counter mask `count`,
-    /// which may be 0.
+    /// Returns the key with the EQ flag of Intel's version 6 and the counter mask `count`: the counter counts the
+    /// cycles in which the event happened exactly `count` times. If `invert` is set, the counter counts all other
+    /// cycles. `count` may be 0.
     pub const fn equal(self, count: u8, invert: bool) -> Self {
         self.compared(count, invert, Self::EQUAL)
     }
@@ -244,10 +248,11 @@ impl EventKey {
         if self.0 & Self::COMPARISON == 0 { Self(self.0 & !Self::INVERT) } else { self }
     }
 
-    /// Returns the key of what a counter with this event select counts. USR, OS, EN, INT, the pin control and RDPMC
-    /// user disable are ignored.
+    /// Returns the key of the event that a counter with this event select counts. The call ignores USR, OS, EN, INT,
+    /// the pin control and RDPMC user disable.
     ///
-    /// An event that only a fixed counter counts has no select; for its key see [`fixed`](Self::fixed).
+    /// If only a fixed counter can count an event, the event has no select. [`fixed`](Self::fixed) returns the key of
+    /// such an event.
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
@@ -287,13 +292,13 @@ impl EventKey {
         (self.0 >> 8) as u8
     }
 
-    /// Returns the unit mask 2 of a select of Intel's version 6; 0 if the key has no unit mask 2.
+    /// Returns the unit mask 2, which a select of Intel's version 6 can have, or 0 if the key has no unit mask 2.
     pub const fn unit_mask_2(self) -> u8 {
         (self.0 >> 40) as u8
     }
 
-    /// Returns the number of the fixed counter if no other counter can count the event; `None` if a general counter
-    /// can.
+    /// Returns the number of the fixed counter if only this counter can count the event. Returns `None` if a general
+    /// counter can count the event.
     pub const fn fixed_counter(self) -> Option<u8> {
         if self.0 & Self::FIXED != 0 { Some(self.0 as u8 & 7) } else { None }
     }

@@ -1,4 +1,4 @@
-//! An event that the embedder feeds, and the cells that a feed has for it.
+//! An event that the embedder feeds, and the event's cells in a feed.
 
 /// Greatest number of different fed events: the greatest number of counters.
 pub(crate) const EVENTS: usize = 16;
@@ -52,8 +52,8 @@ impl FeedSlot {
     }
 }
 
-/// Index of one event in its [`FedEvents`](crate::FedEvents). [`FedEvents::find`](crate::FedEvents::find) finds the
-/// index once, so [`Feed::add`](crate::Feed::add) needs no search.
+/// Index of one event in a [`FedEvents`](crate::FedEvents). [`FedEvents::find`](crate::FedEvents::find) returns the
+/// index. [`Feed::add`](crate::Feed::add) then needs no search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FedEvent {

@@ -2,8 +2,8 @@
 
 use crate::configuration::cpuid::{CpuidLeaf, EAX, ECX};
 
-/// Configuration of the instruction-based sampling that a guest sees: leaf 0x8000001B, the entry of the local vector
-/// table, and the deviations of single families.
+/// Configuration of a guest's instruction-based sampling (IBS): CPUID leaf 0x8000001B, the extended LVT entry, and
+/// deviations of some processor families.
 ///
 /// ```
 /// use pmu_virt::{IbsConfiguration, VirtualIbs};
@@ -14,16 +14,17 @@ use crate::configuration::cpuid::{CpuidLeaf, EAX, ECX};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct IbsConfiguration {
-    /// Leaf 0x8000001B, EAX. Bit 0 declares that the leaf is valid, bit 1 fetch sampling, and bit 2 op sampling.
+    /// Leaf 0x8000001B, EAX. Bit 0 declares the leaf valid, bit 1 declares fetch sampling, and bit 2 declares op
+    /// sampling.
     pub capabilities: u32,
-    /// Extended entry of the local vector table, 0–15, through which the sampling interrupts; `None` if firmware
-    /// assigned no entry. The guest reads the entry's number from `IBS_CTL`, and cannot change the number.
+    /// Number of the extended LVT entry through which a sample interrupts, 0–15. `None` means that firmware assigned no
+    /// entry. The guest can read the number in `IBS_CTL`, but cannot change it.
     pub lvt_entry: Option<u8>,
-    /// If fetch sampling is already enabled, a write of `IBS_FETCH_CTL` that enables it again does not reset the count
-    /// of fetches, as on families 16h to 18h.
+    /// If fetch sampling is already enabled, a write of `IBS_FETCH_CTL` with the enable bit set does not reset the
+    /// count of fetches. Families 16h to 18h behave in this way.
     pub fetch_count_kept: bool,
-    /// A guest has to set the period to 0 before the guest disables sampling (erratum 420 of family 10h). A write that
-    /// disables sampling while the period is not 0 is reported as illegal.
+    /// The guest has to set the period to 0 before it disables sampling (erratum 420 of family 10h).
+    /// [`Written::illegal`](crate::Written::illegal) reports a write that disables sampling while the period is not 0.
     pub period_before_stop: bool,
 }
 
@@ -37,9 +38,10 @@ impl IbsConfiguration {
     };
     /// Instruction-based sampling of Zen 4.
     pub const ZEN_4: Self = Self { capabilities: 0xBFF, ..Self::ZEN_3 };
-    /// Instruction-based sampling of Zen 5: that of Zen 4, with a filter by the latency of loads.
+    /// Instruction-based sampling of Zen 5. It has the features of Zen 4, and a filter by the latency of loads.
     pub const ZEN_5: Self = Self { capabilities: 0x1BFF, ..Self::ZEN_3 };
-    /// Instruction-based sampling of Zen 6: that of Zen 5, with a second control register for each of the two units.
+    /// Instruction-based sampling of Zen 6. It has the features of Zen 5, and a second control register for each of the
+    /// two units.
     pub const ZEN_6: Self = Self { capabilities: 0x1_FBFF, ..Self::ZEN_3 };
     /// Instruction-based sampling of family 10h.
     pub const FAMILY_10H: Self =

@@ -1,7 +1,7 @@
 //! Ops and fetches that the embedder feeds.
 
-/// An op that a virtual processor executes, and the register values that record the op if it is sampled. Values of
-/// registers that the processor lacks are dropped.
+/// An op that a virtual processor executes. The fields are the values that the IBS registers get if the op is sampled.
+/// Values of registers that the processor lacks are ignored.
 ///
 /// ```
 /// use pmu_virt::FedOp;
@@ -26,12 +26,12 @@ pub struct FedOp {
     pub physical_address: u64,
     /// `BP_IBSTGT_RIP`: the target of a branch.
     pub target: u64,
-    /// Cycles that pass with the op.
+    /// Number of cycles that the op takes.
     pub cycles: u32,
 }
 
 impl FedOp {
-    /// Creates an op of one cycle that neither branches nor accesses memory.
+    /// Creates an op that takes one cycle, and that is not a branch and does not access memory.
     pub const fn new(rip: u64) -> Self {
         Self {
             rip,
@@ -58,7 +58,7 @@ impl FedOp {
     }
 }
 
-/// A fetch of a virtual processor, and the register values that record the fetch if it is sampled.
+/// A fetch of a virtual processor. The fields are the values that the IBS registers get if the fetch is sampled.
 ///
 /// ```
 /// use pmu_virt::FedFetch;
@@ -69,18 +69,18 @@ impl FedOp {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FedFetch {
-    /// The bits of `IBS_FETCH_CTL` that the fetch sets: latency, caches and TLBs. Other bits are dropped.
+    /// The bits of `IBS_FETCH_CTL` that describe the fetch: latency, caches and TLBs. Other bits are ignored.
     pub control: u64,
     /// `IBS_FETCH_LINADDR`: the linear address of the fetch.
     pub linear_address: u64,
     /// `IBS_FETCH_PHYSADDR`: the physical address of the fetch.
     pub physical_address: u64,
-    /// `IC_IBS_EXTD_CTL`: the latency of a refill of the TLB.
+    /// `IC_IBS_EXTD_CTL`: the latency of the TLB refill.
     pub tlb_latency: u16,
 }
 
 impl FedFetch {
-    /// Creates a fetch of no latency that hit every cache.
+    /// Creates a fetch without latency that hits every cache.
     pub const fn new(linear_address: u64) -> Self {
         Self { control: 0, linear_address, physical_address: 0, tlb_latency: 0 }
     }

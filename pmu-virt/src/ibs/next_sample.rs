@@ -1,10 +1,10 @@
 //! The distance to the next sample.
 
-/// Numbers of events until the next sample, as [`VirtualIbs::next_sample`](crate::VirtualIbs::next_sample) returns
-/// them. If a number is 1, the next event is sampled. A number is `None` if the guest does not sample by these events,
-/// or has not yet read the last sample.
+/// Result of [`VirtualIbs::next_sample`](crate::VirtualIbs::next_sample): numbers of events until the next sample. For
+/// example, 1 means that the next event is sampled. A number is `None` while the guest does not sample by these events,
+/// and while a sample waits for the guest to read it.
 ///
-/// An embedder that lets the guest run freely sets a timer by these numbers.
+/// An embedder that does not feed each event can set a timer by these numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct NextSample {

@@ -1,4 +1,4 @@
-//! Fetches and ops that are counted, tagged and recorded.
+//! Counting, sampling and recording of fetches and ops.
 
 use crate::ibs::fed::{FedFetch, FedOp};
 use crate::ibs::next_sample::NextSample;
@@ -9,8 +9,8 @@ use crate::ibs::virtual_ibs::VirtualIbs;
 const OP_RANDOM: u64 = 0x7F;
 
 impl VirtualIbs {
-    /// Counts an op, or the op's cycles, and records the op if the period ends with it. Returns whether the op was
-    /// sampled.
+    /// Counts an op or the op's cycles, depending on the guest's setting. If the period ends with this op, the op is
+    /// sampled. Returns whether the op was sampled.
     pub fn execute(&mut self, op: &FedOp) -> bool {
         let Some(period) = self.op_period() else { return false };
         let control = self.registers[OP_CTL];
@@ -39,7 +39,7 @@ impl VirtualIbs {
         true
     }
 
-    /// Counts a fetch, and records the fetch if the period ends with it. Returns whether the fetch was sampled.
+    /// Counts a fetch. If the period ends with this fetch, the fetch is sampled. Returns whether the fetch was sampled.
     pub fn fetch(&mut self, fetch: &FedFetch) -> bool {
         let Some(period) = self.fetch_period() else { return false };
         let control = self.registers[FETCH_CTL];
@@ -68,8 +68,8 @@ impl VirtualIbs {
         true
     }
 
-    /// Counts ops, their cycles and fetches that the embedder does not feed one by one. None of these ops and fetches
-    /// is sampled: each count stops before the last op, cycle or fetch of the period.
+    /// Counts ops, cycles and fetches that the embedder does not feed one by one. The call samples nothing: each count
+    /// stops one op, cycle or fetch before the end of the period.
     ///
     /// ```
     /// use pmu_virt::{FedOp, GuestFacility, IbsConfiguration, Read, VirtualIbs, Writer};
@@ -95,7 +95,7 @@ impl VirtualIbs {
         }
     }
 
-    /// Returns when the next op and the next fetch are sampled.
+    /// Returns the numbers of ops, cycles and fetches until the next sample.
     pub fn next_sample(&self) -> NextSample {
         let op = self.registers[OP_CTL];
         let left = |period: u64, count: u64| period.saturating_sub(count).max(1);

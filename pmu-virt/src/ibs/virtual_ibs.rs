@@ -1,4 +1,4 @@
-//! Instruction-based sampling of one virtual processor: created, reset, interrupting.
+//! Instruction-based sampling of one virtual processor: creation, reset and interrupt.
 
 use crate::ibs::configuration::IbsConfiguration;
 use crate::ibs::registers::{
@@ -6,12 +6,12 @@ use crate::ibs::registers::{
 };
 use crate::pmu::pmi::{PerformanceEntry, PmiOutcome};
 
-/// Instruction-based sampling of one virtual AMD processor, beside its [`VirtualPmu`](crate::VirtualPmu). As a
-/// [`GuestFacility`](crate::GuestFacility), this type answers accesses to the sampling registers. It counts the fetches
-/// and ops that the embedder feeds, and records those that are sampled.
+/// Instruction-based sampling (IBS) of one virtual AMD processor, in addition to the processor's
+/// [`VirtualPmu`](crate::VirtualPmu). As a [`GuestFacility`](crate::GuestFacility), this type answers accesses to the
+/// IBS registers. The embedder feeds fetches and ops. This type counts fetches and ops, and writes a sampled fetch or
+/// op to the IBS registers.
 ///
-/// No method allocates or panics. The value is the whole state: a copy is a snapshot, and equal values have equal
-/// states.
+/// No method allocates or panics. The value is the complete state: a copy is a snapshot, and `==` compares states.
 ///
 /// ```
 /// use pmu_virt::{FedOp, GuestFacility, IbsConfiguration, Read, VirtualIbs, Writer};
@@ -54,21 +54,22 @@ impl VirtualIbs {
         self.configuration
     }
 
-    /// Returns whether a sample's interrupt waits to be [delivered](Self::deliver).
+    /// Returns whether the interrupt of a sample is pending, and waits for [`deliver`](Self::deliver).
     pub fn interrupt_pending(&self) -> bool {
         self.pending
     }
 
-    /// Sets whether a sample's interrupt waits to be delivered. No register holds this state.
+    /// Sets whether the interrupt of a sample is pending. No register holds this state, so an embedder that saves the
+    /// registers one by one also saves this state.
     pub fn set_interrupt_pending(&mut self, pending: bool) {
         self.pending = pending;
     }
 
-    /// Delivers a pending interrupt through an extended entry of the local vector table. `entry` accesses the extended
-    /// entry with the number [`IbsConfiguration::lvt_entry`]. If this number is `None`, the interrupt is lost.
+    /// Delivers a pending interrupt through an extended LVT entry. `entry` gives access to the extended entry with the
+    /// number [`IbsConfiguration::lvt_entry`]. If this number is `None`, the interrupt is lost.
     ///
-    /// An embedder whose interrupt controller has no extended entries delivers an NMI instead, if
-    /// [`interrupt_pending`](Self::interrupt_pending).
+    /// Some interrupt controllers have no extended entries. With such a controller, the embedder does not use this
+    /// method. If [`interrupt_pending`](Self::interrupt_pending) returns `true`, the embedder delivers an NMI itself.
     ///
     /// ```
     /// use pmu_virt::{Delivery, IbsConfiguration, PerformanceEntry, PmiOutcome, VirtualIbs};

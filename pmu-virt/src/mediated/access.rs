@@ -1,4 +1,4 @@
-//! Accesses of a loaded guest that the hypervisor intercepts.
+//! Intercepted accesses of a loaded guest.
 
 use pmu_core::MsrBackend;
 
@@ -15,19 +15,19 @@ use crate::registers::family::Family;
 use crate::registers::row::{ReadAs, WriteAs};
 
 impl HostCounters {
-    /// Returns whether the hypervisor intercepts this register's RDMSR and WRMSR while the guest is loaded.
+    /// Returns whether the hypervisor must intercept RDMSR and WRMSR of this register while the guest is loaded.
     ///
-    /// The hypervisor intercepts these registers:
+    /// The result is `true` for these registers:
     ///
-    /// - the event selects and `IA32_FIXED_CTR_CTRL`, because the policy may forbid the events;
-    /// - the registers that set the status, and `IA32_PERF_GLOBAL_INUSE`;
-    /// - every register that this guest's PMU lacks;
+    /// - the event selects and `IA32_FIXED_CTR_CTRL`, because the policy may forbid an event;
+    /// - the register that sets bits of the status, and `IA32_PERF_GLOBAL_INUSE`;
+    /// - the registers that this guest's PMU lacks;
     /// - the registers that the PMU shares with other facilities;
-    /// - the global registers, if the processor may have counters that the guest lacks, or PERF_METRICS
-    ///   ([`from_cpuid`](Self::from_cpuid)).
+    /// - the global registers, if the processor may have PERF_METRICS, or counters that the guest lacks (see
+    ///   [`from_cpuid`](Self::from_cpuid)).
     ///
-    /// [`write`](Self::write) and [`read`](Self::read) answer the intercepted accesses. `write` and `read` also answer
-    /// accesses to the PMU's other registers.
+    /// The hypervisor answers the intercepted accesses by [`write`](Self::write) and [`read`](Self::read). Both
+    /// functions can also answer accesses to the other registers of the PMU.
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, HostCounters, IntelConfiguration, MediationError, VirtualPmu};
@@ -67,22 +67,24 @@ impl HostCounters {
         }
     }
 
-    /// Returns whether the hypervisor intercepts RDPMC while the guest is loaded, for [`read_pmc`](Self::read_pmc).
-    /// RDPMC is intercepted if the processor may have counters that no guest has, or PERF_METRICS (ECX 2000_0000h).
+    /// Returns whether the hypervisor must intercept RDPMC while the guest is loaded. The hypervisor then answers RDPMC
+    /// by [`read_pmc`](Self::read_pmc). The result is `true` if the processor may have PERF_METRICS (ECX 2000_0000h),
+    /// or counters that no guest has.
     pub const fn intercepts_rdpmc(&self) -> bool {
         self.has_more
     }
 
-    /// Executes an intercepted WRMSR of the loaded guest, in its PMU and on the real counters. A counter whose event
-    /// the [policy](EventPolicy) forbids counts nothing.
+    /// Executes an intercepted WRMSR of the loaded guest, in the guest's PMU and on the real counters. If the
+    /// [policy](EventPolicy) forbids a counter's event, the counter does not count.
     ///
-    /// The result has the same meaning as that of [`VirtualPmu::write`]. Status bits that the write sets raise no
-    /// interrupt. Afterwards [`Loaded::global_control`] and [`Loaded::debug_control`] return the guest's new values.
-    /// Accesses: one write; one read of the status if the write enables the interrupt of a counter.
+    /// The result has the same meaning as the result of [`VirtualPmu::write`]. If the write sets bits of the status,
+    /// these bits raise no interrupt. After the call, [`Loaded::global_control`] and [`Loaded::debug_control`] return
+    /// the guest's new values. Accesses: one write. If the write enables the interrupt of a counter, also one read of
+    /// the status.
     ///
     /// # Errors
     /// - Another guest is loaded.
-    /// - An access failed: the guest's PMU has the new value, but the real register may still have the old value.
+    /// - An access failed. The guest's PMU then has the new value, but the real register may still have the old value.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};
@@ -171,8 +173,8 @@ impl HostCounters {
         Ok(answer)
     }
 
-    /// Executes an intercepted RDMSR of the loaded guest, and returns what the real counters hold now. The result has
-    /// the same meaning as that of [`VirtualPmu::read`]. Accesses: at most one read.
+    /// Executes an intercepted RDMSR of the loaded guest, and returns the present value of the real register. The
+    /// result has the same meaning as the result of [`VirtualPmu::read`]. Accesses: at most one read.
     ///
     /// # Errors
     /// Another guest is loaded, or the access failed.
@@ -231,7 +233,8 @@ impl HostCounters {
         Ok(Read::Value(value))
     }
 
-    /// Executes an intercepted RDPMC of the loaded guest: returns the value of a counter that the guest has, or #GP.
+    /// Executes an intercepted RDPMC of the loaded guest. Returns the value of the counter, or #GP if the guest does
+    /// not have the counter.
     ///
     /// # Errors
     /// Another guest is loaded, or the access failed.

@@ -1,4 +1,4 @@
-//! Clearing the counters of what a guest left there.
+//! Clearing the values that a guest left in the counters.
 
 use pmu_core::MsrBackend;
 

@@ -16,23 +16,22 @@ pub enum MediationError {
     Configuration(ConfigurationError),
     /// The host's CPUID describes no PMU that a [`Configuration`](crate::Configuration) can have.
     Host(HostError),
-    /// The host has no register that sets bits of the global status: Intel has such a register from version 4 on, AMD
-    /// from PerfMonV2 on.
+    /// The host has no register that sets bits of the global status. On Intel this register needs version 4, on AMD
+    /// PerfMonV2.
     NoStatusSet,
-    /// The host's counters cannot be written in full width.
+    /// The host's counters lack full-width writes.
     NoFullWidthWrites,
-    /// The host's event selects have no GuestOnly bit; see
+    /// The host's event selects have no GuestOnly bit. See
     /// [`AmdConfiguration::guest_host`](crate::AmdConfiguration::guest_host).
     NoGuestOnly,
-    /// The guest's PMU does not have exactly the counters of the host: see
+    /// The guest's PMU does not have exactly the counters of the host. See
     /// [`HostCounters::guest`](crate::HostCounters::guest).
     NotTheHosts,
-    /// A counter of the guest writes [precise records](crate::VirtualPrecise). A mediated guest cannot have precise
-    /// records.
+    /// A counter of the guest writes [precise records](crate::VirtualPrecise), which a mediated guest cannot have.
     PreciseRecords,
     /// The host did not lend some of the guest's counters. The value is the set of these counters.
     NotLent(CounterSet),
-    /// The [`Loaded`](crate::Loaded) value belongs to another guest, or this guest was restored after it was loaded.
+    /// The [`Loaded`](crate::Loaded) value belongs to another guest, or the guest's PMU was restored after the load.
     NotTheLoaded,
     /// An access to a register of the host failed.
     Access(MsrFault),

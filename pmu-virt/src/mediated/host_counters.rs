@@ -1,4 +1,4 @@
-//! The counters of the hypervisor's processor, which guests have in turn.
+//! The counters of the hypervisor's processor, which guests use in turn.
 
 use pmu_core::{CounterSet, LentCounters, MsrBackend};
 
@@ -15,29 +15,29 @@ const PERF_METRICS: u64 = 1 << 15;
 
 /// Real counters of one processor, which the hypervisor gives to its guests in turn: a mediated PMU.
 ///
-/// While a guest is [loaded](Self::load), only the guest uses the counters. The guest directly accesses the counters
-/// and the global control, reads and acknowledges the status, and executes RDPMC, except for accesses that are
+/// While a guest is [loaded](Self::load), only the guest uses the counters. The guest directly accesses the counters,
+/// the global control and the status, and directly executes RDPMC. Some accesses must be
 /// [intercepted](Self::intercepts). The hypervisor answers the intercepted accesses by [`write`](Self::write),
 /// [`read`](Self::read) and [`read_pmc`](Self::read_pmc).
 ///
-/// While a guest is loaded, the host's session [lends](pmu_core::CounterSession::lend) its counters; a host without a
-/// session calls [`stop`](Self::stop) instead. In that time, the host does not use the features that share the status
-/// register with the counters: Processor Trace, and LBR and PEBS that interrupt.
+/// While a guest is loaded, the host's session must [lend](pmu_core::CounterSession::lend) its counters. A host without
+/// a session calls [`stop`](Self::stop) instead. While a guest is loaded, the host must not use features that share the
+/// status register with the counters: Processor Trace, and LBR and PEBS with interrupts.
 ///
-/// The counters do not count the host's execution. On Intel, the hypervisor sets these fields and controls of the VMCS,
-/// so that the processor switches the registers at entries and exits:
+/// The counters do not count while the host executes. On Intel, the processor switches the registers at VM entries and
+/// VM exits. For this, the hypervisor sets these fields and controls of the VMCS:
 ///
 /// - guest field of `IA32_PERF_GLOBAL_CTRL`: [`Loaded::global_control`](crate::Loaded::global_control), with the entry
 ///   control "load IA32_PERF_GLOBAL_CTRL";
 /// - host field of `IA32_PERF_GLOBAL_CTRL`: [`LentCounters::global_control`], with the exit control "load
 ///   IA32_PERF_GLOBAL_CTRL";
-/// - exit control "save IA32_PERF_GLOBAL_CTRL": each exit updates the guest field, whose value is passed to
-///   [`put`](Self::put);
+/// - exit control "save IA32_PERF_GLOBAL_CTRL": each exit then updates the guest field, and the hypervisor passes the
+///   field's value to [`put`](Self::put);
 /// - guest field of `IA32_DEBUGCTL`: [`Loaded::debug_control`](crate::Loaded::debug_control).
 ///
 /// On AMD, the selects have GuestOnly set, and `load` and `put` write the global control.
 ///
-/// This example is the loop of a virtual processor. The NMI handler that the loop needs is the example of
+/// This example is the loop of a virtual processor. The loop also needs an NMI handler: see the example of
 /// [`GuestInterrupts`](crate::GuestInterrupts).
 ///
 /// ```
@@ -86,7 +86,8 @@ const PERF_METRICS: u64 = 1 << 15;
 /// }
 /// ```
 ///
-/// A session's window, in which the counters are lent, cannot end while a guest is loaded:
+/// The host cannot take back the lent counters while a guest is loaded: the compiler rejects an
+/// [`end`](pmu_core::CounterWindow::end) of the window in which the session lends its counters.
 ///
 /// ```compile_fail,E0505
 /// # use pmu_core::{CounterSession, EventSource, MsrBackend, Platform};
@@ -112,16 +113,16 @@ pub struct HostCounters {
 
 impl HostCounters {
     /// Describes the counters of a processor with this PMU. A configuration does not tell whether an Intel processor
-    /// has PERF_METRICS, so on Intel the hypervisor always [intercepts](Self::intercepts) RDPMC and the global
-    /// registers. With [`from_cpuid`](Self::from_cpuid), the hypervisor intercepts them only if necessary.
+    /// has PERF_METRICS. So on Intel, the hypervisor must always [intercept](Self::intercepts) RDPMC and the global
+    /// registers. With [`from_cpuid`](Self::from_cpuid), the hypervisor intercepts these only if necessary.
     ///
     /// # Errors
-    /// `host` is invalid, or lacks a feature that switching guests needs:
+    /// `host` is invalid, or lacks one of the features that the switch between guests needs:
     ///
-    /// - a register that sets the status (`IA32_PERF_GLOBAL_STATUS_SET` from version 4 on, `PerfCntrGlobalStatusSet` of
-    ///   PerfMonV2);
+    /// - a register that sets bits of the status: `IA32_PERF_GLOBAL_STATUS_SET` (version 4 or later) or
+    ///   `PerfCntrGlobalStatusSet` (PerfMonV2);
     /// - full-width writes, on Intel;
-    /// - selects with GuestOnly, on AMD.
+    /// - event selects with GuestOnly, on AMD.
     pub const fn new(host: Configuration) -> Result<Self, MediationError> {
         if let Err(error) = host.check() {
             return Err(MediationError::Configuration(error));
@@ -146,11 +147,11 @@ impl HostCounters {
         Ok(Self { configuration: host, layout, registers, has_more })
     }
 
-    /// Describes the counters of the processor with this CPUID and this `IA32_PERF_CAPABILITIES`. The arguments have
-    /// the same meaning as those of [`Configuration::from_cpuid`].
+    /// Describes the counters of a processor, from its CPUID and its `IA32_PERF_CAPABILITIES`. The arguments have the
+    /// same meaning as those of [`Configuration::from_cpuid`].
     ///
     /// Guests get at most eight general and eight fixed counters. If the processor has PERF_METRICS, or more counters
-    /// than the guest, the hypervisor also [intercepts](Self::intercepts) RDPMC and the global registers.
+    /// than a guest, the hypervisor must also [intercept](Self::intercepts) RDPMC and the global registers.
     ///
     /// # Errors
     /// - [`Host`](MediationError::Host): CPUID describes no PMU that a guest can have.
@@ -181,7 +182,7 @@ impl HostCounters {
     }
 
     /// Returns the configuration that a guest can have: the host's counters without AnyThread, GuestOnly and HostOnly.
-    /// AnyThread would count other threads; only a guest that runs guests itself needs GuestOnly and HostOnly.
+    /// AnyThread would count other threads. Only a guest that itself runs guests needs GuestOnly and HostOnly.
     pub const fn guest(&self) -> Configuration {
         match self.configuration {
             Configuration::Intel(mut intel) => {
@@ -196,9 +197,9 @@ impl HostCounters {
         }
     }
 
-    /// Stops all counters of the processor that executes the call, by clearing the global control register, and returns
-    /// these counters as lent. A host without a session calls this once on each processor, because reset leaves the
-    /// general counters enabled.
+    /// Stops all counters of the processor that executes the call, by clearing the global control register. Returns the
+    /// counters in the form in which a session lends counters, for [`load`](Self::load). A host without a session calls
+    /// this once on each processor, because reset leaves the general counters enabled.
     ///
     /// # Errors
     /// The access to the global control failed.

@@ -1,4 +1,4 @@
-//! The interrupts of a guest's real counters, which its task and the interrupt path share.
+//! The state of a guest's interrupts, which the guest's task and the interrupt path share.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -11,11 +11,12 @@ use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::policy::event_policy::EventPolicy;
 
 /// State of the interrupts that the real counters raise for one virtual processor. The state has 16 bytes, and can be
-/// in a static. The virtual processor's task and the interrupt handler share this state; the guest's other state
+/// in a static. The virtual processor's task and the interrupt handler share this state. All other state of the guest
 /// belongs to the task.
 ///
-/// On each processor, the handler uses the `GuestInterrupts` of the guest that was last [loaded](HostCounters::load) on
-/// that processor, even after the guest's `put`, until another guest is about to be loaded.
+/// Each processor's handler uses the `GuestInterrupts` of the guest that was last [loaded](HostCounters::load) on the
+/// processor. The handler continues to use this state after the guest's [`put`](HostCounters::put), until the
+/// hypervisor is about to load another guest.
 ///
 /// ```
 /// use core::sync::atomic::{AtomicUsize, Ordering};
@@ -75,9 +76,9 @@ impl GuestInterrupts {
         Self { state: AtomicU64::new(0), interrupting: AtomicU64::new(0) }
     }
 
-    /// If an interrupt was noted for the guest, makes the interrupt [pending](VirtualPmu::pmi_pending) in the guest.
-    /// Returns whether an interrupt was noted. The hypervisor calls this after each exit, and when a virtual processor
-    /// sleeps.
+    /// Makes an interrupt [pending](VirtualPmu::pmi_pending) in the guest, if the handler has noted an interrupt for
+    /// the guest. Returns whether the handler had noted an interrupt. The hypervisor calls this after each exit, and
+    /// when a virtual processor sleeps.
     ///
     /// # Context
     /// Task.
@@ -89,8 +90,8 @@ impl GuestInterrupts {
         pending
     }
 
-    /// Returns whether an interrupt has come that was not [delivered](Self::deliver_to). If so, the hypervisor makes a
-    /// running guest exit, and wakes a sleeping guest.
+    /// Returns whether the handler has noted an interrupt that was not yet [delivered](Self::deliver_to). If so, the
+    /// hypervisor makes a running guest exit, and wakes a sleeping guest.
     ///
     /// # Context
     /// Any context.
@@ -170,22 +171,23 @@ impl Default for GuestInterrupts {
 }
 
 impl HostCounters {
-    /// Returns whether an interrupt of the performance counters belongs to the guest that was loaded last on this
-    /// processor. If so, the interrupt is pending for [`deliver_to`](GuestInterrupts::deliver_to) afterwards.
+    /// Returns whether an interrupt of the performance counters belongs to the guest that was last loaded on this
+    /// processor. If so, the call also notes the interrupt for [`deliver_to`](GuestInterrupts::deliver_to).
     ///
     /// While the guest is loaded, the interrupt belongs to the guest in two cases:
     ///
-    /// - A counter whose overflow raises an interrupt has overflowed.
-    /// - The status register has a set bit, other than a counter's overflow, that raises an interrupt.
+    /// - A counter with an enabled interrupt has overflowed.
+    /// - Another bit of the status register that raises an interrupt is set.
     ///
     /// After a [`put`](Self::put), the interrupt belongs to the guest in two cases:
     ///
     /// - [`interrupt_is_coming`](crate::Put::interrupt_is_coming) was set in the result of `put`.
-    /// - `put` found an overflow whose interrupt the guest already had. The same counter may have overflowed again.
+    /// - `put` found an overflow, and the guest already had the interrupt for this overflow. The same counter may have
+    ///   overflowed again.
     ///
     /// An interrupt that belongs to this guest is never attributed to the guest that is loaded next.
     ///
-    /// While the guest is loaded, this function reads the status, and returns `true` if the read fails.
+    /// While the guest is loaded, this function reads the status. If the read fails, the function returns `true`.
     ///
     /// # Context
     /// Any context: task, interrupt or NMI. Takes no lock, and does not allocate or panic.

@@ -16,14 +16,18 @@ use crate::registers::counters::{MAX_PER_KIND, places, to_global};
 use crate::registers::family::Family;
 
 impl HostCounters {
-    /// Loads a guest's state onto the counters that the host lent on this processor. The counters start to count when
-    /// the guest is entered.
+    /// Loads a guest's state onto the counters that the host has [lent](pmu_core::CounterSession::lend) on this
+    /// processor. The counters start to count when the hypervisor enters the guest.
     ///
-    /// `interrupts` is the state of this guest's interrupts. An interrupt that is noted there becomes pending in the
-    /// guest. A policy that [changes](VirtualPmu::set_policy) while the guest is loaded takes effect at the next load.
+    /// `interrupts` is the state of this guest's interrupts. If an interrupt is noted in `interrupts`, the call makes
+    /// the interrupt pending in the guest. If the [policy changes](VirtualPmu::set_policy) while the guest is loaded,
+    /// the new policy takes effect at the next load.
     ///
-    /// Accesses: a write of each counter and of each general counter's select; one read and at most two writes of the
-    /// status; a write of `IA32_FIXED_CTR_CTRL` if there are fixed counters; on AMD, a write of the global control.
+    /// Accesses:
+    /// - a write of each counter, and of each general counter's select;
+    /// - one read and at most two writes of the status;
+    /// - a write of `IA32_FIXED_CTR_CTRL` if the guest has fixed counters;
+    /// - on AMD, a write of the global control.
     ///
     /// # Context
     /// Task. The caller stays on the processor until [`put`](Self::put).
@@ -34,8 +38,9 @@ impl HostCounters {
     /// - The host did not lend some of the guest's counters.
     /// - An access failed.
     ///
-    /// After an error the guest's state is unchanged, and the counters are disarmed: they neither count nor interrupt.
-    /// Counters that the failed call could not disarm are disarmed at the end of the window in which they are lent.
+    /// After an error, the guest's state is unchanged, and the counters are disarmed: they do not count, and they do
+    /// not interrupt. If the call could not disarm a counter, the end of the host's [window](pmu_core::CounterWindow)
+    /// disarms the counter.
     pub fn load<'w, P: EventPolicy, M: MsrBackend>(
         &self,
         lent: &'w mut LentCounters,

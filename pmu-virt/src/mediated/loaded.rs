@@ -7,12 +7,12 @@ use crate::mediated::interrupts::GuestInterrupts;
 use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::registers::counters::Counters;
 
-/// Proof that a guest's state is on the real counters, until [`HostCounters::put`](crate::HostCounters::put) saves the
-/// state. The value borrows the lent counters, so the window in which the counters are lent cannot end while the value
-/// exists.
+/// Proof that a guest's state is on the real counters. [`HostCounters::put`](crate::HostCounters::put) saves the state,
+/// and consumes this value. The value borrows the lent counters, so the host cannot take the counters back while the
+/// value exists.
 ///
-/// If the value is dropped without a call of `put`, the guest keeps the state that it had before the load, and the end
-/// of the window disarms the counters.
+/// If the value is dropped without a call of `put`, the guest keeps the state from before the load. The end of the
+/// host's [window](pmu_core::CounterWindow) then disarms the counters.
 #[derive(Debug)]
 #[must_use = "the guest's state is on the counters until it is put back"]
 pub struct Loaded<'w> {
@@ -42,7 +42,8 @@ impl Loaded<'_> {
         self.global_control
     }
 
-    /// Returns the PMU's bit of the guest's `IA32_DEBUGCTL`, for the VMCS: FREEZE_PERFMON_ON_PMI (bit 12).
+    /// Returns the one bit of the guest's `IA32_DEBUGCTL` that belongs to the PMU, FREEZE_PERFMON_ON_PMI (bit 12). The
+    /// hypervisor writes this bit to the VMCS.
     pub const fn debug_control(&self) -> u64 {
         self.debug_control
     }
@@ -64,9 +65,9 @@ impl Loaded<'_> {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct Put {
-    /// A counter overflowed, and the processor's interrupt for the overflow has not come yet. In the guest, an
-    /// interrupt for the overflow is [pending](VirtualPmu::pmi_pending) already. When the processor's interrupt comes,
-    /// [`HostCounters::interrupted`](crate::HostCounters::interrupted) returns `true`, and makes no second interrupt
-    /// pending in the guest.
+    /// A counter has overflowed, and the processor's interrupt for the overflow has not come yet. `put` has already
+    /// made an interrupt for the overflow [pending](VirtualPmu::pmi_pending) in the guest. When the processor's
+    /// interrupt comes, [`HostCounters::interrupted`](crate::HostCounters::interrupted) returns `true`, but the guest
+    /// gets no second interrupt.
     pub interrupt_is_coming: bool,
 }

@@ -13,32 +13,33 @@ use crate::registers::counters::{Counters, places};
 use crate::registers::family::Family;
 
 impl HostCounters {
-    /// Saves the state of the loaded guest from the counters, disarms and clears the counters, and acknowledges their
-    /// overflows.
+    /// Saves the state of the loaded guest from the counters. The call then disarms and clears the counters, and
+    /// acknowledges their overflows.
     ///
-    /// `global_control` is the value that the processor saved when it left the guest. On AMD `global_control` is
-    /// ignored, and the register is read. `put` clears the registers that the load has written, even if the guest was
-    /// changed since the load. If the guest was [reset](VirtualPmu::reset) while it was loaded, `put` keeps the state
-    /// that the reset made.
+    /// `global_control` is the value of the global control that the processor saved at the VM exit. On AMD, the call
+    /// ignores `global_control`, and reads the register instead. `put` clears the registers that the load has written,
+    /// even if the guest's PMU was changed after the load. If the guest was [reset](VirtualPmu::reset) while it was
+    /// loaded, `put` keeps the state after the reset.
     ///
-    /// Each overflow of the guest's counters makes an interrupt pending in the guest once. If the processor's interrupt
-    /// came before `put`, [`interrupted`](Self::interrupted) has noted the overflow. If not, `put` notes the overflow,
-    /// and the interrupt is [still to come](Put::interrupt_is_coming).
+    /// Each overflow of a guest's counter makes one interrupt pending in the guest. If the processor's interrupt comes
+    /// before `put`, [`interrupted`](Self::interrupted) notes the overflow. Otherwise `put` notes the overflow, and the
+    /// processor's interrupt is [still to come](Put::interrupt_is_coming).
     ///
-    /// If the guest itself clears the status bit of an overflow, and the same counter overflows again, `put` mistakes
-    /// the second overflow for the first. `interrupt_is_coming` is then clear, but the second interrupt may still come
-    /// after `put`. `interrupted` attributes this interrupt to the guest, too.
+    /// There is one ambiguous case: the guest itself clears the status bit of an overflow, and the same counter
+    /// overflows again. `put` mistakes the second overflow for the first. `interrupt_is_coming` is then `false`,
+    /// although the second interrupt may still come after `put`. `interrupted` also attributes this interrupt to the
+    /// guest.
     ///
     /// Accesses:
     ///
     /// - a read of the status, and a write that acknowledges the bits that are set;
     /// - RDPMC of each counter;
-    /// - a write of each counter, each select and `IA32_FIXED_CTR_CTRL` whose value is not 0;
+    /// - a write of each counter and control register (event selects, `IA32_FIXED_CTR_CTRL`) that is not already 0;
     /// - on AMD, a read and a write of the global control.
     ///
     /// # Errors
-    /// `loaded` belongs to another guest, or an access failed. The error contains `loaded`, so the caller can try `put`
-    /// again; the failed call loses no state.
+    /// `loaded` belongs to another guest, or an access failed. A failed call loses no state. The error contains
+    /// `loaded`, so the caller can repeat the call.
     pub fn put<'w, P: EventPolicy, M: MsrBackend>(
         &self,
         mut loaded: Loaded<'w>,

@@ -1,4 +1,4 @@
-//! The host's registers, by their addresses, and accesses to them.
+//! The addresses of the host's registers, and accesses to these registers.
 #![allow(unsafe_code, reason = "names the counters' registers")]
 
 use pmu_core::{MsrAddress, MsrBackend, MsrError, MsrFault, MsrOperation, PmcIndex};

@@ -1,4 +1,4 @@
-//! The controls of single counters, as far as the policy allows their events.
+//! The controls of each counter, without the events that the policy forbids.
 
 use pmu_core::MsrBackend;
 

@@ -1,4 +1,4 @@
-//! Accesses of the driver under test: interrupted, failed, answered and recorded.
+//! Accesses of the driver under test: injected interrupts and faults, answers and records.
 
 use core::cell::Cell;
 

@@ -9,7 +9,7 @@ use crate::mock::processor::MockMsr;
 const ERRONEOUS: u32 = 4;
 
 impl<'h, const T: usize> MockMsr<'h, T> {
-    /// Gives the processor branch records beside the PMU. [`snapshot`](Self::snapshot) declares the records.
+    /// Adds branch records to the processor. [`snapshot`](Self::snapshot) declares the records.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};
@@ -34,11 +34,11 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self
     }
 
-    /// Lets the processor execute a taken branch, which is recorded if the driver has enabled the branch records. For
-    /// branches of the driver itself, call this function in the interrupt handler or in the function of
-    /// [`on_access`](Self::on_access).
+    /// Executes a taken branch on the processor. If the driver has enabled the branch records, the branch is recorded.
+    /// To execute a branch of the driver itself, call this function in the test's interrupt handler, or in the function
+    /// that the test passes to [`on_access`](Self::on_access).
     ///
-    /// On a platform with [`ErroneousBranches`](Deviation::ErroneousBranches), every fourth branch is recorded as by
+    /// On a platform with [`ErroneousBranches`](Deviation::ErroneousBranches), every fourth branch is recorded by
     /// [`VirtualBranches::record_erroneous`].
     pub fn branch(&self, branch: &FedBranch) {
         let ((Some(branches), _), _) = &mut *self.beside.borrow_mut() else { return };
@@ -52,8 +52,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         }
     }
 
-    /// Calls `act` with the branch records, to read or change them unseen by the driver; returns `None` if the
-    /// processor has no branch records. The call does not count as an access.
+    /// Calls `act` with the branch records. `act` can read and change the records without an access. Returns `None` if
+    /// the processor has no branch records.
     ///
     /// # Panics
     /// `act` accesses a register through the mock.
@@ -61,8 +61,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.beside.borrow_mut().0.0.as_mut().map(act)
     }
 
-    /// Puts the processor into a deep sleep, and wakes the processor. On a platform with
-    /// [`BranchesLostInDeepSleep`](Deviation::BranchesLostInDeepSleep), the branch records are lost.
+    /// Puts the processor into a deep sleep (C-state), and wakes the processor. On a platform with
+    /// [`BranchesLostInDeepSleep`](Deviation::BranchesLostInDeepSleep), the sleep clears the branch records.
     pub fn sleep(&self) {
         if self.deviations.contains(Deviation::BranchesLostInDeepSleep) {
             let _ = self.with_branch_records(VirtualBranches::lose_records);

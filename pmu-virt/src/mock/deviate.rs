@@ -24,8 +24,8 @@ const FREEZE_COUNTERS: u64 = 1 << 12;
 const ACKNOWLEDGE: [u32; 2] = [0x390, 0xC000_0302];
 
 impl<'h, const T: usize> MockMsr<'h, T> {
-    /// Puts the processor on a platform with these deviations. Create the PMU with the configuration from
-    /// [`Deviations::configuration`]. [`snapshot`](Self::snapshot) returns the platform's CPUID.
+    /// Makes the processor deviate from the manuals in these ways. The PMU must have the configuration from
+    /// [`Deviations::configuration`]. [`snapshot`](Self::snapshot) returns CPUID with these deviations.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};

@@ -8,8 +8,8 @@ use crate::configuration::cpuid::CpuidRegisters;
 
 macro_rules! deviations {
     ($($(#[doc = $meaning:literal])+ $variant:ident)*) => {
-        /// Way in which a real platform deviates from the manuals. On such a platform, a driver that relies on the
-        /// manuals would lose overflows.
+        /// Way in which a real platform deviates from the manuals. A driver that relies on the manuals would lose
+        /// overflows on such a platform.
         ///
         /// ```
         /// use pmu_virt::mock::{Deviation, Deviations};
@@ -111,27 +111,27 @@ deviations! {
     CollidedRecords
 }
 
-/// Platform that a mock plays: a set of deviations from the manuals.
+/// Set of the deviations of a mock's platform from the manuals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Deviations(u32);
 
 impl Deviations {
-    /// No deviation: the platform behaves as the manuals say.
+    /// No deviation: the platform behaves as in the manuals.
     pub const NONE: Self = Self(0);
 
-    /// Creates the platform with these deviations.
+    /// Creates the set of these deviations.
     pub fn of(deviations: &[Deviation]) -> Self {
         Self(deviations.iter().fold(0, |set, deviation| set | 1 << *deviation as u32))
     }
 
-    /// Returns whether the platform has this deviation.
+    /// Returns whether the set has this deviation.
     pub const fn contains(self, deviation: Deviation) -> bool {
         self.0 >> deviation as u32 & 1 != 0
     }
 
-    /// Returns CPUID of a processor on this platform: the embedder's answer `given`, with the bits of the PMU from
-    /// [`Configuration::cpuid`] and the bits that the deviations add.
+    /// Returns the CPUID answer of a processor with these deviations. The call takes the answer `given`, adds the bits
+    /// of the PMU as [`Configuration::cpuid`] does, and adds the bits of the deviations.
     ///
     /// ```
     /// use pmu_virt::mock::{Deviation, Deviations};
@@ -168,7 +168,8 @@ impl Deviations {
         [a, b, c, d]
     }
 
-    /// Returns the configuration of a processor on this platform if the boot processor has `configuration`.
+    /// Returns the configuration of a processor with these deviations. `configuration` is the configuration of the
+    /// machine's boot processor.
     pub fn configuration(self, configuration: Configuration) -> Configuration {
         let fewer = self.contains(Deviation::FewerCounters);
         match configuration {

@@ -1,4 +1,4 @@
-//! Interrupts of a mock processor: pending, delivered, handled, nested.
+//! Interrupts of a mock processor.
 
 use core::cell::Cell;
 
@@ -25,7 +25,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         }
     }
 
-    /// Calls the handler for the interrupt that the PMU raised, unless the LVT entry is masked.
+    /// Delivers a pending interrupt of the PMU: calls the test's handler if the LVT entry is not masked.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};
@@ -67,8 +67,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         }
     }
 
-    /// Delivers an NMI that does not come from the PMU. If a handler is being executed, returns `false`, and the NMI is
-    /// delivered when the handler returns.
+    /// Delivers an NMI that does not come from the PMU. If the handler is already running, the call returns `false`,
+    /// and the NMI is delivered when the handler returns.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};

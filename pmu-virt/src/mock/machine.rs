@@ -7,9 +7,9 @@ use pmu_core::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use crate::mock::processor::MockMsr;
 
 /// Mock of a machine with `N` processors. The test runs on one processor at a time, and RDMSR and WRMSR access that
-/// processor. So a test notices a driver that continues its work after the task was moved to another processor.
+/// processor. So a test can move a task to another processor, and notice that a driver accesses the wrong processor.
 ///
-/// Each processor implements [`Platform`](pmu_core::Platform) itself.
+/// The [`Platform`](pmu_core::Platform) of a processor is the processor's [`MockMsr`](super::MockMsr).
 ///
 /// ```
 /// # use pmu_core::{MsrAddress, MsrBackend};
@@ -32,18 +32,18 @@ pub struct MockMachine<'h, const N: usize, const T: usize = 64> {
 }
 
 impl<'h, const N: usize, const T: usize> MockMachine<'h, N, T> {
-    /// Creates a machine of these processors. The test starts on the first.
+    /// Creates a machine with these processors. The test starts on the first processor.
     pub const fn new(processors: [MockMsr<'h, T>; N]) -> Self {
         Self { processors, current: Cell::new(0) }
     }
 
-    /// Continues the test on the processor with this number, from 0. If there is no such processor, every access fails
-    /// with [`Unreachable`](MsrErrorKind::Unreachable).
+    /// Continues the test on the processor with this number, counted from 0. If the machine has no such processor,
+    /// every access then fails with [`Unreachable`](MsrErrorKind::Unreachable).
     pub fn run_on(&self, processor: usize) {
         self.current.set(processor);
     }
 
-    /// Returns the processor with this number, from 0, whether or not the test runs on that processor.
+    /// Returns the processor with this number, counted from 0. The test need not run on that processor.
     pub fn processor(&self, number: usize) -> Option<&MockMsr<'h, T>> {
         self.processors.get(number)
     }

@@ -1,29 +1,29 @@
-//! Faults on demand.
+//! Faults that a test injects.
 
 use core::cell::Cell;
 
 use pmu_core::MsrOperation;
 
-/// Fault of a driver's access: a #GP without any other effect. Accesses are numbered from 1, starting at the
-/// [injection](super::MockMsr::inject).
+/// Fault that a test [injects](super::MockMsr::inject) into a driver's accesses. The access raises #GP, and has no
+/// other effect. Accesses are numbered from 1, starting at the injection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Fault {
     /// No access faults.
     #[default]
     None,
-    /// The access with this number faults, and no other does: a transient fault.
+    /// Only the access with this number faults: a transient fault.
     At(u32),
     /// The access with this number and each later access fault: a permanent fault.
     From(u32),
     /// RDMSR and WRMSR of this register fault, as if the register were missing.
     Register(u32),
-    /// RDMSR of this register reads 0, and WRMSR does nothing, as on a hypervisor that lacks the register and ignores
-    /// accesses to unknown registers.
+    /// RDMSR of this register reads 0, and WRMSR of this register does nothing. Some hypervisors treat unknown
+    /// registers in this way.
     Ignored(u32),
 }
 
-/// Fault of the delivery of interrupts.
+/// Fault that a test [injects](super::MockMsr::inject_pmi) into the delivery of interrupts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum PmiFault {
@@ -32,7 +32,7 @@ pub enum PmiFault {
     None,
     /// Each interrupt is lost. The status bit of the counter that overflowed stays set.
     Lost,
-    /// Each interrupt comes only after this many further accesses.
+    /// Each interrupt is delivered after this many further accesses.
     Late(u32),
 }
 

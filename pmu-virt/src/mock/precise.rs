@@ -19,13 +19,14 @@ const SHORTENED: u64 = 4096;
 const SCRIBBLED: u64 = 4;
 
 impl<'h, const T: usize> MockMsr<'h, T> {
-    /// Gives the processor precise records or a branch trace store beside the PMU. [`snapshot`](Self::snapshot)
-    /// declares them.
+    /// Adds precise records, a branch trace store, or both to the processor. [`snapshot`](Self::snapshot) declares
+    /// these features.
     ///
-    /// `memory` is the memory that the driver names in `IA32_DS_AREA` or `IA32_PEBS_BASE`. If a counter that writes
-    /// records overflows, the mock writes the record at once. `instructions` gets the number of the record, counted
-    /// from 0 over the life of the mock, and returns the recorded instruction. If the returned instruction has no
-    /// branch records, the record has those of the [processor](Self::with_branches).
+    /// `memory` is the memory whose address the driver writes to `IA32_DS_AREA` or `IA32_PEBS_BASE`. If a counter that
+    /// writes records overflows, the mock writes the record at once. For each record, the mock calls `instructions`
+    /// with the number of the record, counted from 0 over the life of the mock. `instructions` returns the recorded
+    /// instruction. If the returned instruction has no branch records, the record contains the processor's
+    /// [branch records](Self::with_branches).
     ///
     /// ```
     /// # use core::cell::RefCell;
@@ -89,21 +90,22 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self
     }
 
-    /// Returns the number of precise records that were written.
+    /// Returns the number of precise records that the mock has written.
     pub fn written_records(&self) -> u64 {
         self.written_records.get()
     }
 
-    /// Returns the number of precise records and traced branches that were lost: the buffer had no room, its index was
-    /// not in it, or the memory failed.
+    /// Returns the number of precise records and traced branches that were lost. A record is lost if the buffer has no
+    /// room, if the buffer's index is outside the buffer, or if an access to the memory fails.
     pub fn lost_records(&self) -> u64 {
         self.lost_records.get()
     }
 
-    /// Lets the processor execute a taken branch, which the branch trace store records if the driver has enabled it.
-    /// Delivers the interrupt of the threshold. Returns whether the branch was written.
+    /// Executes a taken branch on the processor. If the driver has enabled the branch trace store, the processor writes
+    /// the branch to memory. If the buffer then reaches its threshold, the call delivers the interrupt. Returns whether
+    /// the branch was written.
     ///
-    /// [`branch`](Self::branch) is for branch records.
+    /// For branch records, use [`branch`](Self::branch) instead.
     pub fn trace_branch(&self, branch: &FedBranch) -> bool {
         let Some((memory, _)) = self.precise_records.get() else { return false };
         let mut pmu = self.pmu.borrow_mut();
@@ -120,8 +122,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         recorded.written != 0
     }
 
-    /// Calls `act` with the precise records, to read or change them unseen by the driver; `None` if the processor has
-    /// none. The call does not count as an access.
+    /// Calls `act` with the precise records. `act` can read and change the records' state without an access. Returns
+    /// `None` if the processor has no precise records.
     ///
     /// # Panics
     /// `act` accesses a register through the mock.

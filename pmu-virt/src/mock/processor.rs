@@ -1,4 +1,4 @@
-//! A mock processor: its parts, and what a test sets and sees.
+//! A mock processor, with the operations for tests.
 
 use core::cell::{Cell, RefCell};
 
@@ -42,18 +42,20 @@ pub(super) type Beside = (
 /// Memory of the processor, and the instruction of each precise record by the record's number.
 type PreciseSource<'h> = (&'h RefCell<dyn GuestMemory + 'h>, &'h dyn Fn(u64) -> FedRecord<'h>);
 
-/// Mock of one processor, for tests of a driver: a software PMU that the driver accesses through the same traits as a
-/// real PMU. The mock keeps the driver's last `T` accesses, refuses illegal accesses, fails on demand, and interrupts.
+/// Mock of one processor, for tests of a driver. The driver accesses the mock's software PMU through the same traits as
+/// a real PMU. The mock keeps the driver's last `T` accesses, refuses illegal accesses, injects faults, and delivers
+/// interrupts.
 ///
 /// The mock is both the [`MsrBackend`](pmu_core::MsrBackend) and the [`Platform`](pmu_core::Platform) of the processor.
-/// The methods of the mock take a shared reference, and only one thread can use the mock.
+/// Most methods take `&self`, so a test can use the mock while the driver holds a reference to it. The mock is not
+/// `Sync`.
 ///
-/// The mock does not enter guests. A test of [`HostCounters`](crate::HostCounters) plays an entry and an exit itself:
-/// on Intel the test writes register 0x38F, on AMD the test feeds events whose [key](crate::EventKey::of_select) has
-/// GuestOnly.
+/// The mock does not enter guests. A test of [`HostCounters`](crate::HostCounters) must imitate VM entries and VM
+/// exits. On Intel, the test writes register 0x38F. On AMD, the test feeds events with GuestOnly in their
+/// [key](crate::EventKey::of_select).
 ///
-/// The mock's processor has a single core type. A test of a hybrid machine has a mock for each core type, and sets the
-/// core types in the [counter units](pmu_core::CounterUnit::set_core_type).
+/// The mock's processor has only one core type. A test of a hybrid machine creates a mock for each core type, and sets
+/// the core types in the [counter units](pmu_core::CounterUnit::set_core_type).
 ///
 /// ```
 /// use pmu_core::{MsrAddress, MsrBackend, MsrErrorKind};
@@ -106,8 +108,8 @@ pub struct MockMsr<'h, const T: usize = 64> {
 }
 
 impl<'h, const T: usize> MockMsr<'h, T> {
-    /// Creates a processor with this PMU. An illegal access is answered as by hardware, and [noted](Self::breach). The
-    /// LVT entry is masked, as after reset.
+    /// Creates a processor with this PMU. The mock answers an illegal access as hardware does, and
+    /// [notes](Self::breach) the access. The LVT entry is masked, as after reset.
     pub const fn new(pmu: VirtualPmu) -> Self {
         Self {
             pmu: RefCell::new(pmu),
@@ -139,7 +141,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         }
     }
 
-    /// Creates a processor with this PMU that panics at the first access that the manual does not allow.
+    /// Creates a processor with this PMU. The mock panics at the first access that the manual does not allow.
     ///
     /// ```should_panic
     /// # use pmu_core::{MsrAddress, MsrBackend};
@@ -163,7 +165,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.deviations
     }
 
-    /// Clears the registers of the PMU and its facilities, and the LVT entries, as a suspend does.
+    /// Clears the registers of the PMU and of the facilities, and the LVT entries, like a suspend.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};
@@ -188,8 +190,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.precise.set(0);
     }
 
-    /// Calls `before` before each access, and before each change of the LVT entry's mask. A test can let `before` act
-    /// as another owner of the registers.
+    /// Sets a function that the mock calls before each access, and before each change of the LVT entry's mask. The
+    /// function can access registers, for instance to act as another owner of the registers.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};
@@ -217,8 +219,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.before_access.set(Some(before));
     }
 
-    /// Calls `act` with the PMU. `act` may read the PMU, and change the PMU as the processor itself would. The call
-    /// does not count as an access.
+    /// Calls `act` with the PMU. `act` can read and change the PMU without an access.
     ///
     /// # Panics
     /// `act` accesses a register through the mock.
@@ -284,12 +285,12 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.breach.set(None);
     }
 
-    /// Makes accesses fail from now on as `fault` says, in place of an earlier injected fault.
+    /// Injects a fault into the driver's accesses from now on. The fault replaces an earlier injected fault.
     pub fn inject(&self, fault: Fault) {
         self.plan.inject(fault);
     }
 
-    /// Makes the delivery of interrupts fail from now on as `fault` says.
+    /// Injects a fault into the delivery of interrupts from now on.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};
@@ -316,9 +317,10 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.plan.pmi.set(fault);
     }
 
-    /// Just before the `access`-th access from now, counted from 1, overflows every running counter whose interrupt is
-    /// enabled, and delivers the interrupt. If there is no such counter, the delivered interrupt is spurious. Running
-    /// counters that write [precise records](Self::with_precise) overflow, too; their interrupt comes at the threshold.
+    /// Makes every running counter with an enabled interrupt overflow, just before a later access, and delivers the
+    /// interrupt. `access` is the number of that access, counted from 1. If no such counter exists, the delivered
+    /// interrupt is spurious. Running counters that write [precise records](Self::with_precise) also overflow. Their
+    /// interrupt comes when the buffer reaches its threshold.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};
@@ -363,13 +365,13 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.entry.set(entry);
     }
 
-    /// Returns the interval of the profile timer while the timer runs. The driver
+    /// Returns the interval of the profile timer, or `None` if the timer does not run. The driver
     /// [starts](pmu_core::Platform::start_profile_timer) the timer.
     pub fn timer(&self) -> Option<Interval> {
         self.timer.get()
     }
 
-    /// Sets the privilege at which RDPMC is executed from now on. The mock starts with [`Mode::KERNEL`].
+    /// Sets the mode in which the driver executes RDPMC from now on. The mock starts with [`Mode::KERNEL`].
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};

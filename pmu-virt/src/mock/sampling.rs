@@ -1,4 +1,4 @@
-//! Instruction-based sampling of a mock processor, and the extended entries through which it interrupts.
+//! Instruction-based sampling of a mock processor, and the extended LVT entries for its interrupt.
 
 use core::cell::Cell;
 
@@ -10,8 +10,7 @@ use crate::mock::processor::{EXTENDED_ENTRIES, MASKED, MockMsr};
 use crate::pmu::pmi::{Delivery, PerformanceEntry, PmiOutcome};
 
 impl<'h, const T: usize> MockMsr<'h, T> {
-    /// Gives the processor instruction-based sampling beside the PMU. [`snapshot`](Self::snapshot) declares the
-    /// sampling.
+    /// Adds instruction-based sampling to the processor. [`snapshot`](Self::snapshot) declares the sampling.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend, Platform};
@@ -35,9 +34,9 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self
     }
 
-    /// Executes an op on the processor. The sampling unit counts the op. If the unit samples the op, the
-    /// processor interrupts. Returns whether the op was sampled. The interrupt handler of a test, or its function for
-    /// [`on_access`](Self::on_access), may call this.
+    /// Executes an op on the processor. The sampling unit counts the op. If the unit samples the op, the processor
+    /// interrupts. Returns whether the op was sampled. A test's interrupt handler may call this, and so may the
+    /// function that a test passes to [`on_access`](Self::on_access).
     ///
     /// On a platform with [`LateIbs`](Deviation::LateIbs), the interrupt comes only after the driver has disabled
     /// the sampling.
@@ -46,14 +45,14 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.sampled(sampled == Some(true))
     }
 
-    /// Executes a fetch on the processor, in the same way as [`execute`](Self::execute) an op.
+    /// Executes a fetch on the processor, in the same way as [`execute`](Self::execute) executes an op.
     pub fn fetch(&self, fetch: &FedFetch) -> bool {
         let sampled = self.with_sampling_unit(|sampling| sampling.fetch(fetch));
         self.sampled(sampled == Some(true))
     }
 
-    /// Calls `act` with the instruction-based sampling, to read or change it unseen by the driver; `None` if the
-    /// processor has none. The call does not count as an access.
+    /// Calls `act` with the instruction-based sampling. `act` can read and change the sampling's state without an
+    /// access. Returns `None` if the processor has no instruction-based sampling.
     ///
     /// # Panics
     /// `act` accesses a register through the mock.
@@ -61,25 +60,26 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.beside.borrow_mut().0.1.0.as_mut().map(act)
     }
 
-    /// Returns the value of an extended entry of the local vector table, 0–3.
+    /// Returns the value of an extended LVT entry, 0–3.
     ///
     /// # Panics
-    /// There is no such entry.
+    /// The number of the entry is above 3.
     pub fn extended_entry(&self, entry: u8) -> u32 {
         self.extended_entries.get()[usize::from(entry)]
     }
 
-    /// Sets the value of an extended entry of the local vector table, 0–3.
+    /// Sets the value of an extended LVT entry, 0–3.
     ///
     /// # Panics
-    /// There is no such entry.
+    /// The number of the entry is above 3.
     pub fn set_extended_entry(&self, entry: u8, value: u32) {
         let mut entries = self.extended_entries.get();
         entries[usize::from(entry)] = value;
         self.extended_entries.set(entries);
     }
 
-    /// Delivers the pending interrupt of a sample, if there is one, through the extended entry that the sampling uses.
+    /// Delivers the pending interrupt of a sample through the sampling's extended LVT entry. If no interrupt is
+    /// pending, the call does nothing.
     pub fn deliver_sample(&self) {
         let mut raised = false;
         let _ = self.with_sampling_unit(|sampling| {

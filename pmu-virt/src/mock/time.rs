@@ -6,8 +6,8 @@ use crate::mock::processor::MockMsr;
 use crate::model::advanced::Advanced;
 
 impl<'h, const T: usize> MockMsr<'h, T> {
-    /// Sets the events that happen at the next call of [`reported`](Self::reported), on a platform with the deviation
-    /// [`OverflowsWhileServiced`](Deviation::OverflowsWhileServiced).
+    /// Sets the events that happen during the next call of [`reported`](Self::reported). This is for a platform with
+    /// the deviation [`OverflowsWhileServiced`](Deviation::OverflowsWhileServiced).
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};
@@ -34,8 +34,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.while_serviced.set(Some(feed));
     }
 
-    /// Lets the events happen that [`pass_while_serviced`](Self::pass_while_serviced) has set. A test calls this in the
-    /// callback by which the driver reports an overflow.
+    /// Counts the events that [`pass_while_serviced`](Self::pass_while_serviced) has set. A test calls this in the
+    /// callback to which the driver reports an overflow.
     pub fn reported(&self) {
         if self.deviations.contains(Deviation::OverflowsWhileServiced)
             && let Some(mut feed) = self.while_serviced.take()
@@ -44,10 +44,10 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         }
     }
 
-    /// Lets all events of `feed` happen, and delivers the interrupt of each overflow.
+    /// Counts all events of `feed`, and delivers the interrupt of each overflow.
     ///
     /// # Panics
-    /// The feed does not belong to the events of this processor's PMU.
+    /// The feed is for other events than this processor's PMU.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend, Platform};
@@ -95,11 +95,11 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         }
     }
 
-    /// Lets the events of `feed` happen up to the first overflow that interrupts. The test calls
+    /// Counts the events of `feed` up to the first overflow that interrupts. The test then calls
     /// [`deliver`](Self::deliver) to deliver the interrupt.
     ///
     /// # Panics
-    /// The feed does not belong to the events of this processor's PMU.
+    /// The feed is for other events than this processor's PMU.
     pub fn pass(&self, feed: &mut Feed) -> Advanced {
         let advanced = self.count(feed);
         match advanced {

@@ -10,9 +10,9 @@ use crate::topdown::mix::TopDownMix;
 use crate::topdown::virtual_top_down::VirtualTopDown;
 
 impl<'h, const T: usize> MockMsr<'h, T> {
-    /// Gives the processor top-down metrics beside the PMU. `IA32_PERF_CAPABILITIES` declares the metrics, and the
-    /// model in [`snapshot`](Self::snapshot) tells whether they have level 2. The test feeds slots, the event of fixed
-    /// counter 3, like any event.
+    /// Adds top-down metrics to the processor. `IA32_PERF_CAPABILITIES` declares the metrics. The processor's model in
+    /// [`snapshot`](Self::snapshot) tells whether the metrics have level 2. The test feeds issue slots, the event of
+    /// fixed counter 3, like any event.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};
@@ -33,13 +33,13 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self
     }
 
-    /// Sets the mix of the slots that are fed from now on. A new processor's slots all retire.
+    /// Sets the mix of the issue slots that the test feeds from now on. Without this call, all slots retire.
     pub fn set_mix(&self, mix: TopDownMix) {
         self.mix.set(mix);
     }
 
-    /// Calls `act` with the top-down metrics, to read or change them unseen by the driver; `None` if the processor has
-    /// none. The call does not count as an access.
+    /// Calls `act` with the top-down metrics. `act` can read and change the metrics without an access. Returns `None`
+    /// if the processor has no top-down metrics.
     ///
     /// # Panics
     /// `act` accesses a register through the mock.
@@ -47,7 +47,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.beside.borrow_mut().1.0.as_mut().map(act)
     }
 
-    /// Gives the processor auto counter reload. [`snapshot`](Self::snapshot) declares it.
+    /// Adds auto counter reload to the processor. [`snapshot`](Self::snapshot) declares the reload.
     ///
     /// ```
     /// use pmu_virt::mock::MockMsr;
@@ -66,8 +66,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self
     }
 
-    /// Calls `act` with the counter reload, to read or change it unseen by the driver; `None` if the processor has
-    /// none. The call does not count as an access.
+    /// Calls `act` with the counter reload. `act` can read and change the reload's state without an access. Returns
+    /// `None` if the processor has no counter reload.
     ///
     /// # Panics
     /// `act` accesses a register through the mock.

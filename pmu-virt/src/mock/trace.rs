@@ -8,11 +8,11 @@ use pmu_core::{MsrErrorKind, MsrOperation};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Record {
-    /// The instruction.
+    /// The kind of access.
     pub operation: MsrOperation,
-    /// The register's number, or RDPMC's index.
+    /// The address of the register, or the index of RDPMC.
     pub register: u32,
-    /// The value that was read or written, or the kind of failure.
+    /// The value that the driver read or wrote, or the kind of failure.
     pub outcome: Result<u64, MsrErrorKind>,
 }
 
@@ -51,9 +51,9 @@ impl Accesses {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Breach {
-    /// The instruction.
+    /// The kind of access.
     pub operation: MsrOperation,
-    /// The register's number, or RDPMC's index.
+    /// The address of the register, or the index of RDPMC.
     pub register: u32,
     /// The value that the driver wrote.
     pub value: u64,
@@ -120,7 +120,7 @@ impl<const T: usize> Trace<T> {
         older.iter().chain(newer).flatten().copied()
     }
 
-    /// Returns the number of overwritten records. The records of the oldest accesses are overwritten first.
+    /// Returns the number of older accesses that are no longer kept.
     pub fn dropped(&self) -> usize {
         self.total.saturating_sub(T)
     }

@@ -3,16 +3,17 @@
 use crate::registers::counters::MAX_COUNTERS;
 
 /// Result of [`VirtualPmu::advance`](crate::VirtualPmu::advance): the counters that overflowed, and whether an
-/// interrupt is due.
+/// interrupt was raised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Advanced {
-    /// Counters that wrapped, as bits of the global status: general counters from bit 0, fixed counters from bit 32.
+    /// Bitmap of the counters that wrapped, in the form of the global status: general counters from bit 0, fixed
+    /// counters from bit 32.
     pub overflowed: u64,
     /// An overflow raised an interrupt, which waits for its [delivery](crate::VirtualPmu::deliver_pmi).
     pub pmi: bool,
-    /// The overflowed counters that [write a record](crate::VirtualPrecise::record). The overflow of such a counter
-    /// neither sets a bit of the status nor interrupts.
+    /// Bitmap of the overflowed counters that [write records](crate::VirtualPrecise::record). The overflow of such a
+    /// counter does not set a bit of the status, and does not interrupt.
     pub records: u64,
     pub(super) wraps: [u32; MAX_COUNTERS],
 }
@@ -21,7 +22,8 @@ impl Advanced {
     pub(crate) const NOTHING: Self =
         Self { overflowed: 0, pmi: false, records: 0, wraps: [0; MAX_COUNTERS] };
 
-    /// Returns the number of wraps of the counter with this bit in [`overflowed`](Self::overflowed).
+    /// Returns the number of wraps of one counter. `bit` is the position of the counter's bit in
+    /// [`overflowed`](Self::overflowed).
     pub fn wraps(&self, bit: u8) -> u32 {
         let place = match bit {
             0..8 => bit,

@@ -4,9 +4,8 @@ use crate::events::fed::FedEvents;
 use crate::events::key::Privilege;
 use crate::events::slot::{CELLS, EVENTS, FedEvent, FeedSlot};
 
-/// For each event, the number of occurrences after which the next interrupt is due.
-/// [`VirtualPmu::next_overflow`](crate::VirtualPmu::next_overflow) computes the numbers. The embedder can use these
-/// numbers to set a timer.
+/// Result of [`VirtualPmu::next_overflow`](crate::VirtualPmu::next_overflow): for each event, the number of events
+/// until the next interrupt. The embedder can use these numbers to set a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct OverflowBudget {
@@ -22,16 +21,16 @@ impl OverflowBudget {
         Self { cells: [[u64::MAX; CELLS - 1]; EVENTS], of: events.identity() }
     }
 
-    /// Returns the number of times that the event may happen at this privilege before an interrupt is due, if the event
-    /// does not happen at the other privilege. Two results are special:
+    /// Returns the number of events at this privilege until an interrupt is due. The number assumes that the event does
+    /// not happen at the other privilege. Two results are special:
     ///
-    /// - `None`: the event causes no interrupt. Either no running counter with an enabled interrupt counts the event,
-    ///   or such a counter is 64 bits wide and holds 0, so the number would be 2⁶⁴.
-    /// - 0: the event does not belong to the [`FedEvents`] of the PMU, so [`Feed::add`](crate::Feed::add) refuses the
-    ///   event. For an event of the PMU, the result is never 0.
+    /// - `None`: the event causes no interrupt, because no running counter with an enabled interrupt counts the event.
+    ///   The result is also `None` if the number would be 2⁶⁴, because a 64-bit counter holds 0.
+    /// - 0: the event is not in the [`FedEvents`] of the PMU, so [`Feed::add`](crate::Feed::add) refuses the event. For
+    ///   an event of the PMU, the result is never 0.
     ///
-    /// If the event happens at both privileges, no interrupt is due while the sum of the event's two counts is below
-    /// the smaller of the two results.
+    /// If the event happens at both privileges, no interrupt is due as long as the sum of the two counts is below the
+    /// smaller of the two results.
     #[inline]
     pub fn of(&self, event: FedEvent, privilege: Privilege) -> Option<u64> {
         if event.of() != self.of {

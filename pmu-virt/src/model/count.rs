@@ -1,4 +1,4 @@
-//! Counting a feed: overflows, their status bits, interrupt and freeze.
+//! Counting a feed: overflows, status bits, interrupt and freeze.
 
 use crate::events::feed::Feed;
 use crate::events::slot::FeedSlot;

@@ -1,4 +1,5 @@
-//! The registers, and which counters count what: derived at each write, so that feeding events needs no search.
+//! The registers, and each counter's event. Each write updates the assignment of events to counters, so that feeding
+//! events needs no search.
 
 use crate::events::fed::FedEvents;
 use crate::events::key::{EventKey, SelectKey};

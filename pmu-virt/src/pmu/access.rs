@@ -1,6 +1,6 @@
 //! Answers to register accesses.
 
-/// Answer to the guest's RDMSR or RDPMC: a value, a fault, or a request to the embedder to answer.
+/// Answer to the guest's RDMSR or RDPMC: a value, a fault, or a request that the embedder answers.
 ///
 /// ```
 /// use pmu_virt::Read;
@@ -21,7 +21,8 @@
 pub enum Read {
     /// The register's value.
     Value(u64),
-    /// The PMU and the embedder share the register: the PMU answers the bits of `mask`, and the embedder the others.
+    /// The PMU and the embedder share the register. The PMU answers the bits in `mask`. The embedder answers the other
+    /// bits.
     Shared {
         /// Value of the bits that belong to the PMU.
         value: u64,
@@ -30,7 +31,7 @@ pub enum Read {
     },
     /// The guest gets #GP(0).
     GeneralProtection,
-    /// The register does not belong to this vendor's PMUs, and the embedder answers the access.
+    /// The register is not a register of this vendor's PMUs. The embedder answers the access.
     Unhandled,
 }
 
@@ -53,7 +54,7 @@ impl Read {
     }
 }
 
-/// Answer to the guest's WRMSR: a completed write, a fault, or a request to the embedder to answer.
+/// Answer to the guest's WRMSR: a completed write, a fault, or a request that the embedder answers.
 ///
 /// ```
 /// use pmu_virt::Write;
@@ -74,19 +75,19 @@ impl Read {
 pub enum Write {
     /// The PMU has written the register.
     Done,
-    /// The PMU and the embedder share the register: the PMU has written the bits of `mask`, and the embedder writes the
-    /// others.
+    /// The PMU and the embedder share the register. The PMU has written the bits in `mask`. The embedder writes the
+    /// other bits.
     Shared {
         /// Bits that belong to the PMU.
         mask: u64,
     },
     /// The guest gets #GP(0), and nothing was changed.
     GeneralProtection,
-    /// The register does not belong to this vendor's PMUs, and the embedder answers the access.
+    /// The register is not a register of this vendor's PMUs. The embedder answers the access.
     Unhandled,
 }
 
-/// Answer to WRMSR, and the bits of the value that the manual does not allow.
+/// Answer to the guest's WRMSR, together with the bits of the value that the manual does not allow.
 ///
 /// ```
 /// use pmu_virt::{AmdConfiguration, Configuration, FedEvents, VirtualPmu, Write};
@@ -101,10 +102,10 @@ pub enum Write {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[must_use]
 pub struct Written {
-    /// Answer that hardware would give the guest.
+    /// Answer to the guest, as hardware would give it.
     pub answer: Write,
-    /// Bits of the value that the manual does not allow in this register, including those that hardware ignores. If the
-    /// register cannot be written, all bits are set.
+    /// Set bits of the value that the manual does not allow in this register. This includes bits that hardware ignores.
+    /// If the register cannot be written, all bits are set.
     pub illegal: u64,
 }
 
@@ -135,7 +136,7 @@ impl Written {
     pub(crate) const IGNORED: Self = Self { answer: Write::Done, illegal: u64::MAX };
 }
 
-/// State of the virtual processor that decides whether the guest's RDPMC faults.
+/// State of the virtual processor that determines whether the guest's RDPMC faults.
 ///
 /// ```
 /// use pmu_virt::Mode;
@@ -150,7 +151,7 @@ pub struct Mode {
     pub cpl: u8,
     /// CR4.PCE, which allows RDPMC at any privilege level.
     pub pce: bool,
-    /// CR0.PE. Outside protected mode RDPMC is allowed.
+    /// CR0.PE. Outside protected mode, RDPMC is always allowed.
     pub protected: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Events that happen in the guest, and their overflows.
+//! Counting of events that happen in the guest.
 
 use crate::events::error::OtherEvents;
 use crate::events::feed::Feed;
@@ -9,18 +9,19 @@ use crate::registers::counters::{Counters, MAX_PER_KIND};
 
 impl<P: EventPolicy> VirtualPmu<P> {
     /// Counts the events of a feed up to the first overflow that interrupts. The feed keeps the later events as its
-    /// remainder, because the guest's interrupt handler may change what the counters count.
+    /// remainder, because the guest's interrupt handler may reprogram the counters.
     ///
-    /// A [`state`](Self::state) does not contain the remainder. If the embedder drops the remainder, the events in the
-    /// remainder are never counted.
+    /// [`state`](Self::state) does not save the remainder. If the embedder drops the feed, the events in the remainder
+    /// are never counted.
     ///
-    /// The events of a feed are assumed to be spread evenly over the same span of time. So at the overflow, the PMU has
-    /// counted the same fraction of every event's count. The counted part is exact for the event whose counter
-    /// overflowed, and rounded down for the other events. A counter that does not interrupt may wrap several times
-    /// before that overflow.
+    /// The PMU assumes that the feed's events are spread evenly over one span of time. So up to the overflow, the PMU
+    /// counts the same fraction of each event's count. This part is exact for the event that caused the overflow, and
+    /// rounded down for the other events. A counter without an enabled interrupt may wrap several times before that
+    /// overflow.
     ///
-    /// The time of a call is bounded by the number of counters. A loop `while !feed.is_empty()` always ends: a call
-    /// leaves a remainder only if a counter overflowed, and this counter cannot overflow again before 2³² more events.
+    /// The number of counters bounds the time of a call. A loop `while !feed.is_empty()` always ends: a call leaves a
+    /// remainder only if a counter overflowed, and the same counter overflows again only after at least 2³² more
+    /// events.
     ///
     /// ```
     /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege};
@@ -43,7 +44,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// ```
     ///
     /// # Errors
-    /// The feed does not belong to the [events](Self::events) of this PMU.
+    /// The feed is for other [events](Self::events) than this PMU.
     #[inline]
     pub fn advance(&mut self, feed: &mut Feed) -> Result<Advanced, OtherEvents> {
         let model = &mut self.model;
@@ -74,11 +75,11 @@ impl<P: EventPolicy> VirtualPmu<P> {
         Ok(Advanced::NOTHING)
     }
 
-    /// Counts a whole feed, including the events after an overflow: for a span in which the guest could not be
-    /// interrupted.
+    /// Counts a whole feed, including the events after an overflow. This is for a span of time in which the guest could
+    /// not be interrupted.
     ///
-    /// The guest gets one interrupt, and [`Advanced::wraps`] tells how often each counter wrapped. If the first
-    /// overflow froze the counters, later events are not counted.
+    /// The guest gets at most one interrupt. [`Advanced::wraps`] returns how many times each counter wrapped. If the
+    /// first overflow freezes the counters, later events are not counted.
     ///
     /// ```
     /// use pmu_virt::{AmdConfiguration, Configuration, EventKey, FedEvents, Feed, Privilege, VirtualPmu};
@@ -98,7 +99,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// ```
     ///
     /// # Errors
-    /// The feed does not belong to the [events](Self::events) of this PMU.
+    /// The feed is for other [events](Self::events) than this PMU.
     pub fn advance_through(&mut self, feed: &mut Feed) -> Result<Advanced, OtherEvents> {
         let first = self.advance(feed)?;
         if feed.is_empty() {

@@ -1,4 +1,4 @@
-//! Hardware beside a virtual processor's counters, which shares registers and the interrupt with the PMU.
+//! Hardware of a virtual processor that shares registers and the interrupt with the PMU.
 
 use crate::configuration::cpuid::CpuidLeaf;
 use crate::events::error::OtherEvents;
@@ -10,29 +10,29 @@ use crate::policy::event_policy::EventPolicy;
 use crate::registers::counters::from_global;
 use crate::registers::list::RegisterInfo;
 
-/// Origin of a write to a register: the guest's WRMSR, or the host that restores a virtual processor.
+/// Origin of a register write: the guest's WRMSR, or the host, which restores a virtual processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Writer {
     /// The guest executes WRMSR.
     Guest,
-    /// The host restores a register, as [`VirtualPmu::host_write`] does.
+    /// The host restores a register, as in [`VirtualPmu::host_write`].
     Host,
 }
 
-/// Hardware of a virtual processor beside its PMU, such as [`VirtualBranches`](crate::VirtualBranches). A facility has
-/// registers of its own, bits in registers that the facility shares with the PMU, and bits in CPUID.
+/// Hardware of a virtual processor in addition to the PMU, such as [`VirtualBranches`](crate::VirtualBranches). A
+/// facility has registers of its own, bits in registers that it shares with the PMU, and bits in CPUID.
 ///
-/// `Option<F>` is a facility that a guest may lack: `None` hides the facility. Accesses and CPUID are then answered as
-/// on a processor without the facility.
+/// `Option<F>` is a facility that some guests lack. `None` answers accesses and CPUID like a processor without the
+/// facility.
 ///
 /// # For embedders
 /// - Answer each access by [`VirtualPmu::read_beside`] and [`VirtualPmu::write_beside`].
 /// - Pass each [leaf](crate::Configuration::cpuid_leaves) of CPUID through [`cpuid`](Self::cpuid).
-/// - Count events by [`VirtualPmu::advance_beside`]. Without precise records, an embedder may count events by
-///   [`VirtualPmu::advance`]. If [`Advanced::pmi`](crate::Advanced::pmi) is set there, call
-///   [`pmi_raised`](Self::pmi_raised) before the guest runs.
-/// - Call [`reset`](Self::reset) with [`VirtualPmu::reset`]. INIT does not change a facility.
+/// - Count events by [`VirtualPmu::advance_beside`]. Without precise records, [`VirtualPmu::advance`] is also possible:
+///   if the result has [`Advanced::pmi`](crate::Advanced::pmi) set, call [`pmi_raised`](Self::pmi_raised) before the
+///   guest runs.
+/// - Call [`reset`](Self::reset) together with [`VirtualPmu::reset`]. INIT does not change a facility.
 ///
 /// ```
 /// use pmu_virt::{
@@ -52,48 +52,51 @@ pub enum Writer {
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 pub trait GuestFacility {
-    /// Returns the facility's answer to RDMSR. [`Read::Unhandled`] means that the facility has no bit of the register,
-    /// and [`Read::Shared`] that the PMU or the embedder answers the other bits.
+    /// Returns the facility's answer to RDMSR. [`Read::Unhandled`] means that the facility has no bit of the register.
+    /// [`Read::Shared`] means that the PMU or the embedder answers the other bits.
     fn read(&self, address: u32) -> Read;
 
-    /// Returns the facility's answer to RDPMC with this value of ECX, in a mode that allows RDPMC.
-    /// [`Read::Unhandled`] means that ECX names nothing of the facility.
+    /// Returns the facility's answer to RDPMC with this value of ECX. The facility does not check whether the mode
+    /// allows RDPMC. [`Read::Unhandled`] means that the facility has no counter with this index.
     fn read_pmc(&self, ecx: u32) -> Read {
         let _ = ecx;
         Read::Unhandled
     }
 
-    /// Returns the answer that [`write`](Self::write) would give, and writes nothing.
+    /// Returns the answer that [`write`](Self::write) would return, without a write.
     fn check_write(&self, writer: Writer, address: u32, value: u64) -> Written;
 
-    /// Writes the facility's bits of a register. Changes nothing if the answer is a fault, or if the facility has no
-    /// bit of the register.
+    /// Writes the facility's bits of a register. If the answer is a fault, or if the facility has no bit of the
+    /// register, the call changes nothing.
     fn write(&mut self, writer: Writer, address: u32, value: u64) -> Written;
 
-    /// Returns the PMU's CPUID leaf `leaf`, with the bits added that declare the facility.
+    /// Adds the bits that declare the facility to the PMU's CPUID leaf `leaf`, and returns the leaf.
     fn cpuid(&self, leaf: CpuidLeaf) -> CpuidLeaf;
 
-    /// Returns those of the facility's registers that the PMU's list,
-    /// [`Configuration::registers`](crate::Configuration::registers), lacks or marks as [absent](RegisterInfo::exists).
-    /// To save a virtual processor, save the PMU's registers, and then each of these registers whose
-    /// [`is_state`](RegisterInfo::is_state) is set. Restore the registers in the same order.
+    /// Returns the facility's registers, except registers that the PMU itself has. The PMU's list is
+    /// [`Configuration::registers`](crate::Configuration::registers). A register that this list marks as
+    /// [absent](RegisterInfo::exists) is also returned. To save a virtual processor, save the PMU's registers first.
+    /// Then save each of these registers that has [`is_state`](RegisterInfo::is_state) set. Restore the registers in
+    /// the same order.
     fn registers(&self) -> impl Iterator<Item = RegisterInfo>;
 
-    /// Notes that an overflow raised an interrupt, which freezes the facility if the guest has enabled the freeze.
+    /// Tells the facility that an overflow raised an interrupt. If the guest has enabled the freeze, the facility
+    /// freezes.
     fn pmi_raised(&mut self);
 
-    /// Returns the counters whose overflows the facility records itself, as bits of the global status. Such an overflow
-    /// sets no bit of the status, and does not interrupt.
+    /// Returns the bitmap of the facility's own counters, in the form of the global status. The facility itself records
+    /// the overflows of these counters. Such an overflow does not set a bit of the status, and does not interrupt.
     fn own_counters(&self) -> u64 {
         0
     }
 
-    /// Notes that `counters` overflowed, which are some of the facility's [own counters](Self::own_counters).
+    /// Tells the facility that some of its [own counters](Self::own_counters) overflowed. `counters` is the bitmap of
+    /// these counters.
     fn overflowed(&mut self, counters: u64) {
         let _ = counters;
     }
 
-    /// Performs RESET or power-up.
+    /// Sets the state after RESET or power-up.
     fn reset(&mut self);
 }
 
@@ -200,8 +203,8 @@ impl<A: GuestFacility, B: GuestFacility> GuestFacility for (A, B) {
 }
 
 impl<P: EventPolicy> VirtualPmu<P> {
-    /// Answers the guest's RDMSR on a processor with a [facility](GuestFacility) beside the PMU. Without a facility,
-    /// use [`read`](Self::read).
+    /// Answers the guest's RDMSR on a processor with a [facility](GuestFacility) in addition to the PMU. On a processor
+    /// without a facility, use [`read`](Self::read).
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualBranches, VirtualPmu};
@@ -215,8 +218,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
         facility.read(address).above(|| self.read(address))
     }
 
-    /// Answers the guest's RDPMC on a processor with a [facility](GuestFacility) beside the PMU. Without a facility,
-    /// use [`read_pmc`](Self::read_pmc).
+    /// Answers the guest's RDPMC on a processor with a [facility](GuestFacility) in addition to the PMU. On a processor
+    /// without a facility, use [`read_pmc`](Self::read_pmc).
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Mode, Read, VirtualPmu, VirtualTopDown};
@@ -235,8 +238,9 @@ impl<P: EventPolicy> VirtualPmu<P> {
         }
     }
 
-    /// Answers the guest's WRMSR on a processor with a [facility](GuestFacility) beside the PMU. If the PMU or the
-    /// facility refuses the value, neither changes. Without a facility, use [`write`](Self::write).
+    /// Answers the guest's WRMSR on a processor with a [facility](GuestFacility) in addition to the PMU. If the PMU or
+    /// the facility refuses the value, nothing is changed. On a processor without a facility, use
+    /// [`write`](Self::write).
     ///
     /// ```
     /// use pmu_virt::{
@@ -259,8 +263,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
         self.write_both(facility, Writer::Guest, address, value)
     }
 
-    /// Writes a register as the host does, on a processor with a [facility](GuestFacility) beside the PMU. Without a
-    /// facility, use [`host_write`](Self::host_write).
+    /// Writes a register for the host, which restores a virtual processor with a [facility](GuestFacility) in addition
+    /// to the PMU. On a processor without a facility, use [`host_write`](Self::host_write).
     pub fn host_write_beside(
         &mut self,
         facility: &mut impl GuestFacility,
@@ -311,9 +315,9 @@ impl<P: EventPolicy> VirtualPmu<P> {
         written
     }
 
-    /// Counts the events of a feed like [`advance`](Self::advance), on a processor with a [facility](GuestFacility)
-    /// beside the PMU. The facility learns of a raised interrupt by [`pmi_raised`](GuestFacility::pmi_raised), and of
-    /// its own counters' overflows by [`overflowed`](GuestFacility::overflowed).
+    /// Counts the events of a feed like [`advance`](Self::advance), on a processor with a [facility](GuestFacility) in
+    /// addition to the PMU. If an overflow raises an interrupt, this calls [`pmi_raised`](GuestFacility::pmi_raised).
+    /// If the facility's own counters overflow, this calls [`overflowed`](GuestFacility::overflowed).
     ///
     /// ```
     /// use pmu_virt::{
@@ -337,7 +341,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// ```
     ///
     /// # Errors
-    /// The feed does not belong to the [events](Self::events) of this PMU.
+    /// The feed is for other [events](Self::events) than this PMU.
     pub fn advance_beside(
         &mut self,
         facility: &mut impl GuestFacility,
@@ -353,8 +357,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
         Ok(advanced)
     }
 
-    /// Tells the PMU which counters a facility [records](GuestFacility::own_counters). Call this after the PMU or the
-    /// facility was restored. A write of a register by [`write_beside`](Self::write_beside) does not need this call.
+    /// Tells the PMU which counters are a facility's [own counters](GuestFacility::own_counters). Call this after the
+    /// PMU or the facility was restored. [`write_beside`](Self::write_beside) makes this call itself.
     pub fn attach(&mut self, facility: &impl GuestFacility) {
         let recorded = from_global(facility.own_counters()) & self.model.layout.counters();
         if recorded != self.model.recorded {

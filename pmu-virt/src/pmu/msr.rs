@@ -1,4 +1,4 @@
-//! RDMSR and WRMSR of the guest, and of the host.
+//! RDMSR and WRMSR of the guest, and register writes of the host.
 
 use crate::pmu::access::{Read, Write, Written};
 use crate::pmu::virtual_pmu::VirtualPmu;
@@ -59,8 +59,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
         self.write_as(&located, located.row.write, address, value)
     }
 
-    /// Returns the answer that [`write`](Self::write) would give, and writes nothing. If the PMU and the embedder share
-    /// the register, the embedder can check the PMU's bits before it changes its own bits.
+    /// Returns the answer that [`write`](Self::write) would return, without a write. For a shared register, the
+    /// embedder can use this call to check the PMU's bits before the embedder changes its own bits.
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu, Write};
@@ -81,20 +81,19 @@ impl<P: EventPolicy> VirtualPmu<P> {
         }
     }
 
-    /// Writes a register as the host does, to restore a virtual processor from a list of its registers.
+    /// Writes a register for the host, which restores a virtual processor from a list of registers.
     ///
-    /// The guest's [`write`](Self::write) cannot restore every value that [`read`](Self::read) returned. `host_write`
-    /// differs from `write` in this:
+    /// The guest's [`write`](Self::write) cannot restore every value that [`read`](Self::read) returns. `host_write`
+    /// differs from `write` as follows:
     ///
-    /// - It stores the value of the status unchanged.
-    /// - It writes counters in full width at each of their addresses.
-    /// - It refuses any value of `IA32_PERF_CAPABILITIES` except the present value, because another value describes a
-    ///   different PMU.
+    /// - `host_write` stores the given value of the status.
+    /// - `host_write` writes counters in full width, at each of a counter's addresses.
+    /// - `host_write` refuses every value of `IA32_PERF_CAPABILITIES` except the present value, because another value
+    ///   describes a different PMU.
     ///
-    /// Save the [registers](crate::Configuration::registers) whose [`is_state`](crate::RegisterInfo::is_state) is set,
-    /// and restore them in the same order. No register holds a pending interrupt: also save
-    /// [`pmi_pending`](Self::pmi_pending), and restore the pending interrupt by
-    /// [`set_pmi_pending`](Self::set_pmi_pending).
+    /// Save the [registers](crate::Configuration::registers) that have [`is_state`](crate::RegisterInfo::is_state) set,
+    /// and restore these registers in the same order. No register holds a pending interrupt. So also save the result of
+    /// [`pmi_pending`](Self::pmi_pending), and restore this state by [`set_pmi_pending`](Self::set_pmi_pending).
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu, Write};

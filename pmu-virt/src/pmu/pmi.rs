@@ -1,4 +1,4 @@
-//! Delivery of an overflow's interrupt through the LVT entry for performance counters.
+//! Delivery of an overflow's interrupt through the LVT entry of the performance counters.
 
 use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::policy::event_policy::EventPolicy;
@@ -9,7 +9,7 @@ use crate::policy::event_policy::EventPolicy;
 /// SDM vol. 3A, "Local Vector Table"; APM vol. 2, "Local Vector Table Registers".
 ///
 /// # For embedders
-/// - `raise` only notes the interrupt; the guest takes it when it next runs.
+/// - `raise` only records the interrupt. The embedder injects the interrupt when the guest next runs.
 ///
 /// ```
 /// use pmu_virt::{Delivery, PerformanceEntry};
@@ -35,10 +35,10 @@ pub trait PerformanceEntry {
     /// Returns the value of the LVT entry: 7:0 vector, 10:8 delivery mode, 16 mask.
     fn entry(&self) -> u32;
 
-    /// Stores the LVT entry. A delivery calls this after `raise`, to set the mask bit.
+    /// Stores the LVT entry. On Intel, a delivery calls this after `raise`, to set the mask bit.
     fn set_entry(&mut self, entry: u32);
 
-    /// Notes an interrupt of the virtual processor, which the guest takes when it next runs.
+    /// Records an interrupt of the virtual processor. The embedder injects the interrupt when the guest next runs.
     fn raise(&mut self, delivery: Delivery);
 }
 
@@ -61,28 +61,28 @@ pub enum Delivery {
 pub enum PmiOutcome {
     /// No interrupt was pending.
     NotPending,
-    /// The LVT entry is masked: the interrupt is lost, as on hardware.
+    /// The LVT entry is masked. The interrupt is lost, as on hardware.
     Masked,
-    /// The interrupt was raised, in this mode.
+    /// The interrupt was raised with this delivery mode.
     Raised(Delivery),
 }
 
 const MASKED: u32 = 1 << 16;
 
 impl<P: EventPolicy> VirtualPmu<P> {
-    /// Returns whether an overflow's interrupt waits to be [delivered](Self::deliver_pmi).
+    /// Returns whether an overflow's interrupt is pending, and waits for [`deliver_pmi`](Self::deliver_pmi).
     pub fn pmi_pending(&self) -> bool {
         self.model.pmi_pending
     }
 
-    /// Sets whether an overflow's interrupt waits to be delivered. No register holds this state, so an embedder that
-    /// [restores registers one by one](Self::host_write) also saves this state.
+    /// Sets whether an overflow's interrupt is pending. No register holds this state. So an embedder that
+    /// [restores registers one by one](Self::host_write) also saves and restores this state.
     pub fn set_pmi_pending(&mut self, pending: bool) {
         self.model.pmi_pending = pending && self.model.layout.counters() != 0;
     }
 
-    /// Delivers a pending interrupt through the LVT entry. On Intel a delivery masks the entry, so no further interrupt
-    /// is delivered until the guest unmasks the entry. On AMD a delivery does not change the entry.
+    /// Delivers a pending interrupt through the LVT entry. On Intel, a delivery masks the entry. The next interrupt is
+    /// then delivered only after the guest has unmasked the entry. On AMD, a delivery does not change the entry.
     ///
     /// ```
     /// # use pmu_virt::{Delivery, PerformanceEntry};

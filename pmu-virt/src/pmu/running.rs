@@ -1,4 +1,4 @@
-//! The running counters, and the events that they are fed.
+//! The running counters and their events.
 
 use crate::events::error::ExchangeError;
 use crate::events::fed::FedEvents;
@@ -10,16 +10,17 @@ use crate::registers::counters::{MAX_PER_KIND, places};
 use crate::registers::family::Family;
 
 impl<P: EventPolicy> VirtualPmu<P> {
-    /// Returns the events that the embedder feeds to this PMU.
+    /// Returns the events that the embedder can feed to this PMU.
     pub fn events(&self) -> &FedEvents {
         &self.model.events
     }
 
-    /// Replaces the events that the embedder feeds to this PMU. Counters may be running. With this call, an embedder
-    /// can begin to feed an event after the guest has programmed the event ([`unfed`](Self::unfed)).
+    /// Replaces the events that the embedder can feed to this PMU. Counters may be running. So an embedder can begin to
+    /// feed an event only when the guest has programmed the event (see [`unfed`](Self::unfed)).
     ///
-    /// The call changes no register, and a pending interrupt stays pending. `feed` keeps its counts, and belongs to the
-    /// new events from now on. A counter whose event is in `events`, but was not fed before, counts from now on.
+    /// The call does not change registers, and a pending interrupt stays pending. `feed` keeps its counts, and is a
+    /// feed for the new events from now on. If a running counter's event is new in `events`, the counter begins to
+    /// count.
     ///
     /// ```
     /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu};
@@ -41,7 +42,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     ///
     /// # Errors
     /// - The feed does not belong to the [events](Self::events) of this PMU.
-    /// - The feed has a count of an event that `events` lacks. Call [`advance`](Self::advance) first.
+    /// - The feed still has counts of an event that `events` lacks. Call [`advance`](Self::advance) first.
     ///
     /// After an error, nothing is changed.
     pub fn set_events(&mut self, events: FedEvents, feed: &mut Feed) -> Result<(), ExchangeError> {
@@ -54,7 +55,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
         Ok(())
     }
 
-    /// Returns the running counters with their events, and whether the embedder feeds each event.
+    /// Returns the running counters with their events. Each item tells whether the embedder can feed the event.
     ///
     /// ```
     /// use pmu_virt::{Configuration, EventKey, FedEvents, IntelConfiguration, VirtualPmu};
@@ -73,7 +74,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
         places(running).map(|counter| self.running_event(counter))
     }
 
-    /// Returns the running counters whose events the embedder does not feed. The values of these counters do not
+    /// Returns the running counters with events that the embedder cannot feed. The values of these counters do not
     /// change.
     ///
     /// ```
@@ -113,12 +114,12 @@ impl<P: EventPolicy> VirtualPmu<P> {
     }
 }
 
-/// Counter that runs, and its event: an item of [`VirtualPmu::running`].
+/// A running counter and its event, as an item of [`VirtualPmu::running`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct RunningEvent {
-    /// Bit of the counter in the global registers: 0 and up for general counters, 32 and up for fixed counters.
+    /// Position of the counter's bit in the global registers: general counters from bit 0, fixed counters from bit 32.
     pub counter: u8,
     /// Key of the event that the counter is programmed to count.
     pub key: EventKey,
@@ -126,6 +127,6 @@ pub struct RunningEvent {
     pub user: bool,
     /// The counter counts at CPL 0.
     pub kernel: bool,
-    /// The embedder feeds the event. If the embedder does not feed the event, the counter's value does not change.
+    /// The event is in the PMU's [`FedEvents`](crate::FedEvents). Otherwise the counter's value does not change.
     pub fed: bool,
 }

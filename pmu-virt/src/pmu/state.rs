@@ -1,4 +1,4 @@
-//! The state of a virtual processor's PMU, to be saved or moved to another host.
+//! The state of a virtual processor's PMU, which an embedder can save or send to another host.
 
 use core::fmt;
 
@@ -14,15 +14,14 @@ use crate::registers::list::of_state;
 use crate::registers::row::WriteAs;
 use crate::registers::table::Located;
 
-/// State of a virtual processor's PMU, to be saved or sent to another host: the registers, a pending interrupt, and the
-/// configuration.
+/// State of a virtual processor's PMU, which an embedder can save or send to another host. The state consists of the
+/// registers, a pending interrupt, and the configuration.
 ///
-/// The state does not include the embedder's policy, the [`FedEvents`](crate::FedEvents), or the remainder of a
+/// The state does not include the embedder's policy, the [`FedEvents`](crate::FedEvents), and the remainder of a
 /// [feed](crate::Feed).
 ///
-/// The registers of the state are those of [`Configuration::registers`] whose
-/// [`is_state`](crate::RegisterInfo::is_state) is set. Every constructor refuses register values that no guest could
-/// have reached.
+/// The state has each register of [`Configuration::registers`] that has [`is_state`](crate::RegisterInfo::is_state)
+/// set. Every constructor refuses register values that no guest could have reached.
 ///
 /// ```
 /// use pmu_virt::{Configuration, IntelConfiguration, PmuState};
@@ -42,7 +41,7 @@ pub struct PmuState {
 }
 
 impl PmuState {
-    /// Creates the state after reset of a PMU with this configuration.
+    /// Creates the state that a PMU with this configuration has after reset.
     ///
     /// # Errors
     /// The configuration contradicts itself.
@@ -55,12 +54,12 @@ impl PmuState {
         self.configuration
     }
 
-    /// Returns whether an overflow's interrupt waits to be delivered.
+    /// Returns whether an overflow's interrupt is pending.
     pub const fn pmi_pending(&self) -> bool {
         self.pmi_pending
     }
 
-    /// Sets whether an overflow's interrupt waits to be delivered.
+    /// Sets whether an overflow's interrupt is pending.
     ///
     /// # Errors
     /// The PMU has no counter that could have raised the interrupt.
@@ -72,7 +71,7 @@ impl PmuState {
         Ok(())
     }
 
-    /// Returns the address and value of each register whose [`is_state`](crate::RegisterInfo::is_state) is set.
+    /// Returns the address and value of each register that has [`is_state`](crate::RegisterInfo::is_state) set.
     ///
     /// ```
     /// use pmu_virt::{AmdConfiguration, Configuration, PmuState};
@@ -87,7 +86,7 @@ impl PmuState {
             .map(|(_, address, index)| (address, self.registers.get(index)))
     }
 
-    /// Returns the value of the register with this address; `None` if the register is absent or holds no state. A
+    /// Returns the value of the register with this address, or `None` if the register is absent or holds no state. A
     /// register may have several addresses.
     pub fn register(&self, address: u32) -> Option<u64> {
         self.find(address).map(|(index, _)| self.registers.get(index))
@@ -96,8 +95,7 @@ impl PmuState {
     /// Sets the register with this address. A register may have several addresses.
     ///
     /// # Errors
-    /// The register is absent, holds no state, or cannot hold `value`: `value` has a bit that is reserved in the
-    /// register.
+    /// The register is absent or holds no state, or `value` has a bit that is reserved in the register.
     pub fn set_register(&mut self, address: u32, value: u64) -> Result<(), StateError> {
         let (index, legal) = self.find(address).ok_or(StateError::NoRegister(address))?;
         match value & !legal {
@@ -144,7 +142,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     }
 
     /// Creates a PMU in this state, under the embedder's policy. `configuration` is the configuration that the guest
-    /// sees in CPUID, and must equal the configuration in the state.
+    /// sees in CPUID. This must be the same as the configuration in the state.
     ///
     /// ```
     /// use pmu_virt::{AllowAll, Configuration, FedEvents, IntelConfiguration, StateError, VirtualPmu};
@@ -159,7 +157,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// ```
     ///
     /// # Errors
-    /// The state has another configuration.
+    /// The state has a different configuration.
     pub fn from_state(
         state: &PmuState,
         configuration: Configuration,

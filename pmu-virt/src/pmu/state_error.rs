@@ -12,7 +12,7 @@ use crate::configuration::error::ConfigurationError;
 pub enum StateError {
     /// The configuration contradicts itself.
     Configuration(ConfigurationError),
-    /// The state's configuration differs from the guest's. The value is the state's configuration.
+    /// The state's configuration differs from the guest's configuration. The value is the state's configuration.
     OtherConfiguration(Configuration),
     /// The PMU has no register at this address, or the register holds no state.
     NoRegister(u32),

@@ -1,4 +1,4 @@
-//! The PMU of one virtual processor: created, reset, and under a policy.
+//! The PMU of one virtual processor: creation, reset and policy.
 
 use crate::configuration::any_vendor::Configuration;
 use crate::configuration::error::ConfigurationError;
@@ -13,8 +13,8 @@ use crate::registers::layout::Layout;
 /// the embedder feeds, and raises an interrupt when a counter overflows.
 ///
 /// The embedder feeds events by [`advance`](Self::advance), and delivers the interrupt by
-/// [`deliver_pmi`](Self::deliver_pmi). No method allocates or panics. No loop takes more steps than the PMU has
-/// counters, whatever the guest does.
+/// [`deliver_pmi`](Self::deliver_pmi). No method allocates or panics. No guest can make a loop take more steps than the
+/// PMU has counters.
 ///
 /// ```
 /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu, Write};
@@ -39,8 +39,8 @@ pub struct VirtualPmu<P = AllowAll> {
 const _: () = assert!(size_of::<VirtualPmu>() < 1024);
 
 impl VirtualPmu {
-    /// Creates a PMU in its state after reset, under the policy that allows every event. `events` are the events that
-    /// the embedder can feed.
+    /// Creates a PMU in the state after reset, under the policy that allows every event. `events` is the set of events
+    /// that the embedder can feed.
     ///
     /// # Errors
     /// The configuration contradicts itself.
@@ -53,7 +53,7 @@ impl VirtualPmu {
 }
 
 impl<P: EventPolicy> VirtualPmu<P> {
-    /// Creates a PMU in its state after reset, under a policy that may forbid events.
+    /// Creates a PMU in the state after reset, under a policy that may forbid events.
     ///
     /// # Errors
     /// The configuration contradicts itself.
@@ -91,15 +91,16 @@ impl<P: EventPolicy> VirtualPmu<P> {
         self.configuration.vendor()
     }
 
-    /// Performs RESET or power-up: clears every register except the global control, whose reset value enables all
-    /// general counters. SDM vol. 3A, table "Processor States Following Power-up, Reset, or INIT"; on AMD, as in KVM.
+    /// Performs RESET or power-up. This clears every register except the global control. The reset value of the global
+    /// control enables all general counters. SDM vol. 3A, table "Processor States Following Power-up, Reset, or INIT";
+    /// on AMD, as in KVM.
     pub fn reset(&mut self) {
         self.model = Model::new(self.model.layout, self.model.events, &self.policy);
         self.load.reset();
     }
 
-    /// Performs INIT, which does not change the PMU's registers. A pending interrupt is lost, because INIT masks the
-    /// LVT entry. SDM vol. 3A, table "Processor States Following Power-up, Reset, or INIT".
+    /// Performs INIT. INIT does not change the PMU's registers. A pending interrupt is lost, because INIT masks the LVT
+    /// entry. SDM vol. 3A, table "Processor States Following Power-up, Reset, or INIT".
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu};
