@@ -129,7 +129,7 @@ impl WindowsVersion {
         Self::Windows11,
     ];
 
-    /// The default version: the latest whose behavior is known with certainty.
+    /// The default version: the latest version whose behavior is known with certainty.
     pub const LATEST: Self = Self::Windows10v2004;
 
     /// Returns whether profile objects have a source and an affinity. In a version without source and affinity, every
@@ -169,7 +169,8 @@ impl WindowsVersion {
         self as u8 >= Self::Windows81 as u8
     }
 
-    /// Returns the maximum number of profiles started on a machine; `None` if only memory limits it.
+    /// Returns the maximum number of profiles that can be started on a machine at the same time. Returns `None` if only
+    /// memory limits this number.
     pub const fn started_profiles_limit(self, processors: usize) -> Option<usize> {
         // Earlier versions intended 8, but did not count.
         if self as u8 >= Self::Windows7 as u8 {
@@ -225,10 +226,10 @@ impl WindowsVersion {
         self as u8 >= Self::Vista as u8
     }
 
-    /// Returns the maximum number of sources for PMC counters in trace records. A record of another event, such as a
-    /// context switch, can contain the counter values of these sources.
+    /// Returns the maximum number of sources whose counter values a trace record can contain, for example the record of
+    /// a context switch.
     ///
-    /// The limit is 4 before version 1703, and 8 in version 1703 and later. From version 1903 on, the limit is
+    /// The limit is 4 before version 1703, and 8 from version 1703 to version 1809. From version 1903 on, the limit is
     /// `reported`, the number of counters that the HAL reports.
     pub const fn traced_counters_limit(self, reported: usize) -> usize {
         match self {

@@ -18,12 +18,12 @@ use core::fmt;
 /// # Safety
 /// - The methods execute XSAVES and XRSTORS for state component 15 (bit 15 of EDX:EAX) and for no other component.
 ///   XRSTORS for another component would replace registers that the compiler uses.
-/// - The area belongs to the value alone, is aligned to 64 bytes, and has room for component 15 of each processor on
+/// - Only this value uses the area. The area is aligned to 64 bytes, and has room for component 15 of each processor on
 ///   which the thread runs (CPUID leaf 0x0D, subleaf 15).
 /// - On each of these processors, the kernel set bit 15 of `IA32_XSS`.
 /// - After the area's initialization, only these methods write to the area. User mode cannot access the area.
 ///
-/// An area with room for 32 records:
+/// This area has room for 32 records:
 ///
 /// ```
 /// use core::arch::asm;
@@ -66,8 +66,8 @@ pub unsafe trait SaveBranches {
     /// The instruction raised an exception, and the area's records are not valid.
     fn save(&mut self) -> Result<(), XsaveFault>;
 
-    /// Executes XRSTORS for component 15: copies the area into the registers of the records. If the area has the
-    /// component in its initial state, XRSTORS clears the records.
+    /// Executes XRSTORS for component 15: copies the area into the registers of the records. If bit 15 of the area's
+    /// `XSTATE_BV` is clear, XRSTORS clears the records.
     ///
     /// # Errors
     /// The instruction raised an exception.

@@ -28,7 +28,7 @@ pub enum NoBranches {
         /// The processor's model.
         model: u8,
     },
-    /// The processor declares this number of records, which is impossible.
+    /// The processor declares an impossible number of records.
     ImplausibleDepth(u8),
     /// An erratum makes the records of this processor useless.
     Erratum,

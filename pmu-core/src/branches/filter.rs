@@ -34,7 +34,7 @@ impl BranchFilter {
     /// All branches.
     pub const ALL: Self = Self { kernel: true, ..Self::USER };
 
-    /// Returns the filter with only these kinds of branches.
+    /// Returns this filter, restricted to the given kinds of branches.
     ///
     /// ```
     /// use pmu_core::{BranchFilter, BranchKind};

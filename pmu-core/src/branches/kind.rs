@@ -20,9 +20,9 @@ pub enum BranchKind {
     DirectJump,
     /// A near jump to an address in a register or in memory.
     IndirectJump,
-    /// A near call of an address in the instruction.
+    /// A near call to an address in the instruction.
     DirectCall,
-    /// A near call of an address in a register or in memory.
+    /// A near call to an address in a register or in memory.
     IndirectCall,
     /// A near return.
     Return,
@@ -73,7 +73,7 @@ impl BranchKinds {
     /// Near calls and near returns: the branches of a call stack.
     pub const CALLS_AND_RETURNS: Self = Self::CALLS.union(BranchKind::Return.only());
 
-    /// Returns the kinds that are in either set. `|` does the same.
+    /// Returns the kinds that are in at least one of the two sets. `|` does the same.
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }

@@ -31,7 +31,7 @@ pub struct BranchMemory<S: ?Sized = [BranchSlot]> {
     slots: S,
 }
 
-/// Room for one branch record: its three words.
+/// Room for the three 64-bit words of one branch record.
 #[derive(Debug, Default)]
 pub struct BranchSlot([AtomicU64; 3]);
 

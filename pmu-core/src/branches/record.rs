@@ -36,8 +36,8 @@ pub struct Branch {
     pub path: Option<BranchPath>,
     /// Relation of the branch to a transaction (TSX).
     pub transaction: Option<BranchTransaction>,
-    /// Number of events on each of general counters 0 to 3 since the previous recorded branch; 3 stands for 3 or more.
-    /// An event is counted only if bit 35 (LBR logging) of its event select is set.
+    /// Numbers of events on the general counters 0 to 3 since the previous recorded branch. The value 3 stands for 3 or
+    /// more events. An event is counted only if bit 35 (LBR logging) of its event select is set.
     pub events: Option<[u8; 4]>,
 }
 

@@ -84,7 +84,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// Takes the branch records of the processor that executes the call. If an earlier owner left recording or freezing
     /// enabled, the call disables both. The call clears the records.
     ///
-    /// `unit` describes this processor, and `memory` has room for its [records](BranchUnit::depth).
+    /// `unit` describes this processor. `memory` must have room for the processor's [records](BranchUnit::depth).
     ///
     /// # Errors
     /// - [`InsufficientMemory`](BranchError::InsufficientMemory), [`MemoryInUse`](BranchError::MemoryInUse): no

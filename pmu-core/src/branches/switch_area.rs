@@ -22,14 +22,14 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     /// Checks that this processor's XSAVES saves the branch records, for [`switch_out_to`](Self::switch_out_to) and
     /// [`switch_in_from`](Self::switch_in_from). Call this once after [`take`](Self::take).
     ///
-    /// `cpuid` executes CPUID on this processor. The call accesses no MSR. The call checks the declared size, because a
-    /// hypervisor may declare a size that does not fit the number of records.
+    /// `cpuid` must execute CPUID on this processor. The call accesses no MSR. The call checks the declared size,
+    /// because a hypervisor may declare a size that does not fit the number of records.
     ///
     /// Source: SDM vol. 1, "Managing State Using the XSAVE Feature Set"; SDM vol. 2A, CPUID leaf 0x0D.
     ///
     /// # Errors
     /// - [`XsavesUnsupported`](BranchError::XsavesUnsupported): the records are not architectural, or the processor
-    ///   declares no XSAVES for them.
+    ///   declares no XSAVES for the records.
     /// - [`XsavesSize`](BranchError::XsavesSize): the declared size is not the size of the processor's records.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn use_xsaves(&mut self, cpuid: impl CpuIdReader) -> Result<(), BranchError> {

@@ -7,7 +7,7 @@ use crate::branches::record::{Branch, RawBranch};
 use crate::counters::registers::register_bits::RegisterBits;
 use crate::msr::address::MsrAddress;
 
-/// Description of a processor's branch records: its registers, their format, and how many records there are.
+/// Description of a processor's branch records: their registers, their format and their number.
 ///
 /// `pmu_intel::branches` and `pmu_amd::branches` detect a processor's branch records, and return their description. One
 /// type describes all processors, so an interrupt handler needs no generics.
@@ -34,7 +34,7 @@ pub struct BranchUnit {
 pub struct BranchRegisters {
     /// The register that starts and stops the recording.
     pub enable: BranchEnable,
-    /// The register that filters the branches, if the filter is not in the enabling register.
+    /// The register that filters the branches. `None` if the filter is in the enabling register.
     pub filter: Option<MsrAddress>,
     /// Returns the filter register's value for the given filter, and a filter for the branches that the processor then
     /// records. The processor records at least the given filter's branches. If the filter's bits are in the same

@@ -46,8 +46,8 @@ pub enum CounterError {
     Unresponsive,
     /// The processor cannot freeze its counters, or the freeze bit reads back 0 after it was set.
     FreezeUnsupported,
-    /// These bits of a control or status register belong to the session's own counters. The error is the same if the
-    /// processor lacks the register, or if the session's counters are [lent](crate::CounterSession::lend).
+    /// These bits of a control or status register belong to the session's own counters. This error is also returned if
+    /// the processor lacks the register, or if the session's counters are [lent](crate::CounterSession::lend).
     OwnControlBits(u64),
     /// Some of these counters are running, are [lent](crate::CounterSession::lend), or belong to another owner.
     NotAvailable(CounterSet),
@@ -146,9 +146,9 @@ pub struct ServiceError {
     /// [`reprogram`](crate::CounterSession::reprogram), the event can start only on another counter. Until the event is
     /// started again, [`is_started`](crate::CounterSession::is_started) returns `false` for the event.
     pub counters: CounterSet,
-    /// The LVT entry is masked, because the overflow status could be neither read nor cleared, and the same interrupt
-    /// could recur forever. Until [`reprogram`](crate::CounterSession::reprogram), the session uses no counter and
-    /// starts no event, and other owners of the interrupt receive no interrupts.
+    /// Set if the LVT entry is masked. The service masks the entry if it can neither read nor clear the overflow
+    /// status. Otherwise the same interrupt could recur forever. Until [`reprogram`](crate::CounterSession::reprogram),
+    /// the session uses no counter and starts no event, and other owners of the interrupt receive no interrupts.
     pub masked: bool,
 }
 

@@ -35,8 +35,7 @@ impl MsrUpdate {
     /// Describes a change of the register with this number: clears the bits of `clear` and sets the bits of `set`.
     ///
     /// # Safety
-    /// - The change never breaks memory safety: not for any value in the register, not at any time, and not if
-    ///   repeated.
+    /// - For any value in the register, at any time and any number of times, the change does not break memory safety.
     /// - The change is a read and a write. If an interrupt between the read and the write changes other bits of the
     ///   register, the write restores the old values of those other bits. Restoring these old values does not break
     ///   memory safety, either.

@@ -68,12 +68,12 @@ pub enum DataSource {
     /// The core's third-level cache, or the first- or second-level cache of another core that shares this third-level
     /// cache.
     L3,
-    /// A cache in the same socket, of cores that share another third-level cache.
+    /// A cache in the same socket, of cores with another third-level cache.
     NearCache,
     /// A cache of another socket.
     FarCache,
-    /// A cache of cores that share another third-level cache. The processor does not report whether these cores are in
-    /// the same socket.
+    /// A cache of cores with another third-level cache. The processor does not report whether these cores are in the
+    /// same socket.
     OtherCache,
     /// DRAM.
     Memory,

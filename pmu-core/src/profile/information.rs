@@ -11,7 +11,7 @@ pub enum Availability {
     Unsupported,
     /// CPUID declares the source. No counter was accessed.
     Declared,
-    /// Values that were written to this processor's counters were read back.
+    /// This processor's counters kept written values.
     Verified,
 }
 

@@ -150,14 +150,14 @@ pub trait ProfileInterface: SourceInterface {
     /// ```
     ///
     /// # Context
-    /// Task, on the processor on which the session is then used. An interrupt may come at any time.
+    /// Task. The session stays on the processor that executes the call. An interrupt may come at any time.
     ///
     /// # Errors
     /// The errors of [`CounterSession::take`](crate::CounterSession::take). If `memory` has no slots for counters, the
     /// result depends on [`requires_memory`](SourceInterface::requires_memory): the call fails, or the session supports
     /// no source.
     ///
-    /// After an error no counter runs. The kernel can still profile by time: see
+    /// After an error, no counter runs. The kernel can still profile by time: see
     /// [`DefaultInterface`](crate::DefaultInterface).
     fn initialize<'a, M: MsrBackend, P: Platform>(
         &'a self,

@@ -31,7 +31,7 @@ use crate::snapshot::Snapshot;
 /// memory is [reclaimed](CounterMemory::reclaim).
 ///
 /// # Context
-/// Every method is called in task context, on the session's processor. The performance interrupt may come at any time.
+/// Call every method in task context, on the session's processor. The performance interrupt may come at any time.
 ///
 /// ```compile_fail,E0277
 /// fn needs_send<T: Send>() {}
@@ -79,7 +79,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(Self { counters })
     }
 
-    /// Returns the session of the counters on which the sources run, to open further events on these counters.
+    /// Returns the session of the counters on which the sources run. Use this session to open further events.
     pub fn counters_mut(&mut self) -> &mut CounterSession<'a, I, M, SessionPlatform<P>> {
         &mut self.counters
     }
@@ -466,7 +466,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// [`CounterSession::shut_down`].
     ///
     /// # Errors
-    /// The errors of [`CounterSession::shut_down`]. After an error the session stays open, and `shut_down` may be
+    /// The errors of [`CounterSession::shut_down`]. After an error, the session stays open, and `shut_down` may be
     /// called again.
     pub fn shut_down(&mut self) -> Result<(), InterfaceError> {
         if self.timer().running {

@@ -36,7 +36,7 @@ macro_rules! general_sources {
 }
 
 general_sources! {
-    0x00 TIME "ProfileTime" "A periodic timer; its interval is in units of 100 ns."
+    0x00 TIME "ProfileTime" "A periodic timer. The source's interval is in units of 100 ns."
     0x01 ALIGNMENT_FIXUP "ProfileAlignmentFixup" "Alignment faults that the kernel fixed up. Never a hardware counter."
     0x02 TOTAL_ISSUES "ProfileTotalIssues" "Instructions issued (on today's interfaces: retired)."
     0x03 PIPELINE_DRY "ProfilePipelineDry" "Cycles with nothing to issue."
@@ -46,7 +46,7 @@ general_sources! {
     0x07 TOTAL_NONISSUES "ProfileTotalNonissues" "Cycles without an issue."
     0x08 DCACHE_MISSES "ProfileDcacheMisses" "Data-cache misses."
     0x09 ICACHE_MISSES "ProfileIcacheMisses" "Instruction-cache misses."
-    0x0A CACHE_MISSES "ProfileCacheMisses" "Misses of the last cache."
+    0x0A CACHE_MISSES "ProfileCacheMisses" "Misses of the last-level cache."
     0x0B BRANCH_MISPREDICTIONS "ProfileBranchMispredictions" "Mispredicted branches."
     0x0C STORE_INSTRUCTIONS "ProfileStoreInstructions" "Store instructions."
     0x0D FP_INSTRUCTIONS "ProfileFpInstructions" "Floating-point instructions."

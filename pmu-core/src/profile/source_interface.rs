@@ -119,16 +119,15 @@ pub unsafe trait SourceInterface {
         EventTable::none()
     }
 
-    /// Returns the logical processor that executes the call, as a thread of its core, if the core needs
-    /// [`OnSharedCore`](crate::OnSharedCore). There, some events of one logical processor corrupt the counters of the
-    /// other logical processor. On any other core the result is `None`. A processor always gets the same result.
+    /// On a core that needs [`OnSharedCore`](crate::OnSharedCore), returns the [`CoreThread`] of the logical processor
+    /// that executes the call. On any other core, returns `None`. A processor always gets the same result.
     #[inline]
     fn core_thread(&self) -> Option<CoreThread<'_>> {
         None
     }
 }
 
-/// Makes the rows of the table the counters' events.
+/// The rows of the interface's table are the counters' events.
 // SAFETY: the unit and the events are the interface's, which `SourceInterface` promises not to change.
 unsafe impl<I: SourceInterface> EventSource for I {
     #[inline]

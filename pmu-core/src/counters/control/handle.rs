@@ -161,9 +161,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 /// in and out.
 ///
 /// The session cannot move to another thread. Before dropping a session, call [`shut_down`](Self::shut_down) on its
-/// processor. Dropping a session accesses no register, so if the session was not shut down, its counters keep running
-/// and its [`CounterMemory`] stays in use. [`service`](crate::service) then keeps reporting overflows, until the memory
-/// is [reclaimed](CounterMemory::reclaim).
+/// processor. Dropping a session accesses no register. The counters of a session that was not shut down keep running,
+/// and the session's [`CounterMemory`] stays in use. [`service`](crate::service) then keeps reporting overflows, until
+/// the memory is [reclaimed](CounterMemory::reclaim).
 ///
 /// # Context
 /// Call every method in task context, on the processor of the counters. The performance interrupt may come at any time.

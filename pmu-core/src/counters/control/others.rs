@@ -17,7 +17,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// must not write the register themselves. [`shut_down`](Self::shut_down) leaves the bits as they are.
     ///
     /// The handler of a shared interrupt calls [`service`](crate::service) first, and then looks for the overflows of
-    /// the other owners. An overflow that came before `service` unmasked the LVT entry raises no further interrupt.
+    /// the other owners. This order matters: an overflow that came before `service` unmasked the LVT entry raises no
+    /// further interrupt.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterId, CounterSession, EventSource, MsrBackend, Platform};

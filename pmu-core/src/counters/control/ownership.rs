@@ -50,7 +50,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// ```
     ///
     /// # Context
-    /// Task, on the processor on which the session then stays. An interrupt may come at any time.
+    /// Task. The session stays on the processor that executes the call. An interrupt may come at any time.
     ///
     /// # Errors
     /// - [`MemoryInUse`](CounterError::MemoryInUse): another processor's session, or a session dropped without
@@ -264,8 +264,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): one of the counters is in use or has faulted, one of the
     ///   counters does not belong to the session, or the call would leave the session without a counter.
-    /// - [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): accesses failed to the global control
-    ///   register, or to a counter's control register that [`save`](Self::save) left programmed.
+    /// - [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): accesses to the global control register
+    ///   failed, or accesses to a counter's control register that [`save`](Self::save) left programmed.
     pub fn give_back(&mut self, counters: CounterSet) -> Result<(), CounterError> {
         let rest = self.own().without(counters);
         let in_use = |slot: &CounterSlot| {

@@ -17,9 +17,9 @@ use crate::platform::Platform;
 /// Operations for the owner of a [`Facility`](crate::Facility) with [counters of its
 /// own](crate::Facility::own_counters), such as Intel's precise records.
 ///
-/// A reserved counter still belongs to the session, but counts no event of the session. The session treats a reserved
-/// counter like its other counters when it stops counters during the service of an interrupt, acknowledges overflows,
-/// or lends counters. [`reprogram`](Self::reprogram) and a failed interrupt end all reservations.
+/// A reserved counter still belongs to the session, but counts no event of the session. The session still stops the
+/// counter while an interrupt is serviced, acknowledges the counter's overflows, and lends the counter.
+/// [`reprogram`](Self::reprogram) and a failed interrupt end all reservations.
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Reserves a free counter for a facility that records overflows itself, such as precise sampling. The counter is
     /// in `among`, and can count the event. Returns the counter, and the select that the event has on this processor.
@@ -131,9 +131,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         written.map(|()| value).map_err(CounterError::Access)
     }
 
-    /// Starts a reserved counter: it counts the events of `select`, and its overflows do not interrupt. `adaptive` sets
-    /// bit 34 of the event select, or bit 32 + 4*n* of the control register of the fixed counters: the counter's
-    /// precise records are adaptive (SDM vol. 3B, "Adaptive PEBS").
+    /// Starts a reserved counter: it counts the events of `select`, and its overflows do not interrupt. If `adaptive`
+    /// is set, the counter's precise records are adaptive: the call sets bit 34 of the event select, or bit 32 + 4*n*
+    /// of the fixed counters' control register (SDM vol. 3B, "Adaptive PEBS").
     ///
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): the counter is not reserved, or is [lent](Self::lend).

@@ -12,8 +12,8 @@ use crate::msr::address::MsrAddress;
 /// A new event is counted at every privilege level, on any counter, without interrupts. The event's total is exact,
 /// apart from occurrences in the interrupt handler itself. Such occurrences may be missing in two cases:
 /// - On Intel, the driver stops the counters while it services an interrupt.
-/// - Without an overflow status (AMD before PerfMonV2, Intel's version 1), the driver stops a counter to re-arm the
-///   counter after a wrap: once per 2^47 events on AMD, and once per 2^31 events on Intel.
+/// - Without an overflow status (AMD before PerfMonV2, Intel's architectural version 1), the driver stops a counter to
+///   re-arm the counter after a wrap: once per 2^47 events on AMD, and once per 2^31 events on Intel.
 ///
 /// ```
 /// use pmu_core::{Event, EventSelect, GenericEvent};
@@ -155,7 +155,7 @@ impl Event {
     ///
     /// On AMD, a bit of the event's select restricts the counting. On Intel, the hypervisor must load the values of
     /// [`guest_control`](crate::guest_control) at each VM entry and VM exit. Without these values, the event counts
-    /// nothing. On Intel's version 1, opening the event fails.
+    /// nothing. On Intel's architectural performance monitoring version 1, opening the event fails.
     pub const fn in_guests(mut self) -> Self {
         self.guest = GuestMode::GuestOnly;
         self
@@ -163,8 +163,8 @@ impl Event {
 
     /// Restricts counting to the time in which no guest runs. On AMD, a bit of the event's select restricts the
     /// counting. On Intel, the hypervisor must load the values of [`guest_control`](crate::guest_control) at each VM
-    /// entry and VM exit. Without these values, the event is counted in guests, too. On Intel's version 1, opening the
-    /// event fails.
+    /// entry and VM exit. Without these values, the event is counted in guests, too. On Intel's architectural
+    /// performance monitoring version 1, opening the event fails.
     ///
     /// On AMD without SVM, no guest can run: the event is counted all the time.
     ///

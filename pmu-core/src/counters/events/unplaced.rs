@@ -41,9 +41,9 @@ impl SavedEvent {
 
     /// Makes a group of `events`, which are then counted together or not at all. Pass all events of the group to
     /// [`switch_in`](crate::CounterSession::switch_in) in one call. The first event decides whether the group
-    /// [rotates](Event::rotating), whether it is [exclusive](Event::exclusive), and whether it is to be started. A
-    /// further event stays stopped if it is [disabled](Self::disabled). Events that belong to another group leave that
-    /// group.
+    /// [rotates](Event::rotating), whether it is [exclusive](Event::exclusive), and whether it is to be started. Any
+    /// other event of the group stays stopped if it is [disabled](Self::disabled). Events that belong to another group
+    /// leave that group.
     ///
     /// Only [`switch_in`](crate::CounterSession::switch_in) finds out whether the processor's counters can count the
     /// whole group. If they cannot, `switch_in` returns an error.

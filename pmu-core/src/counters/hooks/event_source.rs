@@ -10,7 +10,7 @@ use crate::counters::shared::table::EventTable;
 /// The events that a processor's counters count. Some events are rows of a table that all processors share: each row
 /// describes one event. The other events were opened on this processor.
 ///
-/// The interrupt path calls these methods in any context, so no method takes a lock, allocates or panics.
+/// The interrupt path calls these methods in any context. So no method may take a lock, allocate or panic.
 ///
 /// # Safety
 /// - Each call of [`unit`](Self::unit) returns the same unit. The session accesses the registers that this unit names.
@@ -80,7 +80,8 @@ pub unsafe trait EventSource {
     /// period is below 2³¹.
     fn row_period(&self, row: usize) -> Option<u32>;
 
-    /// Returns a value that identifies the table of rows. Counters that were saved with another value are not restored.
+    /// Returns a value that identifies the table of rows. Counters that were saved under another value are not
+    /// restored.
     fn table_id(&self) -> usize;
 
     /// Returns the table of the events that are opened on this processor.

@@ -54,7 +54,7 @@ use crate::msr::fault::MsrFault;
 /// # Context
 /// Any context, including interrupt and NMI. No method takes a lock, allocates or panics, and each method ends after a
 /// bounded number of steps. If an interrupt handler calls `service_with` during another call of `service_with`, the
-/// nested call calls no method. Instead, the outer call makes another pass.
+/// nested call calls no method of the facility. Instead, the outer call makes another pass.
 ///
 /// # Errors
 /// A method retries an access that fails. If the retry fails too, the method still makes its other accesses, and then
@@ -129,7 +129,7 @@ pub trait Facility {
     }
 
     /// Handles an interrupt while the counters are [lent](crate::CounterSession::lend). Returns the number of
-    /// interrupts that the facility raised before it was suspended, and that may still come. The
+    /// interrupts that may still come, because the facility raised them before it was suspended. The
     /// [`Claim`](crate::Claim) includes this number, and later calls do not return it again. The method accesses no
     /// register, because the borrower may use the facility's registers.
     #[inline]

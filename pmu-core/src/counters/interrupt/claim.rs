@@ -28,8 +28,8 @@ pub struct Serviced {
 ///
 /// An NMI that no driver claims is unknown, and may mean failing hardware. An NMI of a performance counter may find no
 /// overflow, because the service of the previous NMI already handled the counter. So a shared handler adds up the
-/// [numbers](Self::interrupts) of its drivers' claims. If the sum exceeds 1, the next unclaimed NMI on this processor
-/// within 100 ms is attributed to a counter, and is not reported as unknown.
+/// [numbers](Self::interrupts) of its drivers' claims. If the sum exceeds 1, the handler attributes the next unclaimed
+/// NMI on this processor within 100 ms to a counter, and does not report this NMI as unknown.
 ///
 /// ```
 /// use pmu_core::Claim;

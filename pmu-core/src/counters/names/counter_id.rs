@@ -8,8 +8,8 @@ use core::ops::{BitAnd, BitOr, Not};
 /// Greatest number of general counters (general-purpose counters) in a [`CounterUnit`](crate::CounterUnit).
 pub const MAX_GENERAL: usize = 16;
 
-/// Greatest number of fixed counters in a [`CounterUnit`](crate::CounterUnit): the shared control register has no room
-/// for more.
+/// Greatest number of fixed counters in a [`CounterUnit`](crate::CounterUnit). The control register that all fixed
+/// counters share has no room for more.
 pub const MAX_FIXED: usize = 8;
 
 /// Number of [`CounterSlot`](crate::CounterSlot)s that suffices for the counters of any processor.

@@ -22,7 +22,7 @@ pub enum GenericEvent {
     /// Intel's fixed counter 2, this is the clock of the TSC. For an Intel processor without fixed counter 2, the
     /// processor's manual names the clock.
     ReferenceCycles,
-    /// On Intel, accesses of the last-level cache. On AMD's Zen processors, accesses of the second-level cache.
+    /// On Intel, accesses to the last-level cache. On AMD's Zen processors, accesses to the second-level cache.
     CacheReferences,
     /// Cache misses among the [`CacheReferences`](Self::CacheReferences).
     CacheMisses,

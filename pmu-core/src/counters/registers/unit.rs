@@ -187,7 +187,7 @@ impl CounterUnit {
         self.masks[1] = mask_of(width);
     }
 
-    /// Gives the general counters full-width addresses, which exist if a bit of a capability register is set.
+    /// Adds full-width addresses for the general counters. A bit of a capability register declares these addresses.
     ///
     /// # Safety
     /// - If the processor declares the full-width addresses, a write to full-width address *n* writes the value

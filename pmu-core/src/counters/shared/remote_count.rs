@@ -32,11 +32,11 @@ pub enum RemoteCount {
     Changing,
 }
 
-/// Reads the count of an event that is open on another processor, without an interrupt to that processor and without
-/// an access to a register. `table` and `memory` are those of the event's processor.
+/// Reads the count of an event that is open on another processor, without an interrupt to that processor and without an
+/// access to a register. `table` and `memory` belong to the event's processor.
 ///
-/// If the answer is [`Older`](RemoteCount::Older), the kernel decides whether that count is recent enough. If not, or
-/// if the answer is [`Changing`](RemoteCount::Changing), the kernel calls
+/// If the answer is [`Older`](RemoteCount::Older), the kernel decides whether that count is recent enough. If the count
+/// is too old, or if the answer is [`Changing`](RemoteCount::Changing), the kernel calls
 /// [`read_event`](crate::CounterSession::read_event) on the event's processor, by an inter-processor interrupt. Linux'
 /// `perf_event_read` sends this interrupt whenever the event is on a counter.
 ///

@@ -154,7 +154,7 @@ impl EventTable {
     ///
     /// A context switch does not make the event report again. The event reports again after any of these calls:
     /// - [`stop_event`](crate::CounterSession::stop_event) and then
-    ///   [`start_event`](crate::CounterSession::start_event), or the same calls for its group;
+    ///   [`start_event`](crate::CounterSession::start_event), or the corresponding calls for the event's group;
     /// - [`set_period`](Self::set_period) or [`apply_period`](crate::CounterSession::apply_period);
     /// - [`to_be_started`](crate::SavedEvent::to_be_started) with `true`.
     ///

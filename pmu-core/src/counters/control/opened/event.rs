@@ -163,8 +163,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - The errors of [`start_event`](Self::start_event). After [`NoFreeCounter`](CounterError::NoFreeCounter) the
     ///   event stays stopped.
     /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): only `start_event` can start the event. This applies
-    ///   to [exclusive](Event::exclusive) events, to events with an [extra register](Event::with_extra), on Intel to
-    ///   events [in guests](Event::in_guests), and to every event of an [`OnSharedCore`](crate::OnSharedCore) source.
+    ///   to [exclusive](Event::exclusive) events, to events with an [extra register](Event::with_extra), and to every
+    ///   event of an [`OnSharedCore`](crate::OnSharedCore) source. On Intel, this also applies to events that count
+    ///   only [in guests](Event::in_guests).
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter): no counter is free, an exclusive event runs, or (on Intel) an
     ///   event runs that counts only in guests. In the last case, `start_event` can start the event.
     pub fn start_event_if_free(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {

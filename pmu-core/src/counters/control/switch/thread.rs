@@ -25,8 +25,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// of the group that are not in `events` stop, and stay on this processor. They wait until the removed events
     /// return, or until [`close_group`](Self::close_group).
     ///
-    /// This costs one write and one RDPMC per event that is on a counter. A pending overflow adds one write. If any of
-    /// the events is in a group, the call adds two writes in total, so that each group stops as a whole.
+    /// The call costs one write and one RDPMC per event that is on a counter. A pending overflow adds one write. If any
+    /// of the events is in a group, the call adds two writes in total, so that each group stops as a whole.
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventSource, MsrBackend, Platform, SwitchError, ThreadEvent};
@@ -125,7 +125,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// The call opens the events, and starts the events that were started when they were switched out. Each event
     /// continues with the count and period that it had. The events get counters in this order:
     /// - First come the events that are already on counters and do not rotate, such as the processor's own. These
-    ///   events keep their counters, or move to others.
+    ///   events keep their counters, or move to other counters.
     /// - Then the thread's events that do not rotate get counters. Rotating events give way to these events.
     /// - Last come [rotating](crate::Event::rotating) events, both the processor's and the thread's. The events with
     ///   the smallest [shares](Self::rotate) get counters first, and take these counters from rotating events with
