@@ -77,6 +77,7 @@
 
 pub(crate) mod branches;
 pub(crate) mod configuration;
+mod envelope;
 pub(crate) mod error;
 pub(crate) mod ibs;
 pub(crate) mod precise;

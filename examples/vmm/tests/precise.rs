@@ -74,15 +74,18 @@ fn count_nmi(a: &mut CodeAssembler) -> Result<(), IcedError> {
     a.iretq()
 }
 
-/// Asserts what `report` printed of one record of counter 0.
-fn assert_recorded(printed: &[u64], count: &str) {
-    let [label, header, address, counters, time, index, status, after, nmis] = printed else {
+/// Runs a kernel that ends by `report`, of one record of counter 0.
+fn expect_record(kernel: &[u8], count: &str) {
+    let output = run(kernel, &format!("--pmu intel:version=5,pebs {count}"));
+    assert_eq!(output.status.code(), Some(33), "{}", messages(&output));
+    let printed = numbers(&output);
+    let [label, header, address, counters, time, index, status, after, nmis] = printed[..] else {
         panic!("{count}: {printed:x?}")
     };
     // Of adaptive records: size 63:48, no group; the eventing address; the counters.
-    assert_eq!([*header, *address, *counters], [32 << 48, *label, 1], "{count}: {printed:x?}");
-    assert!(*time != 0, "{count}: {printed:x?}");
-    assert_eq!([*index, *status, *after, *nmis], [RECORDS + 32, BUFFER, 0, 1], "{count}");
+    assert_eq!([header, address, counters], [32 << 48, label, 1], "{count}: {printed:x?}");
+    assert!(time != 0, "{count}: {printed:x?}");
+    assert_eq!([index, status, after, nmis], [RECORDS + 32, BUFFER, 0, 1], "{count}");
 }
 
 /// The WRMSR that starts the counter is the first instruction, so the counter overflows at the 99th NOP.
@@ -104,9 +107,7 @@ fn a_stepped_record_is_of_the_instruction_after_the_overflow() {
         },
         &[(2, count_nmi)],
     );
-    let output = run(&kernel, "--count step --pmu intel:version=5,pebs");
-    assert_eq!(output.status.code(), Some(33), "{}", messages(&output));
-    assert_recorded(&numbers(&output), "step");
+    expect_record(&kernel, "--count step");
 }
 
 /// Of a counter of branches, the record is of the next branch.
@@ -135,9 +136,7 @@ fn a_record_of_branches_is_of_the_branch_after_the_overflow() {
         },
         &[(2, count_nmi)],
     );
-    let output = run(&kernel, "--count step --pmu intel:version=5,pebs");
-    assert_eq!(output.status.code(), Some(33), "{}", messages(&output));
-    assert_recorded(&numbers(&output), "step");
+    expect_record(&kernel, "--count step");
 }
 
 /// Until the record's NMI has come: the record is of the loop's only branch.
@@ -161,9 +160,7 @@ fn a_record_by_time_is_of_a_branch_of_the_loop() {
         },
         &[(2, count_nmi)],
     );
-    let output = run(&kernel, "--pmu intel:version=5,pebs --timeout 50");
-    assert_eq!(output.status.code(), Some(33), "{}", messages(&output));
-    assert_recorded(&numbers(&output), "time");
+    expect_record(&kernel, "--count time --timeout 50");
 }
 
 /// SDM vol. 4: IA32_MISC_ENABLE says that BTS (11) and PEBS (12) are unavailable, unless the guest has them; and

@@ -2,6 +2,7 @@
 
 use crate::branches::configuration::{AmdBranches, ArchitecturalBranches, BranchConfiguration};
 use crate::branches::virtual_branches::VirtualBranches;
+use crate::bytes::envelope::{checked, joined, words};
 use crate::bytes::error::BytesError;
 
 const MAGIC: [u8; 4] = *b"vLBR";
@@ -26,15 +27,10 @@ impl VirtualBranches {
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
         let words = self.controls().into_iter().chain(
             self.records.into_iter().flat_map(|record| [record.from, record.to, record.info]),
         );
-        let body = words.flat_map(u64::to_le_bytes);
-        for (place, byte) in bytes.iter_mut().zip(self.header().into_iter().chain(body)) {
-            *place = byte;
-        }
-        bytes
+        joined(self.header(), words.flat_map(u64::to_le_bytes))
     }
 
     /// Sets the state from bytes that this release or an earlier release wrote for records of the same configuration.
@@ -58,25 +54,15 @@ impl VirtualBranches {
     /// # Ok::<(), pmu_virt::BranchConfigurationError>(())
     /// ```
     pub fn restore(&mut self, bytes: &[u8]) -> Result<(), BytesError> {
-        let bytes: &[u8; Self::BYTES] =
-            bytes.try_into().map_err(|_| BytesError::Length(bytes.len()))?;
+        let bytes: &[u8; Self::BYTES] = checked(bytes, MAGIC, Self::BYTES_VERSION)?;
         let (header, body) = bytes.split_at(HEADER);
-        let [a, b, c, d, low, high, _, depth, ..] = *bytes;
-        if [a, b, c, d] != MAGIC {
-            return Err(BytesError::Malformed { at: 0 });
-        }
-        let version = u16::from_le_bytes([low, high]);
-        if version != Self::BYTES_VERSION {
-            return Err(BytesError::Version(version));
-        }
+        let [_, _, _, _, _, _, _, depth, ..] = *bytes;
         let mut new = *self;
         new.depth = depth;
         if header != new.header() || !self.could_have_depth(depth) {
             return Err(BytesError::Malformed { at: 6 });
         }
-        let mut words =
-            body.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
-        let mut next = || words.next().unwrap_or(0);
+        let mut next = words(body);
         new.debug = next();
         new.status = next();
         let logged = next();

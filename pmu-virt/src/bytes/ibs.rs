@@ -1,5 +1,6 @@
 //! Instruction-based sampling as bytes.
 
+use crate::bytes::envelope::{checked, joined, words};
 use crate::bytes::error::BytesError;
 use crate::ibs::configuration::IbsConfiguration;
 use crate::ibs::registers::{CTL, FIRST, REGISTERS};
@@ -30,12 +31,7 @@ impl VirtualIbs {
     /// # Ok::<(), pmu_virt::BytesError>(())
     /// ```
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        let body = self.registers.into_iter().flat_map(u64::to_le_bytes);
-        for (place, byte) in bytes.iter_mut().zip(self.header().into_iter().chain(body)) {
-            *place = byte;
-        }
-        bytes
+        joined(self.header(), self.registers.into_iter().flat_map(u64::to_le_bytes))
     }
 
     /// Sets the state from bytes that this release or an earlier release wrote for sampling of the same configuration.
@@ -56,16 +52,7 @@ impl VirtualIbs {
     /// assert_eq!(zen_3.restore(&zen_4.to_bytes()), Err(BytesError::Malformed { at: 6 }));
     /// ```
     pub fn restore(&mut self, bytes: &[u8]) -> Result<(), BytesError> {
-        let bytes: &[u8; Self::BYTES] =
-            bytes.try_into().map_err(|_| BytesError::Length(bytes.len()))?;
-        let [a, b, c, d, low, high, ..] = *bytes;
-        if [a, b, c, d] != MAGIC {
-            return Err(BytesError::Malformed { at: 0 });
-        }
-        let version = u16::from_le_bytes([low, high]);
-        if version != Self::BYTES_VERSION {
-            return Err(BytesError::Version(version));
-        }
+        let bytes: &[u8; Self::BYTES] = checked(bytes, MAGIC, Self::BYTES_VERSION)?;
         let (header, body) = bytes.split_at(HEADER);
         let [.., pending, fetch_low, _, r0, r1, r2, r3, _, _, _, _] = *header else {
             return Err(BytesError::Length(bytes.len()));
@@ -78,9 +65,8 @@ impl VirtualIbs {
             let same = header.get(..FIXED) == self.header().get(..FIXED);
             return Err(BytesError::Malformed { at: if same { FIXED } else { 6 } });
         }
-        for (register, word) in new.registers.iter_mut().zip(body.chunks_exact(8)) {
-            *register = word.try_into().map_or(0, u64::from_le_bytes);
-        }
+        let mut next = words(body);
+        new.registers = new.registers.map(|_| next());
         if let Some(place) = (0..REGISTERS).find(|place| !new.could_hold(*place)) {
             return Err(BytesError::Malformed { at: HEADER + 8 * place });
         }

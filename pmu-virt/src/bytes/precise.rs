@@ -1,5 +1,6 @@
 //! Precise records as bytes.
 
+use crate::bytes::envelope::{checked, joined, words};
 use crate::bytes::error::BytesError;
 use crate::precise::configuration::{ArchitecturalRecords, DebugStoreRecords, PreciseRecords};
 use crate::precise::virtual_precise::VirtualPrecise;
@@ -27,13 +28,8 @@ impl VirtualPrecise {
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
         let words = self.singles().into_iter().chain(self.controls);
-        let body = words.flat_map(u64::to_le_bytes);
-        for (place, byte) in bytes.iter_mut().zip(self.header().into_iter().chain(body)) {
-            *place = byte;
-        }
-        bytes
+        joined(self.header(), words.flat_map(u64::to_le_bytes))
     }
 
     /// Sets the state from bytes that this release or an earlier release wrote for records of the same configuration.
@@ -57,23 +53,12 @@ impl VirtualPrecise {
     /// # Ok::<(), pmu_virt::PreciseConfigurationError>(())
     /// ```
     pub fn restore(&mut self, bytes: &[u8]) -> Result<(), BytesError> {
-        let bytes: &[u8; Self::BYTES] =
-            bytes.try_into().map_err(|_| BytesError::Length(bytes.len()))?;
+        let bytes: &[u8; Self::BYTES] = checked(bytes, MAGIC, Self::BYTES_VERSION)?;
         let (header, body) = bytes.split_at(HEADER);
-        let [a, b, c, d, low, high, ..] = *bytes;
-        if [a, b, c, d] != MAGIC {
-            return Err(BytesError::Malformed { at: 0 });
-        }
-        let version = u16::from_le_bytes([low, high]);
-        if version != Self::BYTES_VERSION {
-            return Err(BytesError::Version(version));
-        }
         if header != self.header() {
             return Err(BytesError::Malformed { at: 6 });
         }
-        let mut words =
-            body.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
-        let mut next = || words.next().unwrap_or(0);
+        let mut next = words(body);
         let mut new = *self;
         new.due = next();
         new.status = next();

@@ -1,5 +1,6 @@
 //! Counter reload as bytes.
 
+use crate::bytes::envelope::{checked, joined, words};
 use crate::bytes::error::BytesError;
 use crate::registers::counters::{MAX_COUNTERS, MAX_PER_KIND};
 use crate::reload::virtual_reload::VirtualReload;
@@ -31,13 +32,8 @@ impl VirtualReload {
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
         let causes = self.causes.into_iter().flat_map(u64::to_le_bytes);
-        let body = causes.chain(self.values.into_iter().flat_map(u32::to_le_bytes));
-        for (place, byte) in bytes.iter_mut().zip(self.header().into_iter().chain(body)) {
-            *place = byte;
-        }
-        bytes
+        joined(self.header(), causes.chain(self.values.into_iter().flat_map(u32::to_le_bytes)))
     }
 
     /// Sets the state from bytes that this release or an earlier release wrote for reload of the same configuration.
@@ -51,25 +47,15 @@ impl VirtualReload {
     /// - [`Malformed`](BytesError::Malformed): the bytes are of another configuration, or no guest could have reached
     ///   the state.
     pub fn restore(&mut self, bytes: &[u8]) -> Result<(), BytesError> {
-        let bytes: &[u8; Self::BYTES] =
-            bytes.try_into().map_err(|_| BytesError::Length(bytes.len()))?;
-        let [a, b, c, d, low, high, ..] = *bytes;
-        if [a, b, c, d] != MAGIC {
-            return Err(BytesError::Malformed { at: 0 });
-        }
-        let version = u16::from_le_bytes([low, high]);
-        if version != Self::BYTES_VERSION {
-            return Err(BytesError::Version(version));
-        }
+        let bytes: &[u8; Self::BYTES] = checked(bytes, MAGIC, Self::BYTES_VERSION)?;
         let (header, body) = bytes.split_at(HEADER);
         if header != self.header() {
             return Err(BytesError::Malformed { at: 6 });
         }
         let mut new = *self;
         let (causes, values) = body.split_at(8 * MAX_COUNTERS);
-        for (of, word) in new.causes.iter_mut().zip(causes.chunks_exact(8)) {
-            *of = word.try_into().map_or(0, u64::from_le_bytes);
-        }
+        let mut next = words(causes);
+        new.causes = new.causes.map(|_| next());
         for (of, word) in new.values.iter_mut().zip(values.chunks_exact(4)) {
             *of = word.try_into().map_or(0, u32::from_le_bytes);
         }

@@ -1,5 +1,6 @@
 //! Top-down metrics as bytes.
 
+use crate::bytes::envelope::{checked, joined, words};
 use crate::bytes::error::BytesError;
 use crate::topdown::virtual_top_down::{PARTS, VirtualTopDown};
 
@@ -25,14 +26,9 @@ impl VirtualTopDown {
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
         let words = [self.slots, self.written].into_iter().flat_map(u64::to_le_bytes);
         let parts = self.parts.into_iter().flat_map(u128::to_le_bytes);
-        let body = words.chain(parts);
-        for (place, byte) in bytes.iter_mut().zip(self.header().into_iter().chain(body)) {
-            *place = byte;
-        }
-        bytes
+        joined(self.header(), words.chain(parts))
     }
 
     /// Sets the state from bytes that this release or an earlier release wrote for metrics of the same configuration.
@@ -55,25 +51,16 @@ impl VirtualTopDown {
     /// # Ok::<(), pmu_virt::SlotsError>(())
     /// ```
     pub fn restore(&mut self, bytes: &[u8]) -> Result<(), BytesError> {
-        let bytes: &[u8; Self::BYTES] =
-            bytes.try_into().map_err(|_| BytesError::Length(bytes.len()))?;
-        let [a, b, c, d, low, high, _, _, control, status, ..] = *bytes;
-        if [a, b, c, d] != MAGIC {
-            return Err(BytesError::Malformed { at: 0 });
-        }
-        let version = u16::from_le_bytes([low, high]);
-        if version != Self::BYTES_VERSION {
-            return Err(BytesError::Version(version));
-        }
+        let bytes: &[u8; Self::BYTES] = checked(bytes, MAGIC, Self::BYTES_VERSION)?;
+        let [_, _, _, _, _, _, _, _, control, status, ..] = *bytes;
         let (header, body) = bytes.split_at(HEADER);
         let mut new = Self { control: control != 0, status: status != 0, ..*self };
         if header != new.header() {
             return Err(BytesError::Malformed { at: 6 });
         }
-        let (words, parts) = body.split_at(16);
-        let mut words =
-            words.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
-        (new.slots, new.written) = (words.next().unwrap_or(0), words.next().unwrap_or(0));
+        let (singles, parts) = body.split_at(16);
+        let mut next = words(singles);
+        (new.slots, new.written) = (next(), next());
         for (part, word) in new.parts.iter_mut().zip(parts.chunks_exact(16)) {
             *part = word.try_into().map_or(0, u128::from_le_bytes);
         }

@@ -114,24 +114,7 @@ impl VirtualPrecise {
             _ => 0,
         };
         let (general, fixed) = configuration.counters_of(pmu);
-        Ok(Self {
-            configuration,
-            version,
-            general,
-            fixed,
-            due: 0,
-            status: 0,
-            debug: 0,
-            area: 0,
-            enable: 0,
-            data: 0,
-            latency: 0,
-            frontend: 0,
-            adaptive: 0,
-            base: 0,
-            index: 0,
-            controls: [0; 16],
-        })
+        Ok(Self::after_reset(configuration, version, [general, fixed]))
     }
 
     /// Returns the configuration that the guest sees.
@@ -183,7 +166,19 @@ impl VirtualPrecise {
 
     /// Returns to the state after reset.
     pub(crate) fn clear(&mut self) {
-        *self = Self {
+        *self = Self::after_reset(self.configuration, self.version, [self.general, self.fixed]);
+    }
+
+    const fn after_reset(
+        configuration: PreciseConfiguration,
+        version: u8,
+        [general, fixed]: [u8; 2],
+    ) -> Self {
+        Self {
+            configuration,
+            version,
+            general,
+            fixed,
             due: 0,
             status: 0,
             debug: 0,
@@ -196,8 +191,7 @@ impl VirtualPrecise {
             base: 0,
             index: 0,
             controls: [0; 16],
-            ..*self
-        };
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Branch records of a guest: the manuals' rules, and a naive model on random programs.
 
 use super::naive_branches::{Step, run};
+use super::random::{self, Random};
 use pmu_core::{MsrAddress, MsrBackend, MsrErrorKind};
 use pmu_virt::mock::{Deviation, Deviations, MockMsr};
 use pmu_virt::{
@@ -12,32 +13,14 @@ use proptest::prelude::*;
 
 mod state;
 
-/// Random numbers by Marsaglia's xorshift64*, the same everywhere.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    }
-}
-
 /// Programs on every kind of records: `PMU_TEST_PROGRAMS` of them, or 2,000.
 #[test]
 fn the_models_of_branch_records_agree_on_many_programs() {
-    let programs = std::env::var("PMU_TEST_PROGRAMS").map_or(2_000, |n| n.parse().unwrap());
-    let mut random = Random(0x9E37_79B9_7F4A_7C15);
-    for number in 0..programs.min(20_000u32) {
+    let programs = random::programs(2_000);
+    let mut random = Random::default();
+    for number in 0..programs.min(20_000) {
         let words = random.next().to_le_bytes();
-        let program: Vec<Step> = (0..6 + number % 30)
-            .map(|_| {
-                let bits = random.next().to_le_bytes();
-                let choice = u32::from_le_bytes([bits[2], bits[3], bits[4], bits[5]]);
-                (bits[0], bits[1], choice, random.next())
-            })
-            .collect();
+        let program: Vec<Step> = random.steps(6 + number % 30).collect();
         run([number as u8 % 3, words[1], words[2], words[3]], &program, number % 2 == 0);
     }
 }

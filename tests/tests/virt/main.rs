@@ -14,5 +14,6 @@ mod naive_branches;
 mod naive_precise;
 mod overflow;
 mod precise;
+mod random;
 mod running;
 mod version_6;

@@ -1,29 +1,18 @@
 //! The model against a naive one, on random programs.
 
 use super::naive::{Step, configuration, run};
+use super::random::{self, Random};
 use pmu_virt::{
     AmdConfiguration, Configuration, FedEvents, IntelConfiguration, PmuState, VirtualPmu, Write,
 };
 use proptest::prelude::*;
 
-/// Random numbers by Marsaglia's xorshift64*, the same everywhere.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    }
-}
-
 /// Short programs on every kind of configuration: `PMU_TEST_PROGRAMS` of them, by default a thousandth of the million
 /// that `.ci/run test` runs in a release build.
 #[test]
 fn the_models_agree_on_many_programs() {
-    let programs = std::env::var("PMU_TEST_PROGRAMS").map_or(1_000, |n| n.parse().unwrap());
-    let mut random = Random(0x9E37_79B9_7F4A_7C15);
+    let programs = random::programs(1_000);
+    let mut random = Random::default();
     let mut kinds = std::collections::HashMap::new();
     let mut program = Vec::new();
     for number in 0..programs {
@@ -32,13 +21,9 @@ fn the_models_agree_on_many_programs() {
         let kind = (number % 8) as u8 | words[0] & 0xC0;
         let version = (number / 8 % 6) as u8 | words[1] & 0xE0;
         let configuration = configuration([kind, version, words[2], words[3]]);
-        *kinds.entry(kind_of(configuration)).or_insert(0u64) += 1;
+        *kinds.entry(kind_of(configuration)).or_insert(0u32) += 1;
         program.clear();
-        program.extend((0..4 + number % 9).map(|_| {
-            let bits = random.next().to_le_bytes();
-            let choice = u32::from_le_bytes([bits[2], bits[3], bits[4], bits[5]]);
-            (bits[0], bits[1], choice, random.next())
-        }));
+        program.extend(random.steps(4 + number % 9));
         run(configuration, &program, false);
     }
     // Two vendors that hide, three kinds of AMD's, six versions of Intel's.

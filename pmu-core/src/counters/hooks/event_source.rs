@@ -87,8 +87,8 @@ pub unsafe trait EventSource {
     /// Returns the table of the events that are opened on this processor.
     fn opened(&self) -> &EventTable;
 
-    /// Returns the memory that both logical processors of a core share, for [`OnSharedCore`](crate::OnSharedCore). Any
-    /// other source returns `None`.
+    /// Returns which logical processor of its core executes the call, on a core whose logical processors corrupt each
+    /// other's counters. [`OnSharedCore`](crate::OnSharedCore) returns it; any other source returns `None`.
     #[inline]
     fn core_thread(&self) -> Option<CoreThread<'_>> {
         None
@@ -108,3 +108,37 @@ pub unsafe trait EventSource {
 pub(crate) fn opens_events(source: &impl EventSource) -> bool {
     !source.opened().is_empty()
 }
+
+/// Forwards what of an [`EventSource`] every wrapper leaves to the source that it wraps, `$inner`.
+macro_rules! forward_source {
+    ($self:ident => $inner:expr) => {
+        #[inline]
+        fn unit(&$self) -> &CounterUnit {
+            $inner.unit()
+        }
+
+        #[inline]
+        fn row_select(&$self, row: usize) -> Option<EventSelect> {
+            $inner.row_select(row)
+        }
+
+        fn row_event_bit(&$self, row: usize) -> Option<u8> {
+            $inner.row_event_bit(row)
+        }
+
+        #[inline]
+        fn row_period(&$self, row: usize) -> Option<u32> {
+            $inner.row_period(row)
+        }
+
+        fn table_id(&$self) -> usize {
+            $inner.table_id()
+        }
+
+        #[inline]
+        fn opened(&$self) -> &EventTable {
+            $inner.opened()
+        }
+    };
+}
+pub(crate) use forward_source;

@@ -2,7 +2,7 @@
 
 use core::ops::RangeInclusive;
 
-use crate::counters::hooks::event_source::EventSource;
+use crate::counters::hooks::event_source::{EventSource, forward_source};
 use crate::counters::registers::reload::CounterReload;
 use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
@@ -56,33 +56,7 @@ impl<'a, S: EventSource> OnSharedCore<'a, S> {
 
 // SAFETY: unit and table are those of the source, by its promise.
 unsafe impl<S: EventSource> EventSource for OnSharedCore<'_, S> {
-    #[inline]
-    fn unit(&self) -> &CounterUnit {
-        self.source.unit()
-    }
-
-    #[inline]
-    fn row_select(&self, row: usize) -> Option<EventSelect> {
-        self.source.row_select(row)
-    }
-
-    fn row_event_bit(&self, row: usize) -> Option<u8> {
-        self.source.row_event_bit(row)
-    }
-
-    #[inline]
-    fn row_period(&self, row: usize) -> Option<u32> {
-        self.source.row_period(row)
-    }
-
-    fn table_id(&self) -> usize {
-        self.source.table_id()
-    }
-
-    #[inline]
-    fn opened(&self) -> &EventTable {
-        self.source.opened()
-    }
+    forward_source!(self => self.source);
 
     fn core_thread(&self) -> Option<CoreThread<'_>> {
         Some(self.thread)
