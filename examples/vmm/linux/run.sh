@@ -93,8 +93,9 @@ disk=(--init "$target_dir/linux-init")
 run() {
     local kernel="$1" line="console=ttyS0 quiet"
     shift
-    # In x2APIC mode Linux finds instruction-based sampling; the others are for xAPIC mode.
-    [[ "$*" == *ibs* ]] || line+=" nox2apic"
+    # In x2APIC mode Linux finds instruction-based sampling; the others are for xAPIC mode, where a second processor
+    # does not come up with KVM's paravirtual IPIs.
+    [[ "$*" == *ibs* ]] || line+=" nox2apic nopv"
     # What kvm-pvm's interpreter lacks, or has only by way of the monitor.
     [ ! -e /sys/module/kvm_pvm ] || line+=" noxsave noinvpcid nosmap clearcpuid=popcnt"
     # A host that is busy lets processors wait: that is no stall, and the ticks of that time are not made up for.
