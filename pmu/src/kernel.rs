@@ -4,7 +4,7 @@
 //! - `error`: the error of all operations
 //! - `sources`: the machine's sources; `of_processor`: the memory of one processor
 //! - `pmu`: the type, and the machine that it found; `reach`: the session of a processor, here and from elsewhere
-//! - `branches`: the branch records of all processors, beside it
+//! - `branches`, `top_down`: the branch records and the top-down counts of all processors, beside it
 //! - `processors`, `interrupt`, `count`, `profile`, `watch`: the operations
 //!
 //! This module uses only public items of the crates. So a kernel can do by hand everything that `Pmu` does.
@@ -21,4 +21,5 @@ pub(crate) mod profile;
 pub(crate) mod reach;
 pub(crate) mod required;
 pub(crate) mod sources;
+pub(crate) mod top_down;
 mod watch;

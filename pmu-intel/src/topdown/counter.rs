@@ -360,7 +360,8 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
             let started = counters.set_others_fixed_control(self.unit.mask(), self.bits(filter));
             started.inspect_err(|_| self.memory.set_counting(false))?;
         } else {
-            let group = counters.open_group(&self.unit.processor, &self.unit.events(filter))?;
+            let events = self.unit.events(filter, counters.counters().usable);
+            let group = counters.open_group(&self.unit.processor, &events)?;
             if let Err(error) = counters.start_group(group, 0) {
                 let _ = counters.close_group(group, 0);
                 return Err(error.into());

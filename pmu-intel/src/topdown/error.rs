@@ -42,6 +42,8 @@ impl core::error::Error for NoTopDown {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum TopDownError {
+    /// The processor has no supported top-down counters.
+    NoTopDown(NoTopDown),
     /// The memory belongs to another [`TopDownCounter`](crate::topdown::TopDownCounter) that was not shut down.
     MemoryInUse,
     /// Fixed counter 3, which counts the slots, is in use, or is the session's only counter.
@@ -57,7 +59,7 @@ pub enum TopDownError {
     NotStarted,
     /// The filter has no privilege level, or slots are being counted with a different filter.
     Filter,
-    /// The [`TopDownCounter`](crate::topdown::TopDownCounter) was shut down.
+    /// The [`TopDownCounter`](crate::topdown::TopDownCounter) was shut down, or was not taken.
     ShutDown,
     /// The [`TopDownCounter`](crate::topdown::TopDownCounter) is [suspended](pmu_core::CounterSession::lend_with) while
     /// the session's counters are lent.
@@ -73,6 +75,7 @@ pub enum TopDownError {
 impl fmt::Display for TopDownError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::NoTopDown(why) => why.fmt(f),
             Self::MemoryInUse => {
                 f.write_str("the memory belongs to a top-down counter that was not shut down")
             }
@@ -83,7 +86,7 @@ impl fmt::Display for TopDownError {
             Self::Filter => {
                 f.write_str("the issue slots of these privilege levels cannot be counted now")
             }
-            Self::ShutDown => f.write_str("the top-down counter was shut down"),
+            Self::ShutDown => f.write_str("the top-down counter is not taken"),
             Self::Lent => f.write_str("the top-down counter is lent"),
             Self::Session(error) => error.fmt(f),
             Self::Access(fault) => write!(f, "the issue slots are counted as before: {fault}"),
@@ -95,10 +98,17 @@ impl fmt::Display for TopDownError {
 impl core::error::Error for TopDownError {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
+            Self::NoTopDown(why) => Some(why),
             Self::Session(error) => Some(error),
             Self::Access(fault) | Self::Faulted(fault) => Some(fault),
             _ => None,
         }
+    }
+}
+
+impl From<NoTopDown> for TopDownError {
+    fn from(why: NoTopDown) -> Self {
+        Self::NoTopDown(why)
     }
 }
 

@@ -15,7 +15,8 @@ pub(crate) const SLOTS: u8 = 3;
 
 /// Description of a processor's top-down counters:
 /// - On a P-core, fixed counter 3 counts issue slots, and `MSR_PERF_METRICS` has the shares of the parts.
-/// - On an E-core, fixed counters 4 to 6 and one event of a general counter count one part each.
+/// - On an E-core, fixed counters 4 to 6 and one event of a general counter count one part each. If the session lacks
+///   one of these fixed counters, an event of a general counter counts its part.
 ///
 /// ```
 /// # use pmu_core::{MsrBackend, Snapshot};
@@ -51,8 +52,11 @@ const PART_COUNTERS: CounterSet = CounterSet::fixed(0b111 << 4);
 /// The type of core of leaf 0x1A, EAX 31:24, that is an E-core (SDM vol. 2A, CPUID).
 const ATOM: u32 = 0x20;
 
-/// The architectural event "Topdown Backend Bound" (SDM vol. 3B, "Pre-Defined Architectural Performance Events").
-const BACK_END_BOUND: u64 = 0x02A4;
+/// Selects of an E-core's parts on general counters, and the fixed counters of the same parts, in the order of the
+/// parts of level 1. These are the architectural events "Topdown Retiring", "Topdown Bad Speculation", "Topdown
+/// Frontend Bound" and "Topdown Backend Bound" (SDM vol. 3B, "Pre-Defined Architectural Performance Events").
+const PARTS: [(u64, Option<u8>); 4] =
+    [(0x02C2, Some(6)), (0x0073, Some(4)), (0x019C, Some(5)), (0x02A4, None)];
 
 impl TopDownUnit {
     /// Detects the top-down counters of the processor that executes the call. `processor` describes this processor.
@@ -92,17 +96,25 @@ impl TopDownUnit {
         matches!(self.kind, Kind::Metrics { .. })
     }
 
-    /// Returns the events that an E-core counts, in the order of the parts of level 1.
-    pub(crate) fn events(&self, filter: TopDownFilter) -> [Event; 4] {
-        let fixed = |number: u8| {
-            let event = Event::raw(EventSelect::from_bits(u64::from(number + 1) << 8));
-            event.on(CounterSet::fixed(1 << number))
-        };
-        let back = Event::raw(EventSelect::from_bits(BACK_END_BOUND)).on(CounterSet::GENERAL);
-        [fixed(6), fixed(4), fixed(5), back].map(|event| match (filter.user, filter.kernel) {
-            (true, false) => event.user_only(),
-            (false, true) => event.kernel_only(),
-            _ => event,
+    /// Returns the events that an E-core counts, in the order of the parts of level 1. A part whose fixed counter is
+    /// not among `usable` has a general counter: on a hybrid machine, a session has only counters that the first
+    /// processor has, too.
+    pub(crate) fn events(&self, filter: TopDownFilter, usable: CounterSet) -> [Event; 4] {
+        PARTS.map(|(select, fixed)| {
+            let fixed =
+                fixed.filter(|fixed| CounterSet::fixed(1 << fixed).without(usable).is_empty());
+            let event = match fixed {
+                Some(number) => {
+                    let event = Event::raw(EventSelect::from_bits(u64::from(number + 1) << 8));
+                    event.on(CounterSet::fixed(1 << number))
+                }
+                None => Event::raw(EventSelect::from_bits(select)).on(CounterSet::GENERAL),
+            };
+            match (filter.user, filter.kernel) {
+                (true, false) => event.user_only(),
+                (false, true) => event.kernel_only(),
+                _ => event,
+            }
         })
     }
 }

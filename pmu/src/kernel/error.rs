@@ -5,6 +5,7 @@ use core::fmt;
 use pmu_core::{
     AddSourceError, BranchError, CounterError, GroupError, InterfaceError, SwitchError,
 };
+use pmu_intel::topdown::TopDownError;
 use pmu_kprofile::{CreateError, ProfileError};
 
 use crate::per_processor::Busy;
@@ -39,6 +40,8 @@ pub enum PmuError {
     Profile(ProfileError),
     /// The processor has no branch records, or the branch records could not be taken, started, read or ended.
     Branches(BranchError),
+    /// The processor has no top-down counters, or they could not be taken, started, read or given back.
+    TopDown(TopDownError),
 }
 
 macro_rules! from {
@@ -61,6 +64,7 @@ from! {
     Create CreateError,
     Profile ProfileError,
     Branches BranchError,
+    TopDown TopDownError,
 }
 
 impl fmt::Display for PmuError {
@@ -78,6 +82,7 @@ impl fmt::Display for PmuError {
             Self::Create(error) => error.fmt(f),
             Self::Profile(error) => error.fmt(f),
             Self::Branches(error) => error.fmt(f),
+            Self::TopDown(error) => error.fmt(f),
         }
     }
 }

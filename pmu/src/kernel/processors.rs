@@ -159,9 +159,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// read before the suspend. Overflows that were pending at the suspend are not reported, because the interrupted
     /// address is unknown.
     ///
-    /// The call programs neither branch records nor instruction-based sampling: see
-    /// [`BranchRecorder::reprogram`](pmu_core::BranchRecorder::reprogram) and
-    /// [`IbsSampler::reprogram`](pmu_amd::ibs::IbsSampler::reprogram).
+    /// The call programs neither branch records nor instruction-based sampling nor top-down counts: see
+    /// [`BranchRecorder::reprogram`](pmu_core::BranchRecorder::reprogram),
+    /// [`IbsSampler::reprogram`](pmu_amd::ibs::IbsSampler::reprogram) and
+    /// [`TopDownCounter::reprogram`](pmu_intel::topdown::TopDownCounter::reprogram).
     ///
     /// # Context
     /// Task, on the processor.

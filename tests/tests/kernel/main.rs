@@ -9,4 +9,5 @@ mod random;
 mod sampled;
 mod suspend;
 mod threads;
+mod top_down;
 mod world;

@@ -10,14 +10,14 @@ use pmu::core::{
 };
 use pmu::intel::SiblingErratum;
 use pmu::kprofile::SourceRequest;
-use pmu::{Delivery, Interrupted, Kernel, Pmu, PmuBranches};
+use pmu::{Delivery, Interrupted, Kernel, Pmu, PmuBranches, PmuTopDown};
 use pmu_tests::deviations::snapshot;
 use pmu_tests::ibs_processor;
 use pmu_tests::opened::{Mock, processors};
 use pmu_virt::mock::Deviations;
 use pmu_virt::{
     BranchConfiguration, Configuration, EventKey, FedEvents, Feed, IbsConfiguration,
-    IntelConfiguration, Privilege, VirtualBranches, VirtualIbs, VirtualPmu,
+    IntelConfiguration, Privilege, VirtualBranches, VirtualIbs, VirtualPmu, VirtualTopDown,
 };
 
 pub(crate) const PROCESSORS: usize = 3;
@@ -39,6 +39,15 @@ pub(crate) enum Happens {
     Instructions,
     Cycles,
     LastCacheMisses,
+}
+
+/// Hardware beside the counters, which the handler serves.
+#[derive(Clone, Copy, PartialEq)]
+enum Beside {
+    Nothing,
+    Branches(BranchConfiguration),
+    /// Top-down counts; `true`: those of P-cores have level 2.
+    TopDown(bool),
 }
 
 /// By the manuals' numbers.
@@ -65,7 +74,7 @@ pub(crate) struct Machine {
     pub(crate) configuration: Configuration,
     configurations: [Configuration; PROCESSORS],
     pub(crate) mocks: [Mock<'static>; PROCESSORS],
-    events: FedEvents,
+    pub(crate) events: FedEvents,
     here: Cell<usize>,
     pinned: Cell<u32>,
     /// The scheduler moves the task to this processor as soon as the task is not pinned any more.
@@ -85,8 +94,8 @@ pub(crate) struct Machine {
     /// The samplers of ops that the test took.
     pub(crate) samplers: [RefCell<Option<IbsSampler<'static, Registers>>>; PROCESSORS],
     pub(crate) ops: [IbsMemory; PROCESSORS],
-    /// The handler serves the branch records.
-    records_branches: Cell<bool>,
+    beside: Beside,
+    pub(crate) top_down: PmuTopDown<World, PROCESSORS>,
     pub(crate) branches: PmuBranches<World, PROCESSORS>,
     /// Samples with the branches before them, the newest first: of a processor, from these addresses.
     pub(crate) sampled: RefCell<Vec<(usize, Report, Vec<u64>)>>,
@@ -111,7 +120,7 @@ impl Machine {
     pub(crate) fn of(
         configurations: [Configuration; PROCESSORS],
     ) -> (&'static Self, &'static TestPmu) {
-        Self::make(configurations, None)
+        Self::make(configurations, Beside::Nothing, &[])
     }
 
     /// Makes a machine whose processors have branch records, which the handler serves.
@@ -119,24 +128,43 @@ impl Machine {
         configuration: Configuration,
         branches: BranchConfiguration,
     ) -> (&'static Self, &'static TestPmu) {
-        Self::make([configuration; PROCESSORS], Some(branches))
+        Self::make([configuration; PROCESSORS], Beside::Branches(branches), &[])
+    }
+
+    /// Makes a machine whose processors have top-down counts, which the handler serves. Those with a counter of slots
+    /// have metrics. `others` happen, too.
+    pub(crate) fn with_top_down(
+        configurations: [Configuration; PROCESSORS],
+        level_2: bool,
+        others: &[EventKey],
+    ) -> (&'static Self, &'static TestPmu) {
+        Self::make(configurations, Beside::TopDown(level_2), others)
     }
 
     fn make(
         configurations: [Configuration; PROCESSORS],
-        branches: Option<BranchConfiguration>,
+        beside: Beside,
+        others: &[EventKey],
     ) -> (&'static Self, &'static TestPmu) {
         let [configuration, ..] = configurations;
         let keys = [Happens::Instructions, Happens::Cycles, Happens::LastCacheMisses];
-        let events = FedEvents::new(&keys.map(|event| key(configuration, event))).unwrap();
+        let mut keys = keys.map(|event| key(configuration, event)).to_vec();
+        keys.extend_from_slice(others);
+        let events = FedEvents::new(&keys).unwrap();
         let mocks = configurations.map(|configuration| {
             let mock = Mock::strict(VirtualPmu::new(configuration, events).unwrap())
                 .with_sampling(VirtualIbs::new(IbsConfiguration::ZEN_4));
-            let mock = match branches {
-                Some(records) => {
+            let mock = match beside {
+                Beside::Nothing => mock,
+                Beside::Branches(records) => {
                     mock.with_branches(VirtualBranches::new(&configuration, records).unwrap())
                 }
-                None => mock,
+                Beside::TopDown(level_2) => {
+                    match VirtualTopDown::new(&configuration, level_2) {
+                        Ok(metrics) => mock.with_top_down(metrics),
+                        Err(_) => mock, // an E-core
+                    }
+                }
             };
             for control in [0x38F, 0xC000_0301] {
                 let _ = mock.with_pmu(|pmu| pmu.write(control, 0)); // No other owner's counters run.
@@ -162,7 +190,8 @@ impl Machine {
             overflows: RefCell::default(),
             samplers: Default::default(),
             ops: Default::default(),
-            records_branches: Cell::new(branches.is_some()),
+            beside,
+            top_down: PmuTopDown::new(),
             branches: PmuBranches::new(),
             sampled: RefCell::default(),
         };
@@ -181,7 +210,7 @@ impl Machine {
 
     pub(crate) fn snapshot(&self) -> Snapshot {
         let here = self.here.get().min(PROCESSORS - 1);
-        if self.records_branches.get() {
+        if self.beside != Beside::Nothing {
             return self.mocks[here].snapshot();
         }
         snapshot(self.configurations[here], Deviations::NONE)
@@ -219,7 +248,7 @@ impl Machine {
         let frame =
             PlainFrame { pc: self.pc[here].get(), cs: 8, flags: 2, processor: here, process: None };
         let overflowed = |overflow| self.overflows.borrow_mut().push((here, overflow));
-        if self.records_branches.get() {
+        if let Beside::Branches(_) = self.beside {
             let interrupted = self.pmu().interrupt_beside(
                 &frame,
                 machine().branches.here(),
@@ -229,6 +258,16 @@ impl Machine {
                     self.sampled.borrow_mut().push(sample);
                 },
             );
+            self.interrupted.borrow_mut().push((here, interrupted));
+            return;
+        }
+        if let Beside::TopDown(_) = self.beside {
+            let top_down = machine().top_down.here();
+            let interrupted = self.pmu().interrupt_beside(&frame, top_down, |report, _| {
+                if let Report::Event(overflow) = report {
+                    overflowed(overflow);
+                }
+            });
             self.interrupted.borrow_mut().push((here, interrupted));
             return;
         }

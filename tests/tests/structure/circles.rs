@@ -230,7 +230,7 @@ const FLOORS: &[Floors] = &[
     Floors {
         of: "pmu: kernel",
         floors: &[
-            "branches, count, interrupt, processors, profile, watch",
+            "branches, count, interrupt, processors, profile, top_down, watch",
             "reach",
             "pmu",
             "of_processor",

@@ -1,0 +1,352 @@
+//! The top-down counts of all processors.
+
+use core::fmt;
+
+use pmu_core::{CounterUnit, Snapshot, WriteOnce};
+use pmu_intel::topdown::{
+    TopDownCounter, TopDownCounts, TopDownError, TopDownFilter, TopDownInterrupt, TopDownMemory,
+    TopDownUnit,
+};
+
+use crate::kernel::duties::Duties;
+use crate::kernel::error::PmuError;
+use crate::kernel::of_processor::{Here, PmuSession};
+use crate::kernel::pmu::Pmu;
+use crate::kernel::required::Kernel;
+use crate::per_processor::{Busy, PerProcessor};
+
+/// The top-down counts of a machine with at most `P` processors, in one static of the kernel `K`, beside its [`Pmu`]:
+/// the memory and the description of each processor's counters.
+///
+/// A kernel that counts no issue slots has no such static, and pays nothing.
+///
+/// | operation | |
+/// |---|---|
+/// | [`Pmu::count_slots`] | where the issue slots of a function go |
+/// | [`Pmu::take_top_down`], [`Pmu::release_top_down`] | on each processor, for operations of the next row |
+/// | [`Pmu::with_top_down`] | the counts of threads and of the processor, windows for guests, and suspends |
+/// | [`here`](Self::here) | in the handler of the performance interrupt, if slots are counted for hours |
+pub struct PmuTopDown<K: Kernel, const P: usize> {
+    of: [OfProcessor; P],
+    counters: PerProcessor<TopDownCounter<'static, K::Msr>, Duties<K>, P>,
+}
+
+/// Memory that the interrupt and the tasks of one processor share.
+struct OfProcessor {
+    unit: WriteOnce<TopDownUnit>,
+    memory: TopDownMemory,
+}
+
+impl<K: Kernel, const P: usize> PmuTopDown<K, P> {
+    /// Creates the state of a machine on which no slots are counted. The value is all zeros, so it takes no room in a
+    /// kernel's image.
+    pub const fn new() -> Self {
+        let of =
+            [const { OfProcessor { unit: WriteOnce::new(), memory: TopDownMemory::new() } }; P];
+        Self { of, counters: PerProcessor::new() }
+    }
+
+    /// Returns the top-down counters of the processor that executes the call, for
+    /// [`Pmu::interrupt_beside`](crate::Pmu::interrupt_beside). Returns `None` if no task has taken them yet.
+    ///
+    /// On a P-core, the counter of the slots overflows if no task reads it for hours. Each overflow interrupts. A read
+    /// finds one overflow without this facility, and loses any further one.
+    ///
+    /// ```
+    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+    /// # use stand_in::*;
+    /// use pmu::core::PlainFrame;
+    /// use pmu::{Interrupted, Pmu, PmuTopDown};
+    ///
+    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+    /// static TOP_DOWN: PmuTopDown<MyKernel, 8> = PmuTopDown::new();
+    ///
+    /// fn interrupt(frame: &PlainFrame) -> Interrupted {
+    ///     PMU.interrupt_beside(frame, TOP_DOWN.here(), |_sample, _top_down| ())
+    /// }
+    /// # let _ = interrupt;
+    /// ```
+    ///
+    /// # Context
+    /// The interrupt's handler, NMI included.
+    #[inline]
+    pub fn here(&'static self) -> Option<TopDownInterrupt<'static>> {
+        let of = self.of.get(K::this_processor())?;
+        Some(TopDownInterrupt::new(of.unit.get()?, &of.memory))
+    }
+
+    /// Takes the top-down counters of this processor.
+    fn take(
+        &'static self,
+        here: &mut Here<K>,
+        this_processor: &Snapshot,
+    ) -> Result<TopDownCounter<'static, K::Msr>, PmuError> {
+        let processor = K::this_processor();
+        let of = self.of.get(processor).ok_or(Busy::NoPlace { processor })?;
+        let unit = match of.unit.get() {
+            Some(unit) => unit,
+            None => {
+                let unit =
+                    TopDownUnit::of(this_processor, &K::msr()).map_err(TopDownError::from)?;
+                // The processor's other tasks come to the same.
+                let _ = of.unit.set(unit);
+                of.unit.get().ok_or(TopDownError::MemoryInUse)?
+            }
+        };
+        let counters = here.session.counters_mut();
+        Ok(TopDownCounter::take(*unit, K::msr(), counters, &of.memory)?)
+    }
+
+    /// Uses the counters of this processor, which a task has taken.
+    fn with<R>(
+        &'static self,
+        act: impl FnOnce(&mut TopDownCounter<'static, K::Msr>) -> R,
+    ) -> Result<R, PmuError> {
+        let acted = self.counters.with(|place| place.as_mut().map(act))?;
+        Ok(acted.ok_or(TopDownError::ShutDown)?)
+    }
+
+    /// Gives the counters of this processor back.
+    fn release(&'static self, here: &mut Here<K>) -> Result<(), PmuError> {
+        let counters = here.session.counters_mut();
+        self.with(|topdown| topdown.shut_down(counters))??;
+        Ok(self.counters.with(|place| *place = None)?)
+    }
+
+    /// Starts to count for a function. Returns what was counted before, and whether the counters were taken for that.
+    fn begin(
+        &'static self,
+        here: &mut Here<K>,
+        this_processor: &Snapshot,
+        filter: TopDownFilter,
+    ) -> Result<(TopDownCounts, bool), PmuError> {
+        let is_new = !self.counters.with(|place| place.is_some())?;
+        if is_new {
+            let taken = self.take(here, this_processor)?;
+            self.counters.with(|place| *place = Some(taken))?;
+        }
+        let counters = here.session.counters_mut();
+        let begun = self.with(|topdown| {
+            let before = topdown.view().counted;
+            topdown.start(counters, filter).map(|()| (before, is_new))
+        })?;
+        if begun.is_err() && is_new {
+            // The first error is returned.
+            let _ = self.release(here);
+        }
+        Ok(begun?)
+    }
+
+    /// Ends what `begin` started, and returns what was counted up to now.
+    fn end(&'static self, here: &mut Here<K>, is_new: bool) -> Result<TopDownCounts, PmuError> {
+        let counters = here.session.counters_mut();
+        let counted = self.with(|topdown| {
+            let stopped = topdown.stop(counters);
+            stopped.map(|()| topdown.view().counted)
+        })?;
+        if is_new {
+            self.release(here)?;
+        }
+        Ok(counted?)
+    }
+}
+
+impl<K: Kernel, const P: usize> Default for PmuTopDown<K, P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<K: Kernel, const P: usize> fmt::Debug for PmuTopDown<K, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PmuTopDown").finish_non_exhaustive()
+    }
+}
+
+impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
+    /// Counts where this processor's issue slots go while `work` runs: what share retired, and what share was lost to
+    /// wrong speculation, to the front end and to the back end. Where the processor has level 2, the counts have the
+    /// parts of these shares, too. `top_down` is the kernel's static beside this one.
+    ///
+    /// `work` runs [pinned](Kernel::pinned), so no other task is counted. Interrupt handlers that run during `work` are
+    /// counted, too. To count one thread only, use [`with_top_down`](Self::with_top_down).
+    ///
+    /// If no task has [taken](Self::take_top_down) the counters, the call takes them and gives them back. On an E-core,
+    /// they are four events of the session, of the `E` that the processor has room for.
+    ///
+    /// ```
+    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+    /// # use stand_in::*;
+    /// use pmu::core::Snapshot;
+    /// use pmu::intel::topdown::{TopDownFilter, TopDownPart};
+    /// use pmu::{Pmu, PmuError, PmuTopDown};
+    ///
+    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+    /// static TOP_DOWN: PmuTopDown<MyKernel, 8> = PmuTopDown::new();
+    ///
+    /// fn where_slots_go(this_processor: &Snapshot, workload: fn()) -> Result<(), PmuError> {
+    ///     let counts = PMU.count_slots(&TOP_DOWN, this_processor, TopDownFilter::ALL, workload)?;
+    ///     for part in TopDownPart::LEVEL_1.into_iter().chain(TopDownPart::LEVEL_2) {
+    ///         counts.per_mille(part).map(|share| println!("{share:4} of 1,000 slots: {part}"));
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Context
+    /// Task.
+    ///
+    /// # Errors
+    /// - [`NotUp`](PmuError::NotUp), [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session): the processor
+    ///   is not up, or its session is in use.
+    /// - [`TopDown`](PmuError::TopDown), and `work` was not run: the processor has
+    ///   [no](TopDownError::NoTopDown) supported top-down counters, they are in use, or the processor's slots are being
+    ///   counted already.
+    /// - [`TopDown`](PmuError::TopDown), and `work` was run: the counts are lost. If the counters could not be given
+    ///   back, [`release_top_down`](Self::release_top_down) tries again.
+    ///
+    /// If `work` unwinds, the counting ends.
+    pub fn count_slots(
+        &'static self,
+        top_down: &'static PmuTopDown<K, P>,
+        this_processor: &Snapshot,
+        filter: TopDownFilter,
+        work: impl FnOnce(),
+    ) -> Result<TopDownCounts, PmuError> {
+        K::pinned(|| {
+            let begun = self.here(|here| top_down.begin(here, this_processor, filter))?;
+            let (before, is_new) = begun?;
+            let counting = Counting { pmu: self, top_down, is_new };
+            work();
+            let counted = counting.end();
+            core::mem::forget(counting);
+            Ok(counted?.since(&before))
+        })
+    }
+
+    /// Takes the top-down counters of the processor that executes the call, which `this_processor` describes, for
+    /// [`with_top_down`](Self::with_top_down). On a P-core, the session then lacks fixed counter 3.
+    ///
+    /// # Context
+    /// Task, on the processor, after [`processor_up`](Self::processor_up).
+    ///
+    /// # Errors
+    /// - [`NotUp`](PmuError::NotUp), [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session): the processor
+    ///   is not up, or its session is in use.
+    /// - [`TopDown`](PmuError::TopDown): the errors of [`TopDownCounter::take`], and
+    ///   [`NoTopDown`](TopDownError::NoTopDown).
+    pub fn take_top_down(
+        &'static self,
+        top_down: &'static PmuTopDown<K, P>,
+        this_processor: &Snapshot,
+    ) -> Result<(), PmuError> {
+        K::pinned(|| {
+            self.here(|here| {
+                let taken = top_down.take(here, this_processor)?;
+                Ok(top_down.counters.with(|place| *place = Some(taken))?)
+            })?
+        })
+    }
+
+    /// Gives the top-down counters of the processor that executes the call back to its session. The kernel does so
+    /// before [`processor_down`](Self::processor_down).
+    ///
+    /// # Context
+    /// Task, on the processor.
+    ///
+    /// # Errors
+    /// - [`NotUp`](PmuError::NotUp), [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session): the processor
+    ///   is not up, or its session is in use.
+    /// - [`TopDown`](PmuError::TopDown): no task has taken the counters ([`ShutDown`](TopDownError::ShutDown)), or a
+    ///   register access failed. Then the counters are still taken, and the call can be repeated.
+    pub fn release_top_down(
+        &'static self,
+        top_down: &'static PmuTopDown<K, P>,
+    ) -> Result<(), PmuError> {
+        K::pinned(|| self.here(|here| top_down.release(here))?)
+    }
+
+    /// Calls `act` with the top-down counters of the processor that executes the call, and with the processor's session
+    /// and counters, as [`with`](Self::with) does. A task has [taken](Self::take_top_down) the counters.
+    ///
+    /// The scheduler's switch takes the slots of a thread along, in the same call as its events:
+    ///
+    /// ```
+    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+    /// # use stand_in::*;
+    /// use pmu::core::ThreadEvent;
+    /// use pmu::intel::topdown::{SavedTopDown, TopDownCounts, TopDownFilter};
+    /// use pmu::{Pmu, PmuError, PmuTopDown};
+    ///
+    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+    /// static TOP_DOWN: PmuTopDown<MyKernel, 8> = PmuTopDown::new(); // `take_top_down` on each processor
+    ///
+    /// struct Thread {
+    ///     events: [ThreadEvent; 4],
+    ///     slots: SavedTopDown, // new: `SavedTopDown::new(TopDownFilter::USER)`
+    /// }
+    ///
+    /// fn switch(from: &mut Thread, to: &mut Thread, now: u64) -> Result<(), PmuError> {
+    ///     PMU.with_top_down(&TOP_DOWN, |topdown, session, unit| {
+    ///         let counters = session.counters_mut();
+    ///         let slots = topdown.switch_out(counters, &mut from.slots);
+    ///         let events = counters.switch_out(&mut from.events, now, |_overflow| ());
+    ///         let events = events.and(counters.switch_in(unit, &mut to.events, now));
+    ///         let slots = slots.and(topdown.switch_in(counters, &to.slots));
+    ///         Ok(events.map(|_| slots)??)
+    ///     })?
+    /// }
+    ///
+    /// fn of_this_thread(thread: &Thread) -> Result<TopDownCounts, PmuError> {
+    ///     let read = PMU.with_top_down(&TOP_DOWN, |topdown, session, _| {
+    ///         topdown.read_thread(session.counters_mut(), &thread.slots)
+    ///     });
+    ///     Ok(read??)
+    /// }
+    /// # let _ = (switch, of_this_thread);
+    /// ```
+    ///
+    /// A suspend loses the registers, which [`processor_resumed`](Self::processor_resumed) does not program. So the
+    /// kernel calls [`read`](TopDownCounter::read) before
+    /// [`processor_suspended`](Self::processor_suspended), and [`reprogram`](TopDownCounter::reprogram) after
+    /// `processor_resumed`. A window for a guest is `session.counters_mut().lend_with(now, topdown, …)`.
+    ///
+    /// # Context
+    /// Task. The call is [pinned](Kernel::pinned). A call within `act` fails.
+    ///
+    /// # Errors
+    /// `act` was not called:
+    ///
+    /// - [`NotUp`](PmuError::NotUp), [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session): the processor
+    ///   is not up, or its session is in use.
+    /// - [`TopDown`](PmuError::TopDown): no task has taken the counters ([`ShutDown`](TopDownError::ShutDown)).
+    pub fn with_top_down<R>(
+        &'static self,
+        top_down: &'static PmuTopDown<K, P>,
+        act: impl FnOnce(&mut TopDownCounter<'static, K::Msr>, &mut PmuSession<K>, &CounterUnit) -> R,
+    ) -> Result<R, PmuError> {
+        K::pinned(|| {
+            self.here(|here| top_down.with(|topdown| act(topdown, &mut here.session, &here.unit)))?
+        })
+    }
+}
+
+/// A count of a function, which ends also while the function unwinds.
+struct Counting<K: Kernel, const P: usize, const E: usize, const N: usize> {
+    pmu: &'static Pmu<K, P, E, N>,
+    top_down: &'static PmuTopDown<K, P>,
+    /// The counters were taken for this count.
+    is_new: bool,
+}
+
+impl<K: Kernel, const P: usize, const E: usize, const N: usize> Counting<K, P, E, N> {
+    fn end(&self) -> Result<TopDownCounts, PmuError> {
+        self.pmu.here(|here| self.top_down.end(here, self.is_new))?
+    }
+}
+
+impl<K: Kernel, const P: usize, const E: usize, const N: usize> Drop for Counting<K, P, E, N> {
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
+}

@@ -1,0 +1,457 @@
+//! Top-down counts beside a `Pmu`: of a function and of threads, on every type of core.
+
+use core::panic::AssertUnwindSafe;
+use std::panic::catch_unwind;
+
+use pmu::core::{Claim, Event, EventSelect, GenericEvent, SavedEvent, ThreadEvent};
+use pmu::intel::topdown::{
+    NoTopDown, SavedTopDown, TopDownCounts, TopDownError, TopDownFilter, TopDownPart,
+};
+use pmu::{Busy, PmuError};
+use pmu_tests::opened::running;
+use pmu_virt::mock::Fault;
+use pmu_virt::{
+    AmdConfiguration, Configuration, EventKey, Feed, IntelConfiguration, Privilege, TopDownMix,
+};
+
+use crate::world::{Happens, Machine, PROCESSORS, TestPmu};
+
+/// Slots of a P-core; and an E-core's parts of level 1 on fixed counters, and on general ones.
+const SLOTS: EventKey = EventKey::fixed(3).unwrap();
+const FIXED: [EventKey; 4] = [
+    EventKey::fixed(6).unwrap(),
+    EventKey::fixed(4).unwrap(),
+    EventKey::fixed(5).unwrap(),
+    EventKey::general(0xA4, 0x02),
+];
+const GENERAL: [EventKey; 3] =
+    [EventKey::general(0xC2, 0x02), EventKey::general(0x73, 0x00), EventKey::general(0x9C, 0x01)];
+
+/// Shares of 1,020 slots: 400 retire, 80 are of bad speculation, 240 of the front end, 300 of the back end.
+const MIX: TopDownMix = TopDownMix { shares: [100, 20, 60, 75, 50, 15, 30, 70] };
+
+fn p_core() -> Configuration {
+    Configuration::Intel(IntelConfiguration::new(6, 8, 4))
+}
+
+fn e_core() -> Configuration {
+    Configuration::Intel(IntelConfiguration::new(6, 8, 4).with(|intel| intel.fixed = 0b111_0111))
+}
+
+fn machine(
+    processors: [Configuration; PROCESSORS],
+    level_2: bool,
+) -> (&'static Machine, &'static TestPmu) {
+    let others: Vec<_> = [SLOTS].into_iter().chain(FIXED).chain(GENERAL).collect();
+    Machine::with_top_down(processors, level_2, &others)
+}
+
+/// Each machine: of P-cores with level 1 and with level 2, of E-cores, and hybrid ones, booted by each type of core.
+fn machines() -> Vec<([Configuration; PROCESSORS], bool)> {
+    let fifth = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
+    let (large, small) = (p_core(), e_core());
+    vec![
+        ([fifth; PROCESSORS], false),
+        ([large; PROCESSORS], true),
+        ([small; PROCESSORS], true),
+        ([large, small, large], true),
+        ([small, large, small], true),
+    ]
+}
+
+fn is_e_core(machine: &Machine, processor: usize) -> bool {
+    machine.mocks[processor].with_metrics(|_| ()).is_none()
+}
+
+/// Lets this many times 255 slots of [`MIX`] pass on a processor, in the kernel.
+fn pass(machine: &Machine, processor: usize, times: u64) {
+    let mut feed = Feed::new(&machine.events);
+    let mut add = |key, count| {
+        feed.add(machine.events.find(key).unwrap(), Privilege::Kernel, count).unwrap();
+    };
+    let [retiring, bad, front, back, ..] = MIX.shares.map(|share| u64::from(share) * times);
+    if is_e_core(machine, processor) {
+        let counts = [retiring, bad, front, back];
+        FIXED.into_iter().zip(counts).for_each(|(key, count)| add(key, count));
+        GENERAL.into_iter().zip(counts).for_each(|(key, count)| add(key, count));
+    } else {
+        add(SLOTS, 255 * times);
+    }
+    machine.mocks[processor].set_mix(MIX);
+    machine.on(processor, || machine.mocks[processor].advance(&mut feed));
+}
+
+/// Checks the counts of this many times 255 slots of [`MIX`], to a slot for each reading.
+#[track_caller]
+fn check(counts: &TopDownCounts, times: u64, level_2: bool, readings: u64) {
+    assert_eq!(counts.slots, 255 * times);
+    let parts = TopDownPart::LEVEL_1.into_iter().chain(TopDownPart::LEVEL_2);
+    for (part, share) in parts.zip(MIX.shares) {
+        match counts.of(part) {
+            Some(count) => assert!(count.abs_diff(u64::from(share) * times) <= readings, "{part}"),
+            None => assert!(part.parent().is_some() && !level_2, "{part}"),
+        }
+    }
+}
+
+fn has_level_2(machine: &Machine, processor: usize, level_2: bool) -> bool {
+    level_2 && !is_e_core(machine, processor)
+}
+
+#[test]
+fn a_kernel_asks_where_the_slots_of_a_function_go_on_every_type_of_core() {
+    for (processors, level_2) in machines() {
+        let (machine, pmu) = machine(processors, level_2);
+        machine.up();
+        for (processor, times) in [(0, 4), (1, 1_000), (2, 1 << 30), (0, 7)] {
+            pass(machine, processor, 50); // before
+            let counts = machine.on(processor, || {
+                let this = machine.snapshot();
+                pmu.count_slots(&machine.top_down, &this, TopDownFilter::ALL, || {
+                    pass(machine, processor, times);
+                    pass(machine, (processor + 1) % PROCESSORS, 77); // elsewhere
+                })
+            });
+            pass(machine, processor, 50); // after
+            check(&counts.unwrap(), times, has_level_2(machine, processor, level_2), 1);
+            assert_eq!(counts.unwrap().per_mille(TopDownPart::Retiring), Some(392));
+            assert!(running(&machine.mocks[processor]).is_empty());
+        }
+        assert_eq!(machine.interrupted.take(), []);
+        // The session has its counters again: an event on the counter of the slots.
+        if machine.mocks[0].with_metrics(|_| ()).is_some() {
+            let slots = Event::raw(EventSelect::from_bits(0x0400));
+            assert_eq!(pmu.count(&[slots], || pass(machine, 0, 4)).unwrap()[0].value, 1_020);
+        }
+        machine.down();
+        assert!(machine.mocks.iter().all(|mock| mock.breach().is_none()));
+    }
+}
+
+#[test]
+fn a_processor_without_top_down_counts_says_so_and_does_not_run_the_function() {
+    let intel = |fixed| Configuration::Intel(IntelConfiguration::new(4, 4, fixed));
+    let amd = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
+    for configuration in [intel(3), amd] {
+        let (machine, pmu) = Machine::with_top_down([configuration; PROCESSORS], true, &[]);
+        let this = machine.snapshot();
+        let count = || {
+            let never = || unreachable!("there is nothing to count");
+            pmu.count_slots(&machine.top_down, &this, TopDownFilter::ALL, never).map(|_| ())
+        };
+        assert_eq!(count(), Err(PmuError::NotUp));
+        machine.up();
+        let error = count().unwrap_err();
+        match (configuration, error) {
+            (Configuration::Intel(_), PmuError::TopDown(TopDownError::NoTopDown(why))) => {
+                assert_eq!(why, NoTopDown::NotDeclared);
+                assert_eq!(error.to_string(), why.to_string());
+            }
+            (_, PmuError::TopDown(TopDownError::NoTopDown(NoTopDown::NoCounters(_)))) => {}
+            _ => panic!("{error:?}"),
+        }
+        assert_eq!(pmu.take_top_down(&machine.top_down, &this), Err(error));
+        assert!(machine.top_down.here().is_none());
+        let used = pmu.with_top_down(&machine.top_down, |_, _, _| ());
+        assert_eq!(used, Err(PmuError::TopDown(TopDownError::ShutDown)));
+        machine.down();
+    }
+}
+
+/// The slots' counter wraps three times while a function runs for hours.
+#[test]
+fn a_function_of_hours_is_counted_over_the_wraps_of_the_slots() {
+    for level_2 in [false, true] {
+        let (machine, pmu) = machine([p_core(); PROCESSORS], level_2);
+        machine.up();
+        let this = machine.snapshot();
+        const HOURS: u64 = (3 << 48) / 255 + 9;
+        let counts = pmu.count_slots(&machine.top_down, &this, TopDownFilter::KERNEL, || {
+            pass(machine, 0, HOURS);
+        });
+        let counts = counts.unwrap();
+        assert_eq!(counts.slots, 255 * HOURS);
+        for (part, share) in TopDownPart::LEVEL_1.into_iter().zip(MIX.shares) {
+            let off = counts.of(part).unwrap().abs_diff(u64::from(share) * HOURS);
+            assert!(off <= HOURS, "{part}: {off}");
+        }
+        let claims: Vec<_> =
+            machine.interrupted.take().into_iter().map(|(_, of)| of.claim).collect();
+        assert_eq!(claims, [Claim::Ours; 3]);
+        machine.down();
+    }
+}
+
+#[test]
+fn a_function_is_counted_once_and_the_counters_are_given_back_where_it_unwinds() {
+    for (processors, level_2) in machines() {
+        let (machine, pmu) = machine(processors, level_2);
+        machine.up();
+        let (top_down, this) = (&machine.top_down, machine.snapshot());
+        let count = |work: &dyn Fn()| pmu.count_slots(top_down, &this, TopDownFilter::ALL, work);
+        let counted = count(&|| {
+            let nested = count(&|| unreachable!("the slots are counted already"));
+            assert_eq!(nested, Err(PmuError::TopDown(TopDownError::AlreadyStarted)));
+            let taken = pmu.take_top_down(top_down, &this);
+            assert_eq!(taken, Err(PmuError::TopDown(TopDownError::MemoryInUse)));
+            pass(machine, 0, 4);
+        });
+        check(&counted.unwrap(), 4, has_level_2(machine, 0, level_2), 1);
+        let unwound = catch_unwind(AssertUnwindSafe(|| count(&|| panic!("the work unwinds"))));
+        assert!(unwound.is_err() && running(&machine.mocks[0]).is_empty());
+        let nothing = TopDownFilter { user: false, kernel: false, user_rdpmc: false };
+        let refused = pmu.count_slots(top_down, &this, nothing, || unreachable!());
+        assert_eq!(refused, Err(PmuError::TopDown(TopDownError::Filter)));
+        let left = pmu.release_top_down(top_down);
+        assert_eq!(left, Err(PmuError::TopDown(TopDownError::ShutDown)), "it was given back");
+        check(&count(&|| pass(machine, 0, 4)).unwrap(), 4, has_level_2(machine, 0, level_2), 1);
+        let in_use = Err(PmuError::Session(Busy::InUse));
+        assert_eq!(pmu.with(|_, _| count(&|| ())), Ok(in_use));
+        machine.on(PROCESSORS, || {
+            let nowhere = PmuError::Session(Busy::NoPlace { processor: PROCESSORS });
+            assert_eq!(count(&|| ()), Err(nowhere));
+            assert!(top_down.here().is_none());
+        });
+        machine.down();
+    }
+}
+
+/// The counter of the slots runs an event of the kernel.
+#[test]
+fn counters_that_are_in_use_are_not_taken() {
+    let (machine, pmu) = machine([p_core(); PROCESSORS], true);
+    machine.up();
+    let this = machine.snapshot();
+    let slots = Event::raw(EventSelect::from_bits(0x0400));
+    let [counted] = pmu
+        .count(&[slots], || {
+            let refused =
+                pmu.count_slots(&machine.top_down, &this, TopDownFilter::ALL, || unreachable!());
+            assert_eq!(refused, Err(PmuError::TopDown(TopDownError::SlotsInUse)));
+            pass(machine, 0, 2);
+        })
+        .unwrap();
+    assert_eq!(counted.value, 510);
+    machine.down();
+}
+
+/// A thread of a kernel that counts its instructions and its slots.
+struct Thread {
+    events: [ThreadEvent; 1],
+    slots: SavedTopDown,
+}
+
+/// The switch of the documents of `with_top_down`.
+fn switch(
+    machine: &Machine,
+    pmu: &'static TestPmu,
+    from: Option<&mut Thread>,
+    to: Option<&mut Thread>,
+) -> Result<(), PmuError> {
+    let top_down: &'static _ = &crate::world::machine().top_down;
+    assert!(core::ptr::eq(top_down, &machine.top_down));
+    pmu.with_top_down(top_down, |topdown, session, unit| {
+        let counters = session.counters_mut();
+        if let Some(from) = from {
+            topdown.switch_out(counters, &mut from.slots)?;
+            counters.switch_out(&mut from.events, 0, |_| ())?;
+        }
+        if let Some(to) = to {
+            counters.switch_in(unit, &mut to.events, 0)?;
+            topdown.switch_in(counters, &to.slots)?;
+        }
+        Ok(())
+    })?
+}
+
+#[test]
+fn the_slots_of_threads_follow_them_beside_their_events() {
+    for (processors, level_2) in machines() {
+        let (machine, pmu) = machine(processors, level_2);
+        machine.up();
+        for processor in 0..PROCESSORS {
+            machine
+                .on(processor, || pmu.take_top_down(&machine.top_down, &machine.snapshot()))
+                .unwrap();
+        }
+        let instructions = Event::generic(GenericEvent::Instructions);
+        let mut threads = [0; 2].map(|_| {
+            let event = pmu.with(|_, unit| SavedEvent::new(unit, &instructions)).unwrap().unwrap();
+            let slots = SavedTopDown::new(TopDownFilter::ALL);
+            Thread { events: [ThreadEvent::SwitchedOut(event.to_be_started(true))], slots }
+        });
+        // Each thread on each processor, in turn.
+        let mut expected = [[0, 0]; 2];
+        let mut of_p_cores = [0; 2];
+        for round in 0..12 {
+            let (processor, [one, other]) = (round % PROCESSORS, &mut threads);
+            let (thread, times) = (round / PROCESSORS % 2, 3 + round as u64);
+            let thread_of = if thread == 0 { one } else { other };
+            machine.on(processor, || {
+                switch(machine, pmu, None, Some(thread_of)).unwrap();
+                pass(machine, processor, times);
+                machine.happen(processor, Happens::Instructions, 10 * times);
+                let running = pmu.with_top_down(&machine.top_down, |topdown, session, _| {
+                    topdown.read_thread(session.counters_mut(), &thread_of.slots)
+                });
+                let running = running.unwrap().unwrap();
+                assert_eq!(running.slots, 255 * (expected[thread][0] + times));
+                switch(machine, pmu, Some(thread_of), None).unwrap();
+            });
+            pass(machine, processor, 99); // a thread that is not counted
+            expected[thread][0] += times;
+            expected[thread][1] += 10 * times;
+            let is_large = !is_e_core(machine, processor);
+            of_p_cores[thread] += if is_large { times } else { 0 };
+        }
+        for (number, thread) in threads.iter().enumerate() {
+            let [times, instructions] = expected[number];
+            let counts = thread.slots.counts();
+            assert_eq!(counts.slots, 255 * times);
+            for (part, share) in TopDownPart::LEVEL_1.into_iter().zip(MIX.shares) {
+                let off = counts.of(part).unwrap().abs_diff(u64::from(share) * times);
+                assert!(off <= 24, "{part}");
+            }
+            let with_level_2 = if level_2 { of_p_cores[number] } else { 0 };
+            assert_eq!(counts.level_2_slots, 255 * with_level_2);
+            let ThreadEvent::SwitchedOut(event) = thread.events[0] else { panic!() };
+            assert_eq!(event.count().value, instructions);
+        }
+        assert_eq!(machine.interrupted.take(), []);
+        for processor in 0..PROCESSORS {
+            machine.on(processor, || pmu.release_top_down(&machine.top_down)).unwrap();
+        }
+        let released = pmu.release_top_down(&machine.top_down);
+        assert_eq!(released, Err(PmuError::TopDown(TopDownError::ShutDown)));
+        machine.down();
+        assert!(machine.mocks.iter().all(|mock| mock.breach().is_none()));
+    }
+}
+
+/// A function of a thread, while the slots of the thread are counted, too.
+#[test]
+fn a_function_is_counted_beside_its_thread() {
+    for (processors, level_2) in machines() {
+        let (machine, pmu) = machine(processors, level_2);
+        machine.up();
+        let (top_down, this) = (&machine.top_down, machine.snapshot());
+        pmu.take_top_down(top_down, &this).unwrap();
+        let mut thread =
+            Thread { events: [ThreadEvent::Unused], slots: SavedTopDown::new(TopDownFilter::ALL) };
+        switch(machine, pmu, None, Some(&mut thread)).unwrap();
+        pass(machine, 0, 10);
+        let work = || pass(machine, 0, 20);
+        pmu.count_slots(top_down, &this, TopDownFilter::ALL, work).unwrap();
+        let counts = pmu.count_slots(top_down, &this, TopDownFilter::ALL, work).unwrap();
+        pass(machine, 0, 10);
+        switch(machine, pmu, Some(&mut thread), None).unwrap();
+        check(&counts, 20, has_level_2(machine, 0, level_2), 2);
+        check(&thread.slots.counts(), 60, has_level_2(machine, 0, level_2), 4);
+        pmu.release_top_down(top_down).unwrap();
+        machine.down();
+    }
+}
+
+/// The documents of `with_top_down`: a read before the suspend, and `reprogram` after it.
+#[test]
+fn a_suspended_processor_counts_its_slots_on() {
+    for (processors, level_2) in machines() {
+        let (machine, pmu) = machine(processors, level_2);
+        machine.up();
+        let (top_down, this) = (&machine.top_down, machine.snapshot());
+        pmu.take_top_down(top_down, &this).unwrap();
+        let counts = pmu.count_slots(top_down, &this, TopDownFilter::ALL, || {
+            pass(machine, 0, 10);
+            let read = pmu.with_top_down(top_down, |topdown, session, _| {
+                topdown.read(session.counters_mut()).map(|_| ())
+            });
+            read.unwrap().unwrap();
+            pmu.processor_suspended(|_| ()).unwrap();
+            let refused = pmu.with_top_down(top_down, |_, _, _| ());
+            assert_eq!(refused, Err(PmuError::Suspended));
+            machine.mocks[0].lose_registers();
+            pmu.processor_resumed().unwrap();
+            let again = pmu.with_top_down(top_down, |topdown, session, _| {
+                topdown.reprogram(session.counters_mut())
+            });
+            again.unwrap().unwrap();
+            pass(machine, 0, 20);
+        });
+        check(&counts.unwrap(), 30, has_level_2(machine, 0, level_2), 2);
+        pmu.release_top_down(top_down).unwrap();
+        machine.down();
+    }
+}
+
+/// One access fails, and from each access on all do: the error is told, and everything works after a repair.
+#[test]
+fn a_count_with_a_fault_at_each_access_is_told_and_leaves_nothing() {
+    for (processors, level_2) in machines() {
+        for fault in [Fault::At, Fault::From] {
+            for access in 1.. {
+                let (machine, pmu) = machine(processors, level_2);
+                machine.up();
+                let (top_down, this) = (&machine.top_down, machine.snapshot());
+                let count =
+                    |work: &dyn Fn()| pmu.count_slots(top_down, &this, TopDownFilter::ALL, work);
+                let mock = &machine.mocks[0];
+                let before = mock.accesses().total();
+                mock.inject(fault(access));
+                let counted = count(&|| pass(machine, 0, 4));
+                let made = mock.accesses().total() - before;
+                mock.inject(Fault::None);
+                let what = format!("{processors:?}, {:?}: {counted:?}", fault(access));
+                if let Ok(counts) = &counted {
+                    check(counts, 4, has_level_2(machine, 0, level_2), 1);
+                } else {
+                    // The counters may still be taken.
+                    let _ = pmu.release_top_down(top_down);
+                    // An E-core's counters are the session's, which uses those that failed after a resume only.
+                    pmu.processor_resumed().expect(&what);
+                }
+                assert!(running(mock).is_empty(), "{what}");
+                let left = pmu.with(|session, _| session.counters_mut().events().count());
+                assert_eq!(left, Ok(0), "{what}");
+                let again = count(&|| pass(machine, 0, 4)).expect(&what);
+                check(&again, 4, has_level_2(machine, 0, level_2), 1);
+                machine.down();
+                if u64::from(made) < u64::from(access) {
+                    assert!(counted.is_ok() && access > 5, "{what}");
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Numbers of RDMSRs, WRMSRs and RDPMCs of a function's count are those of the table in COSTS.md.
+#[test]
+fn the_rows_of_a_functions_slots_are_what_is_measured() {
+    let mut lines = vec![];
+    for (name, core) in [("P-core", p_core()), ("E-core", e_core())] {
+        let (machine, pmu) = machine([core; PROCESSORS], true);
+        machine.up();
+        let (top_down, this) = (&machine.top_down, machine.snapshot());
+        let cost = || {
+            let before = machine.mocks[0].accesses();
+            pmu.count_slots(top_down, &this, TopDownFilter::ALL, || pass(machine, 0, 4)).unwrap();
+            let after = machine.mocks[0].accesses();
+            let counts = [
+                (after.reads - before.reads, "R"),
+                (after.writes - before.writes, "W"),
+                (after.pmc_reads - before.pmc_reads, "P"),
+            ];
+            let parts = counts.into_iter().filter(|(count, _)| *count != 0);
+            parts.map(|(count, kind)| format!("{count}{kind}")).collect::<Vec<_>>().join(" ")
+        };
+        let costs = [cost(), cost()];
+        pmu.take_top_down(top_down, &this).unwrap();
+        let [first, further] = costs;
+        lines.push(format!("| {name} | {first} | {further} | {} |", cost()));
+        pmu.release_top_down(top_down).unwrap();
+        machine.down();
+    }
+    let costs = include_str!("../../../COSTS.md");
+    let missing: Vec<_> = lines.iter().filter(|line| !costs.contains(*line)).collect();
+    assert!(missing.is_empty(), "COSTS.md lacks:\n{missing:#?}");
+}
