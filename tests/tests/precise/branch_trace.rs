@@ -11,7 +11,7 @@ use pmu_intel::branch_trace::{
 use pmu_intel::precise::{Precise, PreciseError, PreciseReport};
 use pmu_tests::ProcessMemory;
 use pmu_tests::opened::{fed_events, happened, raw};
-use pmu_virt::mock::Fault;
+use pmu_virt::mock::{Deviations, Fault};
 use pmu_virt::{
     Configuration, FedBranch, FedBranchKind, GuestMemory, IntelConfiguration, PreciseConfiguration,
     Privilege, VirtualPmu, VirtualPrecise,
@@ -19,18 +19,18 @@ use pmu_virt::{
 
 use crate::support::*;
 
-type Tracer = BranchTracer<Msr>;
+pub(crate) type Tracer = BranchTracer<Msr>;
 
-const KERNEL: u64 = 0xFFFF_FFFF_8000_0000;
+pub(crate) const KERNEL: u64 = 0xFFFF_FFFF_8000_0000;
 
 /// A kernel's memory of one processor, and the branches that its handler has seen.
-struct Scene {
-    mock: Msr,
-    memory: &'static BranchTraceMemory,
-    seen: &'static RefCell<Vec<[u64; 2]>>,
+pub(crate) struct Scene {
+    pub(crate) mock: Msr,
+    pub(crate) memory: &'static BranchTraceMemory,
+    pub(crate) seen: &'static RefCell<Vec<[u64; 2]>>,
 }
 
-fn branch(number: u64, from: u64, to: u64) -> FedBranch {
+pub(crate) fn branch(number: u64, from: u64, to: u64) -> FedBranch {
     let privilege = if from >= KERNEL { Privilege::Kernel } else { Privilege::User };
     FedBranch::new(from + number, to + number, FedBranchKind::RelativeCall, privilege)
 }
@@ -42,6 +42,10 @@ fn reset_trace() -> VirtualPrecise {
 }
 
 fn scene() -> Scene {
+    scene_on(Deviations::NONE)
+}
+
+pub(crate) fn scene_on(deviations: Deviations) -> Scene {
     let memory: &'static BranchTraceMemory<[AtomicU64; 1024]> =
         Box::leak(Box::new(BranchTraceMemory::new()));
     let first = ptr::from_ref(memory).cast::<AtomicU64>();
@@ -53,18 +57,19 @@ fn scene() -> Scene {
     let ram: &'static RefCell<dyn GuestMemory> = Box::leak(Box::new(RefCell::new(ram)));
     let pmu = VirtualPmu::new(CONFIGURATION, fed_events()).unwrap();
     let mock = Mock::strict(pmu).with_precise(reset_trace(), ram, &instruction);
+    let mock = mock.deviating(deviations);
     let _ = mock.with_pmu(|pmu| pmu.write(0x38F, 0));
     let seen = Box::leak(Box::new(RefCell::default()));
     Scene { mock: Box::leak(Box::new(mock)), memory, seen }
 }
 
 impl Scene {
-    fn take(&self) -> Tracer {
+    pub(crate) fn take(&self) -> Tracer {
         // SAFETY: the mock writes to the lent memory alone, which lasts.
         unsafe { BranchTracer::take(&self.mock.snapshot(), self.mock, self.memory, None) }.unwrap()
     }
 
-    fn report(&self) -> impl FnMut(pmu_core::Branch) + use<> {
+    pub(crate) fn report(&self) -> impl FnMut(pmu_core::Branch) + use<> {
         let seen = self.seen;
         move |branch| seen.borrow_mut().push([branch.from, branch.to])
     }

@@ -11,12 +11,12 @@ use pmu_core::{
 use pmu_intel::precise::{
     Precise, PreciseEvent, PreciseMemory, PreciseRecorder, PreciseReport, PreciseUnit, Precision,
 };
-use pmu_tests::ProcessMemory;
 use pmu_tests::opened::fed_events;
+use pmu_tests::{ProcessMemory, StateRegisters};
 use pmu_virt::mock::{Deviations, MockMsr};
 use pmu_virt::{
     Configuration, FedRecord, FedRegisters, GuestMemory, IntelConfiguration, PreciseConfiguration,
-    VirtualPmu, VirtualPrecise,
+    Read, VirtualPmu, VirtualPrecise,
 };
 
 pub(crate) type Mock<'h> = MockMsr<'h, 64>;
@@ -117,7 +117,30 @@ pub(crate) struct Kernel {
     pub(crate) overflows: Cell<u32>,
     pub(crate) claimed: Cell<u32>,
     pub(crate) unclaimed: Cell<u32>,
+    pub(crate) unknown: Unknown,
     pub(crate) faulted: Cell<u32>,
+}
+
+/// Interrupts that no claim accounts for, neither their own nor an earlier one: a kernel would report them.
+#[derive(Debug, Default)]
+pub(crate) struct Unknown {
+    count: Cell<u32>,
+    /// An earlier claim accounts for one more interrupt.
+    expects: Cell<bool>,
+}
+
+impl Unknown {
+    pub(crate) fn note(&self, claim: Claim) {
+        match claim {
+            Claim::NotOurs if !self.expects.take() => self.count.set(self.count.get() + 1),
+            Claim::OursAndMore => self.expects.set(true),
+            Claim::NotOurs | Claim::Ours => {}
+        }
+    }
+
+    pub(crate) fn get(&self) -> u32 {
+        self.count.get()
+    }
 }
 
 /// Makes the memory of a processor, which lasts.
@@ -203,6 +226,7 @@ impl Kernel {
             overflows: Cell::new(0),
             claimed: Cell::new(0),
             unclaimed: Cell::new(0),
+            unknown: Unknown::default(),
             faulted: Cell::new(0),
         }
     }
@@ -247,7 +271,9 @@ impl Kernel {
             self.overflows.set(self.overflows.get() + 1);
         });
         let count = |cell: &Cell<u32>, more| cell.set(cell.get() + more);
-        match serviced.map(|serviced| serviced.claim) {
+        let claim = serviced.map(|serviced| serviced.claim);
+        claim.iter().for_each(|claim| self.unknown.note(*claim));
+        match claim {
             Ok(Claim::NotOurs) => count(&self.unclaimed, 1),
             Ok(claim) => count(&self.claimed, claim.interrupts()),
             Err(_) => count(&self.faulted, 1),
@@ -259,5 +285,24 @@ impl Kernel {
     pub(crate) fn all_reported(&self, mock: &Mock<'_>, what: &str) {
         let expected: Vec<u64> = (0..mock.written_records()).map(address).collect();
         assert_eq!(*self.reported.borrow(), expected, "{what}");
+    }
+}
+
+/// Checks that no counter counts, and that nothing is recorded or pending.
+#[track_caller]
+pub(crate) fn nothing_is_enabled(mock: &Mock<'_>, what: &str) {
+    let state = mock.with_pmu(|pmu| pmu.state());
+    assert_eq!((state.selects(), state.fixed_control()), ([0; 8], 0), "{what}");
+    assert_eq!((state.global_status(), state.debug_control()), (0, 0), "{what}");
+    let records = mock
+        .with_precise_records(|records| (records.enabled(), records.due(), records.is_tracing()));
+    assert_eq!(records, Some((0, 0, false)), "{what}");
+    // IA32_DS_AREA, IA32_PEBS_ENABLE, IA32_PEBS_BASE and IA32_PEBS_INDEX, of those that there are.
+    for register in [0x600, 0x3F1, 0x3F4, 0x3F5] {
+        let value = mock.with_precise_records(|records| {
+            mock.with_pmu(|pmu| pmu.read_beside(records, register))
+        });
+        let clear = [Read::Value(0), Read::GeneralProtection, Read::Unhandled].map(Some);
+        assert!(clear.contains(&value), "{what}: {register:#x} is {value:x?}");
     }
 }
