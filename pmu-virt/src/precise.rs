@@ -1,5 +1,5 @@
 //! Intel's precise records of one virtual processor: PEBS in the Debug Store, architectural PEBS, and the branch trace
-//! store. The embedder feeds the instructions and the branches, and gives access to the guest's memory.
+//! store. The embedder feeds the instructions and the branches, and provides access to the guest's memory.
 //!
 //! Uses [`branches`](crate::branches), [`pmu`](crate::pmu) and the modules that these use.
 //!

@@ -1,5 +1,5 @@
-//! The registers of each vendor's PMU as data: the tables of the manuals, the rules by which a processor has a register
-//! of a table, and the registers and bits that a configuration has.
+//! The registers of each vendor's PMU as data: tables from the manuals, rules that tell which processors have a
+//! register of a table, and the registers and bits of a configuration.
 //!
 //! Uses [`configuration`](crate::configuration).
 

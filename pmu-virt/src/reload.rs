@@ -1,4 +1,5 @@
-//! Auto counter reload of a virtual processor, a facility beside its PMU: overflows load counters without an interrupt.
+//! Auto counter reload of a virtual processor, as a facility beside the PMU. An overflow reloads counters without an
+//! interrupt.
 
 pub(crate) mod advance;
 pub(crate) mod configuration;

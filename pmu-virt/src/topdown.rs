@@ -1,6 +1,6 @@
-//! Top-down metrics of a virtual processor, a facility beside its PMU.
+//! Top-down metrics of a virtual processor, as a facility beside the PMU.
 //!
-//! The slots' counter is fixed counter 3 of the PMU. The facility has the shares of the slots.
+//! Fixed counter 3 of the PMU counts the issue slots. The facility divides the slots into parts.
 
 pub(crate) mod count;
 pub(crate) mod mix;

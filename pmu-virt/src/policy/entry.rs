@@ -2,35 +2,35 @@
 
 use crate::policy::error::FilterError;
 
-/// Entry of a filter: an event, and the unit masks with which the entry matches that event.
+/// Entry of an [event filter](crate::EventFilter). The entry matches an event with certain unit masks.
 ///
-/// A unit mask matches if it equals `unit_mask` in the bits that are set in `mask`; the other bits of the unit mask are
-/// not compared. As in KVM, an entry matches no event if `unit_mask` has a set bit that is not set in `mask`.
+/// A unit mask matches if its bits in `mask` equal `unit_mask`. The other bits of the unit mask are not compared. If
+/// `unit_mask` has a bit that is not in `mask`, the entry matches no event, as in KVM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FilterEntry {
     /// The event's number, at most 12 bits.
     pub event: u16,
-    /// Value with which the unit mask is compared.
+    /// Value with which the event's unit mask is compared.
     pub unit_mask: u8,
-    /// Bits of the unit mask that are compared.
+    /// Bits of the event's unit mask that are compared.
     pub mask: u8,
-    /// The entry is an exception: the filter does not match this entry's unit masks, even if other entries of the same
-    /// event match them. The order of the entries does not matter.
+    /// The entry excludes its unit masks: the filter does not match these unit masks, even if another entry of the same
+    /// event does. The order of the entries does not matter.
     pub exclude: bool,
 }
 
 impl FilterEntry {
-    /// Creates the entry that matches this event with exactly this unit mask.
+    /// Creates an entry that matches this event with exactly this unit mask.
     pub const fn new(event: u16, unit_mask: u8) -> Self {
         Self { event, unit_mask, mask: u8::MAX, exclude: false }
     }
 
-    /// Decodes an entry of Linux' `KVM_SET_PMU_EVENT_FILTER` with masked events. Bits 7:0 and 35:32 are the event, 15:8
-    /// the unit mask, 55 the exclude flag, 63:56 the mask.
+    /// Decodes an entry of Linux' `KVM_SET_PMU_EVENT_FILTER` in the format of masked events: bits 7:0 and 35:32 are the
+    /// event, bits 15:8 the unit mask, bit 55 the exclude flag, and bits 63:56 the mask.
     ///
     /// # Errors
-    /// A bit is set outside the fields of an entry.
+    /// `entry` has a bit set that is not in one of these fields.
     ///
     /// ```
     /// use pmu_virt::{EventFilter, EventPolicy, FilterAction, FilterEntry, FilterError};

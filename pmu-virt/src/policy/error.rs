@@ -10,16 +10,16 @@ pub const MAX_FILTER_ENTRIES: usize = 300;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum FilterError {
-    /// The list has more entries than [`MAX_FILTER_ENTRIES`]. The value is the number of the list's entries.
+    /// The list has more than [`MAX_FILTER_ENTRIES`] entries. The value is the number of entries.
     TooManyEntries(usize),
-    /// The list has more different events than the filter has room for.
+    /// The filter has no room for all the different events in the list.
     TooManyEvents {
         /// Greatest number of different events that the filter has room for.
         most: usize,
     },
     /// An event number has more than 12 bits. The value is the event number.
     WideEvent(u16),
-    /// A bit is set outside the fields of a masked entry. The value is all such bits.
+    /// An encoded entry has bits set that are not in one of the entry's fields. The value has these bits.
     UnknownBits(u64),
 }
 

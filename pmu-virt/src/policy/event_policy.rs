@@ -1,12 +1,12 @@
-//! The policy that allows events to count.
+//! The policy for the events that a guest may count.
 
 use core::ops::Deref;
 
-/// The embedder's policy: decides which events a guest's counters count. A guest can program a forbidden event, but the
-/// counter then counts nothing.
+/// The embedder's policy for the events that a guest may count. A guest can program a forbidden event, but the counter
+/// then does not count.
 ///
-/// A PMU asks the policy when the guest writes an event select. At
-/// [`VirtualPmu::set_policy`](crate::VirtualPmu::set_policy) the PMU asks the policy about all counters.
+/// A [`VirtualPmu`](crate::VirtualPmu) asks the policy when the guest writes an event select. In
+/// [`VirtualPmu::set_policy`](crate::VirtualPmu::set_policy), the PMU asks the policy about all counters.
 ///
 /// ```
 /// use pmu_virt::{Configuration, EventPolicy, FedEvents, IntelConfiguration, VirtualPmu};
@@ -33,8 +33,8 @@ pub trait EventPolicy {
     /// Returns whether a general counter may count this event.
     fn allows_general(&self, event: u16, unit_mask: u8) -> bool;
 
-    /// Returns whether a general counter may count an event with this unit mask 2, which is not 0 (Intel's version 6).
-    /// The method is called only if [`allows_general`](Self::allows_general) allows the event. The default
+    /// Returns whether a general counter may count an event with a unit mask 2, which is never 0 here (Intel's version
+    /// 6). The PMU calls this method only if [`allows_general`](Self::allows_general) allows the event. The default
     /// implementation returns `false`.
     fn allows_unit_mask_2(&self, _event: u16, _unit_mask: u8, _unit_mask_2: u8) -> bool {
         false

@@ -1,16 +1,16 @@
-//! A filter of events, compiled from entries.
+//! A filter of events, which is compiled from entries.
 
 use crate::policy::entry::{FilterEntry, UnitMasks};
 use crate::policy::error::{FilterError, MAX_FILTER_ENTRIES};
 use crate::policy::event_policy::EventPolicy;
 
-/// Effect of a filter on the events that its entries match.
+/// Action of a filter on the events that the filter's entries match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum FilterAction {
-    /// The matched events count; all others do not.
+    /// Only the matched events count.
     Allow,
-    /// The matched events do not count; all others do.
+    /// All events count, except the matched events.
     Deny,
 }
 
@@ -22,12 +22,11 @@ struct FilterRow {
     unit_masks: UnitMasks,
 }
 
-/// Policy that allows or denies a list of events, by KVM's rules. The filter holds at most `EVENTS` different events,
-/// and takes 40 bytes for each.
+/// Policy that allows or denies a list of events, by the rules of KVM. The filter holds at most `EVENTS` different
+/// events, and each takes 40 bytes.
 ///
-/// A lookup takes at most 9 steps in a filter of the [greatest size](crate::MAX_FILTER_ENTRIES). Several guests can
-/// share a filter through a reference or a handle: `VirtualPmu<&EventFilter<300>>`,
-/// `VirtualPmu<Arc<EventFilter<300>>>`.
+/// In a filter of the [greatest size](crate::MAX_FILTER_ENTRIES), a lookup takes at most 9 steps. Several guests can
+/// share a filter by a reference or an `Arc`: `VirtualPmu<&EventFilter<300>>`, `VirtualPmu<Arc<EventFilter<300>>>`.
 ///
 /// ```
 /// use pmu_virt::{EventFilter, EventPolicy, FilterAction, FilterEntry};
@@ -50,8 +49,8 @@ pub struct EventFilter<const EVENTS: usize> {
 impl<const EVENTS: usize> EventFilter<EVENTS> {
     /// Compiles a list of entries into a filter.
     ///
-    /// `action` applies to the general counters' events that `entries` match, and to the fixed counters whose bits are
-    /// set in `fixed`. An entry never matches the event of a fixed counter.
+    /// For general counters, `action` applies to the events that `entries` match. For fixed counters, `action` applies
+    /// to the counters in the bitmap `fixed`. Entries do not apply to fixed counters.
     ///
     /// # Errors
     /// - There are more entries than [`MAX_FILTER_ENTRIES`].

@@ -1,4 +1,4 @@
-//! Records of formats 4–6: a basic group, and the groups for which the guest has asked. SDM vol. 3B, "Adaptive PEBS".
+//! Records of formats 4–6: a basic group, and the groups that the guest has requested. SDM vol. 3B, "Adaptive PEBS".
 
 use crate::branches::virtual_branches::VirtualBranches;
 use crate::model::state::Model;

@@ -1,4 +1,4 @@
-//! The Debug Store's management area, which the guest writes: nothing in it is believed.
+//! The Debug Store's management area. The guest writes the area, so its contents are not trusted.
 
 use crate::precise::memory::{GuestFault, GuestMemory};
 use crate::precise::store::{Place, Store, read_words};

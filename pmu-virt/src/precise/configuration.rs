@@ -1,10 +1,10 @@
-//! The precise records that a guest sees.
+//! Configuration of a guest's precise records.
 
 use crate::configuration::any_vendor::Configuration;
 use crate::precise::error::PreciseConfigurationError;
 
-/// Configuration of the precise records and the branch trace store that a guest sees, in addition to the
-/// [`Configuration`] of the guest's PMU.
+/// Configuration of a guest's precise records and branch trace store, in addition to the [`Configuration`] of the
+/// guest's PMU.
 ///
 /// ```
 /// use pmu_virt::{Configuration, IntelConfiguration, PreciseConfiguration, VirtualPrecise};
@@ -16,7 +16,7 @@ use crate::precise::error::PreciseConfigurationError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct PreciseConfiguration {
-    /// The precise records.
+    /// Kind of the guest's precise records.
     pub records: PreciseRecords,
     /// The guest has the branch trace store, which writes branches to memory. SDM vol. 3B, "Branch Trace Store (BTS)".
     pub branch_trace: bool,
@@ -36,7 +36,7 @@ pub enum PreciseRecords {
 
 /// PEBS, with records in the Debug Store. SDM vol. 3B, "Processor Event Based Sampling (PEBS)".
 ///
-/// Area and records are those of 64-bit mode. Counters that the PMU lacks are ignored.
+/// The DS save area and the records have the 64-bit format. Counters that the PMU lacks are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -44,48 +44,50 @@ pub struct DebugStoreRecords {
     /// Format of the records, 0–6 (`IA32_PERF_CAPABILITIES[11:8]`).
     pub format: u8,
     /// Records are adaptive, and every counter can write records (`IA32_PERF_CAPABILITIES[14]`). This needs format 4 or
-    /// later. If the field is not set, a record of these formats has only the basic group.
+    /// later. If this field is `false` in format 4 or later, a record has only the basic group.
     pub baseline: bool,
-    /// General counters that can write records, as a bitmap. Formats 0–2 have only the first four.
+    /// Bitmap of the general counters that can write records. In formats 0–2, only the first four counters can.
     pub general: u8,
-    /// Fixed counters that can write records, as a bitmap. 0 unless [`baseline`](Self::baseline) is set.
+    /// Bitmap of the fixed counters that can write records. Without [`baseline`](Self::baseline), the bitmap must be 0.
     pub fixed: u8,
-    /// The guest has `MSR_PEBS_LD_LAT_THRESHOLD`. If [`baseline`](Self::baseline) is not set, the guest also has the
-    /// bits of `IA32_PEBS_ENABLE` that filter loads by their latency.
+    /// The guest has `MSR_PEBS_LD_LAT_THRESHOLD`. Without [`baseline`](Self::baseline), the guest also has the bits of
+    /// `IA32_PEBS_ENABLE` that filter loads by their latency.
     pub load_latency: bool,
     /// The guest has `MSR_PEBS_FRONTEND`.
     pub frontend: bool,
-    /// The basic group has the number of cycles until the instruction retired (`IA32_PERF_CAPABILITIES[17]`).
+    /// The basic group has the retire latency (`IA32_PERF_CAPABILITIES[17]`).
     pub timing: bool,
-    /// Records of format 6 can have the metrics of top-down analysis.
+    /// Records can have the top-down metrics. This needs format 6.
     pub metrics: bool,
 }
 
-/// Architectural PEBS, as the sub-leaves 4 and 5 of leaf 0x23 declare it. SDM vol. 3B, "Architectural PEBS".
+/// Architectural PEBS, which sub-leaves 4 and 5 of CPUID leaf 0x23 declare. SDM vol. 3B, "Architectural PEBS".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct ArchitecturalRecords {
-    /// Groups of a record that the guest can request, by their bits in the upper half of `IA32_PMC_GPx_CFG_C` (sub-leaf
-    /// 4, EBX): 6:3 counters, 9:8 branch records, 17, 18 and 23:21 vector registers, 29 general registers, 30 the
-    /// access to memory.
+    /// Groups of a record that the guest can request (sub-leaf 4, EBX). The bits are those of the upper half of
+    /// `IA32_PMC_GPx_CFG_C`: bits 6:3 counters, bits 9:8 branch records, bits 17, 18 and 23:21 vector registers, bit 29
+    /// general registers, bit 30 the access to memory.
     pub groups: u32,
-    /// General counters that can write records, as a bitmap (sub-leaf 5, EAX).
+    /// Bitmap of the general counters that can write records (sub-leaf 5, EAX).
     pub general: u8,
-    /// Fixed counters that can write records, as a bitmap (sub-leaf 5, ECX).
+    /// Bitmap of the fixed counters that can write records (sub-leaf 5, ECX).
     pub fixed: u8,
-    /// General counters whose records are of exactly the instruction that overflowed (sub-leaf 5, EBX).
+    /// Bitmap of the general counters that record exactly the instruction at which the counter overflows (sub-leaf 5,
+    /// EBX).
     pub general_exact: u8,
-    /// Fixed counters whose records are of exactly the instruction that overflowed (sub-leaf 5, EDX).
+    /// Bitmap of the fixed counters that record exactly the instruction at which the counter overflows (sub-leaf 5,
+    /// EDX).
     pub fixed_exact: u8,
-    /// The processor writes each group of a record as a fragment of its own.
+    /// The processor writes each group of a record as a separate fragment.
     pub fragments: bool,
 }
 
 impl PreciseConfiguration {
-    /// No records: only the branch trace store.
+    /// No precise records, only the branch trace store.
     pub const BRANCH_TRACE: Self = Self { records: PreciseRecords::None, branch_trace: true };
-    /// Architectural PEBS of every counter, with every group.
+    /// Architectural PEBS: every counter can write records with every group.
     pub const ARCHITECTURAL: Self = Self {
         records: PreciseRecords::Architectural(ArchitecturalRecords {
             groups: ArchitecturalRecords::GROUPS,
@@ -98,8 +100,9 @@ impl PreciseConfiguration {
         branch_trace: false,
     };
 
-    /// Creates the configuration of records in the Debug Store with this format, as processors with the format have
-    /// it: counter 0 alone in format 0, four general counters in formats 1–3, and the baseline from format 4 on.
+    /// Creates the configuration of a typical processor with this format of the Debug Store. In format 0, only counter
+    /// 0 can write records. In formats 1–3, four general counters can. From format 4 on,
+    /// [`baseline`](DebugStoreRecords::baseline) is set.
     ///
     /// ```
     /// use pmu_virt::PreciseConfiguration;
@@ -127,8 +130,8 @@ impl PreciseConfiguration {
         }
     }
 
-    /// Returns the configuration after `change` has changed its records in the Debug Store, if it has them. Any other
-    /// configuration is returned unchanged.
+    /// Applies `change` to a configuration of records in the Debug Store, and returns the result. Returns any other
+    /// configuration unchanged.
     ///
     /// ```
     /// use pmu_virt::PreciseConfiguration;
@@ -143,8 +146,8 @@ impl PreciseConfiguration {
         self
     }
 
-    /// Returns the configuration after `change` has changed its architectural records, if it has them. Any other
-    /// configuration is returned unchanged.
+    /// Applies `change` to a configuration of architectural PEBS, and returns the result. Returns any other
+    /// configuration unchanged.
     ///
     /// ```
     /// use pmu_virt::PreciseConfiguration;

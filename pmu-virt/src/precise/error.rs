@@ -2,26 +2,26 @@
 
 use core::fmt;
 
-/// Reason why a processor with this PMU cannot have these precise records.
+/// Reason why precise records cannot be combined with a PMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum PreciseConfigurationError {
-    /// The PMU is that of another vendor, or is hidden.
+    /// The PMU is hidden, or is not an Intel PMU.
     OtherVendor,
-    /// The PMU's version is too low: records in the Debug Store need version 2 or later, and architectural PEBS needs
-    /// version 6. The value is the PMU's version.
+    /// The version of the PMU is too low. Records in the Debug Store need version 2 or later, and architectural PEBS
+    /// needs version 6. The value is the PMU's version.
     Version(u8),
     /// The format is not 0–6.
     Format(u8),
     /// `baseline` needs format 4 or later. The value is the format.
     Baseline(u8),
-    /// The configuration names counters that cannot write records: general counters beyond the first four in formats
-    /// 0–2, or fixed counters without `baseline`. The value is the bitmap of these counters.
+    /// The configuration has counters that cannot write records: general counters beyond the first four in formats 0–2,
+    /// or fixed counters without `baseline`. The value is the bitmap of these counters.
     Counters(u8),
-    /// Metrics need `baseline` and format 6. The value is the format.
+    /// `metrics` needs `baseline` and format 6. The value is the format.
     Metrics(u8),
-    /// The configuration names groups that no record has. The value has the bits of these groups.
+    /// The configuration has groups that do not exist. The value has the bits of these groups.
     Groups(u32),
 }
 

@@ -1,9 +1,9 @@
-//! An instruction, as the embedder feeds it for a precise record.
+//! An instruction that the embedder feeds for a precise record.
 
 use crate::branches::virtual_branches::VirtualBranches;
 
-/// An instruction of the guest that causes the event of a precise counter, with the data that a record of the
-/// instruction has. A record takes the data for which its format has room.
+/// An instruction of the guest that causes the event of a precise counter, together with the data for the record. A
+/// record contains only the data that its format has.
 ///
 /// ```
 /// use pmu_virt::{FedRecord, FedRegisters};
@@ -27,23 +27,23 @@ pub struct FedRecord<'a> {
     pub tsc: u64,
     /// Linear address of the instruction's access to memory.
     pub data_address: u64,
-    /// Source of the data, in the code of the processor that the guest sees.
+    /// Source of the data, in the encoding of the processor model that the guest sees.
     pub data_source: u64,
-    /// Latency of the access in cycles. In adaptive records and architectural PEBS, this is the latency of the whole
-    /// instruction.
+    /// Latency of the access to memory, in cycles. In adaptive records and architectural PEBS, this is the latency of
+    /// the whole instruction.
     pub latency: u16,
-    /// Latency of the caches in cycles, for adaptive records and architectural PEBS.
+    /// Latency of the access to the caches, in cycles. Only adaptive records and architectural PEBS have this value.
     pub cache_latency: u16,
-    /// The record's word on transactions: bits 31:0 are the cycles of the last transaction, bits 39:32 the reasons of
-    /// an abort.
+    /// The record's word on transactions (TSX): bits 31:0 are the cycles of the last transaction, and bits 39:32 are
+    /// the reasons for an abort.
     pub transaction: u64,
     /// Cycles from the retirement of the previous instruction to the retirement of this instruction.
     pub retire_latency: u16,
-    /// Fixed counter 3, and `MSR_PERF_METRICS`.
+    /// Values of fixed counter 3 and of `MSR_PERF_METRICS`.
     pub metrics: [u64; 2],
-    /// Vector registers; `None` for 0.
+    /// Vector registers. `None` stands for registers that are all 0.
     pub vectors: Option<&'a FedVectors>,
-    /// Branch records; `None` for empty ones.
+    /// Branch records. `None` stands for empty branch records.
     pub branches: Option<&'a VirtualBranches>,
 }
 
@@ -55,9 +55,9 @@ pub struct FedRegisters {
     pub flags: u64,
     /// RIP: the address of the next instruction.
     pub ip: u64,
-    /// RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, and R8–R15: the order of the numbers in instructions.
+    /// RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, and R8–R15, in the order of the registers' numbers in instructions.
     pub general: [u64; 16],
-    /// SSP, the pointer of the shadow stack, for architectural PEBS.
+    /// SSP, the shadow-stack pointer. Only records of architectural PEBS have this value.
     pub ssp: u64,
 }
 
@@ -93,7 +93,8 @@ impl FedVectors {
 }
 
 impl FedRecord<'_> {
-    /// Creates the record of an instruction in 64-bit mode without an access to memory. Everything else is 0.
+    /// Creates the record of an instruction in 64-bit mode that does not access memory. All other fields are 0 or
+    /// `None`.
     pub const fn new(ip: u64) -> Self {
         Self {
             ip,

@@ -1,11 +1,11 @@
-//! The guest's memory, as the records need it.
+//! Access to the guest's memory, for the records.
 
 use core::fmt;
 
-/// The guest's memory, to which a virtual processor writes records. The embedder implements this trait.
+/// Access to the guest's memory, to which a virtual processor writes records. The embedder implements this trait.
 ///
-/// A guest chooses every address, and may choose any: the implementation checks that each byte belongs to the guest.
-/// The access is that of a supervisor in the guest's present address space.
+/// The guest can choose any address, so the implementation must check that each byte belongs to the guest. An access
+/// has supervisor privilege, and uses the guest's present address space.
 ///
 /// ```
 /// use pmu_virt::{GuestFault, GuestMemory};
@@ -38,21 +38,22 @@ use core::fmt;
 /// assert_eq!(ram.write(0x1FFF, &[1, 2]), Err(GuestFault { address: 0x1FFF }));
 /// ```
 pub trait GuestMemory {
-    /// Reads `bytes.len()` bytes, at most 64, from this linear address on.
+    /// Reads `bytes.len()` bytes, at most 64, starting at this linear address.
     ///
     /// # Errors
     /// The guest cannot read one of the bytes.
     fn read(&mut self, linear: u64, bytes: &mut [u8]) -> Result<(), GuestFault>;
 
-    /// Writes these bytes, at most 256, from this linear address on.
+    /// Writes these bytes, at most 256, starting at this linear address.
     ///
-    /// # Errors The guest cannot write one of the bytes. Bytes before that byte may have been written.
+    /// # Errors The guest cannot write one of the bytes. The bytes before this byte may have been written.
     fn write(&mut self, linear: u64, bytes: &[u8]) -> Result<(), GuestFault>;
 
-    /// Writes these bytes, at most 256, from this guest-physical address on. Only architectural PEBS uses physical
+    /// Writes these bytes, at most 256, starting at this guest-physical address. Only architectural PEBS uses physical
     /// addresses.
     ///
-    /// # Errors The guest has no memory at one of the bytes. Bytes before that byte may have been written.
+    /// # Errors The guest has no memory at the address of one of the bytes. The bytes before this byte may have been
+    /// written.
     fn write_physical(&mut self, physical: u64, bytes: &[u8]) -> Result<(), GuestFault>;
 }
 

@@ -1,4 +1,4 @@
-//! Writing the records that are due.
+//! Writing of due records.
 
 use crate::model::state::Model;
 use crate::pmu::virtual_pmu::VirtualPmu;
@@ -16,30 +16,30 @@ use crate::precise::virtual_precise::{BUFFER, THRESHOLD, VirtualPrecise};
 use crate::registers::counters::{MAX_PER_KIND, from_global, places, to_global};
 use crate::registers::family::Family;
 
-/// Outcome of an instruction or a branch that was fed for a record.
+/// Result of [`VirtualPrecise::record`](crate::VirtualPrecise::record) and
+/// [`VirtualPrecise::branch`](crate::VirtualPrecise::branch).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[must_use]
 pub struct Recorded {
     /// Number of written records.
     pub written: u32,
-    /// Number of records for which the buffer had no room, or whose index was not in the buffer.
+    /// Number of records that were lost, because the buffer had no room or the buffer's index was outside the buffer.
     pub lost: u32,
-    /// The buffer reached its threshold, and an interrupt waits for its
-    /// [delivery](crate::VirtualPmu::deliver_pmi). The embedder tells other facilities by
-    /// [`pmi_raised`](crate::GuestFacility::pmi_raised).
+    /// The buffer has reached its threshold, and an interrupt waits for its [delivery](crate::VirtualPmu::deliver_pmi).
+    /// The embedder then calls [`pmi_raised`](crate::GuestFacility::pmi_raised) of the guest's other facilities.
     pub pmi: bool,
-    /// The access to the guest's memory that failed. The guest does not see the record that the failed access belongs
-    /// to. Records of further counters stay due.
+    /// The access to the guest's memory that failed. The guest does not see the record of this access. Records of
+    /// further counters stay due.
     pub fault: Option<GuestFault>,
 }
 
 impl VirtualPrecise {
-    /// Writes the [due](Self::due) records of `counters`, after an instruction that causes the counters' events. Each
-    /// counter is then loaded with its reset value. If the buffer reached its threshold, the status gets its bit, and
-    /// an interrupt is raised.
+    /// Writes the [due](Self::due) records of `counters`, after an instruction that causes the counters' events. The
+    /// call then loads each counter with the counter's reset value. If the buffer reaches its threshold, the call sets
+    /// the buffer's bit of the status, and raises an interrupt.
     ///
-    /// `counters` are bits of the global status. A counter that does not run keeps its record due.
+    /// `counters` is a bitmap in the form of the global status. If a counter does not run, its record stays due.
     ///
     /// [`VirtualPrecise`] has an example.
     pub fn record<P: EventPolicy>(
@@ -59,8 +59,8 @@ impl VirtualPrecise {
         recorded
     }
 
-    /// Writes one record for all `counters` that are due, as a processor does whose counters overflow at the same time.
-    /// In formats 1 and 2 the record does not tell which of the counters overflowed.
+    /// Writes one record for all `counters` with a due record. A real processor does so if several counters overflow at
+    /// the same time. In formats 1 and 2, the record does not tell which of the counters overflowed.
     pub fn record_collided<P: EventPolicy>(
         &mut self,
         pmu: &mut VirtualPmu<P>,

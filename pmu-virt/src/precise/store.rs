@@ -1,4 +1,4 @@
-//! Words of a record, stored one after the other in the guest's memory.
+//! Stores the words of a record, one after the other, in the guest's memory.
 
 use crate::precise::memory::{GuestFault, GuestMemory};
 

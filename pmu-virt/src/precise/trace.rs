@@ -20,8 +20,9 @@ const DEBUG_OFF_KERNEL: u64 = 1 << 9;
 const DEBUG_OFF_USER: u64 = 1 << 10;
 
 impl VirtualPrecise {
-    /// Records a taken branch in the guest's branch trace store, if the guest [traces](Self::is_tracing) the branches
-    /// of this privilege. Without BTINT, the buffer wraps. With BTINT, the threshold raises an interrupt.
+    /// Feeds a taken branch of the guest. If the guest [traces](Self::is_tracing) branches of this privilege, the
+    /// branch is written to the guest's BTS buffer. With BTINT, the buffer's threshold raises an interrupt. Without
+    /// BTINT, the buffer is a ring buffer.
     ///
     /// ```
     /// # use pmu_virt::{GuestFault, GuestMemory};

@@ -1,20 +1,20 @@
-//! Precise records of one virtual processor: created, armed, reset.
+//! The precise records of one virtual processor: creation, programming and reset.
 
 use crate::configuration::any_vendor::Configuration;
 use crate::precise::configuration::{PreciseConfiguration, PreciseRecords};
 use crate::precise::error::PreciseConfigurationError;
 
-/// Precise records (PEBS, architectural PEBS) and branch trace store of one virtual Intel processor, beside its
-/// [`VirtualPmu`](crate::VirtualPmu). As a [`GuestFacility`](crate::GuestFacility), this type answers accesses to the
-/// registers of the records.
+/// Precise records (PEBS, architectural PEBS) and branch trace store of one virtual Intel processor, in addition to the
+/// processor's [`VirtualPmu`](crate::VirtualPmu). As a [`GuestFacility`](crate::GuestFacility), this type answers
+/// accesses to the registers of the records.
 ///
-/// If a counter of these records overflows, the PMU raises no interrupt: the record is [due](Self::due). The embedder
-/// then [feeds](Self::record) the next instruction that causes the counter's event, and the record is written to the
-/// [guest's memory](crate::GuestMemory). The buffer's index and limits are read from the guest's memory for each
-/// record.
+/// If a counter that writes records overflows, the PMU raises no interrupt. Instead, the counter's record becomes
+/// [due](Self::due). The embedder then [feeds](Self::record) the next instruction that causes the counter's event. This
+/// writes the record to the [guest's memory](crate::GuestMemory). For each record, the buffer's index and limits are
+/// read from the guest's memory.
 ///
-/// No method allocates or panics. The value is the whole state: a copy is a snapshot, and equal values have equal
-/// states. [`to_bytes`](Self::to_bytes) saves the state.
+/// No method allocates or panics. The value is the complete state: a copy is a snapshot, and `==` compares states.
+/// [`to_bytes`](Self::to_bytes) saves the state.
 ///
 /// ```
 /// # use pmu_virt::{GuestFault, GuestMemory};
@@ -100,10 +100,10 @@ pub(crate) const BUFFER: u64 = 1 << 62;
 pub(crate) const THRESHOLD: u64 = 1 << 54;
 
 impl VirtualPrecise {
-    /// Creates precise records in their state after reset, for a processor with this PMU.
+    /// Creates precise records in their state after reset. `pmu` is the configuration of the processor's PMU.
     ///
     /// # Errors
-    /// A processor with this PMU cannot have precise records of this configuration.
+    /// Precise records with this configuration cannot be combined with this PMU.
     pub fn new(
         pmu: &Configuration,
         configuration: PreciseConfiguration,
@@ -122,12 +122,13 @@ impl VirtualPrecise {
         self.configuration
     }
 
-    /// Returns the counters that overflowed and whose records are to be written, as bits of the global status.
+    /// Returns the bitmap of the counters with a due record, in the form of the global status. Such a counter has
+    /// overflowed, and its record was not yet written.
     pub fn due(&self) -> u64 {
         self.due
     }
 
-    /// Returns the counters that write records, as bits of the global status.
+    /// Returns the bitmap of the counters that write records, in the form of the global status.
     pub fn enabled(&self) -> u64 {
         match self.configuration.records {
             PreciseRecords::None => 0,
@@ -142,14 +143,14 @@ impl VirtualPrecise {
         }
     }
 
-    /// Returns the threshold of the latency of loads in cycles, `MSR_PEBS_LD_LAT_THRESHOLD`. The embedder feeds the
-    /// event of load latencies only for loads with at least this latency.
+    /// Returns the guest's load-latency threshold in cycles (`MSR_PEBS_LD_LAT_THRESHOLD`). The embedder feeds the event
+    /// of load latencies only for loads with at least this latency.
     pub fn load_latency(&self) -> u16 {
         self.latency as u16
     }
 
-    /// Returns whether the guest records branches by the branch trace store. The embedder feeds
-    /// [branches](Self::branch) only if the result is `true`.
+    /// Returns whether the guest has enabled the branch trace store. If the result is `false`, the embedder need not
+    /// feed [branches](Self::branch).
     pub fn is_tracing(&self) -> bool {
         self.debug & DEBUG_TRACE == DEBUG_TRACE
     }

@@ -1,4 +1,4 @@
-//! Counters by their places, and as bits of the global registers.
+//! Counters by their positions, and as bits of the global registers.
 
 /// Set of counters, one bit per counter: general counter *n* is bit *n*, fixed counter *n* is bit 8 + *n*.
 pub(crate) type Counters = u16;

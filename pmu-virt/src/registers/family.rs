@@ -1,4 +1,4 @@
-//! Families of registers, which decide the places of registers in the register file.
+//! Families of registers. The family of a register determines the register's position in the register file.
 
 use crate::registers::counters::MAX_PER_KIND;
 

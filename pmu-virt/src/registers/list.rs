@@ -5,7 +5,8 @@ use crate::registers::family::Family;
 use crate::registers::layout::Layout;
 use crate::registers::row::{ReadAs, Row, WriteAs};
 
-/// Description of one register of the vendor's PMUs: its address and name, and how the PMU answers a guest.
+/// Description of one register of a vendor's PMUs: the address, the name, and the properties that decide how the PMU
+/// answers a guest.
 ///
 /// ```
 /// use pmu_virt::{Configuration, IntelConfiguration};
@@ -17,29 +18,29 @@ use crate::registers::row::{ReadAs, Row, WriteAs};
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct RegisterInfo {
-    /// Address of the register, as RDMSR and WRMSR take it in ECX.
+    /// Address of the register: the value of ECX for RDMSR and WRMSR.
     pub address: u32,
-    /// Name of the register in the manual, in which x stands for the counter's number.
+    /// Name of the register in the manual. The letter x stands for the counter's number.
     pub name: &'static str,
-    /// Section of the manual that describes the register.
+    /// Section of the manual about the register.
     pub manual: &'static str,
     /// Purpose of the register.
     pub kind: RegisterKind,
-    /// Number of the counter to which the register belongs; 0 if the register belongs to no single counter.
+    /// Number of the counter to which the register belongs, or 0 if the register does not belong to a single counter.
     pub counter: u8,
-    /// The processor has the register. The PMU answers accesses to an absent register, too, mostly with a fault.
+    /// The processor has the register. The PMU also answers accesses to an absent register, usually with a fault.
     pub exists: bool,
     /// WRMSR can change the register.
     pub is_writable: bool,
-    /// Bits that a guest may write. A WRMSR that sets other bits faults, or drops the other bits, depending on the
-    /// register.
+    /// Bits that a guest may write. If a WRMSR sets another bit, some registers fault, and other registers ignore the
+    /// bit.
     pub legal: u64,
-    /// Bits that belong to the PMU. If the embedder shares the register, the other bits belong to the embedder.
+    /// Bits that belong to the PMU. In a shared register, the other bits belong to the embedder.
     pub owned: u64,
-    /// The register holds state that no earlier register in the list
-    /// [`Configuration::registers`](crate::Configuration::registers) holds. To save a virtual processor, save the
-    /// registers with this flag. To restore the processor, [write](crate::VirtualPmu::host_write) these registers in
-    /// the order of the list.
+    /// The register is part of the state that an embedder saves. This field is `false` if the register holds no state,
+    /// or if an earlier register in [`Configuration::registers`](crate::Configuration::registers) holds the same state.
+    /// To restore a virtual processor, [write](crate::VirtualPmu::host_write) the saved registers in the order of the
+    /// list.
     pub is_state: bool,
 }
 
@@ -72,17 +73,17 @@ pub enum RegisterKind {
     MiscEnable,
     /// `IA32_PERF_CAPABILITIES`.
     Capabilities,
-    /// Register of branch records, which a [`GuestFacility`](crate::GuestFacility) lists.
+    /// Register of branch records, in the list of a [`GuestFacility`](crate::GuestFacility).
     BranchRecords,
-    /// Register of instruction-based sampling, which a [`GuestFacility`](crate::GuestFacility) lists.
+    /// Register of instruction-based sampling, in the list of a [`GuestFacility`](crate::GuestFacility).
     InstructionSampling,
-    /// Register of precise records or the branch trace store, which a [`GuestFacility`](crate::GuestFacility) lists.
+    /// Register of precise records or the branch trace store, in the list of a [`GuestFacility`](crate::GuestFacility).
     PreciseRecords,
-    /// Register of top-down metrics, which a [`GuestFacility`](crate::GuestFacility) lists.
+    /// Register of top-down metrics, in the list of a [`GuestFacility`](crate::GuestFacility).
     TopDownMetrics,
-    /// Register of auto counter reload, which a [`GuestFacility`](crate::GuestFacility) lists.
+    /// Register of auto counter reload, in the list of a [`GuestFacility`](crate::GuestFacility).
     CounterReload,
-    /// Register of a facility that a [`VirtualPmu`](crate::VirtualPmu) never offers: every access faults.
+    /// Register of a feature that this crate does not implement. Every access faults.
     NotOffered,
 }
 
@@ -107,12 +108,12 @@ impl RegisterKind {
 }
 
 impl Configuration {
-    /// Returns every register of the vendor's PMUs, whether or not this processor has it. A hypervisor intercepts these
-    /// registers for the PMU.
+    /// Returns all registers of the vendor's PMUs, including registers that this processor lacks. The hypervisor must
+    /// intercept these registers.
     ///
-    /// The hypervisor hands an access to one of these registers to [`VirtualPmu::read`](crate::VirtualPmu::read) or
-    /// [`VirtualPmu::write`](crate::VirtualPmu::write), which answer [`Unhandled`](crate::Read::Unhandled) for any
-    /// other register. The configuration must pass its [check](Self::check).
+    /// The hypervisor answers an access to one of these registers by [`VirtualPmu::read`](crate::VirtualPmu::read) or
+    /// [`VirtualPmu::write`](crate::VirtualPmu::write). For any other register, these methods return
+    /// [`Unhandled`](crate::Read::Unhandled). The configuration must pass [`check`](Self::check).
     ///
     /// ```
     /// use pmu_virt::{AmdConfiguration, Configuration};

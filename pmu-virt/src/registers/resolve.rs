@@ -1,4 +1,4 @@
-//! From a configuration to its layout.
+//! Conversion of a configuration into its layout.
 
 use crate::configuration::any_vendor::Configuration;
 use crate::configuration::hidden::{HiddenConfiguration, HiddenRdpmc, HiddenRegisters};

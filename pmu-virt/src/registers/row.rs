@@ -1,4 +1,4 @@
-//! The rows of a vendor's table of registers: each register's rule.
+//! The rows of a vendor's table of registers, with the rules of each register.
 
 use crate::registers::family::{Family, NOWHERE};
 

@@ -1,4 +1,4 @@
-//! Counting with counters that overflows reload.
+//! Counting with auto counter reload.
 
 use crate::events::error::OtherEvents;
 use crate::events::feed::Feed;
@@ -12,14 +12,15 @@ use crate::reload::virtual_reload::VirtualReload;
 const MOST_RELOADS: usize = 1024;
 
 impl VirtualReload {
-    /// Counts the events of a feed like [`VirtualPmu::advance`], up to the first overflow that interrupts. Overflows
-    /// reload counters as the guest has programmed it.
+    /// Counts the events of a feed like [`VirtualPmu::advance`], up to the first overflow that interrupts. An overflow
+    /// also reloads the counters that the guest has programmed for this.
     ///
-    /// A counter that reloads itself never sets its bit of the status, but it interrupts if its interrupt is enabled.
-    /// After 1,024 reloads within one call, the rest of the feed is counted without reloads.
+    /// If a counter reloads itself, its overflow does not set a bit of the status, but still interrupts if the
+    /// counter's interrupt is enabled. After 1,024 reloads within one call, the call counts the rest of the feed
+    /// without reloads.
     ///
     /// # Errors
-    /// The feed does not belong to the [events](VirtualPmu::events) of this PMU.
+    /// The feed is for other [events](VirtualPmu::events) than this PMU.
     pub fn advance<P: EventPolicy>(
         &self,
         pmu: &mut VirtualPmu<P>,

@@ -1,11 +1,12 @@
-//! The counter reload that a guest sees.
+//! Configuration of a guest's counter reload.
 
 use core::fmt;
 
 use crate::configuration::any_vendor::Configuration;
 use crate::configuration::cpuid::{CpuidLeaf, EAX, EBX, ECX, EDX};
 
-/// Configuration of the counter reload that a guest sees: leaf 0x23, sub-leaf 2. One bit per counter.
+/// Configuration of a guest's auto counter reload, as in CPUID leaf 0x23, sub-leaf 2. Each field is a bitmap of
+/// counters.
 ///
 /// ```
 /// use pmu_virt::ReloadConfiguration;
@@ -20,20 +21,20 @@ pub struct ReloadConfiguration {
     pub general: u8,
     /// Fixed counters that can be reloaded (EBX).
     pub fixed: u8,
-    /// General counters whose overflow can reload others (ECX).
+    /// General counters whose overflow can reload counters (ECX).
     pub causing_general: u8,
-    /// Fixed counters whose overflow can reload others (EDX).
+    /// Fixed counters whose overflow can reload counters (EDX).
     pub causing_fixed: u8,
 }
 
-/// Reason why a processor with this PMU cannot have this counter reload.
+/// Reason why counter reload cannot be combined with a PMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum ReloadConfigurationError {
-    /// The PMU is not Intel's version 6.
+    /// The PMU is not an Intel PMU of version 6.
     Version,
-    /// The PMU lacks one of the counters.
+    /// The PMU lacks a counter of the configuration.
     Counters,
 }
 
@@ -49,7 +50,7 @@ impl fmt::Display for ReloadConfigurationError {
 impl core::error::Error for ReloadConfigurationError {}
 
 impl ReloadConfiguration {
-    /// Creates the configuration in which these counters can be reloaded, and reload each other.
+    /// Creates the configuration in which an overflow of each of these counters can reload each of these counters.
     pub const fn of(general: u8, fixed: u8) -> Self {
         Self { general, fixed, causing_general: general, causing_fixed: fixed }
     }

@@ -1,16 +1,16 @@
-//! Counter reload of one virtual processor: created, and its registers.
+//! The counter reload of one virtual processor: creation and registers.
 
 use crate::configuration::any_vendor::Configuration;
 use crate::registers::counters::{MAX_COUNTERS, MAX_PER_KIND};
 use crate::reload::configuration::{ReloadConfiguration, ReloadConfigurationError};
 
-/// Auto counter reload of one virtual Intel processor, beside its [`VirtualPmu`](crate::VirtualPmu): CFG_B and CFG_C of
-/// each counter. Events are counted by [`advance`](Self::advance).
+/// Auto counter reload of one virtual Intel processor, in addition to the processor's
+/// [`VirtualPmu`](crate::VirtualPmu). As a [`GuestFacility`](crate::GuestFacility), this type answers accesses to CFG_B
+/// and CFG_C of each counter. The embedder counts events by [`advance`](Self::advance).
 ///
-/// The facility owns CFG_C as a whole, so a processor has either this facility or architectural PEBS.
+/// The facility owns CFG_C completely. So a processor can have this facility or architectural PEBS, but not both.
 ///
-/// No method allocates or panics. The value is the whole state: a copy is a snapshot, and equal values have equal
-/// states.
+/// No method allocates or panics. The value is the complete state: a copy is a snapshot, and `==` compares states.
 ///
 /// ```
 /// use pmu_virt::{
@@ -51,9 +51,9 @@ pub struct VirtualReload {
 }
 
 impl VirtualReload {
-    /// Creates the counter reload in its state after reset.
+    /// Creates counter reload in its state after reset. `pmu` is the configuration of the processor's PMU.
     ///
-    /// # Errors A processor with this PMU cannot have counter reload of this configuration.
+    /// # Errors Counter reload with this configuration cannot be combined with this PMU.
     pub fn new(
         pmu: &Configuration,
         configuration: ReloadConfiguration,

@@ -1,4 +1,4 @@
-//! Slots that the PMU counts, divided into their parts.
+//! Division of the counted slots into parts.
 
 use crate::model::advanced::Advanced;
 use crate::pmu::access::Read;
@@ -14,12 +14,12 @@ const FIXED_CONTROL: u32 = 0x38D;
 const INTERRUPTS: u64 = 1 << 15;
 
 impl VirtualTopDown {
-    /// Lets the PMU count by `pass`, commonly [`VirtualPmu::advance`], and divides the slots that fixed counter 3
-    /// counts meanwhile as `mix` says. The metrics overflow together with the slots' counter: bit 48 of the status is
-    /// then set, and an interrupt is raised if the interrupt of the slots' counter is enabled.
+    /// Calls `pass`, which commonly calls [`VirtualPmu::advance`]. The slots that fixed counter 3 counts during `pass`
+    /// are divided into parts by `mix`. If fixed counter 3 overflows, the metrics overflow, too. This sets bit 48 of
+    /// the status, and raises an interrupt if the interrupt of fixed counter 3 is enabled.
     ///
     /// # Errors
-    /// The error of `pass`.
+    /// Returns the error of `pass`.
     pub fn observe<P: EventPolicy, E>(
         &mut self,
         pmu: &mut VirtualPmu<P>,

@@ -1,7 +1,8 @@
-//! The mix of a program's issue slots, which the embedder feeds.
+//! The mix of a program's issue slots.
 
-/// Shares of a program's issue slots, in 255ths of the slots: the four parts of level 1, whose sum is 255, then the
-/// four parts of level 2, each at most its part of level 1. The order is that of the bytes of `MSR_PERF_METRICS`.
+/// Shares of the parts in a program's issue slots, in units of 1/255. The first four shares are the parts of level 1,
+/// and their sum is 255. The last four shares are the parts of level 2. Each of these is at most the share of its part
+/// of level 1. The order is that of the bytes of `MSR_PERF_METRICS`.
 ///
 /// ```
 /// use pmu_virt::TopDownMix;
@@ -12,8 +13,8 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct TopDownMix {
-    /// The shares: retiring, bad speculation, front end, back end; heavy operations, branch mispredictions, fetch
-    /// latency, memory.
+    /// The shares. Level 1: retiring, bad speculation, front-end bound, back-end bound. Level 2: heavy operations,
+    /// branch mispredictions, fetch latency, memory bound.
     pub shares: [u8; 8],
 }
 
@@ -21,7 +22,8 @@ impl TopDownMix {
     /// Every slot retires.
     pub const RETIRING: Self = Self { shares: [255, 0, 0, 0, 0, 0, 0, 0] };
 
-    /// Returns whether the sum of the parts of level 1 is 255, and no part of level 2 exceeds its part of level 1.
+    /// Returns whether the shares are consistent: the sum of level 1 is 255, and no part of level 2 exceeds its part of
+    /// level 1.
     ///
     /// ```
     /// use pmu_virt::TopDownMix;

@@ -1,4 +1,4 @@
-//! Top-down metrics of one virtual processor: created and reset.
+//! The top-down metrics of one virtual processor: creation and reset.
 
 use core::fmt;
 
@@ -7,12 +7,13 @@ use crate::configuration::any_vendor::Configuration;
 /// Number of parts, of both levels.
 pub(crate) const PARTS: usize = 8;
 
-/// Top-down metrics of one virtual Intel processor, beside its [`VirtualPmu`](crate::VirtualPmu): `MSR_PERF_METRICS`,
-/// and bit 48 of the global registers. The slots are fixed counter 3 of the PMU.
+/// Top-down metrics of one virtual Intel processor, in addition to the processor's [`VirtualPmu`](crate::VirtualPmu).
+/// As a [`GuestFacility`](crate::GuestFacility), this type answers accesses to `MSR_PERF_METRICS`, and to bit 48 of the
+/// global registers. Fixed counter 3 of the PMU counts the issue slots.
 ///
-/// The embedder lets the PMU count within [`observe`](Self::observe), and gives the [mix](crate::TopDownMix) of the
-/// slots. A guest can save and restore the metrics together with fixed counter 3, whose slots the metrics are fractions
-/// of.
+/// The embedder counts events within a call of [`observe`](Self::observe), with the [mix](crate::TopDownMix) of the
+/// slots. A guest saves and restores the metrics together with fixed counter 3, because the metrics are fractions of
+/// that counter's slots.
 ///
 /// No method allocates or panics. The value is the whole state: a copy is a snapshot, and equal values have equal
 /// states.
@@ -59,7 +60,7 @@ pub struct VirtualTopDown {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum SlotsError {
-    /// The PMU is not Intel's, or has no fixed counter 3, which counts the slots.
+    /// The PMU is not an Intel PMU, or lacks fixed counter 3, which counts the slots.
     NoSlots,
 }
 
@@ -72,11 +73,12 @@ impl fmt::Display for SlotsError {
 impl core::error::Error for SlotsError {}
 
 impl VirtualTopDown {
-    /// Creates the metrics in their state after reset. `level_2`: the register has the four bytes of level 2, as from
-    /// Sapphire Rapids on.
+    /// Creates the metrics in their state after reset. `configuration` is the configuration of the processor's PMU.
+    /// `level_2` tells whether `MSR_PERF_METRICS` has the four bytes of level 2, as on Sapphire Rapids and later
+    /// processors.
     ///
     /// # Errors
-    /// The PMU of this configuration does not count slots.
+    /// A PMU with this configuration cannot count slots.
     pub fn new(configuration: &Configuration, level_2: bool) -> Result<Self, SlotsError> {
         match configuration {
             Configuration::Intel(intel) if intel.fixed >> 3 & 1 != 0 => Ok(Self {
