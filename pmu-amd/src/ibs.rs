@@ -1,5 +1,5 @@
-//! Instruction-based sampling (IBS): in each period the processor tags one fetch or op, and records its exact address,
-//! its latencies, and its hits and misses in caches and TLBs.
+//! Instruction-based sampling (IBS): in each period the processor tags one fetch or op. The processor records the exact
+//! address, the latencies, and the hits and misses in caches and TLBs.
 //!
 //! Read first: AMD APM vol. 2, "Instruction-Based Sampling".
 

@@ -38,7 +38,7 @@ impl Generation {
     /// Returns whether a source of [`SOURCES`](crate::SOURCES) counts, on this generation, the event that it is named
     /// after. Returns `None` if there is no such source.
     ///
-    /// A kernel that avoids misleading names starts only the sources whose meaning is [`Same`](Meaning::Same). The
+    /// A kernel that avoids misleading names starts only the sources with the meaning [`Same`](Meaning::Same). The
     /// result applies to the sources of [`Amd64`](crate::Amd64). The sources of [`Zen`](crate::Zen) have the same
     /// numbers, but count the events that they are named after.
     ///

@@ -38,7 +38,7 @@ pub const PERF_CNTR_GLOBAL_CTL: u32 = 0xC000_0301;
 pub const PERF_CNTR_GLOBAL_STATUS_CLR: u32 = 0xC000_0302;
 
 /// `PerfCntrGlobalStatus` bit 59, PMCF: the counters are frozen until the bit is cleared (APM vol. 2, §13.2.1). Bit 12
-/// of DebugCtl enables freezing; the interface does not set bit 12, but firmware may have set it.
+/// of DebugCtl enables freezing. This crate does not set that bit, but firmware may have set it.
 pub const STATUS_PMC_FREEZE: u64 = 1 << 59;
 
 /// `PerfCntrGlobalStatus` bit 58, LBRF: the branch records are frozen until the bit is cleared (APM vol. 2, §13.2.1).
@@ -60,7 +60,7 @@ pub const LAST_BRANCH_STACK_SELECT: u32 = 0xC000_010E;
 pub const DEBUG_EXTN_CTL: u32 = 0xC000_010F;
 
 /// `SAMP_BR_FROM`, or `LastBranchStackFromIp`: the first record's branch address. The first record's target address is
-/// in the next register, and the next record is at this address plus 2 (APM vol. 2, "Last Branch Stack Registers").
+/// in the next register. The next record is at this address plus 2 (APM vol. 2, "Last Branch Stack Registers").
 pub const LAST_BRANCH_STACK_FROM_IP: u32 = 0xC001_0300;
 
 /// Number of core counters that RDPMC can read; from index 6 on, RDPMC reads counters of other units (APM vol. 3,

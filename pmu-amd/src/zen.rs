@@ -19,8 +19,8 @@ use crate::registers::PerfCtl;
 ///
 /// If a generation has no event for a source, the source is missing on that generation: Zen 6 lacks instruction-cache
 /// fetches and floating-point instructions, and Zen 1 and 2 lack last-level cache misses. Loads and stores are counted
-/// at dispatch. On Zen 1 and 2, data-cache misses are counted as requests to the second-level cache; from Zen 3 on,
-/// they are counted as fills of the data cache.
+/// at dispatch. The source of data-cache misses counts requests to the second-level cache on Zen 1 and 2, and fills of
+/// the data cache from Zen 3 on.
 ///
 /// Sources: the PMC events of AMD's processor programming references, as they are in Linux' tables for Zen.
 ///

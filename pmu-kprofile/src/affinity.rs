@@ -33,8 +33,8 @@ impl Affinity {
     /// is started.
     pub const ALL: Self = Self { masks: [u64::MAX; MAX_GROUPS] };
 
-    /// Returns a set of processors of one group: the processors whose bits are set in `mask`. The set is empty if
-    /// `group` is [`MAX_GROUPS`] or more.
+    /// Returns a set of processors of one group: each bit that is set in `mask` stands for one processor. The set is
+    /// empty if `group` is [`MAX_GROUPS`] or more.
     #[inline(never)]
     pub const fn of_group(group: u16, mask: u64) -> Self {
         let mut masks = [0; MAX_GROUPS];

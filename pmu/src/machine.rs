@@ -14,8 +14,8 @@ use pmu_intel::Emon;
 ///
 /// One type stands for all vendors. So a kernel can keep the machine in one static, and its interrupt handler needs no
 /// generics. `Machine` also implements [`ProfileInterface`](pmu_core::ProfileInterface) and
-/// [`SourceInterface`](pmu_core::SourceInterface). The methods of these traits include `unit`, which describes the
-/// counters of the boot processor, and `unit_of`, which describes the counters of a given processor.
+/// [`SourceInterface`](pmu_core::SourceInterface). The method `unit` describes the counters of the boot processor, and
+/// the method `unit_of` describes the counters of a given processor.
 ///
 /// ```
 /// use pmu::Machine;
@@ -74,9 +74,9 @@ impl Machine {
         Self::of(snapshot, Emon::detect(snapshot), Amd64::detect(snapshot))
     }
 
-    /// Detects the machine as [`detect`](Self::detect) does, except that a machine with a Zen processor has the sources
-    /// of [`Zen`] instead of those of [`Amd64`]. [`Zen`] has fewer sources, and each source counts the event that it is
-    /// named after.
+    /// Detects the machine as [`detect`](Self::detect) does. One difference: with a Zen processor, the machine has the
+    /// sources of [`Zen`], not the sources of [`Amd64`]. [`Zen`] has fewer sources, and each source counts the event
+    /// that it is named after.
     ///
     /// ```
     /// use pmu::Machine;

@@ -6,8 +6,8 @@
 //!   that has such a page runs. Without the bit, RDPMC above privilege level 0 raises #GP. The bit opens *every*
 //!   counter of the processor to that thread, except counters that RDPMC user disable hides.
 //! - RDPMC user disable, if [`CounterUnit::has_user_rdpmc_control`](pmu_core::CounterUnit) returns `true` for the
-//!   processor (SDM vol. 3B, "RDPMC User Disable", CPUID leaf 23H, sub-leaf 0, EBX). Counters that run for sources and
-//!   events then read as 0 above privilege level 0, except for events that were opened
+//!   processor (SDM vol. 3B, "RDPMC User Disable", CPUID leaf 23H, sub-leaf 0, EBX). Above privilege level 0, running
+//!   counters then read as 0, except the counters of events that were opened
 //!   [`with_user_rdpmc`](pmu_core::Event::with_user_rdpmc). A stopped counter keeps its last value, which user mode can
 //!   read.
 //! - A read-only mapping of the page in the thread's address space.
@@ -22,18 +22,18 @@
 //! - after [`reprogram`](pmu_core::CounterSession::reprogram), [`apply_period`](pmu_core::CounterSession::apply_period)
 //!   and the end of a [window](pmu_core::CounterWindow): the counter may start again from another value;
 //! - after [`add_count`](pmu_core::CounterSession::add_count): the page does not include the added count;
-//! - after every switch to the thread, on any processor, even if the event did not move: the thread may have been in
+//! - after every switch to the thread, on any processor, even if the event did not move. The thread may have been in
 //!   the middle of a read. A switch away from the thread requires no call, because the thread does not read while it
 //!   does not run;
 //! - in the handler, after [`service`](pmu_core::service()) serviced an interrupt of the processor's counters:
 //!   `service` may have reloaded the event's counter;
-//! - at least once per half of the counter's range, which is 2⁴⁷ events of a counter of 48 bits. A call at every timer
-//!   tick is often enough.
+//! - at least once per half of the counter's range: with a counter of 48 bits, once per 2⁴⁷ events. A call at every
+//!   timer tick is often enough.
 //!
-//! A thread that was switched out in the middle of a read executes RDPMC once more. That RDPMC raises #GP on a
-//! processor of a hybrid machine that lacks the counter, and on a processor on which the kernel hid the page and
-//! cleared CR4.PCE. In its #GP handler the kernel makes the instruction return 0, and the thread then finds that the
-//! page's sequence has changed.
+//! A thread that was switched out in the middle of a read executes RDPMC once more. That RDPMC raises #GP if the new
+//! processor, on a hybrid machine, lacks the counter. It also raises #GP if the kernel hid the page and cleared
+//! CR4.PCE. In its #GP handler the kernel makes the instruction return 0, and the thread then finds that the page's
+//! sequence has changed.
 
 mod clock;
 mod page;

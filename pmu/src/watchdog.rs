@@ -10,8 +10,8 @@ use pmu_core::{CounterMemory, CounterUnit, Event, EventId, GenericEvent};
 ///
 /// An event of cycles interrupts by NMI every few seconds of the processor's work. If the processor's own timer tick
 /// has not come since the previous interrupt, the processor is stuck with interrupts off.
-/// [`service`](pmu_core::service) re-arms the event like any other event. The event counts cycles in which the
-/// processor is not halted, so an idle processor is not reported although it takes no tick.
+/// [`service`](pmu_core::service) re-arms the event like any other event. The event does not count while the processor
+/// is halted. So an idle processor that takes no tick is not reported.
 ///
 /// # Examples
 /// All the code that a kernel needs, on a machine of two processors. `Registers` and `Apic` are the kernel's
@@ -97,8 +97,8 @@ impl Watchdog {
         Self { place: AtomicU32::new(0), touched: AtomicBool::new(false) }
     }
 
-    /// Returns the event that a kernel opens for the watchdog: cycles at every privilege level, with one interrupt per
-    /// `seconds` seconds at a frequency of `hertz`.
+    /// Returns the event that a kernel opens for the watchdog. The event counts cycles at every privilege level, and
+    /// interrupts once per `seconds` seconds at a frequency of `hertz`.
     ///
     /// If the processor has no event of core cycles, the returned event is reference cycles. The event runs on a fixed
     /// counter if a fixed counter that counts the event is free.
@@ -106,9 +106,9 @@ impl Watchdog {
     /// `hertz` is the highest frequency that the core reaches. At a lower frequency the interrupt comes after more than
     /// `seconds` seconds. Choose `seconds` as several times the interval of the timer tick.
     ///
-    /// Returns `None` if `unit` has neither an event of core cycles nor an event of reference cycles, or if the period
-    /// is 0 or exceeds 63 bits. A kernel that knows the number of an event of cycles opens [`Event::raw`] with that
-    /// period instead.
+    /// Returns `None` if `unit` has no event of core cycles and no event of reference cycles. Also returns `None` if
+    /// the period is 0 or exceeds 63 bits. A kernel that knows the number of an event of cycles opens [`Event::raw`]
+    /// with that period instead.
     ///
     /// ```
     /// use pmu::Watchdog;
@@ -147,9 +147,9 @@ impl Watchdog {
         self.place.store(place, Relaxed);
     }
 
-    /// Returns whether the watched event has no counter, so the watchdog would not detect a stuck processor. The event
-    /// has no counter if it was not started yet, or if its counter failed. `memory` is the memory of this processor's
-    /// counters.
+    /// Returns whether the watched event has no counter, so the watchdog would not detect a stuck processor. An event
+    /// that was not started yet has no counter. An event also has no counter after its counter failed. `memory` is the
+    /// memory of this processor's counters.
     ///
     /// A kernel calls this after [`service`](pmu_core::service) failed. To move the watchdog to another counter, a task
     /// starts the event again by [`start_event`](pmu_core::CounterSession::start_event).

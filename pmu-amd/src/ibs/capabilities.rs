@@ -125,7 +125,7 @@ impl IbsCapabilities {
         self.has(14)
     }
 
-    /// Returns whether samples of user mode or of the kernel can be excluded, by bit 63 of the address.
+    /// Returns whether samples can be excluded by bit 63 of the address, which separates user mode from the kernel.
     pub const fn half_filter(self) -> bool {
         self.has(15)
     }

@@ -10,13 +10,13 @@ pub enum IbsErratum {
     /// Stopping op sampling needs two writes: the first sets the period to 0 while the unit is still enabled (erratum
     /// 420 of family 10h).
     PeriodBeforeStop,
-    /// A write of `IBS_FETCH_CTL` that enables the unit does not reset the count of fetches, so the driver first writes
-    /// the register without the enable bit (families 16h, 17h and 18h).
+    /// A write of `IBS_FETCH_CTL` that enables the unit does not reset the count of fetches (families 16h, 17h and
+    /// 18h). So the driver first writes the register without the enable bit.
     FetchCountKept,
     /// A fetch sample may have the address 0. The sample is dropped (erratum 1197 of family 19h).
     FetchWithoutAddress,
-    /// For software prefetches, and for accesses that found an allocated miss address buffer, `IBS_OP_DATA2` and the
-    /// bit for a miss of the second-level cache are invalid (erratum 1293 of family 19h).
+    /// `IBS_OP_DATA2` and the bit for a miss of the second-level cache are invalid in two cases (erratum 1293 of family
+    /// 19h): the op is a software prefetch, or the access found an allocated miss address buffer.
     PrefetchWithoutSource,
     /// If another cache delivered a line, the recorded state of the line is invalid (family 19h, models 00h–0Fh and
     /// 20h–5Fh).

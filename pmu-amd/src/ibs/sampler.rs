@@ -78,7 +78,7 @@ pub struct IbsSampler<'a, M> {
 }
 
 impl<'a, M: MsrBackend> IbsSampler<'a, M> {
-    /// Takes a unit of the processor that executes the call. At most one sampler may use a unit at a time: a second
+    /// Takes a unit of the processor that executes the call. At most one sampler may use a unit at a time. A second
     /// sampler, with other memory, would stop the sampling of the first sampler. If an earlier owner left the unit
     /// enabled or with a sample, the call stops the unit and discards the sample. If the interrupt of this sample still
     /// comes, [`Ibs`] claims the interrupt.

@@ -14,9 +14,8 @@ pub enum LayoutError {
         /// Number of bytes that were given.
         given: usize,
     },
-    /// The type with this number is invalid for one of three reasons: it is not the type of a profile object, it does
-    /// not exist in the layout's Windows versions, or [`role`](super::kprofile::KProfile::role) is the role of another
-    /// type.
+    /// The object type is invalid. The value is its number. Either no profile object has this type in the layout's
+    /// Windows versions, or [`role`](super::kprofile::KProfile::role) belongs to another type.
     ObjectType(u16),
     /// The size that is stored in the structure differs from the size of the layout. The value is the stored size.
     SizeMember(u16),
@@ -34,8 +33,8 @@ pub enum LayoutError {
     /// [`Layout::from_offsets`](super::layout::Layout::from_offsets) refused the offsets: a member would be outside the
     /// structure, the structure is too large, or the structure has too many processor groups.
     Offsets,
-    /// The layout has no member `Source`, but the source is not `ProfileTime`. Or the layout has no member `Affinity`,
-    /// but the affinity is not empty.
+    /// A value has no member in the layout: the source is not `ProfileTime` and the layout has no `Source`, or the
+    /// affinity is not empty and the layout has no `Affinity`.
     NoSourceOrAffinity,
 }
 

@@ -17,7 +17,7 @@ pub struct ListEntry {
     pub blink: u64,
 }
 
-/// The members of a `KPROFILE` whose meaning depends on whether the object is a basic or a callback object.
+/// The members of a `KPROFILE` that have different meanings in basic objects and in callback objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Role {
@@ -47,14 +47,14 @@ pub enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct KProfile {
-    /// Type of the object. For [`ObjectType::Callback`], [`role`](Self::role) must be [`Role::Callback`]; for the other
-    /// types, [`Role::Basic`].
+    /// Type of the object. If the type is [`ObjectType::Callback`], [`role`](Self::role) must be [`Role::Callback`].
+    /// For all other types, `role` must be [`Role::Basic`].
     pub object_type: ObjectType,
     /// List entry of the object.
     pub link: ListEntry,
     /// Address of the profiled process object; 0 if all execution is profiled.
     pub process: u64,
-    /// Members whose meaning depends on whether the object is a basic or a callback object.
+    /// Members that have different meanings in basic objects and in callback objects.
     pub role: Role,
     /// The profiled processors; empty if the layout has no affinity.
     pub affinity: Affinity,

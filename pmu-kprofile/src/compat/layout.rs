@@ -11,8 +11,8 @@ use crate::affinity::{Affinity, MAX_GROUPS};
 use crate::compat::error::LayoutError;
 use crate::compat::object_type::ObjectType;
 
-/// Offsets of the members of a `KPROFILE`, in bytes from the beginning of the structure; `None` for a member that the
-/// structure does not have.
+/// Offsets of the members of a `KPROFILE`, in bytes from the beginning of the structure. If the structure lacks a
+/// member, the offset is `None`.
 ///
 /// In every layout the object type is at offset 0, and the size of the structure at offset 2; both are signed 16-bit
 /// numbers.
@@ -49,7 +49,7 @@ pub struct Offsets {
     pub callbacks: bool,
 }
 
-/// The layout of `KPROFILE` in a range of Windows versions, for one pointer width.
+/// The layout of `KPROFILE` for a range of Windows versions and a pointer width.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Layout {
     name: &'static str,

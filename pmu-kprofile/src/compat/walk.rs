@@ -81,8 +81,8 @@ pub enum WalkError<E> {
         /// Error of the [`MemoryReader`].
         error: E,
     },
-    /// A link leads to this address, which is too low for the list entry of a profile object: the object would begin
-    /// below address 0.
+    /// A link leads to this address. The address is too low for a list entry: the profile object would begin below
+    /// address 0.
     Link(u64),
     /// A link leads to bytes that are not a profile object.
     Object {

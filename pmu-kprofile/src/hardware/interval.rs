@@ -8,7 +8,7 @@ use pmu_core::{InterfaceError, Interval, KProfileSource, ProfileInterface};
 /// force until another interval is set.
 ///
 /// Drop the guards of one source in reverse order of creation. If the guards are dropped in another order, the source
-/// may keep an interval other than the original one.
+/// may not get its original interval back.
 ///
 /// ```
 /// use pmu_core::{DefaultInterface, KProfileSource, ProfileInterface};

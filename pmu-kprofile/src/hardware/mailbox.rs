@@ -13,7 +13,7 @@ use crate::hardware::request::SourceRequest;
 use crate::hardware::slot::Slot;
 use crate::sync::{array_of, const_fn, spin_loop};
 
-/// Requests to other processors to start and stop sources: one slot for each processor whose index is below `P`.
+/// Requests to other processors to start and stop sources. The mailbox has a slot for each processor index below `P`.
 ///
 /// A mailbox is usually a `static`.
 pub struct Mailbox<const P: usize> {
@@ -28,8 +28,8 @@ impl<const P: usize> Mailbox<P> {
         }
     }
 
-    /// Performs the requests that other processors made to the processor that executes the call: first the stops that
-    /// were not answered in time, then the request in the mailbox.
+    /// Performs the requests that other processors made to this processor: first the stops that were not answered in
+    /// time, then the request in the mailbox. This processor is the processor that executes the call.
     ///
     /// If a call of `drain` interrupts another call of `drain` on the same processor, the new call returns at once. The
     /// interrupted call then looks for requests once more.
@@ -39,8 +39,8 @@ impl<const P: usize> Mailbox<P> {
     /// call of `drain` ends without returning or unwinding, see [`reclaim`](Self::reclaim).
     ///
     /// # In a task
-    /// If the handler of the inter-processor interrupt cannot use the session, the handler can wake a task that is
-    /// bound to the processor and calls this function. Such a task has the following effects and requirements:
+    /// If the handler of the inter-processor interrupt cannot use the session, the handler can wake a task that calls
+    /// this function. The task is bound to the processor. A woken task has the following effects and requirements:
     ///
     /// - A caller that starts or stops a source on another processor waits until the woken task of that processor has
     ///   run. The caller waits only as long as [`keep_waiting`](RemoteProcessors::keep_waiting) returns `true`. During
@@ -100,15 +100,15 @@ impl<const P: usize> Mailbox<P> {
     /// without returning or unwinding.
     ///
     /// A call of `drain` ends in this way if the task that made the call is killed, or if the processor is reset. If
-    /// the call was serving a request, the profile source that the request names may still be running; the next call of
-    /// `drain` on that processor stops the source.
+    /// the call was serving a request, the profile source in the request may still be running. The next call of `drain`
+    /// on that processor stops the source.
     ///
     /// # Context
     /// Any.
     ///
     /// # Safety
-    /// - The caller ensures that no call of [`drain`](Self::drain) is running on the processor, and that no interrupted
-    ///   or preempted call of `drain` will be resumed there.
+    /// - No call of [`drain`](Self::drain) is running on the processor.
+    /// - No interrupted or preempted call of `drain` will be resumed on the processor.
     ///
     /// ```
     /// # use pmu_core::ProcessorNumber;

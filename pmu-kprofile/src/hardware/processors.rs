@@ -69,7 +69,7 @@ pub trait RemoteProcessors {
     /// [`ProfileHardware::in_interrupt`](crate::ProfileHardware::in_interrupt).
     fn in_interrupt(&self) -> bool;
 
-    /// Returns the active processors whose sessions are initialized: see
+    /// Returns the processors that are active and have an initialized session: see
     /// [`ProfileHardware::active_processors`](crate::ProfileHardware::active_processors).
     fn active_processors(&self) -> Affinity;
 

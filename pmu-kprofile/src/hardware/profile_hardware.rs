@@ -6,13 +6,13 @@ use crate::affinity::Affinity;
 
 /// Starts and stops profile sources on any processor.
 ///
-/// The methods [`start`](Self::start) and [`stop`](Self::stop) do the same as Windows' functions
-/// `HalStartProfileInterrupt` and `HalStopProfileInterrupt`, but on a given processor, and return a result.
+/// The methods [`start`](Self::start) and [`stop`](Self::stop) are like Windows' functions `HalStartProfileInterrupt`
+/// and `HalStopProfileInterrupt`. In addition, they take the processor as an argument, and return a result.
 ///
 /// [`ThisProcessor`](crate::ThisProcessor) implements this trait for a machine with one processor.
 /// [`Remote`](crate::Remote) implements it for several processors, through a [`Mailbox`](crate::Mailbox). A kernel that
-/// can run a function on another processor may implement this trait itself; such a function uses the
-/// [`Session`](pmu_core::Session) of the processor on which the function runs.
+/// can run a function on another processor may implement this trait itself. The function that runs there uses the
+/// [`Session`](pmu_core::Session) of its processor.
 ///
 /// # Context
 /// Every method is called in task context, while this crate holds no lock that an interrupt needs.
@@ -66,11 +66,11 @@ pub trait ProfileHardware {
 
     /// Returns whether the processor that executes the call is handling an interrupt, for instance an NMI.
     ///
-    /// If the result is `true`, this crate refuses to start or stop a profile: the interrupted code may be starting or
-    /// stopping a profile itself, and waiting for that code would deadlock.
+    /// If the result is `true`, this crate refuses to start or stop a profile. The interrupted code may itself be
+    /// starting or stopping a profile, and waiting for that code would deadlock.
     fn in_interrupt(&self) -> bool;
 
-    /// Returns the active processors whose sessions are initialized.
+    /// Returns the processors that are active and have an initialized session.
     ///
     /// This crate assumes that no source runs on a processor outside the returned set, even if a source was started
     /// there earlier.

@@ -29,7 +29,7 @@ pub struct ThisProcessor<'s, 'a, I, M, P> {
 }
 
 impl<'s, 'a, I, M, P> ThisProcessor<'s, 'a, I, M, P> {
-    /// Creates the profile hardware from the session of the only processor, whose number is `number`.
+    /// Creates the profile hardware from the session of the only processor. `number` is the number of that processor.
     pub fn new(session: &'s mut Session<'a, I, M, P>, number: ProcessorNumber) -> Self {
         Self { session, number }
     }

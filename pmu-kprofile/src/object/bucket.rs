@@ -78,8 +78,9 @@ impl Bucket {
         size.div_ceil(self.bytes())
     }
 
-    /// Returns whether a buffer of `buffer_bytes` bytes is large enough for a range of `size` bytes, by the check that
-    /// the Windows version of `rules` makes. The buffer holds one 32-bit count for each bucket of the range.
+    /// Returns whether a buffer of `buffer_bytes` bytes is large enough for a range of `size` bytes. The buffer holds
+    /// one 32-bit count for each bucket of the range. The function makes the check that the Windows version of `rules`
+    /// makes.
     ///
     /// Before version 1703, Windows compared sizes in bytes instead of numbers of counts. That comparison can accept a
     /// buffer that is too small, if the last bucket is partial or the buffer's size is not a multiple of 4.

@@ -37,9 +37,8 @@ impl Caller for KernelCaller {
     }
 }
 
-/// Facts about a user-mode caller that only the kernel knows: the results of probing the caller's memory, the result of
-/// looking up the caller's handle, the caller's rights, and the address at which the kernel's part of the address space
-/// begins.
+/// Facts about a user-mode caller, which the kernel finds out before the call: whether the caller's memory and handle
+/// are valid, the caller's rights, and where the kernel's part of the address space begins.
 ///
 /// # Examples
 /// ```

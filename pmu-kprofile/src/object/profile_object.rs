@@ -17,8 +17,8 @@ use crate::object::state::State;
 
 /// A kernel profile object: counts the interrupts of one source in buckets, or calls a function on each interrupt.
 ///
-/// A basic object counts the interrupts whose address is in a range. A callback object calls a function of the
-/// embedder. A new object is stopped. An object acts on interrupts only while the object is started on a
+/// A basic object counts the interrupts at addresses in a range. A callback object calls a function of the embedder. A
+/// new object is stopped. An object acts on interrupts only while the object is started on a
 /// [`Profiles`](crate::Profiles).
 pub struct ProfileObject<'b> {
     process: Option<ProcessId>,

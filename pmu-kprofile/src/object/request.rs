@@ -59,7 +59,7 @@ pub struct BasicProfile<'b> {
     /// Profiled processors. `None` selects the processors that are active when the object is created, as in Windows.
     ///
     /// [`Affinity::ALL`], an extension to Windows, selects all processors, including processors that become active
-    /// later. The profile runs on such a processor from the next call of
+    /// later. On a processor that becomes active later, the profile runs from the next call of
     /// [`try_update_processors`](crate::Profiles::try_update_processors) on.
     pub affinity: Option<Affinity>,
 }
@@ -87,7 +87,7 @@ impl<'b> ProfileObject<'b> {
     /// Creates a basic profile object, with Windows' checks in Windows' order.
     ///
     /// An affinity of `None` is replaced by the set of the processors that are active during the call. Before Windows
-    /// 7, an affinity without any active processor is replaced by this set, too. [`Affinity::ALL`] is accepted in every
+    /// 7, this set also replaces an affinity without any active processor. [`Affinity::ALL`] is accepted in every
     /// Windows version, and is not replaced.
     ///
     /// The object can only be started on a [`Profiles`](crate::Profiles) with the same rules: pass the result of

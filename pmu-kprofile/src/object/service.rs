@@ -48,7 +48,7 @@ pub struct CreateRequest<'a> {
     /// `BufferSize`: the size of the buffer in bytes.
     pub buffer_bytes: u32,
     /// `ProfileSource`: the source, or [`NotASource`] for the number `ProfileMaximum`. Before version 6.2, Windows
-    /// accepts `ProfileMaximum`, although no interrupt has that source. This crate refuses `ProfileMaximum` in every
+    /// accepts `ProfileMaximum`, which is the source of no interrupt. This crate refuses `ProfileMaximum` in every
     /// version.
     pub source: Result<KProfileSource, NotASource>,
     /// Requested processors.

@@ -13,8 +13,8 @@ use crate::registry::write_lock::WriteLock;
 use crate::sync::{exclusively, spin_loop};
 
 impl<const N: usize, const P: usize> Profiles<N, P> {
-    /// Starts a profile on each active processor of its affinity, as [`try_start`](Self::try_start) does, but waits
-    /// while another task starts or stops a profile.
+    /// Starts a profile on each active processor of its affinity. While another task starts or stops a profile, the
+    /// call waits. Apart from the waiting, the call does the same as [`try_start`](Self::try_start).
     ///
     /// # Context
     /// Task. Waits.
@@ -87,13 +87,13 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
 
     /// Stops a profile, and waits until no processor can be reading the object.
     ///
-    /// The call takes the object off the list of started objects, and stops the source on each processor on which no
-    /// other object uses the source. The call then waits until the interrupt dispatches that may be reading the object
-    /// have ended. After the call, this crate holds no reference to the object or its buffer.
+    /// The call removes the object from the list of started objects. If no other object uses the source on a processor,
+    /// the call stops the source there. The call then waits until the interrupt dispatches that may be reading the
+    /// object have ended. After the call, this crate holds no reference to the object or its buffer.
     ///
     /// # Context
-    /// Task. Waits until no other task is starting or stopping a profile. After taking the object off the list, waits
-    /// until each interrupt dispatch that began earlier has ended.
+    /// Task. Waits until no other task is starting or stopping a profile. After removing the object from the list,
+    /// waits until each interrupt dispatch that began earlier has ended.
     ///
     /// # Errors
     /// See [`ProfileError`]. The object is stopped even if the error is [`Hardware`](ProfileError::Hardware).
@@ -135,8 +135,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Task. Waits as [`stop`](Self::stop) does.
     ///
     /// # Errors
-    /// - [`Hardware`](ProfileError::Hardware): stopping a source failed. The error is the first failure; every profile
-    ///   of the process is stopped nevertheless.
+    /// - [`Hardware`](ProfileError::Hardware): stopping a source failed. The error is the first failure. Every profile
+    ///   of the process is stopped even then.
     /// - [`WrongContext`](ProfileError::WrongContext): the call came from an interrupt or a callback. No profile was
     ///   stopped.
     ///
@@ -169,7 +169,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Starts the sources of started profiles on processors that became active. While another task starts or stops a
     /// profile, the call waits.
     ///
-    /// Apart from the waiting, the call does what [`try_update_processors`](Self::try_update_processors) does.
+    /// Apart from the waiting, the call does the same as [`try_update_processors`](Self::try_update_processors).
     ///
     /// # Context
     /// Task. Waits.
@@ -186,7 +186,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Starts the sources of started profiles again on a processor that lost its state. While another task starts or
     /// stops a profile, the call waits.
     ///
-    /// Apart from the waiting, the call does what [`try_restart_processor`](Self::try_restart_processor) does.
+    /// Apart from the waiting, the call does the same as [`try_restart_processor`](Self::try_restart_processor).
     ///
     /// # Context
     /// Task. Waits. The caller ensures that no source of a profile is running on the processor.
@@ -227,8 +227,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// # Errors
     /// See [`ProfileError`].
     /// - If a start fails, `act` is not run, and the objects that were started before are stopped again.
-    /// - If stopping a source fails, all the objects are stopped nevertheless, and the value that `act` returned is
-    ///   lost.
+    /// - If stopping a source fails, all the objects are still stopped, but the value that `act` returned is lost.
     /// - If the call comes from an interrupt or a callback, the error is [`WrongContext`](ProfileError::WrongContext),
     ///   and the function does not wait.
     pub fn scope<H: ProfileHardware, R>(

@@ -18,8 +18,8 @@ const TRIES: usize = if cfg!(all(test, loom)) { 1 } else { 4 };
 impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Starts a profile on each active processor of its affinity, without waiting.
     ///
-    /// The call first starts the source on each of these processors, except where the source already runs. The call
-    /// then appends the object to the list of the object's process, or to the global list if the object profiles all
+    /// The call first starts the source on each of these processors on which the source does not run yet. The call then
+    /// appends the object to the list of the object's process, or to the global list if the object profiles all
     /// execution. The call changes neither other objects nor the sources on other processors.
     ///
     /// # Context
@@ -29,8 +29,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// See [`ProfileError`].
     /// - [`Busy`](ProfileError::Busy): another task is starting or stopping a profile, or an interrupt that began
     ///   before the last start or stop is still being dispatched.
-    /// - After any error, nothing is changed, with two exceptions: a counter that
-    ///   [faulted](pmu_core::CounterError::Faulted) during the call stays faulted; and if undoing the start failed, the
+    /// - After any error, nothing is changed, with two exceptions. A counter that
+    ///   [faulted](pmu_core::CounterError::Faulted) during the call stays faulted. If undoing the start failed, the
     ///   source may still be running on the processor that [`Hardware`](ProfileError::Hardware) names.
     ///
     /// # Examples
@@ -115,7 +115,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// # Safety
     /// If the start succeeds, the caller ensures the following until the object is stopped on this `Profiles`, even if
     /// the `Profiles` itself is moved:
-    /// - the object is neither moved nor dropped, even if a panic unwinds;
+    /// - the object is not moved and not dropped, even if a panic unwinds;
     /// - the buffer or the callback of the object is not freed.
     ///
     /// The object is stopped after any of these results:
@@ -138,9 +138,9 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
 
     /// Stops a profile, and returns a token that tells when no processor can be reading the object any more.
     ///
-    /// The call takes the object off the list of started objects, and stops the source on each processor on which no
-    /// other object uses the source. The token tells when the grace period is over, that is, when the interrupts that
-    /// were being dispatched during the call are done. Dropping the token does not put the object back on the list. The
+    /// The call removes the object from the list of started objects. If no other object uses the source on a processor,
+    /// the call stops the source there. The token tells when the grace period is over: all interrupt dispatches that
+    /// may be reading the object have then ended. Dropping the token does not put the object back on the list. The
     /// object cannot be started again before the grace period is over.
     ///
     /// ```
@@ -190,9 +190,9 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// went down.
     ///
     /// This call, and each call that starts or stops a profile, records that no source runs on the processors that are
-    /// inactive at that time. If a processor goes down and comes back between two of these calls, neither call finds
-    /// the processor inactive. This crate then assumes that the processor's sources are still running. For such a
-    /// processor, call [`try_restart_processor`](Self::try_restart_processor).
+    /// inactive at that time. If a processor goes down and comes back between two of these calls, this crate does not
+    /// notice, and assumes that the processor's sources are still running. In this case, call
+    /// [`try_restart_processor`](Self::try_restart_processor).
     ///
     /// # Context
     /// Task. Never waits.

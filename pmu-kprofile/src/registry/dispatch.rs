@@ -14,8 +14,8 @@ use crate::registry::profiles::Profiles;
 pub struct DispatchOutcome {
     /// Number of objects that acted on the interrupt: basic objects that counted it, and callbacks that were called.
     pub hits: u32,
-    /// Number of objects whose Windows version would have written a count outside the object's buffer. This crate does
-    /// not write such a count.
+    /// Number of counts that Windows would have written outside an object's buffer. This crate does not write these
+    /// counts.
     pub outside: u32,
 }
 
@@ -28,8 +28,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// objects follow in any order.
     ///
     /// The function is wait-free: it takes no lock, allocates nothing, and visits each started object at most once. The
-    /// function panics only if a callback panics. An interrupt of a processor whose index is `P` or more reaches no
-    /// object and is not counted in the [statistics](Self::statistics).
+    /// function panics only if a callback panics. If the processor's index is `P` or more, the interrupt reaches no
+    /// object, and the [statistics](Self::statistics) do not count the interrupt.
     ///
     /// # Context
     /// Interrupt or NMI, on the processor that the frame names.

@@ -13,7 +13,7 @@ pub enum ProfileError {
     AlreadyStarted,
     /// The object is not started.
     NotStarted,
-    /// The object is started, but on another [`Profiles`](crate::Profiles).
+    /// The object is started on another [`Profiles`](crate::Profiles).
     OnAnotherList,
     /// The rules of the object (Windows version and pointer width) differ from the rules of the
     /// [`Profiles`](crate::Profiles).

@@ -123,8 +123,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         self.started_if(outcome, object)
     }
 
-    /// Starts an object that a handle keeps alive, like [`try_start_owned`](Self::try_start_owned), but waits while
-    /// another task starts or stops a profile.
+    /// Starts an object that a handle keeps alive. While another task starts or stops a profile, the call waits. Apart
+    /// from the waiting, the call does the same as [`try_start_owned`](Self::try_start_owned).
     ///
     /// # Context
     /// Task. Waits.

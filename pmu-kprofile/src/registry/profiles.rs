@@ -12,10 +12,10 @@ use crate::sync::{AtomicUsize, UnsafeCell, array_of, const_fn};
 
 /// The lists of started profile objects: one list per process, and the global list.
 ///
-/// A `Profiles` has room for `N` started objects, and serves processors whose [index](pmu_core::ProcessorNumber::index)
-/// is below `P`. On a processor with a higher index, no source is started.
+/// A `Profiles` has room for `N` started objects, and serves the processors with an
+/// [index](pmu_core::ProcessorNumber::index) below `P`. No source is started on a processor with a higher index.
 ///
-/// At most one task at a time starts or stops a profile. The functions whose names begin with `try_` never wait: if
+/// At most one task at a time starts or stops a profile. Functions with names that begin with `try_` never wait: if
 /// they cannot proceed at once, they return [`Busy`](crate::ProfileError::Busy). The functions that need the feature
 /// `critical-section` spin until they can proceed. In a kernel with task priorities, tasks that call these spinning
 /// functions must not preempt each other.
@@ -94,8 +94,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     const_fn! {
         /// Creates empty lists that follow [`Rules::LATEST`].
         ///
-        /// `Rules::LATEST` are the rules of the latest Windows version whose behavior is known for certain. With these
-        /// rules, the defects of earlier versions are absent.
+        /// `Rules::LATEST` are the rules of the latest Windows version with behavior that is known for certain. With
+        /// these rules, the defects of earlier versions are absent.
         pub const fn new() -> Self {
             Self::with_rules(Rules::LATEST)
         }

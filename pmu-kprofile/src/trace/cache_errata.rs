@@ -9,8 +9,8 @@ use crate::object::callback::ProfileCallback;
 /// Profile callback for a workaround of cache errata: counts the interrupts of the source `ProfileTime`, and limits the
 /// interval of this source.
 ///
-/// While the workaround is active, the interval of `ProfileTime` must not be longer than the workaround allows: pass
-/// each requested interval through [`limit`](Self::limit) before setting it.
+/// While the workaround is active, the interval of `ProfileTime` must not be longer than the workaround allows. So pass
+/// each requested interval through [`limit`](Self::limit) before setting the interval.
 ///
 /// # Examples
 /// ```
@@ -46,8 +46,8 @@ impl CacheErrata {
         self.longest.store(interval.get(), Ordering::Relaxed);
     }
 
-    /// Returns the interval of `ProfileTime` to set if `units` of 100 ns are requested: the smaller of `units` and the
-    /// longest permitted interval.
+    /// Returns the interval to set for `ProfileTime`, in units of 100 ns: the smaller of `units`, the requested
+    /// interval, and the longest permitted interval.
     pub fn limit(&self, units: u64) -> u64 {
         match self.longest.load(Ordering::Relaxed) {
             u32::MAX => units,

@@ -13,7 +13,8 @@ use crate::trace::group_mask::{GroupMask, PERF_CONTEXT_SWITCH, PERF_PMC_PROFILE,
 use crate::trace::trace_error::TraceError;
 use crate::trace::trace_objects::{MAX_PMC_SOURCES, TraceObjects};
 
-/// Starts and stops the tracing of profile interrupts and of context switches, as the flags of a group mask select.
+/// Starts and stops the tracing of profile interrupts and context switches. The flags of a [group mask](GroupMask)
+/// select what is traced.
 ///
 /// # Context
 /// Task.

@@ -4,7 +4,7 @@ use pmu_core::{KProfileSource, NtStatus, ProcessorNumber};
 
 use crate::affinity::Affinity;
 
-/// Allocates and frees the counters whose values are in trace records, as Windows' `HalAllocatePmcCounterSet` and
+/// Allocates and frees the counters that supply values for trace records, as Windows' `HalAllocatePmcCounterSet` and
 /// `HalFreePmcCounterSet` do.
 ///
 /// ```

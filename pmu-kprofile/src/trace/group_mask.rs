@@ -32,7 +32,7 @@ pub const PERF_NUM_MASKS: usize = 8;
 /// A set of kernel events that a logger records, as eight 32-bit words of flags: Windows' structure
 /// `PERFINFO_GROUPMASK`.
 ///
-/// The top three bits of a flag are the index of a word; the other bits of the flag are the bits to set in that word.
+/// The top three bits of a flag are the index of a word. The lower bits of the flag are the bits to set in that word.
 ///
 /// ```
 /// use pmu_kprofile::trace::{EVENT_TRACE_FLAG_PROFILE, GroupMask, PERF_PMC_PROFILE, PERF_PROFILE};

@@ -119,8 +119,8 @@ impl IntervalServices {
     /// Sets the interval of a source, clamped to the source's limits, and returns the clamped interval. This is the
     /// service `NtSetIntervalProfile`.
     ///
-    /// `Ok(None)` means that the service succeeds without an effect on the hardware. This is the result if the source
-    /// is not supported, or if the source is `ProfileAlignmentFixup`, whose interval is only stored.
+    /// `Ok(None)` means that the service succeeds without an effect on the hardware: the source is not supported, or is
+    /// `ProfileAlignmentFixup`. The interval of `ProfileAlignmentFixup` is only stored.
     ///
     /// If [`begin_trace`](Self::begin_trace) turned tracing on and the result is not `Ok(None)`, the function calls
     /// `record` with a [`SourceInterval`] of hook id 0x0F48. The caller writes this record to the trace. If the

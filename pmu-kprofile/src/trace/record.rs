@@ -89,8 +89,8 @@ impl<'b> Record<'b> {
 
     /// Decodes the record at the beginning of `bytes`, and returns the record with its length in bytes.
     ///
-    /// Parts of a record that this crate does not know are kept: an event in [`Event::Other`], flags in
-    /// [`version`](Self::version), and members of an event in [`rest`](Self::rest).
+    /// The function keeps parts of a record that this crate does not know: an unknown event in [`Event::Other`],
+    /// unknown flags in [`version`](Self::version), and unknown members of an event in [`rest`](Self::rest).
     ///
     /// # Context
     /// Any.

@@ -10,8 +10,8 @@ use crate::trace::trace_objects::MAX_PMC_SOURCES;
 
 /// Reason that tracing was not configured, started or stopped.
 ///
-/// If stopping an object fails with [`Hardware`](ProfileError::Hardware), the requested change is made nevertheless.
-/// After any other error nothing is changed.
+/// If stopping an object fails with [`Hardware`](ProfileError::Hardware), the requested change is still made. After any
+/// other error nothing is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

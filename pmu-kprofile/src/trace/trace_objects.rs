@@ -9,8 +9,8 @@ use crate::trace::switches::{Gate, SwitchTrace};
 /// `ETW_MAX_PROFILING_SOURCES`: maximum number of sources whose PMC interrupts can be traced at a time.
 pub const MAX_PMC_SOURCES: usize = 4;
 
-/// The profile objects with which a kernel traces interrupts: one object for the interrupts of `ProfileTime` (sampled
-/// profiles), and four objects for the interrupts of configured sources (PMC interrupts).
+/// The profile objects with which a kernel traces interrupts. One object traces the interrupts of `ProfileTime`
+/// (sampled profiles). Four objects trace the interrupts of configured sources (PMC interrupts).
 ///
 /// [`with_switches`](Self::with_switches) adds the tracing of context switches.
 ///

@@ -15,7 +15,7 @@ use crate::trace::once_list::OnceList;
 /// Maximum number of counters that can be selected for a logger's records, in any Windows version.
 pub const MAX_TRACED_COUNTERS: usize = 8;
 
-/// Maximum number of events whose records can have the values of counters (the length of `ETW_PMC_SUPPORT.HookId`).
+/// Maximum number of events that can have counter values in their records (the length of `ETW_PMC_SUPPORT.HookId`).
 pub const MAX_TRACED_HOOKS: usize = 4;
 
 /// Facts that only the kernel knows, about a logger and about the caller of a request to the logger.
@@ -60,8 +60,8 @@ pub struct LoggerFacts {
     pub has_memory: bool,
 }
 
-/// Selects the counters whose values are in a logger's records, and the events whose records have these values. The
-/// settings are those of Windows' structure `ETW_PMC_SUPPORT`.
+/// Selects the counters that supply values for a logger's records, and the events that have these values in their
+/// records. Windows keeps these settings in the structure `ETW_PMC_SUPPORT`.
 ///
 /// ```
 /// use pmu_core::{KProfileSource, NtStatus};
@@ -265,8 +265,8 @@ impl TracedPmc {
         values
     }
 
-    /// Ends the recording of counter values for a logger that is stopped: frees the counters, and clears the selection
-    /// of counters and the selection of events.
+    /// Ends the recording of counter values, when the logger is stopped. The call frees the counters, and clears the
+    /// selection of counters and the selection of events.
     ///
     /// Both selections may then be made again.
     ///

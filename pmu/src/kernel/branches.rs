@@ -17,7 +17,7 @@ use crate::per_processor::Busy;
 /// [`Pmu`](crate::Pmu). The machine has at most `P` processors. Each processor has room for `N` records; 32 suffice for
 /// every processor known today.
 ///
-/// A kernel that records no branches needs no such static.
+/// A kernel that records no branches does not need this static.
 ///
 /// This example reads the branches before the end of a function, and before each sample of a profile:
 ///

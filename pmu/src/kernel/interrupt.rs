@@ -31,9 +31,9 @@ pub struct Interrupted {
 }
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
-    /// Handles the performance interrupt of the processor that executes the call: finds the counters that overflowed,
-    /// reports the interrupted address to the started profiles, and re-arms the counters. If the interrupt came by a
-    /// vector, the call also writes the local APIC's EOI register.
+    /// Handles the performance interrupt of the processor that executes the call. The call finds the counters that
+    /// overflowed, reports the interrupted address to the started profiles, and re-arms the counters. If the interrupt
+    /// came by a vector, the call also writes the local APIC's EOI register.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }

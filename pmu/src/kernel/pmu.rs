@@ -15,8 +15,8 @@ use crate::per_processor::PerProcessor;
 
 /// The performance-monitoring units of all processors of a machine, in one static of the kernel `K`.
 ///
-/// A `Pmu` contains the parts that a kernel would otherwise compose by hand: the [`Machine`], the memory of each
-/// processor's counters and events, the sessions, the mailbox for requests between processors, and the lists of
+/// A `Pmu` contains the parts that a kernel would otherwise compose by hand. These are the [`Machine`], the memory of
+/// each processor's counters and events, the sessions, the mailbox for requests between processors, and the lists of
 /// profiles. The machine has at most `P` processors. Each processor has room for `E` opened events. At most `N`
 /// profiles may be started at a time, and at most `N` different events may ever be used as sources of profiles.
 ///

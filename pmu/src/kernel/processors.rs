@@ -154,12 +154,12 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// [`CounterSession::resume`](pmu_core::CounterSession::resume).
     ///
     /// If the kernel called [`processor_suspended`](Self::processor_suspended) before the suspend, each opened event
-    /// continues with its count and with the remainder of its period. If the kernel did not, each event loses what its
-    /// counter counted since the counter's last interrupt. The event's count can then be lower than a count that was
+    /// continues with its count and with the remainder of its period. If the kernel did not call it, each event loses
+    /// the count since the last interrupt of its counter. The event's count can then be lower than a count that was
     /// read before the suspend. Overflows that were pending at the suspend are not reported, because the interrupted
     /// address is unknown.
     ///
-    /// The call programs neither branch records nor instruction-based sampling nor top-down counts: see
+    /// The call does not program branch records and instruction-based sampling nor top-down counts: see
     /// [`BranchRecorder::reprogram`](pmu_core::BranchRecorder::reprogram),
     /// [`IbsSampler::reprogram`](pmu_amd::ibs::IbsSampler::reprogram) and
     /// [`TopDownCounter::reprogram`](pmu_intel::topdown::TopDownCounter::reprogram).
@@ -171,7 +171,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
     /// - [`Interface`](PmuError::Interface), [`Profile`](PmuError::Profile), [`Counters`](PmuError::Counters): accesses
     ///   to a register failed, so some profiles or events, or the watchdog, do not run on the processor. A second call
-    ///   starts the profiles and the watchdog again. The kernel itself starts its own events again: each event whose
+    ///   starts the profiles and the watchdog again. The kernel itself starts its own events again, if their
     ///   [`event_status`](pmu_core::CounterSession::event_status) is [`Error`](pmu_core::EventStatus::Error).
     pub fn processor_resumed(&'static self) -> Result<CounterSet, PmuError> {
         let (this, resumed, watched) = K::pinned(|| {

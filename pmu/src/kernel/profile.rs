@@ -45,8 +45,8 @@ impl From<Event> for Profiled {
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Counts the addresses at which an event or a source interrupts while `work` runs, on every processor that is up
-    /// or comes up. Returns the stopped profile object, whose [`hits`](ProfileObject::hits) are the addresses with
-    /// their counts.
+    /// or comes up. Returns the stopped profile object. Its [`hits`](ProfileObject::hits) are the addresses with their
+    /// counts.
     ///
     /// The addresses of `range` are divided into buckets of equal size, each with a counter in `buffer`. The size is
     /// the smallest power of two for which the buffer has enough counters. Each interrupt adds 1 to a counter; the call
@@ -84,8 +84,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// [`NoAnswer`](pmu_core::InterfaceError::NoAnswer).
     ///
     /// # Errors
-    /// - [`Source`](PmuError::Source): the event has no period, its period is outside the limits of an interval, the
-    ///   machine lacks the event, or `N` other events were already sources. An event that is used with two periods
+    /// - [`Source`](PmuError::Source): the event has no period, its period is outside the limits of an interval, or the
+    ///   machine lacks the event. Or `N` other events are already sources. An event that is used with two periods
     ///   counts as two events.
     /// - [`Create`](PmuError::Create): the machine lacks the source, or the buffer is too small.
     /// - [`Profile`](PmuError::Profile), and `work` was not run: no processor is up, or the profile could not start on

@@ -43,7 +43,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Calls `act` with the session of the processor that executes the call, and with the description of the
-    /// processor's counters, which was made when the processor came up.
+    /// processor's counters.
     ///
     /// Use this for operations that `Pmu` itself does not have: events of threads at a context switch, events that
     /// rotate, and [windows](pmu_core::CounterWindow) for guests.

@@ -263,8 +263,8 @@ pub unsafe trait Kernel: Sized + 'static {
 
     /// Returns which of the two logical processors of its core executes the call, for processors from Sandy Bridge to
     /// Haswell with hyper-threading. On these processors, some events corrupt counters of the core's other logical
-    /// processor, so `Pmu` schedules these events exclusively: see [`OnSharedCore`](pmu_core::OnSharedCore). On one
-    /// processor, the result is always the same. The default implementation, for all other processors, returns `None`.
+    /// processor, so `Pmu` schedules these events exclusively: see [`OnSharedCore`](pmu_core::OnSharedCore). The result
+    /// must never change on a processor. The default implementation, for all other processors, returns `None`.
     ///
     /// ```
     /// use pmu::core::{CoreCounters, CoreThread, WriteOnce};

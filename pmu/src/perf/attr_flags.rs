@@ -35,8 +35,8 @@ impl AttrFlags {
     /// `exclude_hv`: excludes a hypervisor, which runs at a privilege level above that of the kernel. As in Linux, the
     /// flag has no effect, because x86 has no such level.
     pub const EXCLUDE_HV: Self = Self(1 << 6);
-    /// `exclude_idle`: asks that the event not count while the processor is idle. The flag has no effect on counters.
-    /// In Linux, too, the flag has an effect on software events only.
+    /// `exclude_idle`: asks that the event not count while the processor is idle. As in Linux, the flag has no effect
+    /// on counters, only on software events.
     pub const EXCLUDE_IDLE: Self = Self(1 << 7);
     /// `mmap`: asks for records of executable mappings.
     pub const MMAP: Self = Self(1 << 8);
@@ -95,8 +95,8 @@ impl AttrFlags {
     /// `defer_output`: asks for records of deferred call chains.
     pub const DEFER_OUTPUT: Self = Self(1 << 39);
 
-    /// All flags of this type: bits 0 to 39 of Linux' flags, except the two bits of `precise_ip` and the `exclude_…`
-    /// flags that are fields of [`PerfAttributes`](crate::perf::PerfAttributes).
+    /// All flags of this type. These are bits 0 to 39 of Linux' flags, without the two bits of `precise_ip` and without
+    /// the `exclude_…` flags that are fields of [`PerfAttributes`](crate::perf::PerfAttributes).
     pub const ALL: Self = Self(((1 << 40) - 1) & !(0b11 << 4 | 0b11 << 15 | 0b11 << 19));
 
     /// Returns the flags that are set in `bits`, the word at offset 40 of `perf_event_attr`. Other bits are ignored.

@@ -65,7 +65,7 @@ impl BranchSamples {
     pub const USER: u64 = 1 << 0;
     /// `PERF_SAMPLE_BRANCH_KERNEL`: branches to the kernel.
     pub const KERNEL: u64 = 1 << 1;
-    /// `PERF_SAMPLE_BRANCH_HV`: branches to a hypervisor. On x86, no branch record marks such a branch.
+    /// `PERF_SAMPLE_BRANCH_HV`: branches to a hypervisor. On x86, no branch record marks branches to a hypervisor.
     pub const HV: u64 = 1 << 2;
     /// `PERF_SAMPLE_BRANCH_ANY`: every kind.
     pub const ANY: u64 = 1 << 3;
@@ -152,9 +152,9 @@ impl BranchSamples {
     }
 
     /// Returns the entry of a recorded branch; `None` if `branch_sample_type` does not select the branch. The processor
-    /// also records such a branch if its hardware filter cannot exclude the branch. The address of the branch's target
-    /// decides whether the branch leads to user mode or to the kernel. If a record does not contain the kind of its
-    /// branch, any selection by kind includes the branch.
+    /// also records branches that are not selected, if its hardware filter cannot exclude them. The address of the
+    /// branch's target decides whether the branch leads to user mode or to the kernel. If a record does not contain the
+    /// kind of its branch, any selection by kind includes the branch.
     pub fn entry(&self, branch: &Branch) -> Option<BranchEntry> {
         let wants = |bit| self.wanted & bit != 0;
         let transaction = branch.transaction.unwrap_or_default();

@@ -93,14 +93,14 @@ const fn names_of(event: CacheEvent) -> &'static [&'static str] {
 }
 
 impl PerfAttributes {
-    /// Replaces a generic event by a processor's raw event, if the encoding of the generic event differs between
-    /// processors. Cache events ([`PERF_TYPE_HW_CACHE`]), bus cycles and stalled cycles are such generic events. Any
-    /// other event is returned unchanged.
+    /// Replaces a generic event by the raw event of a processor. The function replaces only the generic events that
+    /// processors encode differently: cache events ([`PERF_TYPE_HW_CACHE`]), bus cycles and stalled cycles. Any other
+    /// event is returned unchanged.
     ///
-    /// `names` takes the name of an event in the vendor's list, and returns the event's `config` and `config1`, or
-    /// `None` if the processor has no such event. `pmu_events` has these values. The returned event is the event that
-    /// Linux counts, if the vendor's list has that event. Page walks are an exception: on some processors, Linux counts
-    /// the walks that began, and the returned event counts the walks that completed.
+    /// `names` finds an event of the processor by its name in the vendor's list. The result is the event's `config` and
+    /// `config1`, as `pmu_events` has them, or `None`. The returned event is the event that Linux counts, if the
+    /// vendor's list has that event. Page walks are an exception: on some processors, Linux counts the walks that
+    /// began, and the returned event counts the walks that completed.
     ///
     /// ```
     /// use pmu::perf::{PERF_TYPE_HW_CACHE, PerfAttributes};
@@ -115,8 +115,8 @@ impl PerfAttributes {
     /// ```
     ///
     /// # Errors
-    /// - [`NotOnProcessor`](PerfError::NotOnProcessor): no such cache event exists, or `names` returned `None` for each
-    ///   name of the event.
+    /// - [`NotOnProcessor`](PerfError::NotOnProcessor): the configuration is not that of a cache event, or `names`
+    ///   returned `None` for each name of the event.
     /// - [`Bits`](PerfError::Bits): `names` returned a `config` with bits that a [`RawConfig`](crate::perf::RawConfig)
     ///   cannot have.
     pub fn resolved(

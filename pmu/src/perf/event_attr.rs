@@ -90,17 +90,17 @@ impl PerfEventAttr {
     pub const FORMAT_GROUP: u64 = 1 << 3;
 
     /// Converts the attributes into an event that behaves as in Linux. An event with a period also keeps its
-    /// [total](Event::with_total). An event [rotates](Event::rotating), except if [`AttrFlags::PINNED`] is set. An
-    /// event is [exclusive](Event::exclusive) if [`AttrFlags::EXCLUSIVE`] is set. `constraints` has the same meaning as
-    /// in [`PerfAttributes::event`].
+    /// [total](Event::with_total). If [`AttrFlags::PINNED`] is not set, the event [rotates](Event::rotating). The event
+    /// is [exclusive](Event::exclusive) if [`AttrFlags::EXCLUSIVE`] is set. `constraints` has the same meaning as in
+    /// [`PerfAttributes::event`].
     ///
     /// Some processors can deny user mode the RDPMC of individual counters. On such a processor, user mode cannot read
     /// the counter of the returned event. Linux permits RDPMC for an event of a task, but not for an event of a
-    /// processor, because that event also counts other tasks. To do the same, a kernel opens an event of a task
+    /// processor, because that event also counts other tasks. To behave as Linux, a kernel opens an event of a task
     /// [`with_user_rdpmc`](Event::with_user_rdpmc) if the event's page may be mapped.
     ///
-    /// An event with a frequency starts with [`Frequency::INITIAL_PERIOD`]. The kernel acts on the other flags: for
-    /// instance, the kernel starts the event unless [`AttrFlags::DISABLED`] is set.
+    /// An event with a frequency starts with [`Frequency::INITIAL_PERIOD`]. The kernel acts on the other flags. For
+    /// instance, if [`AttrFlags::DISABLED`] is not set, the kernel starts the event.
     ///
     /// # Errors
     /// - The errors of [`PerfAttributes::event`].

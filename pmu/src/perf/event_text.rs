@@ -39,8 +39,8 @@ impl CoreKind {
 /// An event as perf's command line writes it, in one or more of these parts:
 ///
 /// - A name is a generic event (`cycles`, `stalled-cycles-frontend`), a cache event (`L1-dcache-load-misses`), a raw
-///   configuration (`r1a8`), or an event from the vendor's list, which [`parse`](Self::parse) finds by its argument
-///   `names`.
+///   configuration (`r1a8`), or an event from the vendor's list. [`parse`](Self::parse) finds events of the vendor's
+///   list by its argument `names`.
 /// - Terms are between slashes, as in `cpu/event=0xd1,umask=0x20/`. Possible terms are the terms of [`RawConfig`]; a
 ///   name as in the previous item; `config1` to `config4`; `offcore_rsp`, `ldlat` and `frontend`, for the event's extra
 ///   register; `period`, `freq`, `name`, `inherit` and `no-inherit`. `cpu_core` and `cpu_atom` instead of `cpu` select

@@ -2,7 +2,8 @@
 
 use pmu_core::EventTable;
 
-/// State of an event whose period is adjusted so that the event interrupts a given number of times per second.
+/// State of an event that samples at a given frequency: its period is adjusted so that the event interrupts that number
+/// of times per second.
 ///
 /// As in Linux, the period that gives this number of interrupts is estimated at each interrupt and each timer tick. The
 /// event's period then changes by an eighth of its difference from the estimate. All times are in nanoseconds of the
@@ -33,8 +34,8 @@ impl Frequency {
     /// Period with which an event with a frequency starts: the shortest period that a new [`EventTable`] accepts.
     pub const INITIAL_PERIOD: u64 = EventTable::DEFAULT_MIN_PERIOD;
 
-    /// Creates the state of an event that is to interrupt `hertz` times per second and whose period is now `period`.
-    /// [`ticked`](Self::ticked) will be called once per `tick` nanoseconds.
+    /// Creates the state of an event that is to interrupt `hertz` times per second. The event's present period is
+    /// `period`. [`ticked`](Self::ticked) will be called once per `tick` nanoseconds.
     pub const fn new(hertz: u64, period: u64, tick: u64) -> Self {
         Self { hertz, period, tick, time: None, count: 0 }
     }
@@ -65,12 +66,11 @@ impl Frequency {
         self.period
     }
 
-    /// Records a tick at which the event's count is `count`, and returns the next period. If the kernel does not call
-    /// this function, an event whose period is too long for the present rate keeps that period until the event's next
-    /// interrupt.
+    /// Records a tick at which the event's count is `count`, and returns the next period. Without this call, an event
+    /// with a period that is too long for its present rate would keep that period until its next interrupt.
     ///
-    /// If the remainder of the current period is more than eight times the returned period, a kernel that behaves as
-    /// Linux loads the counter with the returned period at once.
+    /// Linux loads the counter with the returned period at once, if the remainder of the current period is more than
+    /// eight times the returned period. A kernel can do the same.
     pub const fn ticked(&mut self, count: u64) -> u64 {
         let happened = count.wrapping_sub(self.count);
         self.count = count;
@@ -80,8 +80,8 @@ impl Frequency {
         self.period
     }
 
-    /// Returns the next period of an event whose period is now `period` and that is to interrupt `hertz` times per
-    /// second. The event happened `count` times in the last `nanoseconds` nanoseconds.
+    /// Returns the next period of an event that is to interrupt `hertz` times per second. The event's present period is
+    /// `period`. The event happened `count` times in the last `nanoseconds` nanoseconds.
     ///
     /// The period changes by an eighth of its difference from `count` · 10⁹ / (`nanoseconds` · `hertz`), rounded away
     /// from the present period. The result is at least 1 and below 2⁶³. If `hertz` or `nanoseconds` is 0, the result is

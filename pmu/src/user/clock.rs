@@ -1,13 +1,13 @@
 //! Time from the TSC, computed by user mode in the same way as by the kernel.
 
-/// Clock of a kernel that counts nanoseconds from the TSC, in the form of `perf_event_mmap_page`: the kernel's time is
-/// `zero` + ((TSC · `mult`) >> `shift`).
+/// Clock of a kernel that counts nanoseconds by the TSC: the kernel's time is `zero` + ((TSC · `mult`) >> `shift`).
+/// `perf_event_mmap_page` describes a clock in the same way.
 ///
-/// If the kernel passes the times of this clock to the operations on events, user mode can compute the present times of
-/// an event from the page.
+/// The kernel passes times of this clock to the operations on events. User mode can then compute an event's present
+/// times from the page.
 ///
-/// The TSC has to tick at a constant rate (CPUID leaf 80000007H, EDX bit 8), and to be the same on all processors on
-/// which the thread runs. Sources: SDM vol. 3B, "Invariant TSC"; APM vol. 3, appendix E.
+/// The TSC must tick at a constant rate (CPUID leaf 80000007H, EDX bit 8). The TSC must also be the same on all
+/// processors on which the thread runs. Sources: SDM vol. 3B, "Invariant TSC"; APM vol. 3, appendix E.
 ///
 /// ```
 /// use pmu::user::UserClock;
@@ -28,9 +28,9 @@ pub struct UserClock {
 }
 
 impl UserClock {
-    /// Creates the clock whose time is `now` nanoseconds when a TSC with the frequency `tsc_hertz` reads `tsc`. The
-    /// clock is exact to 1 part in 2²⁹ for a TSC of 250 MHz to 4 GHz. Returns `None` if the frequency is 0 or above
-    /// 2·10¹⁸ Hz.
+    /// Creates a clock from the TSC's frequency, `tsc_hertz`, and one reading: when the TSC read `tsc`, the time was
+    /// `now` nanoseconds. The clock is exact to 1 part in 2²⁹ for a TSC of 250 MHz to 4 GHz. Returns `None` if the
+    /// frequency is 0 or above 2·10¹⁸ Hz.
     ///
     /// ```
     /// use pmu::user::UserClock;

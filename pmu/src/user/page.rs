@@ -22,8 +22,8 @@ const HEADER: u32 = 96;
 
 /// Page that a kernel shares with a user thread, so that the thread can read an event without a system call.
 ///
-/// Layout and meaning are those of `perf_event_mmap_page` in `linux/perf_event.h`, version 0, so libraries that read
-/// Linux' page can read this page. The page is a sequence lock: `lock` is odd while the kernel writes.
+/// The page has the layout and meaning of `perf_event_mmap_page` in `linux/perf_event.h`, version 0. So libraries that
+/// read Linux' page can read this page. The page is a sequence lock: `lock` is odd while the kernel writes.
 ///
 /// A page of zeros *hides* the event: the page has no data for RDPMC, so the thread reads the event by a system call.
 ///
@@ -93,8 +93,8 @@ pub struct UserPage {
     rest: [AtomicU64; 376],
 }
 
-/// Position and size of a ring buffer that the thread maps behind the page. This crate neither reads nor writes these
-/// words; the kernel sets them itself.
+/// Position and size of a ring buffer that the thread maps behind the page. Only the kernel sets these words; this
+/// crate does not use them.
 ///
 /// ```
 /// use core::sync::atomic::Ordering;
@@ -266,7 +266,7 @@ impl UserPage {
     }
 
     /// Reads the present count of the event, and its times. `rdtsc` executes RDTSC. If the kernel called
-    /// [`publish`](Self::publish) without a clock, the times are those that `publish` wrote.
+    /// [`publish`](Self::publish) without a clock, the result has the times of that call.
     ///
     /// ```
     /// use pmu::user::UserPage;

@@ -5,11 +5,11 @@ use pmu_core::PointerWidth;
 use crate::trace::bytes::{Reader, Utf16, Writer};
 use crate::trace::record_error::RecordError;
 
-/// Hook id of a record of the names of counters: `PERFINFO_LOG_TYPE_PMC_CONFIG`.
+/// Hook id of a record with counter names: `PERFINFO_LOG_TYPE_PMC_CONFIG`.
 pub const PMC_CONFIG_HOOK: u16 = 0x0F30;
 
-/// The names of the counters whose [values](crate::trace::Extended::pmc_values) are in records. The names are in the
-/// order of the values.
+/// The names of the counters that have [values](crate::trace::Extended::pmc_values) in the trace's records. The names
+/// are in the order of the values.
 ///
 /// ```
 /// use pmu_kprofile::PointerWidth;

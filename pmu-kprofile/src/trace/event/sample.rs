@@ -13,8 +13,8 @@ pub const SAMPLED_PROFILE_HOOK: u16 = 0x0F2E;
 /// Hook id of a record of a PMC interrupt: `PERFINFO_LOG_TYPE_PMC_INTERRUPT`.
 pub const PMC_INTERRUPT_HOOK: u16 = 0x0F2F;
 
-/// Hook id of a record of a sampled profile by NMI: `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_NMI`. The form of such a
-/// record's payload is not known.
+/// Hook id of a record of a sampled profile by NMI: `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_NMI`. The form of this record's
+/// payload is not known.
 pub const SAMPLED_PROFILE_NMI_HOOK: u16 = 0x0F47;
 
 /// Bit of a sampled profile's flags that is set if a DPC was executing.
@@ -70,14 +70,14 @@ pub enum Detail {
         count: u16,
         /// Flags of the sample: [`EXECUTING_DPC`], [`EXECUTING_ISR`], and the thread's priority in [`PRIORITY`].
         flags: u8,
-        /// Rank. This crate neither interprets nor changes the member.
+        /// Rank. This crate does not interpret the member.
         rank: u8,
     },
     /// Members of a PMC interrupt.
     PmcInterrupt {
         /// Number of the profile source: see [`KProfileSource`](pmu_core::KProfileSource).
         source: u16,
-        /// Reserved member. This crate neither interprets nor changes the member.
+        /// Reserved member. This crate does not interpret the member.
         reserved: u16,
     },
 }

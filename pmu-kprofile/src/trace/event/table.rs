@@ -107,6 +107,6 @@ events! {
     CONTEXT_SWITCH_HOOK => ContextSwitch,
     /// The interval of a source.
     SET_INTERVAL_HOOK | COLLECTION_START_HOOK | COLLECTION_END_HOOK => SourceInterval<'b>,
-    /// The names of the counters whose values are in records.
+    /// The names of the counters that have values in records.
     PMC_CONFIG_HOOK => CounterNames<'b>,
 }
