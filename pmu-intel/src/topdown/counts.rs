@@ -14,7 +14,7 @@ pub(crate) const PARTS: usize = 8;
 /// // The registers: 510 slots, of which 102/255 retired and 153/255 waited for the back end.
 /// let counts = TopDownCounts::of_registers(510, 102 | 153 << 24, false);
 /// assert_eq!(counts.of(TopDownPart::Retiring), Some(204));
-/// assert_eq!(counts.per_mille(TopDownPart::BackEndBound), Some(600));
+/// assert_eq!(counts.per_mille(TopDownPart::BackendBound), Some(600));
 /// assert_eq!(counts.of(TopDownPart::MemoryBound), None); // a processor with level 1 alone
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,7 +95,7 @@ impl TopDownCounts {
     /// use pmu_intel::topdown::{TopDownCounts, TopDownPart};
     /// let before = TopDownCounts::of_registers(255, 0xFF, false);
     /// let now = before.plus(&TopDownCounts::of_registers(510, 0xFF << 24, false));
-    /// assert_eq!(now.since(&before).per_mille(TopDownPart::BackEndBound), Some(1_000));
+    /// assert_eq!(now.since(&before).per_mille(TopDownPart::BackendBound), Some(1_000));
     /// ```
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {

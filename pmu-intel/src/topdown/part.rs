@@ -11,7 +11,7 @@ use core::fmt;
 /// ```
 /// use pmu_intel::topdown::TopDownPart;
 /// assert_eq!(TopDownPart::LEVEL_1.map(|part| part.parent()), [None; 4]);
-/// assert_eq!(TopDownPart::MemoryBound.parent(), Some(TopDownPart::BackEndBound));
+/// assert_eq!(TopDownPart::MemoryBound.parent(), Some(TopDownPart::BackendBound));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -21,23 +21,23 @@ pub enum TopDownPart {
     /// Slots that were lost to operations that did not retire, or to the recovery from wrong speculation.
     BadSpeculation,
     /// Slots for which the front end delivered no operation.
-    FrontEndBound,
+    FrontendBound,
     /// Slots in which the back end accepted no operation.
-    BackEndBound,
+    BackendBound,
     /// Level 2, of [`Retiring`](Self::Retiring): slots of instructions that need many operations.
     HeavyOperations,
     /// Level 2, of [`BadSpeculation`](Self::BadSpeculation): slots that were lost to mispredicted branches.
     BranchMispredicts,
-    /// Level 2, of [`FrontEndBound`](Self::FrontEndBound): slots in which the front end delivered nothing at all.
+    /// Level 2, of [`FrontendBound`](Self::FrontendBound): slots in which the front end delivered nothing at all.
     FetchLatency,
-    /// Level 2, of [`BackEndBound`](Self::BackEndBound): slots in which the back end waited for memory.
+    /// Level 2, of [`BackendBound`](Self::BackendBound): slots in which the back end waited for memory.
     MemoryBound,
 }
 
 impl TopDownPart {
     /// The parts of level 1, in the order of the bytes of `MSR_PERF_METRICS`.
     pub const LEVEL_1: [Self; 4] =
-        [Self::Retiring, Self::BadSpeculation, Self::FrontEndBound, Self::BackEndBound];
+        [Self::Retiring, Self::BadSpeculation, Self::FrontendBound, Self::BackendBound];
 
     /// The parts of level 2, in the order of the bytes of `MSR_PERF_METRICS`.
     pub const LEVEL_2: [Self; 4] =
@@ -47,8 +47,8 @@ impl TopDownPart {
     ///
     /// ```
     /// use pmu_intel::topdown::TopDownPart;
-    /// assert_eq!(TopDownPart::MemoryBound.parent(), Some(TopDownPart::BackEndBound));
-    /// assert_eq!(TopDownPart::BackEndBound.parent(), None);
+    /// assert_eq!(TopDownPart::MemoryBound.parent(), Some(TopDownPart::BackendBound));
+    /// assert_eq!(TopDownPart::BackendBound.parent(), None);
     /// ```
     pub fn parent(self) -> Option<Self> {
         (self as usize).checked_sub(4).and_then(|byte| Self::LEVEL_1.get(byte)).copied()
@@ -60,8 +60,8 @@ impl fmt::Display for TopDownPart {
         f.pad(match self {
             Self::Retiring => "retiring",
             Self::BadSpeculation => "bad speculation",
-            Self::FrontEndBound => "front-end bound",
-            Self::BackEndBound => "back-end bound",
+            Self::FrontendBound => "front-end bound",
+            Self::BackendBound => "back-end bound",
             Self::HeavyOperations => "heavy operations",
             Self::BranchMispredicts => "branch mispredicts",
             Self::FetchLatency => "fetch latency",

@@ -128,6 +128,24 @@ fn a_kernel_asks_where_the_slots_of_a_function_go_on_every_type_of_core() {
     }
 }
 
+/// The vendor's tables of E-cores have the events that these tests feed to general counters.
+#[test]
+fn the_events_of_an_e_cores_parts_are_those_of_its_table() {
+    let names = ["RETIRING", "BAD_SPECULATION", "FE_BOUND", "BE_BOUND"];
+    for core in ["lunarlake_skymont", "arrowlake_skymont", "clearwaterforest"] {
+        let core_type = pmu_events::CoreType::named(core).unwrap();
+        for (name, key) in names.into_iter().zip(GENERAL.into_iter().chain([FIXED[3]])) {
+            let event = core_type.event(&format!("TOPDOWN_{name}.ALL_P")).unwrap();
+            let select = event.perf_config().0;
+            assert_eq!(
+                key,
+                EventKey::general(select as u16 & 0xFF, (select >> 8) as u8),
+                "{core}: {name}"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_processor_without_top_down_counts_says_so_and_does_not_run_the_function() {
     let intel = |fixed| Configuration::Intel(IntelConfiguration::new(4, 4, fixed));

@@ -3,6 +3,7 @@
 mod detection;
 mod disturbed;
 mod model;
+mod names;
 mod registers;
 mod shares;
 mod support;

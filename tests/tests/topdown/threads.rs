@@ -160,7 +160,7 @@ fn an_e_core_has_the_same_parts_as_counts() {
         TopDownPart::LEVEL_1.map(|part| counts.of(part).unwrap())
     };
     assert_eq!((counts.slots, of(&counts)), (1_000, [500, 20, 300, 180]));
-    assert_eq!(counts.per_mille(TopDownPart::FrontEndBound), Some(300));
+    assert_eq!(counts.per_mille(TopDownPart::FrontendBound), Some(300));
     assert_eq!(counts.of(TopDownPart::MemoryBound), None);
     // A thread beside the processor.
     let mut thread = SavedTopDown::new(TopDownFilter::USER);
