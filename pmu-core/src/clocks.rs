@@ -90,8 +90,8 @@ impl ClockReading {
     }
 }
 
-/// Returns the frequency of a processor's TSC in hertz, if CPUID declares it. The frequency is the core crystal clock's
-/// frequency times a ratio.
+/// Returns the frequency of a processor's TSC in hertz, if CPUID declares this frequency. The frequency is the core
+/// crystal clock's frequency times a ratio.
 ///
 /// Returns `None` if CPUID declares no ratio or no crystal frequency, as on many Intel processors and all AMD
 /// processors.

@@ -11,7 +11,7 @@ use raw_cpuid::{CpuIdReader, CpuIdResult};
 /// - `cpuid -r`: `   0x0000000a 0x00: eax=0x07300404 ebx=0x00000000 ecx=0x00000000 edx=0x00000603`
 /// - AIDA64 and InstLatx64: `CPUID 0000000A: 07300404-00000000-00000000-00000603 [SL 00]`
 ///
-/// If a dump has several processors, the leaves are those of the first processor.
+/// If a dump has several processors, only the leaves of the first processor are read.
 ///
 /// ```
 /// use pmu_core::{CpuidDump, Snapshot};

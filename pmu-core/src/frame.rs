@@ -207,9 +207,9 @@ impl InterruptFrame for PlainFrame {
 /// Interrupted context with the address of a sampled instruction in place of the interrupted address. With this frame,
 /// a profile counts the sampled instruction instead of the interrupted instruction, which comes later.
 ///
-/// The code segment, the flags, the process and the call chain are those of the interrupted code. If the processor
-/// entered or left the kernel between the sample and the interrupt, these values do not match the address. If there is
-/// a sampled address, bit 17 (VM) of the flags is clear, because a sampled address is linear even in virtual-8086 mode.
+/// The code segment, the flags, the process and the call chain belong to the interrupted code. If the processor entered
+/// or left the kernel between the sample and the interrupt, these values do not match the address. If there is a
+/// sampled address, bit 17 (VM) of the flags is clear, because a sampled address is linear even in virtual-8086 mode.
 ///
 /// ```
 /// use pmu_core::{InterruptFrame, PlainFrame, PreciseSample, SampledFrame};

@@ -85,7 +85,7 @@ impl IntervalLimits {
         Interval(self.default)
     }
 
-    /// Returns the interval of `units` units if it is within the limits.
+    /// Returns an interval of `units` units if `units` is within the limits.
     ///
     /// ```
     /// # use pmu_core::IntervalLimits;

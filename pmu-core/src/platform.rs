@@ -41,7 +41,8 @@ pub trait Platform {
     fn unmask_performance_interrupt(&self);
 
     /// Masks the performance interrupt: writes LVTPC with its mask bit set. [`service`](crate::service) calls this
-    /// method if it can neither read nor clear the overflow status. Otherwise the interrupt could repeat forever.
+    /// method if `service` can neither read nor clear the overflow status. Otherwise the interrupt could repeat
+    /// forever.
     fn mask_performance_interrupt(&self);
 
     /// Unmasks an extended entry of AMD's local vector table, and gives the entry the performance interrupt's vector or

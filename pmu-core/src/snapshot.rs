@@ -43,8 +43,8 @@ const NOTHING: CpuIdResult = CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
 
 /// The CPUID leaves of one processor that matter to a PMU, read once.
 ///
-/// Take a snapshot once on each processor. The boot processor's snapshot decides the interface, and each session gets
-/// the snapshot of its own processor. CPUID is not executed afterwards. A snapshot is itself a reader for
+/// Take a snapshot once on each processor. The boot processor's snapshot selects the profile interface. Each session
+/// gets the snapshot of its own processor. CPUID is not executed afterwards. A snapshot is itself a reader for
 /// [`raw_cpuid::CpuId`], so every accessor of that crate works on a snapshot. A leaf that was not recorded reads as
 /// zeros.
 ///

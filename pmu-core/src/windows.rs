@@ -288,7 +288,7 @@ impl Default for WindowsVersion {
     }
 }
 
-/// The Windows whose rules apply: its version, and the width of its pointers.
+/// The version of Windows whose rules apply, and the width of that Windows' pointers.
 ///
 /// ```
 /// use pmu_core::{HalInterface, KProfileSource, PointerWidth, Rules, WindowsVersion};

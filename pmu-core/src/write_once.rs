@@ -48,7 +48,7 @@ impl<T> WriteOnce<T> {
             .then(|| unsafe { (*self.value.get()).assume_init_ref() })
     }
 
-    /// Writes the value, and returns a reference to it.
+    /// Writes the value, and returns a reference to the stored value.
     ///
     /// # Context
     /// Any. Never waits.

@@ -13,7 +13,7 @@ use core::fmt;
 ///
 /// # Context
 /// The recorder calls both methods in task context, on the processor of the records, while this processor does not
-/// record. The performance interrupt may come at any time. Its handler does not use the area.
+/// record. The performance interrupt may come at any time. The handler of this interrupt does not use the area.
 ///
 /// # Safety
 /// - The methods execute XSAVES and XRSTORS for state component 15 (bit 15 of EDX:EAX) and for no other component.

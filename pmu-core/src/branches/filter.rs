@@ -4,8 +4,8 @@ use crate::branches::kind::{BranchKind, BranchKinds};
 
 /// Selects the branches that a processor records: by privilege level, and by kind.
 ///
-/// The privilege level is that of a branch's target. A branch from user mode into the kernel, such as SYSCALL, belongs
-/// to the kernel.
+/// The privilege level of a branch is the privilege level of its target. A branch from user mode into the kernel, such
+/// as SYSCALL, belongs to the kernel.
 ///
 /// ```
 /// use pmu_core::{BranchFilter, BranchKind, BranchKinds};

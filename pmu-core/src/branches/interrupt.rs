@@ -94,8 +94,7 @@ impl<'a> Branches<'a> {
     /// of the interrupt handler.
     ///
     /// If the result is `false`, and the filter records branches of the kernel, the newest records may be branches of
-    /// the handler before its call of [`service_with`](crate::service_with). The result is also `false` for branches
-    /// that a task has read.
+    /// the interrupt handler itself. The result is also `false` for branches that a task has read.
     pub const fn is_frozen(&self) -> bool {
         self.is_frozen
     }

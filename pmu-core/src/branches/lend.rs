@@ -8,7 +8,7 @@ use crate::counters::hooks::facility_control::FacilityControl;
 use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
 
-/// Acts as [`Branches`](crate::Branches) with the same memory.
+/// In an interrupt, a recorder does the same as [`Branches`](crate::Branches) with the recorder's memory.
 impl<R: MsrBackend> Facility for BranchRecorder<'_, R> {
     fn status_bits(&self) -> u64 {
         self.branches.status_bits()

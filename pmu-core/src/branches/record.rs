@@ -32,7 +32,7 @@ pub struct Branch {
     pub cycles: Option<u16>,
     /// The kind of the branch.
     pub kind: Option<BranchKind>,
-    /// Speculation of the branch: whether it was executed speculatively, and whether the path was right.
+    /// Relation of the branch to the path that the program took.
     pub path: Option<BranchPath>,
     /// Relation of the branch to a transaction (TSX).
     pub transaction: Option<BranchTransaction>,
@@ -41,8 +41,8 @@ pub struct Branch {
     pub events: Option<[u8; 4]>,
 }
 
-/// Relation of a recorded branch to the path that the program took. (APM vol. 2, "Last Branch Stack Registers": the
-/// valid and speculative bits of a record.)
+/// Relation of a recorded branch to the path that the program took. Source: APM vol. 2, "Last Branch Stack Registers",
+/// valid and speculative bits.
 ///
 /// ```
 /// use pmu_core::{Branch, BranchPath};
@@ -63,7 +63,7 @@ pub enum BranchPath {
     Wrong,
 }
 
-/// Relation of a recorded branch to a transaction. (SDM vol. 3B, "LBR Stack and TSX".)
+/// Relation of a recorded branch to a transaction. Source: SDM vol. 3B, "LBR Stack and TSX".
 ///
 /// ```
 /// use pmu_core::Branch;

@@ -75,8 +75,8 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
         read
     }
 
-    /// Begins the recording of a thread that is about to run: restores the thread's records if `saved` is given, and
-    /// starts the recording with the filter of the last [`start`](Self::start).
+    /// Begins the recording of a thread that is about to run. The call restores the thread's records if `saved` is
+    /// given. Then the recording starts with the filter of the last [`start`](Self::start).
     ///
     /// # Errors
     /// - [`SavedElsewhere`](BranchError::SavedElsewhere): `saved` comes from a processor with another format or number

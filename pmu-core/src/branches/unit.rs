@@ -257,7 +257,7 @@ impl BranchUnit {
         self.format
     }
 
-    /// Decodes a record. Returns `None` if the record is empty, or if an erratum made it erroneous.
+    /// Decodes a record. Returns `None` if the record is empty, or erroneous because of an erratum.
     pub fn decode(&self, record: RawBranch) -> Option<Branch> {
         (self.format.decode)(&self.offers, record)
     }

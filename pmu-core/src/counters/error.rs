@@ -90,7 +90,7 @@ pub enum CounterError {
     NoFreeCounter,
     /// The [extra register](crate::Event::with_extra) at this address is not available to the event. Either running
     /// events use the register with another value, or the processor's events use more extra registers than the session
-    /// has room for. If the event has several extra registers, the address is that of the first.
+    /// has room for. If the event has several extra registers, the error has the address of the first register.
     ExtraRegisterInUse(u32),
     /// The event belongs to this group, and starts and stops only with the group.
     InGroup(GroupId),
@@ -328,10 +328,10 @@ pub(crate) fn no_such(group: GroupId) -> GroupError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SwitchError {
-    /// Mask of the events that failed: bit *n* stands for the event at index *n* of the given slice, and bit 63 for all
-    /// events from index 63 on. No bit is set if groups could not be stopped or resumed together. No bit is set,
-    /// either, if the failed event is not in the slice: a waiting event of this processor could not be put on a free
-    /// counter.
+    /// Mask of the events that failed: bit *n* stands for the event at index *n* of the given slice. Bit 63 stands for
+    /// all events from index 63 on. No bit is set if groups could not be stopped or resumed together. No bit is set,
+    /// either, if the failed event is not in the slice. Such an event waits on this processor, and could not be put on
+    /// a free counter.
     pub events: u64,
     /// Reason of the first failure.
     pub reason: CounterError,

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// Error of a [backend](crate::MsrBackend). The error reports its kind.
+/// Error of a [backend](crate::MsrBackend). The error reports the kind of failure.
 ///
 /// ```
 /// use pmu_core::{MsrError, MsrErrorKind};

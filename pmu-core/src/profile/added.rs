@@ -112,8 +112,8 @@ impl AddedSlot {
 /// Profile sources of a machine that are not in the table of its profile interface. Sources may be added and removed
 /// while other sources run.
 ///
-/// While an added source runs on a processor, an event is opened for the source on that processor, and occupies an
-/// entry of the processor's [`EventTable`].
+/// An added source runs as an opened event. While the source runs on a processor, its event occupies an entry of the
+/// processor's [`EventTable`].
 ///
 /// ```
 /// use pmu_core::{AddedSlot, AddedSource, AddedSources, CounterSet, EventSelect, KProfileSource, ProfileSource};

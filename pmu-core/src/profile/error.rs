@@ -40,7 +40,7 @@ pub enum InterfaceError {
 }
 
 impl InterfaceError {
-    /// Returns the status with which Windows reports this error; `None` if Windows has no status for it.
+    /// Returns the status with which Windows reports this error; `None` if Windows has no status for this error.
     ///
     /// ```
     /// # use pmu_core::{InterfaceError, NtStatus};

@@ -26,9 +26,9 @@ use crate::snapshot::Snapshot;
 /// The control handle of one processor's profile sources, which run on a [`CounterSession`] and on a profile timer.
 ///
 /// The handle cannot move to another thread. [Shut down](Self::shut_down) the handle on its processor, because dropping
-/// the handle accesses no register. If the handle is dropped without a shutdown, the counters keep running,
-/// [`service`](crate::ProfileInterface::service) keeps reporting, and the [`CounterMemory`] stays in use until the
-/// memory is [reclaimed](CounterMemory::reclaim).
+/// the handle accesses no register. If the handle is dropped without a shutdown, the counters keep running, and
+/// [`service`](crate::ProfileInterface::service) keeps reporting. The [`CounterMemory`] stays in use until the memory
+/// is [reclaimed](CounterMemory::reclaim).
 ///
 /// # Context
 /// Call every method in task context, on the session's processor. The performance interrupt may come at any time.
@@ -100,7 +100,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
 
     /// Returns information on a source, for this processor. The processor's counters were verified when the session
     /// took them. If this core of a hybrid machine lacks the source's event, the source is unsupported, even if the
-    /// interface's [`query`](crate::ProfileInterface::query) reports it as supported.
+    /// interface's [`query`](crate::ProfileInterface::query) reports the source as supported.
     pub fn query(&self, source: KProfileSource) -> SourceInformation {
         let mut information = declared_information(self.interface(), source);
         let available = if let Some((added, _)) = self.added_source(source) {

@@ -8,8 +8,8 @@ use crate::counters::registers::select::EventSelect;
 /// has passed.
 ///
 /// Values 0x00–0x17 are common to all processors and have constants here. Values from 0x19 on belong to the profile
-/// interface in use: the same number means different events on different processors. 0x18, `ProfileMaximum`, is the
-/// number of common values, and is not itself a source.
+/// interface in use, so a value means different events on different processors. `ProfileMaximum`, 0x18, is the number
+/// of common values, and is not itself a source.
 ///
 /// Source: WDM.H, `KPROFILE_SOURCE`.
 ///

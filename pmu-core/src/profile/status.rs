@@ -19,7 +19,7 @@ macro_rules! statuses {
             $(#[doc = concat!("`", $name, "`, ", stringify!($value), ".")]
             pub const $constant: Self = Self($value);)*
 
-            /// All status values that have a constant here: those that Windows' profiling calls return.
+            /// All status values that have a constant here. Windows' profiling calls return these values.
             pub const ALL: &[Self] = &[$(Self::$constant),*];
 
             /// Returns the status' name in NTSTATUS.H.

@@ -11,8 +11,9 @@ use crate::profile::source_index::SourceTable;
 use crate::profile::source_interface::{SourceInterface, forward_interface};
 use crate::snapshot::Snapshot;
 
-/// A profile interface for a core on which some events of one logical processor corrupt the counters of the other.
-/// [`OnSharedCore`](crate::OnSharedCore) describes how sources and events are scheduled on this core.
+/// A profile interface for a core on which some events of one logical processor corrupt the counters of the other
+/// logical processor. [`OnSharedCore`](crate::OnSharedCore) describes how sources and events are scheduled on this
+/// core.
 ///
 /// ```
 /// use pmu_core::{CoreCounters, CoreThread, EventEntry, EventTable, WithOpenedEvents, WithSharedCore};

@@ -50,9 +50,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Acknowledges bits of the overflow status that do not belong to the session. Examples are the bits of counters
-    /// without an owner, and bit 62, which is set if a Debug Store buffer overflowed. On Intel's processors with
-    /// architectural performance monitoring version 3 or later, each unmasking of the LVT entry raises an interrupt
-    /// while one of these bits is set.
+    /// without an owner, and bit 62, which is set if a Debug Store buffer overflowed. Intel's processors from
+    /// architectural version 3 on raise an interrupt at each unmasking of the LVT entry while one of these bits is set.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};

@@ -26,9 +26,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// - The call acknowledges overflow bits that were left set, and unmasks the LVT entry.
     ///
     /// The session does not take a counter that fails this verification. The session does not take a counter without a
-    /// slot in the memory, either. The session does not access these counters again. If the source's table of opened
-    /// events has no room for any event, the session takes no fixed counters either, because only opened events use
-    /// fixed counters. [`counters`](Self::counters) also returns the counters that were not taken.
+    /// slot in the memory, either. The session does not access these counters again. Only opened events use fixed
+    /// counters. So the session takes no fixed counters if the source's table of opened events has no room for any
+    /// event. [`counters`](Self::counters) also returns the counters that were not taken.
     ///
     /// ```
     /// # use pmu_core::{
@@ -262,8 +262,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// ```
     ///
     /// # Errors
-    /// - [`NotAvailable`](CounterError::NotAvailable): one of the counters is in use or has faulted, one of the
-    ///   counters does not belong to the session, or the call would leave the session without a counter.
+    /// - [`NotAvailable`](CounterError::NotAvailable): one of the counters is in use, has faulted, or does not belong
+    ///   to the session. This error is also returned if the session would keep no counter.
     /// - [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): accesses to the global control register
     ///   failed, or accesses to a counter's control register that [`save`](Self::save) left programmed.
     pub fn give_back(&mut self, counters: CounterSet) -> Result<(), CounterError> {

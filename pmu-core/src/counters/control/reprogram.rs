@@ -17,8 +17,8 @@ use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Programs this processor's counters again after their registers lost their contents: after suspend, after
-    /// hibernation, or after the processor was offline. Call this on each processor before its next performance
-    /// interrupt can come.
+    /// hibernation, or after the processor was offline. Call this on each processor before the processor's next
+    /// performance interrupt can come.
     ///
     /// Returns the counters whose events begin a new period without finishing the old period. The total of such an
     /// event lacks the count since the counter's last interrupt. A kernel that knows of a suspend can keep these

@@ -45,9 +45,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - The errors of [`open_event`](Self::open_event) for an event that the processor cannot count.
     /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): no counter of `among` can count the event.
-    /// - [`NoFreeCounter`](CounterError::NoFreeCounter): each such counter is in use, an [exclusive](Event::exclusive)
-    ///   event runs, or the core's other logical processor uses the counter of the same number
-    ///   ([`OnSharedCore`](crate::OnSharedCore)).
+    /// - [`NoFreeCounter`](CounterError::NoFreeCounter): each such counter is in use, or an
+    ///   [exclusive](Event::exclusive) event runs. With [`OnSharedCore`](crate::OnSharedCore), a counter is also in use
+    ///   if the core's other logical processor uses its counter of the same number.
     /// - [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): a register access failed.
     pub fn reserve(
         &mut self,
@@ -83,8 +83,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): the counter is in use, does not belong to the session, or is
     ///   [lent](Self::lend).
-    /// - [`NoFreeCounter`](CounterError::NoFreeCounter): the core's other logical processor meanwhile uses the counter
-    ///   of the same number ([`OnSharedCore`](crate::OnSharedCore)).
+    /// - [`NoFreeCounter`](CounterError::NoFreeCounter), only with [`OnSharedCore`](crate::OnSharedCore): the core's
+    ///   other logical processor now uses its counter of the same number.
     pub fn reserve_again(
         &mut self,
         counter: CounterId,
@@ -132,8 +132,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Starts a reserved counter: it counts the events of `select`, and its overflows do not interrupt. If `adaptive`
-    /// is set, the counter's precise records are adaptive: the call sets bit 34 of the event select, or bit 32 + 4*n*
-    /// of the fixed counters' control register (SDM vol. 3B, "Adaptive PEBS").
+    /// is set, the counter's precise records are adaptive (SDM vol. 3B, "Adaptive PEBS"). The call then sets bit 34 of
+    /// the event select, or bit 32 + 4*n* of the fixed counters' control register.
     ///
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): the counter is not reserved, or is [lent](Self::lend).

@@ -12,8 +12,8 @@ use crate::msr::address::MsrAddress;
 /// A new event is counted at every privilege level, on any counter, without interrupts. The event's total is exact,
 /// apart from occurrences in the interrupt handler itself. Such occurrences may be missing in two cases:
 /// - On Intel, the driver stops the counters while it services an interrupt.
-/// - Without an overflow status (AMD before PerfMonV2, Intel's architectural version 1), the driver stops a counter to
-///   re-arm the counter after a wrap: once per 2^47 events on AMD, and once per 2^31 events on Intel.
+/// - Without an overflow status (AMD before PerfMonV2, Intel's architectural version 1), the driver stops a wrapped
+///   counter to re-arm the counter. A counter wraps once per 2^47 events on AMD, and once per 2^31 events on Intel.
 ///
 /// ```
 /// use pmu_core::{Event, EventSelect, GenericEvent};
@@ -307,8 +307,8 @@ impl Event {
 
     /// Promises that the event happens at most 15 times per cycle, as floating-point operations of scalar code do.
     ///
-    /// AMD's Zen processors can count more than 15 occurrences of event 0x003 per cycle only on a pair of counters,
-    /// which these crates do not support. Without this promise, opening the event
+    /// On AMD's Zen processors, a single counter counts at most 15 occurrences of event 0x003 per cycle. A pair of
+    /// counters can count more, but these crates do not support pairs. Without this promise, opening the event
     /// [fails](crate::CounterError::NeedsCounterPair). If the promise is broken, the count is too low. For Zen 3 and 4
     /// the manual does not guarantee correct counts without a pair, even if the promise holds. Source: AMD's processor
     /// programming references, "Large Increment per Cycle Events" and PMCx003.
@@ -346,8 +346,8 @@ impl Event {
     /// Confines the event to the given `counters`. Use this if the processor's manual says that no other counter counts
     /// the event.
     ///
-    /// If `counters` is a single fixed counter, the event number and unit mask of the event have no effect, because a
-    /// fixed counter always counts its own event.
+    /// A fixed counter always counts its own event. So if `counters` is a single fixed counter, the event's number and
+    /// unit mask have no effect.
     ///
     /// ```
     /// # use pmu_core::{CounterSet, Event, EventSelect};
@@ -369,8 +369,8 @@ impl Event {
     /// value share the register. Events with different values cannot be counted at the same time: the second event
     /// fails to start, or takes turns if it [rotates](Self::rotating).
     ///
-    /// On Intel's Nehalem and Westmere, the two logical processors of a core share each such register, so the kernel
-    /// must let only one of these two processors use the register. Source: SDM vol. 4, scope of the registers.
+    /// On Intel's Nehalem and Westmere, the two logical processors of a core share each such register. The kernel must
+    /// let only one of these two processors use the register. Source: SDM vol. 4, scope of the registers.
     ///
     /// ```
     /// use pmu_core::{Event, EventSelect, MsrAddress};

@@ -8,9 +8,9 @@ impl Event {
     /// event. `members` has one bit for each of the group's first six events, in the group's order. If the event's own
     /// bit is set, the event's own overflow also begins a new period, and the event never interrupts.
     ///
-    /// The processor loads the counters itself (Intel's auto counter reload). For example, a kernel can sample an event
-    /// only in code in which the event is frequent: the event interrupts only if its own period ends before the period
-    /// of each reloading event.
+    /// The processor loads the counters itself (Intel's auto counter reload). The event interrupts only if its own
+    /// period ends before the period of each reloading event. So a kernel can sample an event only in code in which the
+    /// event is frequent.
     ///
     /// The event needs a period below 2³¹, and cannot keep a total. The session's event source must be
     /// [`WithCounterReload`](crate::WithCounterReload). Otherwise opening the group fails with

@@ -148,9 +148,9 @@ impl SavedEvent {
     /// without this event.
     ///
     /// For the first event of a group, and for an event in no group, the call does the same as
-    /// [`to_be_started(false)`](Self::to_be_started). An event in no group also remembers the call: if
-    /// [`make_group`](Self::make_group) later puts the event into a group, but not as the first event, the event is
-    /// disabled in that group.
+    /// [`to_be_started(false)`](Self::to_be_started). An event in no group also remembers the call.
+    /// [`make_group`](Self::make_group) may later put the event into a group. If the event is not the group's first
+    /// event, the event is then disabled in the group.
     #[must_use]
     pub const fn disabled(mut self) -> Self {
         let membership = Membership::unpack(self.membership);

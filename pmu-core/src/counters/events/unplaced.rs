@@ -46,7 +46,7 @@ impl SavedEvent {
     /// leave that group.
     ///
     /// Only [`switch_in`](crate::CounterSession::switch_in) finds out whether the processor's counters can count the
-    /// whole group. If they cannot, `switch_in` returns an error.
+    /// whole group. Otherwise `switch_in` returns an error.
     ///
     /// # Errors
     /// If one of these errors is returned, nothing was changed:

@@ -95,7 +95,7 @@ pub trait Facility {
         Ok(())
     }
 
-    /// Reads what the facility recorded. The driver acknowledges the overflows after this call, because the
+    /// Reads the facility's new records. The driver acknowledges the overflows after this call, because the
     /// acknowledgement may let the facility record again. Returns the number of interrupts that the facility itself
     /// raised. The [`Claim`](crate::Claim) includes this number. Return 0 if the facility did not interrupt, or if the
     /// facility only adds records to the counters' overflows.
@@ -108,7 +108,7 @@ pub trait Facility {
     }
 
     /// Ends a pass, after the counters run again. If the interrupt or [`begin`](Self::begin) stopped the recording,
-    /// this method starts it again.
+    /// this method starts the recording again.
     ///
     /// # Errors
     /// An access failed.
@@ -138,7 +138,7 @@ pub trait Facility {
     }
 }
 
-/// The overflows of one pass, for a [`Facility`] that collects what it recorded.
+/// The overflows of one pass, as an argument of [`Facility::collect`].
 #[derive(Clone, Copy, Debug)]
 pub struct Interrupted<'a> {
     /// The global overflow status, including other owners' bits. The value is 0 if the processor has no such status, if

@@ -5,7 +5,8 @@ use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
 
 /// Operations of a task on a [`Facility`]: suspends the facility while the session's counters are
-/// [lent](crate::CounterSession::lend_with), to a guest for instance, and resumes the facility afterwards.
+/// [lent](crate::CounterSession::lend_with), and resumes the facility afterwards. Counters are lent to a guest, for
+/// instance.
 ///
 /// The trait is implemented by the type that tasks use, such as [`BranchRecorder`](crate::BranchRecorder). The window
 /// borrows the value mutably, so the compiler rejects other uses of the value until the window ends. `()` stands for no
@@ -57,8 +58,8 @@ pub trait FacilityControl: Facility {
 
     /// Resumes the facility in the state that it had before [`suspend`](Self::suspend). The borrower may have left any
     /// values in the facility's registers, and in the facility's bits of the overflow status. If only
-    /// [`before_stop`](Self::before_stop) was called, `resume` undoes that call. If neither was called, `resume` does
-    /// nothing.
+    /// [`before_stop`](Self::before_stop) was called, `resume` undoes that call. If neither `suspend` nor `before_stop`
+    /// was called, `resume` does nothing.
     ///
     /// If the processor has a global control register, the counters are still stopped during this call.
     ///

@@ -11,9 +11,9 @@ use crate::counters::shared::reload::ReloadMemory;
 use crate::counters::shared::table::EventTable;
 
 /// An [`EventSource`](crate::EventSource) for a core on which some events of one logical processor corrupt the counters
-/// of the other. This happens on Intel's Sandy Bridge to Haswell with hyper-threading. The sessions of both logical
-/// processors schedule such an event exclusively, as Linux does: while the event is on a general counter, the other
-/// logical processor does not use the counter of the same number.
+/// of the other logical processor. This happens on Intel's Sandy Bridge to Haswell with hyper-threading. The sessions
+/// of both logical processors schedule such an event exclusively, as Linux does. While the event is on a general
+/// counter, the other logical processor does not use its counter of the same number.
 ///
 /// If a [rotating](crate::Event::rotating) event finds no counter for this reason, the event waits for its turn. A
 /// non-rotating event fails to start. With this source, start events by

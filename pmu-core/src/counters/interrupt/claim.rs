@@ -28,8 +28,9 @@ pub struct Serviced {
 ///
 /// An NMI that no driver claims is unknown, and may mean failing hardware. An NMI of a performance counter may find no
 /// overflow, because the service of the previous NMI already handled the counter. So a shared handler adds up the
-/// [numbers](Self::interrupts) of its drivers' claims. If the sum exceeds 1, the handler attributes the next unclaimed
-/// NMI on this processor within 100 ms to a counter, and does not report this NMI as unknown.
+/// [numbers](Self::interrupts) of its drivers' claims. If the sum exceeds 1, another NMI of a counter may follow. If
+/// the next NMI on this processor comes within 100 ms and is unclaimed, the handler does not report this NMI as
+/// unknown.
 ///
 /// ```
 /// use pmu_core::Claim;
@@ -53,7 +54,7 @@ pub enum Claim {
     NotOurs,
     /// The interrupt belongs to the session.
     Ours,
-    /// The interrupt belongs to the session, and a spurious interrupt of its counters may follow.
+    /// The interrupt belongs to the session, and a spurious interrupt of the session's counters may follow.
     OursAndMore,
 }
 

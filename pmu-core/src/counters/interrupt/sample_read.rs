@@ -28,9 +28,9 @@ pub struct SampleRead {
 /// A wrap is served before the counter has counted this many events more.
 const SERVED_WITHIN: u64 = 1 << 31;
 
-/// Reads the counts of an event's group, in the group's order, for records like those of `PERF_SAMPLE_READ`. If the
-/// event is in no group, only the event itself is read. The call needs no session, and costs one RDPMC for each event
-/// that is on a counter.
+/// Reads the counts of an event's group, in the group's order, for records such as `PERF_SAMPLE_READ`. If the event is
+/// in no group, only the event itself is read. The call needs no session, and costs one RDPMC for each event that is on
+/// a counter.
 ///
 /// The closure given to [`service`](crate::service()) calls `sample_read` with the event that overflowed. The handler
 /// may also call `sample_read` after `service`. `source`, `msr` and `memory` are the arguments of `service`. `now` is a

@@ -120,8 +120,8 @@ impl Counter {
 
     /// Returns the value to load so that the counter overflows after `events` events.
     ///
-    /// If `events` is below 2³¹, the value is also right for a processor that takes only the low 32 bits of a write and
-    /// sign-extends them.
+    /// Some processors take only the low 32 bits of a write, and sign-extend these bits. For these processors, the
+    /// value is right if `events` is below 2³¹.
     ///
     /// ```
     /// # use pmu_core::{Counter, MsrAccess, MsrBackend, MsrFault};
@@ -161,8 +161,8 @@ impl Counter {
         self.mask
     }
 
-    /// Writes `value` to the stopped counter, at the counter's full-width address if it has one. Without full-width
-    /// writes, `value` must be a [preload](Self::preload) for less than 2³¹ events.
+    /// Writes `value` to the stopped counter, at the counter's full-width address if the counter has such an address.
+    /// Without full-width writes, `value` must be a [preload](Self::preload) for less than 2³¹ events.
     ///
     /// # Errors
     /// The write failed.

@@ -21,8 +21,8 @@ impl CounterReload {
     /// `causing` can reload other counters.
     ///
     /// # Safety
-    /// - For each counter in `reloaded`, the register at the distance `causes` takes a bitmap of counters, and the
-    ///   register at the distance `value` takes bits 31:0 of the value that is loaded. No such value makes the
+    /// - For each counter in `reloaded`, the register at the distance `causes` takes a bitmap of counters. The register
+    ///   at the distance `value` takes bits 31:0 of the value that is loaded. No value of these registers makes the
     ///   processor write to memory.
     ///
     /// ```

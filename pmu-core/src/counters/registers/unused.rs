@@ -10,8 +10,8 @@ use crate::msr::backend::MsrBackend;
 /// Firmware, or the kernel before a kexec, may have left values there. Such values can make the processor reload
 /// counters or write records to memory without the driver's knowledge.
 ///
-/// [`CounterSession::take`](crate::CounterSession::take) does not clear these registers. A kernel can clear them by
-/// [`clear`](Self::clear).
+/// [`CounterSession::take`](crate::CounterSession::take) does not clear these registers. A kernel can clear the
+/// registers by [`clear`](Self::clear).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct UnusedRegisters {

@@ -69,8 +69,8 @@ shared_members! {
 
 /// Memory for one event in an [`EventTable`](crate::EventTable).
 ///
-/// Only tasks change an entry, with one exception: while the event is on a counter, [`service`](crate::service) changes
-/// the event's total and the remainder of the event's period.
+/// Tasks change an entry. While the event is on a counter, [`service`](crate::service) also changes the event's total
+/// and the remainder of the event's period.
 #[derive(Debug)]
 #[repr(C)]
 pub struct EventEntry {

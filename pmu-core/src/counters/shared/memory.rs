@@ -261,7 +261,7 @@ impl CounterMemory {
     }
 
     /// Releases the memory of a session that ended without [`shut_down`](crate::CounterSession::shut_down), for example
-    /// in a panic of its driver, so that another session can take the memory. The old session's counters keep running
+    /// in a panic of its driver. Another session can then take the memory. The old session's counters keep running
     /// until the next session takes them, or until [`stop_all`](crate::stop_all).
     ///
     /// # Context

@@ -15,7 +15,7 @@ use crate::counters::shared::table::EventTable;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum RemoteCount {
-    /// The event is on no counter, so the count is complete, and its times are those at the given `now`.
+    /// The event is on no counter. So the count is complete, and its times are valid at the given `now`.
     Current(EventCount),
     /// The event is on a counter, whose value only the event's own processor can read.
     Older {

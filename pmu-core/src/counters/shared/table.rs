@@ -95,8 +95,8 @@ impl EventTable {
     /// Sets the shortest period that the table accepts. Events that are already open keep their periods.
     ///
     /// The service of an interrupt can itself cause occurrences of the event. If one service causes a full period, the
-    /// next interrupt follows at once, forever. So a kernel lowers this minimum only for events that its interrupt path
-    /// does not cause, such as events that are counted only in user mode.
+    /// next interrupt follows at once, forever. So lower this minimum only for events that the kernel's interrupt path
+    /// does not cause. Events that are counted only in user mode are such events.
     ///
     /// ```
     /// # use pmu_core::{Event, EventEntry, EventTable, GenericEvent};
@@ -115,8 +115,8 @@ impl EventTable {
 
     /// Sets the period of an opened event that interrupts. The new period is loaded at the event's next overflow. A
     /// call from the handler of this overflow is in time. A new period that is shorter than the remainder of the old
-    /// period is also loaded when the event is stopped and started. If the event
-    /// [stopped reporting](Self::stop_reporting), it reports again.
+    /// period is also loaded when the event is stopped and started. An event that
+    /// [stopped reporting](Self::stop_reporting) reports again.
     ///
     /// ```
     /// # use pmu_core::{EventOverflow, EventTable};

@@ -33,9 +33,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// - [`OtherProcessor`](CounterError::OtherProcessor): the generic events or select bits of `processor` differ from
-    ///   those of the session's core type. If only [`core_type`](CounterUnit::core_type) differs, there is no error. An
-    ///   event that is given by its select then belongs to the core type of `processor`.
+    /// - [`OtherProcessor`](CounterError::OtherProcessor): `processor` and the session's core type differ in generic
+    ///   events or select bits. If only [`core_type`](CounterUnit::core_type) differs, there is no error. An event that
+    ///   is given by its select then belongs to the core type of `processor`.
     /// - [`Unsupported`](CounterError::Unsupported): this processor lacks the generic event.
     /// - [`IllegalBits`](CounterError::IllegalBits): the event's select has bits that are illegal on this processor.
     /// - [`GuestModeUnsupported`](CounterError::GuestModeUnsupported): this processor cannot separate guests and host.
@@ -94,9 +94,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         Ok(entry.count())
     }
 
-    /// Starts an opened event on a counter that can count it. If every such counter is in use, the call tries to free
-    /// one by moving other events to other counters. If no counter becomes free, a [rotating](Event::rotating) event
-    /// waits for its turn. Any other event takes the counter of a rotating event.
+    /// Starts an opened event on a counter that can count it. If every such counter is in use, the call tries to free a
+    /// counter by moving other events to other counters. If no counter becomes free, a [rotating](Event::rotating)
+    /// event waits for its turn. Any other event takes the counter of a rotating event.
     ///
     /// The event's total continues from its last value. If the event was stopped within a period, that period
     /// continues.
@@ -140,9 +140,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.assign(event, Some(0)).map_err(|unplaced| unplaced.reason)
     }
 
-    /// Starts an opened event on a free counter that can count it. No other event moves, or loses its counter. If no
-    /// counter is free, the call fails, even for an event that [rotates](Event::rotating). A kernel that calls only
-    /// this method does not link the code with which [`start_event`](Self::start_event) moves events.
+    /// Starts an opened event on a free counter that can count it. No other event moves to another counter, or loses
+    /// its counter. If no counter is free, the call fails, even for an event that [rotates](Event::rotating). A kernel
+    /// that calls only this method does not link the code with which [`start_event`](Self::start_event) moves events.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};

@@ -36,7 +36,7 @@ pub struct GuestControl {
 /// confined to guests then counts nothing. Before the first VM entry, call
 /// [`set_virtualization`](crate::CounterSession::set_virtualization).
 ///
-/// If there is nothing to load, the result is `None`. There is nothing to load if one of these is true:
+/// If there is nothing to load, the result is `None`. There is nothing to load if one of these conditions holds:
 /// - The processor has no global control register, or confines events by their select, as AMD's processors do.
 /// - No session has the counters.
 /// - The session's counters are [lent](crate::CounterSession::lend). A guest with lent counters has its own value of

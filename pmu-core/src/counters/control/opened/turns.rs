@@ -41,8 +41,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// since the counter's last interrupt is lost. If the counter of a non-rotating event faults, the event stops, and
     /// a task has to start the event again.
     ///
-    /// If an event loses its counter while an overflow is pending, the overflow is reported later: at the event's first
-    /// occurrence after it has a counter again.
+    /// If an event loses its counter while an overflow is pending, the overflow is reported later, after the event has
+    /// a counter again. The report comes at the event's first occurrence on the new counter.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};

@@ -100,7 +100,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`Faulted`](CounterError::Faulted): accesses to a counter's register failed, and the counter's count is lost.
     ///   The other counters were saved.
     /// - [`RegistersLost`](CounterError::RegistersLost), only with a global control register: a counter's registers
-    ///   lost their contents. The counter's count is lost, and the counter was saved as at the beginning of its period.
+    ///   lost their contents. The counter's count is lost. The saved state is the beginning of the counter's period.
     pub fn save(
         &mut self,
         area: &mut SavedCounters,
@@ -160,9 +160,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         outcome
     }
 
-    /// Loads the counters that [`save`](Self::save) saved, and starts them. The state of a counter is loaded into the
-    /// same counter. If an opened event now uses that counter, the state is loaded into another free counter. `area`
-    /// stays unchanged.
+    /// Loads and starts the counters that [`save`](Self::save) saved. The state of each counter is loaded into the
+    /// counter from which the state was saved. If an opened event now uses this counter, the state is loaded into
+    /// another free counter. `area` stays unchanged.
     ///
     /// This call and [`save`](Self::save) may be made on different processors. On a hybrid machine, if this processor
     /// lacks the event of a saved counter, no counter is restored.

@@ -15,15 +15,15 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Removes a thread's events from this processor: stops and closes the events that are open here, and keeps their
-    /// counts and the remainders of their periods in `events`. All other events on the processor continue.
+    /// Removes a thread's events from this processor: stops and closes the events that are open here. `events` then
+    /// contains the events' counts, and the remainders of their periods. All other events on the processor continue.
     ///
     /// If an overflow is pending, the call itself reports the overflow to `overflowed`. If the overflow's interrupt
     /// still comes, [`service`](crate::service) claims the interrupt, and does not report the overflow again.
     ///
     /// If `events` has any event of a [group](Self::open_group), all events of the group leave their counters. Events
-    /// of the group that are not in `events` stop, and stay on this processor. They wait until the removed events
-    /// return, or until [`close_group`](Self::close_group).
+    /// of the group that are not in `events` stop, and stay on this processor. These events wait until the removed
+    /// events return, or until [`close_group`](Self::close_group).
     ///
     /// The call costs one write and one RDPMC per event that is on a counter. A pending overflow adds one write. If any
     /// of the events is in a group, the call adds two writes in total, so that each group stops as a whole.
@@ -173,8 +173,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///   the event.
     /// - [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): a register access failed. The event is
     ///   opened, but does not run.
-    /// - [`OtherProcessor`](CounterError::OtherProcessor): the generic events or select bits of `processor` differ from
-    ///   those of the session's core type. All given events stay switched out.
+    /// - [`OtherProcessor`](CounterError::OtherProcessor): `processor` and the session's core type differ in generic
+    ///   events or select bits. All given events stay switched out.
     pub fn switch_in(
         &mut self,
         processor: &CounterUnit,

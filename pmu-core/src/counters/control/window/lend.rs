@@ -112,7 +112,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
 
     /// Lends the session's counters, like [`lend`](Self::lend), and suspends a facility, such as branch records, until
     /// the window ends. If a facility records on this processor, pass the facility to each window. Otherwise the
-    /// facility records the borrower's execution, and the borrower can read what the facility recorded before.
+    /// facility records the borrower's execution, and the borrower can read the facility's earlier records.
     ///
     /// If an overflow is pending, `overflowed` receives the overflow together with the facility's records from before
     /// the overflow.
@@ -318,8 +318,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform, F: FacilityControl>
     /// Ends the window: every event continues with the count and period that it had. `now` is a time of the same clock
     /// as the `now` of [`lend`](CounterSession::lend).
     ///
-    /// Before this call, the embedder restores the bits of the LVT entry that it changed. The embedder also restores
-    /// `IA32_DEBUGCTL`, because VM exits clear this register.
+    /// Before this call, the embedder restores the bits that the embedder changed in the LVT entry. The embedder also
+    /// restores `IA32_DEBUGCTL`, because VM exits clear this register.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, LentCounters, MsrBackend, Platform};
