@@ -59,7 +59,8 @@ impl Emon {
     /// # let _ = emon;
     /// ```
     ///
-    /// # Errors Returns the first of these conditions that is not met.
+    /// # Errors
+    /// Returns the first of these conditions that is not met.
     pub fn detect(snapshot: &Snapshot) -> Result<Self, NoInterface> {
         let perfmon = ArchitecturalPerfmon::from_snapshot(snapshot);
         let (count, width) = (perfmon.counters(), perfmon.width());

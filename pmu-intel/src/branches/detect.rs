@@ -27,7 +27,8 @@ use crate::registers::{IA32_PERF_CAPABILITIES, LBR_FORMAT};
 /// # Context
 /// Task.
 ///
-/// # Errors Returns the reason why the processor has no branch records that this crate supports.
+/// # Errors
+/// Returns the reason why the processor has no branch records that this crate supports.
 pub fn branches<M: MsrBackend>(processor: &Snapshot, msr: &M) -> Result<BranchUnit, NoBranches> {
     if processor.vendor() != INTEL {
         return Err(NoBranches::OtherVendor(processor.vendor()));

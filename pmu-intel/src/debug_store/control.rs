@@ -80,7 +80,8 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
     /// # Context
     /// Task.
     ///
-    /// # Errors Each error has a [status](ControlAreaError::status): the one that Windows returns in the same case.
+    /// # Errors
+    /// Each error has a [status](ControlAreaError::status): the one that Windows returns in the same case.
     pub fn set(
         &self,
         mode: CallerMode,
@@ -147,7 +148,8 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
     /// }
     /// ```
     ///
-    /// # Errors In the order of the checks: [`NotInVersion`](ControlAreaError::NotInVersion),
+    /// # Errors
+    /// In the order of the checks: [`NotInVersion`](ControlAreaError::NotInVersion),
     /// [`InsufficientResources`](ControlAreaError::InsufficientResources),
     /// [`NotSupported`](ControlAreaError::NotSupported), [`AlreadyExists`](ControlAreaError::AlreadyExists).
     pub fn create(

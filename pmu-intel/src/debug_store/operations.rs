@@ -6,7 +6,8 @@ use crate::registers::{DebugCtl, IA32_DEBUGCTL, IA32_DS_AREA, IA32_PEBS_ENABLE};
 
 /// Writes `IA32_DS_AREA` on the processor that executes the call: the address of the DS save area, or 0 for no area.
 ///
-/// # Errors The access failed, for example because the address is not canonical.
+/// # Errors
+/// The access failed, for example because the address is not canonical.
 ///
 /// # Examples
 /// ```
@@ -58,7 +59,8 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 ///
 /// While the bit of a counter is set, an overflow of the counter writes a PEBS record through the DS save area.
 ///
-/// # Errors The access failed, for example because the bit of a counter without PEBS is set.
+/// # Errors
+/// The access failed, for example because the bit of a counter without PEBS is set.
 ///
 /// # Examples
 /// ```
@@ -116,7 +118,8 @@ pub unsafe fn update_pebs_enable<M: MsrBackend>(
 /// register's other bits keep their values. For example, the freeze bits belong to sessions and recorders, and the LBR
 /// bit belongs to a [`BranchRecorder`](pmu_core::BranchRecorder).
 ///
-/// # Errors The access failed, for example because a reserved bit is set.
+/// # Errors
+/// The access failed, for example because a reserved bit is set.
 ///
 /// # Examples
 /// ```

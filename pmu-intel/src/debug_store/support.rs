@@ -33,8 +33,8 @@ impl DebugStoreSupport {
     /// # Context
     /// Task.
     ///
-    /// # Errors The read of `IA32_MISC_ENABLE` failed. The call reads the register only if CPUID declares a Debug
-    /// Store.
+    /// # Errors
+    /// The read of `IA32_MISC_ENABLE` failed. The call reads the register only if CPUID declares a Debug Store.
     pub fn detect<M: MsrBackend>(snapshot: &Snapshot, msr: &M) -> Result<Self, MsrFault> {
         let features = snapshot.leaf(1, 0);
         let debug_store = snapshot.vendor() == *b"GenuineIntel" && features.edx >> 21 & 1 != 0;

@@ -388,7 +388,8 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
     /// With [`NearlyFull`](PreciseThreshold::NearlyFull), records may wait in the buffer for a long time. So call this
     /// before the addresses in the records lose their meaning, for instance before a process ends or maps other files.
     ///
-    /// # Errors The errors of [`stop`](Self::stop).
+    /// # Errors
+    /// The errors of [`stop`](Self::stop).
     pub fn drain<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
         session: &mut CounterSession<'_, S, N, P>,

@@ -81,7 +81,8 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
     /// [`stop`](Self::stop) or [`shut_down`](Self::shut_down) stopped the event, the call begins a new period instead.
     /// If the event is already started, the call does nothing.
     ///
-    /// # Errors The errors of [`start`](Self::start).
+    /// # Errors
+    /// The errors of [`start`](Self::start).
     pub fn switch_in<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
         session: &mut CounterSession<'_, S, N, P>,
@@ -106,8 +107,9 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
     /// Stops a thread's event. `report` receives the records that are in the buffer. If the event is not started, the
     /// call does nothing.
     ///
-    /// # Errors The errors of [`stop`](Self::stop). [`NotStarted`](PreciseError::NotStarted) also means that the event
-    /// is started on another processor.
+    /// # Errors
+    /// The errors of [`stop`](Self::stop). [`NotStarted`](PreciseError::NotStarted) also means that the event is
+    /// started on another processor.
     pub fn switch_out<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
         session: &mut CounterSession<'_, S, N, P>,

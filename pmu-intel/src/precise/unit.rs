@@ -55,7 +55,8 @@ impl PreciseUnit {
     /// # Context
     /// Task.
     ///
-    /// # Errors Returns the reason why the processor has no precise records that this crate supports.
+    /// # Errors
+    /// Returns the reason why the processor has no precise records that this crate supports.
     pub fn detect<M: MsrBackend>(processor: &Snapshot, msr: &M) -> Result<Self, NoPrecise> {
         if processor.vendor() != INTEL {
             return Err(NoPrecise::OtherVendor(processor.vendor()));
@@ -255,7 +256,8 @@ impl PreciseUnit {
 
     /// Returns the counters that can record an event as requested.
     ///
-    /// # Errors Returns the reason why no counter of this processor can record the event.
+    /// # Errors
+    /// Returns the reason why no counter of this processor can record the event.
     pub fn counters_for(&self, event: &PreciseEvent) -> Result<CounterSet, PreciseEventError> {
         use PreciseEventError::{
             Groups, NextAddressOnly, NoExactCounter, NoLatency, NoPeriod, NotLatencyEvent,

@@ -255,8 +255,9 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
     /// Stops counting, returns fixed counter 3 to the session, and releases the memory for another handle. Call this
     /// before the session is shut down. After an error, the call can be repeated.
     ///
-    /// # Errors [`Session`](TopDownError::Session), [`Access`](TopDownError::Access),
-    /// [`Faulted`](TopDownError::Faulted): a register access failed. The handle keeps the memory.
+    /// # Errors
+    /// [`Session`](TopDownError::Session), [`Access`](TopDownError::Access), [`Faulted`](TopDownError::Faulted): a
+    /// register access failed. The handle keeps the memory.
     pub fn shut_down<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
         counters: &mut CounterSession<'_, S, N, P>,

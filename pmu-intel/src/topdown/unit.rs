@@ -64,7 +64,8 @@ impl TopDownUnit {
     /// # Context
     /// Task.
     ///
-    /// # Errors Returns the reason why the processor has no top-down counters that this crate supports.
+    /// # Errors
+    /// Returns the reason why the processor has no top-down counters that this crate supports.
     pub fn of<M: MsrBackend>(processor: &Snapshot, msr: &M) -> Result<Self, NoTopDown> {
         let unit = counters(processor).map_err(NoTopDown::NoCounters)?;
         if processor.vendor() != INTEL {

@@ -71,7 +71,8 @@ pub(crate) const FROZEN: u64 = 1 << 58;
 impl VirtualBranches {
     /// Creates branch records in their state after reset. `pmu` is the configuration of the processor's PMU.
     ///
-    /// # Errors Branch records with this configuration cannot be combined with this PMU.
+    /// # Errors
+    /// Branch records with this configuration cannot be combined with this PMU.
     pub fn new(
         pmu: &Configuration,
         configuration: BranchConfiguration,

@@ -10,8 +10,9 @@ impl Configuration {
     /// the two processors. The counters have the smaller of the two widths. If one of the two processors hides its PMU,
     /// the result hides the PMU.
     ///
-    /// # Errors The processors have different [vendors](Self::vendor), or have no valid configuration in common. The
-    /// call also fails if both processors hide their PMUs, but answer accesses to PMU registers differently.
+    /// # Errors
+    /// The processors have different [vendors](Self::vendor), or have no valid configuration in common. The call also
+    /// fails if both processors hide their PMUs, but answer accesses to PMU registers differently.
     ///
     /// ```
     /// use pmu_virt::{Configuration, IntelConfiguration};

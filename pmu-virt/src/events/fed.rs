@@ -28,8 +28,9 @@ impl FedEvents {
 
     /// Creates the set of events with these keys.
     ///
-    /// # Errors `keys` has more than 16 keys, or two keys are equal. If both a general and a fixed counter can count an
-    /// event, [`EventKey::fixed`] and [`EventKey::general`] return the same key. Pass this key once.
+    /// # Errors
+    /// `keys` has more than 16 keys, or two keys are equal. If both a general and a fixed counter can count an event,
+    /// [`EventKey::fixed`] and [`EventKey::general`] return the same key. Pass this key once.
     pub fn new(keys: &[EventKey]) -> Result<Self, FedEventsError> {
         let mut events = Self::NONE;
         let too_many = FedEventsError::TooMany(keys.len());

@@ -41,7 +41,8 @@ impl Feed {
 
     /// Adds `count` to the count of an event. The sum saturates at [`MAXIMUM`](Self::MAXIMUM).
     ///
-    /// # Errors The event is not in the [`FedEvents`] of this feed.
+    /// # Errors
+    /// The event is not in the [`FedEvents`] of this feed.
     #[inline]
     pub fn add(
         &mut self,

@@ -46,14 +46,15 @@ pub trait GuestMemory {
 
     /// Writes these bytes, at most 256, starting at this linear address.
     ///
-    /// # Errors The guest cannot write one of the bytes. The bytes before this byte may have been written.
+    /// # Errors
+    /// The guest cannot write one of the bytes. The bytes before this byte may have been written.
     fn write(&mut self, linear: u64, bytes: &[u8]) -> Result<(), GuestFault>;
 
     /// Writes these bytes, at most 256, starting at this guest-physical address. Only architectural PEBS uses physical
     /// addresses.
     ///
-    /// # Errors The guest has no memory at the address of one of the bytes. The bytes before this byte may have been
-    /// written.
+    /// # Errors
+    /// The guest has no memory at the address of one of the bytes. The bytes before this byte may have been written.
     fn write_physical(&mut self, physical: u64, bytes: &[u8]) -> Result<(), GuestFault>;
 }
 

@@ -53,7 +53,8 @@ pub struct VirtualReload {
 impl VirtualReload {
     /// Creates counter reload in its state after reset. `pmu` is the configuration of the processor's PMU.
     ///
-    /// # Errors Counter reload with this configuration cannot be combined with this PMU.
+    /// # Errors
+    /// Counter reload with this configuration cannot be combined with this PMU.
     pub fn new(
         pmu: &Configuration,
         configuration: ReloadConfiguration,
