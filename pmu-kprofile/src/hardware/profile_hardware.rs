@@ -7,7 +7,8 @@ use crate::affinity::Affinity;
 /// Starts and stops profile sources on any processor.
 ///
 /// The methods [`start`](Self::start) and [`stop`](Self::stop) are like Windows' functions `HalStartProfileInterrupt`
-/// and `HalStopProfileInterrupt`. In addition, they take the processor as an argument, and return a result.
+/// and `HalStopProfileInterrupt`. Unlike these functions, the methods take the processor as an argument, and return a
+/// result.
 ///
 /// [`ThisProcessor`](crate::ThisProcessor) implements this trait for a machine with one processor.
 /// [`Remote`](crate::Remote) implements it for several processors, through a [`Mailbox`](crate::Mailbox). A kernel that

@@ -40,7 +40,7 @@ pub enum PmuError {
     Profile(ProfileError),
     /// The processor has no branch records, or the branch records could not be taken, started, read or ended.
     Branches(BranchError),
-    /// The processor has no top-down counters, or they could not be taken, started, read or given back.
+    /// The processor has no top-down counters, or the top-down counters could not be taken, started, read or released.
     TopDown(TopDownError),
 }
 

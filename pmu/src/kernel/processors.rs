@@ -154,12 +154,12 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// [`CounterSession::resume`](pmu_core::CounterSession::resume).
     ///
     /// If the kernel called [`processor_suspended`](Self::processor_suspended) before the suspend, each opened event
-    /// continues with its count and with the remainder of its period. If the kernel did not call it, each event loses
-    /// the count since the last interrupt of its counter. The event's count can then be lower than a count that was
-    /// read before the suspend. Overflows that were pending at the suspend are not reported, because the interrupted
-    /// address is unknown.
+    /// continues with its count and with the remainder of its period. Without that call, each event loses the count
+    /// since the last interrupt of its counter. The event's count can then be lower than a count that was read before
+    /// the suspend. Overflows that were pending at the suspend are not reported, because the interrupted address is
+    /// unknown.
     ///
-    /// The call does not program branch records and instruction-based sampling nor top-down counts: see
+    /// The call does not program branch records, instruction-based sampling or top-down counters: see
     /// [`BranchRecorder::reprogram`](pmu_core::BranchRecorder::reprogram),
     /// [`IbsSampler::reprogram`](pmu_amd::ibs::IbsSampler::reprogram) and
     /// [`TopDownCounter::reprogram`](pmu_intel::topdown::TopDownCounter::reprogram).

@@ -15,10 +15,10 @@ use crate::kernel::pmu::Pmu;
 use crate::kernel::required::Kernel;
 use crate::per_processor::{Busy, PerProcessor};
 
-/// The top-down counts of a machine with at most `P` processors, in one static of the kernel `K`, beside its [`Pmu`]:
-/// the memory and the description of each processor's counters.
+/// The top-down counts of all processors of a machine, in one static of the kernel `K`. The kernel also has a static
+/// [`Pmu`]. The machine has at most `P` processors.
 ///
-/// A kernel that counts no issue slots has no such static, and pays nothing.
+/// A kernel that counts no issue slots does not need this static.
 ///
 /// | operation | |
 /// |---|---|
@@ -38,8 +38,8 @@ struct OfProcessor {
 }
 
 impl<K: Kernel, const P: usize> PmuTopDown<K, P> {
-    /// Creates the state of a machine on which no slots are counted. The value is all zeros, so it takes no room in a
-    /// kernel's image.
+    /// Creates the state of a machine on which no slots are counted. The state is all zeros, so the static takes no
+    /// room in the kernel's image.
     pub const fn new() -> Self {
         let of =
             [const { OfProcessor { unit: WriteOnce::new(), memory: TopDownMemory::new() } }; P];
@@ -47,10 +47,10 @@ impl<K: Kernel, const P: usize> PmuTopDown<K, P> {
     }
 
     /// Returns the top-down counters of the processor that executes the call, for
-    /// [`Pmu::interrupt_beside`](crate::Pmu::interrupt_beside). Returns `None` if no task has taken them yet.
+    /// [`Pmu::interrupt_beside`](crate::Pmu::interrupt_beside). Returns `None` if no task has taken the counters yet.
     ///
-    /// On a P-core, the counter of the slots overflows if no task reads it for hours. Each overflow interrupts. A read
-    /// finds one overflow without this facility, and loses any further one.
+    /// On a P-core, the counter of slots overflows if no task reads it for hours. Each overflow interrupts. Without
+    /// this facility, the next read notices only one overflow, and the counts of all further overflows are lost.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -68,7 +68,7 @@ impl<K: Kernel, const P: usize> PmuTopDown<K, P> {
     /// ```
     ///
     /// # Context
-    /// The interrupt's handler, NMI included.
+    /// The handler of the performance interrupt, which may be an NMI.
     #[inline]
     pub fn here(&'static self) -> Option<TopDownInterrupt<'static>> {
         let of = self.of.get(K::this_processor())?;
@@ -164,15 +164,15 @@ impl<K: Kernel, const P: usize> fmt::Debug for PmuTopDown<K, P> {
 }
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
-    /// Counts where this processor's issue slots go while `work` runs: what share retired, and what share was lost to
-    /// wrong speculation, to the front end and to the back end. Where the processor has level 2, the counts have the
-    /// parts of these shares, too. `top_down` is the kernel's static beside this one.
+    /// Counts where this processor's issue slots go while `work` runs. The counts divide the slots into four shares:
+    /// retired, lost to wrong speculation, lost to the front end, and lost to the back end. On a processor with level
+    /// 2, the counts also have the parts of these shares. `top_down` is the kernel's static [`PmuTopDown`].
     ///
     /// `work` runs [pinned](Kernel::pinned), so no other task is counted. Interrupt handlers that run during `work` are
-    /// counted, too. To count one thread only, use [`with_top_down`](Self::with_top_down).
+    /// counted, too. To count only one thread, use [`with_top_down`](Self::with_top_down).
     ///
-    /// If no task has [taken](Self::take_top_down) the counters, the call takes them and gives them back. On an E-core,
-    /// they are four events of the session, of the `E` that the processor has room for.
+    /// If no task has [taken](Self::take_top_down) the top-down counters, the call takes them, and releases them at its
+    /// end. On an E-core, the call uses four of the `E` events for which the processor has room.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -199,11 +199,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session): the processor
     ///   is not up, or its session is in use.
-    /// - [`TopDown`](PmuError::TopDown), and `work` was not run: the processor has
-    ///   [no](TopDownError::NoTopDown) supported top-down counters, they are in use, or the processor's slots are being
-    ///   counted already.
-    /// - [`TopDown`](PmuError::TopDown), and `work` was run: the counts are lost. If the counters could not be given
-    ///   back, [`release_top_down`](Self::release_top_down) tries again.
+    /// - [`TopDown`](PmuError::TopDown), and `work` was not run: the processor has [no](TopDownError::NoTopDown)
+    ///   supported top-down counters, the counters are in use, or the processor's slots are already being counted.
+    /// - [`TopDown`](PmuError::TopDown), and `work` was run: the counts are lost. If the counters could not be
+    ///   released, [`release_top_down`](Self::release_top_down) tries again.
     ///
     /// If `work` unwinds, the counting ends.
     pub fn count_slots(
@@ -224,8 +223,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         })
     }
 
-    /// Takes the top-down counters of the processor that executes the call, which `this_processor` describes, for
-    /// [`with_top_down`](Self::with_top_down). On a P-core, the session then lacks fixed counter 3.
+    /// Takes the top-down counters of the processor that executes the call, for [`with_top_down`](Self::with_top_down).
+    /// `this_processor` is the snapshot of that processor. On a P-core, the session then lacks fixed counter 3.
     ///
     /// # Context
     /// Task, on the processor, after [`processor_up`](Self::processor_up).
@@ -248,8 +247,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         })
     }
 
-    /// Gives the top-down counters of the processor that executes the call back to its session. The kernel does so
-    /// before [`processor_down`](Self::processor_down).
+    /// Releases the top-down counters of the processor that executes the call. The processor's session can use these
+    /// counters again. The kernel calls this before [`processor_down`](Self::processor_down).
     ///
     /// # Context
     /// Task, on the processor.
@@ -258,7 +257,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// - [`NotUp`](PmuError::NotUp), [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session): the processor
     ///   is not up, or its session is in use.
     /// - [`TopDown`](PmuError::TopDown): no task has taken the counters ([`ShutDown`](TopDownError::ShutDown)), or a
-    ///   register access failed. Then the counters are still taken, and the call can be repeated.
+    ///   register access failed. After a failed access, the counters are still taken, and the kernel can repeat the
+    ///   call.
     pub fn release_top_down(
         &'static self,
         top_down: &'static PmuTopDown<K, P>,
@@ -266,10 +266,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         K::pinned(|| self.here(|here| top_down.release(here))?)
     }
 
-    /// Calls `act` with the top-down counters of the processor that executes the call, and with the processor's session
-    /// and counters, as [`with`](Self::with) does. A task has [taken](Self::take_top_down) the counters.
+    /// Calls `act` with the top-down counters of the processor that executes the call, and with the two arguments that
+    /// [`with`](Self::with) passes. Before this, a task [takes](Self::take_top_down) the counters.
     ///
-    /// The scheduler's switch takes the slots of a thread along, in the same call as its events:
+    /// At a context switch, the kernel switches a thread's slots and a thread's events in the same call:
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -306,10 +306,11 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # let _ = (switch, of_this_thread);
     /// ```
     ///
-    /// A suspend loses the registers, which [`processor_resumed`](Self::processor_resumed) does not program. So the
-    /// kernel calls [`read`](TopDownCounter::read) before
+    /// The counters' registers lose their contents in a suspend, and [`processor_resumed`](Self::processor_resumed)
+    /// does not program them again. So the kernel calls [`read`](TopDownCounter::read) before
     /// [`processor_suspended`](Self::processor_suspended), and [`reprogram`](TopDownCounter::reprogram) after
-    /// `processor_resumed`. A window for a guest is `session.counters_mut().lend_with(now, topdown, …)`.
+    /// `processor_resumed`. For a [window](pmu_core::CounterWindow) in which a guest runs, call
+    /// `session.counters_mut().lend_with(now, topdown, …)`.
     ///
     /// # Context
     /// Task. The call is [pinned](Kernel::pinned). A call within `act` fails.

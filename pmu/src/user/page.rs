@@ -93,8 +93,8 @@ pub struct UserPage {
     rest: [AtomicU64; 376],
 }
 
-/// Position and size of a ring buffer that the thread maps behind the page. Only the kernel sets these words; this
-/// crate does not use them.
+/// Position and size of a ring buffer that the thread maps behind the page. This crate does not read or write these
+/// words. The kernel sets them.
 ///
 /// ```
 /// use core::sync::atomic::Ordering;
