@@ -1,4 +1,5 @@
-//! What the bytes of every facility have in common: a magic number, the version of the layout, and words after a header.
+//! The form that the bytes of all facilities share: a magic number, the version of the layout, and words after a
+//! header.
 
 use crate::bytes::error::BytesError;
 

@@ -12,7 +12,7 @@ fn parts_that_registers_count_have_the_names_of_the_metrics_that_events_count() 
         assert_eq!(metric.to_string(), format!("top-down: {part}"));
         assert_eq!(format!("{metric:?}"), format!("{part:?}"));
     }
-    // Where there are formulas for level 2, they name what the register has.
+    // The formulas for level 2, if there are any, name what the register has.
     if metric("MemoryBound") {
         parts().for_each(|part| assert!(metric(&format!("{part:?}")), "{part:?}"));
     }
