@@ -75,8 +75,8 @@ impl Clocks {
 }
 
 impl ClockReading {
-    /// Returns the core's mean frequency between `earlier` and this reading, not counting the time in which the core
-    /// was halted.
+    /// Returns the core's mean frequency between `earlier` and this reading. Time in which the core was halted is not
+    /// included.
     ///
     /// `base_hertz` is the rate of MPERF. On Intel's processors, this rate commonly equals the TSC's rate. On AMD's
     /// processors, this rate is the frequency of P-state 0.

@@ -14,7 +14,7 @@ pub enum NoInterface {
     OtherVendor([u8; 12]),
     /// CPUID declares no performance monitoring: the leaf is absent, or its version or number of events is 0.
     NoPerformanceMonitoring,
-    /// The event of unhalted cycles, which every interface needs, is not available.
+    /// The event of unhalted cycles is not available. Every interface needs this event.
     CyclesUnavailable,
     /// The processor lacks long mode.
     NoLongMode,

@@ -4,7 +4,7 @@ use core::fmt;
 
 use raw_cpuid::{CpuIdReader, CpuIdResult};
 
-/// Text of a recorded CPUID dump, which is read without being copied.
+/// Text of a recorded CPUID dump. The text is not copied.
 ///
 /// Lines in the formats of two tools are read. Any other line is skipped as a heading or a remark. The formats are:
 ///

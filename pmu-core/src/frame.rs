@@ -124,7 +124,7 @@ pub trait InterruptFrame {
     /// Returns RFLAGS of the interrupted code. Bit 17, VM, is set in virtual-8086 mode.
     fn flags(&self) -> u64;
 
-    /// Returns the processor that was interrupted, on which the handler executes.
+    /// Returns the interrupted processor, which also executes the handler.
     fn processor(&self) -> ProcessorNumber;
 
     /// Returns the process whose address space is loaded; `None` if there is no such process.

@@ -50,7 +50,7 @@ pub trait Platform {
     /// to several facilities, such as instruction-based sampling. So the driver never masks the entry again (AMD APM
     /// vol. 2, "Extended Interrupts"). The driver calls this method in task context.
     ///
-    /// The default implementation, which is for a platform without extended entries, returns an error.
+    /// The default implementation is for a platform without extended entries, and returns an error.
     ///
     /// # Errors
     /// The entry does not exist, or already delivers another user's interrupt. Nothing was changed.
@@ -59,8 +59,8 @@ pub trait Platform {
         Err(ExtendedEntryError::NotAvailable)
     }
 
-    /// Starts the interrupts of this processor's profile timer, or changes their interval. The default implementation,
-    /// which is for a platform without a profile timer, returns an error.
+    /// Starts the interrupts of this processor's profile timer, or changes their interval. The default implementation
+    /// is for a platform without a profile timer, and returns an error.
     fn start_profile_timer(&self, interval: Interval) -> Result<(), TimerUnavailable> {
         let _ = interval;
         Err(TimerUnavailable)

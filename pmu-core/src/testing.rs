@@ -169,7 +169,7 @@ impl<B: MsrBackend, const N: usize> RecordingMsr<B, N> {
         Self { inner, accesses: RefCell::new(Vec::new()), dropped: Cell::new(0) }
     }
 
-    /// Returns the backend to which accesses are passed on.
+    /// Returns the inner backend.
     pub fn inner(&self) -> &B {
         &self.inner
     }

@@ -79,9 +79,9 @@ pub enum BranchEnable {
 pub struct BranchFreeze {
     /// The bit that enables freezing.
     pub bit: RegisterBits,
-    /// A bit of the overflow status, and a register. The processor sets the bit when it freezes the records. To release
-    /// the records, the driver writes this bit to the register. If `None`, the processor freezes the records by
-    /// clearing their enable bit.
+    /// The status bit of frozen records, and the register that releases the records. When the processor freezes the
+    /// records, it sets the bit in the overflow status. To release the records, the driver writes the bit to the
+    /// register. If `None`, the processor freezes the records by clearing their enable bit.
     pub status: Option<(u64, MsrAddress)>,
 }
 

@@ -5,7 +5,7 @@ use core::fmt;
 /// A change of some bits of a register that safe code must not write as a whole.
 ///
 /// `IA32_DEBUGCTL` and `IA32_PEBS_ENABLE` have bits that make the processor write to memory. A value of this type
-/// changes only bits without such an effect. Safe code has no other way to write these registers.
+/// changes only bits that do not have this effect. Safe code has no other way to write these registers.
 ///
 /// ```
 /// use pmu_core::MsrUpdate;

@@ -18,8 +18,8 @@ use crate::platform::Platform;
 /// own](crate::Facility::own_counters), such as Intel's precise records.
 ///
 /// A reserved counter still belongs to the session, but counts no event of the session. The session still stops the
-/// counter while an interrupt is serviced, acknowledges the counter's overflows, and lends the counter.
-/// [`reprogram`](Self::reprogram) and a failed interrupt end all reservations.
+/// counter while an interrupt is serviced, acknowledges the counter's overflows, and lends the counter. All
+/// reservations end at a [`reprogram`](Self::reprogram), or if the service of an interrupt fails.
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Reserves a free counter for a facility that records overflows itself, such as precise sampling. The counter is
     /// in `among`, and can count the event. Returns the counter, and the select that the event has on this processor.

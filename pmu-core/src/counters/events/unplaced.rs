@@ -86,9 +86,9 @@ impl SavedEvent {
     /// Returns a child of the event, for a new thread: the same event with this `tag`. The child's count and times are
     /// 0, and the child begins a new period. The child is to be started if the event is to be started.
     ///
-    /// If the event belongs to a group, the child is in no group. [`make_group`](Self::make_group) makes the children
-    /// of one thread a group of their own. If the event is [disabled](Self::disabled) in its group, the child is
-    /// disabled in the children's group, too.
+    /// The child is in no group, even if the event belongs to a group. [`make_group`](Self::make_group) makes the
+    /// children of one thread a group of their own. If the event is [disabled](Self::disabled) in its group, the child
+    /// is disabled in the children's group, too.
     pub fn child(&self, tag: u64) -> Self {
         let Membership { flags, reload, .. } = Membership::unpack(self.membership);
         let flags = flags & !(Membership::FIRST | Membership::RELOADS);

@@ -4,7 +4,7 @@ use crate::counters::events::count::EventCount;
 use crate::counters::registers::counter::Counter;
 use crate::msr::address::PmcIndex;
 
-/// Data by which user mode computes an event's count from the value that RDPMC reads. The kernel shares this plain data
+/// Data with which user mode computes an event's count from a value that RDPMC read. The kernel shares this plain data
 /// with user mode, commonly in a [page with Linux' layout](https://docs.rs/pmu/latest/pmu/user/struct.UserPage.html).
 ///
 /// While the event is on a counter, its count is `offset`, plus the low `width` bits of the counter's value as a signed

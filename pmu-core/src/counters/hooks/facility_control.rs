@@ -8,9 +8,9 @@ use crate::msr::fault::MsrFault;
 /// [lent](crate::CounterSession::lend_with), and resumes the facility afterwards. Counters are lent to a guest, for
 /// instance.
 ///
-/// The trait is implemented by the type that tasks use, such as [`BranchRecorder`](crate::BranchRecorder). The window
-/// borrows the value mutably, so the compiler rejects other uses of the value until the window ends. `()` stands for no
-/// facility. A pair of two facilities is itself a facility.
+/// The type that tasks use, such as [`BranchRecorder`](crate::BranchRecorder), implements this trait. The
+/// [window](crate::CounterWindow) borrows the value mutably, so the compiler rejects other uses of the value until the
+/// window ends. `()` stands for no facility. A pair of two facilities is itself a facility.
 ///
 /// This example is a fake facility with one control register. The borrower may change the register's value.
 ///

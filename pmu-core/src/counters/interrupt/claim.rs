@@ -28,9 +28,8 @@ pub struct Serviced {
 ///
 /// An NMI that no driver claims is unknown, and may mean failing hardware. An NMI of a performance counter may find no
 /// overflow, because the service of the previous NMI already handled the counter. So a shared handler adds up the
-/// [numbers](Self::interrupts) of its drivers' claims. If the sum exceeds 1, another NMI of a counter may follow. If
-/// the next NMI on this processor comes within 100 ms and is unclaimed, the handler does not report this NMI as
-/// unknown.
+/// [numbers](Self::interrupts) of its drivers' claims. If the sum exceeds 1, another NMI of a counter may follow. So
+/// the handler does not report the next unclaimed NMI on this processor as unknown, if this NMI comes within 100 ms.
 ///
 /// ```
 /// use pmu_core::Claim;

@@ -9,8 +9,8 @@ use crate::counters::shared::entry::EventState;
 use crate::counters::shared::memory::CounterMemory;
 use crate::msr::backend::MsrBackend;
 
-/// Returns the data by which user mode computes the count of an opened event from RDPMC. The call needs no session. If
-/// the event is on a counter, the call costs one RDPMC. `source`, `msr` and `memory` are the arguments of
+/// Returns the data with which user mode computes an opened event's count by RDPMC. The call needs no session. If the
+/// event is on a counter, the call costs one RDPMC. `source`, `msr` and `memory` are the arguments of
 /// [`service`](crate::service()). `now` is a time of the clock that the session's operations use.
 ///
 /// A handler calls this after `service`, which may have reloaded the event's counter. A task calls

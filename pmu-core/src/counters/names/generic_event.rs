@@ -14,7 +14,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum GenericEvent {
-    /// Cycles in which the core is not halted, at its present frequency.
+    /// Cycles of the core's clock, at the core's present frequency, counted while the core is not halted.
     Cycles,
     /// Instructions retired.
     Instructions,

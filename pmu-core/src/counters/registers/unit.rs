@@ -442,7 +442,7 @@ impl CounterUnit {
         unsafe { MsrAddress::new(self.fixed.control) }
     }
 
-    /// Returns the global registers, which control all counters together, if the processor has them.
+    /// Returns the registers that control all counters together. Returns `None` if the processor has no such registers.
     #[inline]
     pub const fn global(&self) -> Option<&'static GlobalRegisters> {
         self.global
@@ -453,7 +453,7 @@ impl CounterUnit {
         self.precise
     }
 
-    /// Returns whether delivery of the interrupt may mask the LVT entry, so that each service has to unmask the entry.
+    /// Returns whether delivery of the interrupt may mask the LVT entry. Each service then has to unmask the entry.
     #[inline]
     pub const fn is_masked_on_delivery(&self) -> bool {
         self.masked_on_delivery

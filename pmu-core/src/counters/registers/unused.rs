@@ -20,7 +20,7 @@ pub struct UnusedRegisters {
 }
 
 impl UnusedRegisters {
-    /// The value for a processor whose counters have no such registers.
+    /// The value for a processor whose counters have no unused registers.
     pub const NONE: Self = Self { distance: 0, counters: CounterSet::NONE };
 
     /// Describes one unused register for each of these `counters`, at `distance` from the counter's value register.
@@ -47,7 +47,7 @@ impl UnusedRegisters {
         Self { distance, counters }
     }
 
-    /// Returns the counters that have such a register.
+    /// Returns the counters that have an unused register.
     pub const fn counters(&self) -> CounterSet {
         self.counters
     }

@@ -10,8 +10,8 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Returns the data by which user mode computes the count of an opened event from RDPMC. If the event is on a
-    /// counter, the call costs one RDPMC.
+    /// Returns the data with which user mode computes an opened event's count by RDPMC. If the event is on a counter,
+    /// the call costs one RDPMC.
     ///
     /// For an event on a counter, the data is valid until one of the following happens:
     /// - An operation starts, stops, moves or closes the event. [`start_event`](Self::start_event) of *another* event

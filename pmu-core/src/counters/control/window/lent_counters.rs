@@ -4,8 +4,8 @@ use core::marker::PhantomData;
 
 use crate::counters::names::counter_id::CounterSet;
 
-/// Counters of this processor that no owner uses at present. A borrower's operations take this value as evidence that
-/// the counters are free.
+/// Counters of this processor that no owner uses at present. Operations of a borrower take this value as proof that the
+/// counters are free.
 ///
 /// A [`CounterWindow`](crate::CounterWindow) provides this value while a session lends its counters. The counters are
 /// stopped, and have no overflow pending. The counters' control and value registers still hold the owner's values. The
@@ -54,9 +54,9 @@ impl LentCounters {
         self.counters
     }
 
-    /// Returns the value of the global control register without the lent counters' bits, so that only other owners'
-    /// counters run. The borrower writes this value back before the window ends. On Intel, the host-state field of the
-    /// VMCS for this register has the same value.
+    /// Returns a value of the global control register in which the lent counters' bits are clear. With this value, only
+    /// other owners' counters run. The borrower writes this value back before the window ends. On Intel, the host-state
+    /// field of the VMCS for this register has the same value.
     pub const fn global_control(&self) -> u64 {
         self.global_control
     }
