@@ -17,7 +17,7 @@ struct Naive {
     pending: bool,
 }
 
-/// The data files: masks of fields, and addresses of registers, whose field is empty.
+/// The data files: masks by register and field, and addresses by register and the empty string.
 static FILES: LazyLock<BTreeMap<(String, String), u64>> = LazyLock::new(|| {
     let (registers, fields) = (
         pmu_tests::rows(include_str!("../../data/registers.csv")),

@@ -1,4 +1,4 @@
-//! The registers by which overflows reload counters, made by a vendor crate.
+//! Description of the registers by which overflows reload counters.
 
 use crate::counters::names::counter_id::CounterSet;
 

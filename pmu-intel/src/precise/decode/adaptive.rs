@@ -32,7 +32,7 @@ const VECTORS: usize = 32;
 const BRANCH: usize = 3;
 
 impl AdaptiveHeader {
-    /// Returns the size of the record in words, if it is plausible.
+    /// Returns the size of the record in words, or `None` if no record can have its size.
     pub(crate) fn words(self) -> Option<usize> {
         let size = usize::from(self.size());
         (size.is_multiple_of(8) && size >= 8 * BASIC).then_some(size / 8)

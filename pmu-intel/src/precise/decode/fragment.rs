@@ -72,7 +72,7 @@ impl FragmentHeader {
         self.size() == 0
     }
 
-    /// Returns the size of the fragment in words, if it is plausible.
+    /// Returns the size of the fragment in words, or `None` if no fragment can have its size.
     pub(crate) fn words(self) -> Option<usize> {
         let size = usize::from(self.size());
         (size.is_multiple_of(8) && size >= 8 * HEADER).then_some(size / 8)
