@@ -210,8 +210,8 @@ fn skip_fault(a: &mut CodeAssembler) -> Result<(), IcedError> {
     skip_two_bytes(a)
 }
 
-/// Without `ibs`, CPUID leaf 0x8000001B is 0, and the registers of instruction-based sampling fault. In x2APIC mode, the
-/// extended entries of the local vector table fault, too.
+/// Without `ibs`, CPUID leaf 0x8000001B is 0, and the registers of instruction-based sampling fault. In x2APIC mode,
+/// the extended entries of the local vector table fault, too.
 #[test]
 fn a_guest_without_sampling_has_no_register_of_it() {
     if !kvm() {
