@@ -11,8 +11,8 @@ use pmu_core::{ExtendedEntryError, Interval, Platform, TimerUnavailable};
 /// required method writes the LVT entry for performance counters.
 ///
 /// # For embedders
-/// - `write_performance_entry` is called in task, interrupt and NMI context. It takes no lock that the interrupted code
-///   may hold. The other methods are called in task context.
+/// - `write_performance_entry` is called in task, interrupt and NMI context. This method takes no lock that the
+///   interrupted code may hold. The other methods are called in task context.
 ///
 /// In xAPIC mode the registers are in memory; in x2APIC mode the registers are MSRs. A kernel that already has code for
 /// the local APIC calls its code here:
@@ -56,7 +56,8 @@ pub trait ApicRegisters {
         None
     }
 
-    /// Writes an extended LVT entry that [`read_extended_entry`](Self::read_extended_entry) could read.
+    /// Writes the extended LVT entry with this number. [`read_extended_entry`](Self::read_extended_entry) has returned
+    /// a value for this number.
     fn write_extended_entry(&self, number: u8, entry: u32) {
         let _ = (number, entry);
     }
@@ -84,7 +85,8 @@ impl<A: ApicRegisters + ?Sized> ApicRegisters for &A {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Delivery(u32);
 
-/// Error: the vector is below 32. Such vectors belong to exceptions, and cannot be used for the performance interrupt.
+/// Error: the vector is below 32. Vectors below 32 belong to exceptions, and cannot be used for the performance
+/// interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct InvalidVector(pub u8);
@@ -194,8 +196,8 @@ const MASKED: u32 = 1 << 16;
 /// Interrupts").
 const SETTABLE: u32 = MASKED | 0x7FF;
 
-/// [`Platform`] of a processor with a local APIC, through which a session and the interrupt handler mask and unmask the
-/// performance interrupt.
+/// [`Platform`] of a processor with a local APIC. A session and the interrupt handler mask and unmask the performance
+/// interrupt through this platform.
 ///
 /// ```
 /// use core::cell::Cell;

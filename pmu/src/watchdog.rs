@@ -5,8 +5,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32};
 
 use pmu_core::{CounterMemory, CounterUnit, Event, EventId, GenericEvent};
 
-/// Hard-lockup detector of one processor, which reports by an NMI that the processor has not taken its timer tick for
-/// several seconds.
+/// Hard-lockup detector of one processor. The detector reports, by an NMI, that the processor has not taken its timer
+/// tick for several seconds.
 ///
 /// An event of cycles interrupts by NMI every few seconds of the processor's work. If the processor's own timer tick
 /// has not come since the previous interrupt, the processor is stuck with interrupts off.
@@ -14,8 +14,8 @@ use pmu_core::{CounterMemory, CounterUnit, Event, EventId, GenericEvent};
 /// is halted. So an idle processor that takes no tick is not reported.
 ///
 /// # Examples
-/// All the code that a kernel needs, on a machine of two processors. `Registers` and `Apic` are the kernel's
-/// [`MsrBackend`](pmu_core::MsrBackend) and [`Platform`](pmu_core::Platform).
+/// This example has all the code that a kernel needs, on a machine of two processors. `Registers` and `Apic` are the
+/// kernel's [`MsrBackend`](pmu_core::MsrBackend) and [`Platform`](pmu_core::Platform).
 ///
 /// ```
 /// use pmu::Watchdog;
@@ -100,8 +100,8 @@ impl Watchdog {
     /// Returns the event that a kernel opens for the watchdog. The event counts cycles at every privilege level, and
     /// interrupts once per `seconds` seconds at a frequency of `hertz`.
     ///
-    /// If the processor has no event of core cycles, the returned event is reference cycles. The event runs on a fixed
-    /// counter if a fixed counter that counts the event is free.
+    /// If the processor has no event of core cycles, the returned event counts reference cycles. The event runs on a
+    /// fixed counter, if one is free that can count the event.
     ///
     /// `hertz` is the highest frequency that the core reaches. At a lower frequency the interrupt comes after more than
     /// `seconds` seconds. Choose `seconds` as several times the interval of the timer tick.
@@ -147,7 +147,7 @@ impl Watchdog {
         self.place.store(place, Relaxed);
     }
 
-    /// Returns whether the watched event has no counter, so the watchdog would not detect a stuck processor. An event
+    /// Returns whether the watched event has no counter. The watchdog then cannot detect a stuck processor. An event
     /// that was not started yet has no counter. An event also has no counter after its counter failed. `memory` is the
     /// memory of this processor's counters.
     ///

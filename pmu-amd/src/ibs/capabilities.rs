@@ -114,8 +114,8 @@ impl IbsCapabilities {
         self.has(12)
     }
 
-    /// Returns whether `IBS_OP_CTL2` and `IBS_FETCH_CTL2` exist. The disable bits of these registers stop a unit
-    /// without a write to the unit's status bits.
+    /// Returns whether `IBS_OP_CTL2` and `IBS_FETCH_CTL2` exist. A driver can stop a unit by the disable bits of these
+    /// registers, without writing the unit's status bits.
     pub const fn control2(self) -> bool {
         self.has(13)
     }

@@ -318,7 +318,7 @@ impl<const N: usize, const P: usize> Stopping<'_, N, P> {
         lock.change() != self.change || lock.poll()
     }
 
-    /// Returns `Ok` if the source was stopped on every processor on which no other object uses the source.
+    /// Returns the result of stopping the source on the processors where no other object uses the source.
     ///
     /// # Errors
     /// [`Hardware`](ProfileError::Hardware) names the first processor on which the source may still be running.

@@ -92,7 +92,7 @@ pub struct TracedPmc {
 }
 
 impl TracedPmc {
-    /// Creates the selection of one logger, with no counters and no events selected.
+    /// Creates an empty selection for one logger: no counters and no events.
     pub const fn new(rules: Rules) -> Self {
         Self {
             rules,

@@ -13,7 +13,7 @@ use crate::kernel::error::PmuError;
 use crate::kernel::required::Kernel;
 use crate::per_processor::Busy;
 
-/// The branch records of all processors of a machine, in one static of the kernel `K`. The kernel also has a static
+/// The branch records of all processors of a machine. A kernel `K` keeps this value in a static, beside its static
 /// [`Pmu`](crate::Pmu). The machine has at most `P` processors. Each processor has room for `N` records; 32 suffice for
 /// every processor known today.
 ///

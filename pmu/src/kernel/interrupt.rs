@@ -54,7 +54,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     ///
     /// # Context
-    /// The interrupt's handler, NMI included, on the processor that `frame` names.
+    /// The handler of the performance interrupt, which may be an NMI. `frame` names the processor that executes the
+    /// handler.
     #[inline]
     pub fn interrupt<F: InterruptFrame>(&'static self, frame: &F) -> Interrupted {
         self.interrupt_with(frame, |_| ())
@@ -64,7 +65,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// overflow of an event that the kernel opened. A kernel opens events in the closure of [`with`](Self::with).
     ///
     /// # Context
-    /// The interrupt's handler, NMI included, on the processor that `frame` names.
+    /// The handler of the performance interrupt, which may be an NMI. `frame` names the processor that executes the
+    /// handler.
     #[inline]
     pub fn interrupt_with<F: InterruptFrame>(
         &'static self,
@@ -106,7 +108,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     ///
     /// # Context
-    /// The interrupt's handler, NMI included, on the processor that `frame` names.
+    /// The handler of the performance interrupt, which may be an NMI. `frame` names the processor that executes the
+    /// handler.
     #[inline]
     pub fn interrupt_beside<F: InterruptFrame, B: Facility>(
         &'static self,
@@ -187,8 +190,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     ///
     /// # Context
-    /// Any context, on any processor. The functions that take the two values may need a narrower context: see their
-    /// documentation.
+    /// Any context, on any processor. The functions that take the two values document their own contexts.
     #[inline]
     pub fn events_of(
         &'static self,

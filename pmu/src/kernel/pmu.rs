@@ -13,7 +13,7 @@ use crate::kernel::sources::MachineSources;
 use crate::machine::Machine;
 use crate::per_processor::PerProcessor;
 
-/// The performance-monitoring units of all processors of a machine, in one static of the kernel `K`.
+/// The performance-monitoring units of all processors of a machine. A kernel `K` keeps this value in a static.
 ///
 /// A `Pmu` contains the parts that a kernel would otherwise compose by hand. These are the [`Machine`], the memory of
 /// each processor's counters and events, the sessions, the mailbox for requests between processors, and the lists of

@@ -72,7 +72,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// The call closes all events of the processor. After the next [`processor_up`](Self::processor_up), the
     /// [`EventId`](pmu_core::EventId) of a closed event may name another event. So before this call, the kernel closes
-    /// its own events, or switches them out.
+    /// its own events, and switches out the events of threads.
     ///
     /// # Context
     /// Task, on the processor.
@@ -104,8 +104,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// Until the processor resumes, operations on it fail with [`Suspended`](PmuError::Suspended), except
     /// [`processor_down`](Self::processor_down). If another processor requests a start or stop of a profile's source,
-    /// that request waits until this processor resumes. The call passes each pending overflow of an event that the
-    /// kernel opened to `overflowed`.
+    /// that request waits until this processor resumes. The call calls `overflowed` for each pending overflow of an
+    /// event that the kernel opened.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }

@@ -126,7 +126,8 @@ pub unsafe trait Kernel: Sized + 'static {
         None
     }
 
-    /// Writes an extended LVT entry that [`read_extended_entry`](Self::read_extended_entry) could read.
+    /// Writes the extended LVT entry with this number. [`read_extended_entry`](Self::read_extended_entry) has returned
+    /// a value for this number.
     fn write_extended_entry(number: u8, entry: u32) {
         let _ = (number, entry);
     }

@@ -15,7 +15,7 @@ use crate::kernel::pmu::Pmu;
 use crate::kernel::required::Kernel;
 use crate::per_processor::{Busy, PerProcessor};
 
-/// The top-down counts of all processors of a machine, in one static of the kernel `K`. The kernel also has a static
+/// The top-down counts of all processors of a machine. A kernel `K` keeps this value in a static, beside its static
 /// [`Pmu`]. The machine has at most `P` processors.
 ///
 /// A kernel that counts no issue slots does not need this static.
@@ -165,8 +165,9 @@ impl<K: Kernel, const P: usize> fmt::Debug for PmuTopDown<K, P> {
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Counts where this processor's issue slots go while `work` runs. The counts divide the slots into four shares:
-    /// retired, lost to wrong speculation, lost to the front end, and lost to the back end. On a processor with level
-    /// 2, the counts also have the parts of these shares. `top_down` is the kernel's static [`PmuTopDown`].
+    /// retired, lost to wrong speculation, lost to the front end, and lost to the back end. If the processor has
+    /// top-down level 2, the counts also have the parts of these shares. `top_down` is the kernel's static
+    /// [`PmuTopDown`].
     ///
     /// `work` runs [pinned](Kernel::pinned), so no other task is counted. Interrupt handlers that run during `work` are
     /// counted, too. To count only one thread, use [`with_top_down`](Self::with_top_down).
@@ -267,7 +268,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Calls `act` with the top-down counters of the processor that executes the call, and with the two arguments that
-    /// [`with`](Self::with) passes. Before this, a task [takes](Self::take_top_down) the counters.
+    /// [`with`](Self::with) passes. A task must have [taken](Self::take_top_down) the top-down counters before.
     ///
     /// At a context switch, the kernel switches a thread's slots and a thread's events in the same call:
     ///

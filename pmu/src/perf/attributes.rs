@@ -73,8 +73,8 @@ impl PerfAttributes {
     }
 }
 
-/// Fields of perf's `perf_event_attr` that select an event and its privilege levels. If all fields are 0, the event is
-/// cycles at all privilege levels, without interrupts.
+/// Fields of perf's `perf_event_attr` that select an event and its privilege levels. If all fields are 0, the event
+/// counts cycles at all privilege levels, and does not interrupt.
 ///
 /// ```
 /// use pmu::core::{Event, EventSelect};

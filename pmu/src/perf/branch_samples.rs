@@ -34,7 +34,7 @@ pub struct BranchSamples {
     filter: BranchFilter,
 }
 
-/// Reason why `branch_sample_type` is refused, as Linux refuses it (`EINVAL`).
+/// Reason why a value of `branch_sample_type` is invalid. For such a value, Linux returns `EINVAL`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum BranchSampleError {
@@ -83,23 +83,25 @@ impl BranchSamples {
     pub const NO_TX: u64 = 1 << 9;
     /// `PERF_SAMPLE_BRANCH_COND`: conditional branches.
     pub const COND: u64 = 1 << 10;
-    /// `PERF_SAMPLE_BRANCH_CALL_STACK`: a call stack.
+    /// `PERF_SAMPLE_BRANCH_CALL_STACK`: a call stack, that is, the calls that have not returned yet.
     pub const CALL_STACK: u64 = 1 << 11;
     /// `PERF_SAMPLE_BRANCH_IND_JUMP`: indirect jumps.
     pub const IND_JUMP: u64 = 1 << 12;
     /// `PERF_SAMPLE_BRANCH_CALL`: direct calls.
     pub const CALL: u64 = 1 << 13;
-    /// `PERF_SAMPLE_BRANCH_NO_FLAGS`: entries without flags.
+    /// `PERF_SAMPLE_BRANCH_NO_FLAGS`: the entries have no flags.
     pub const NO_FLAGS: u64 = 1 << 14;
-    /// `PERF_SAMPLE_BRANCH_NO_CYCLES`: entries without cycles.
+    /// `PERF_SAMPLE_BRANCH_NO_CYCLES`: the entries have no cycles.
     pub const NO_CYCLES: u64 = 1 << 15;
-    /// `PERF_SAMPLE_BRANCH_TYPE_SAVE`: entries with the kind of the branch.
+    /// `PERF_SAMPLE_BRANCH_TYPE_SAVE`: each entry has the kind of its branch.
     pub const TYPE_SAVE: u64 = 1 << 16;
-    /// `PERF_SAMPLE_BRANCH_HW_INDEX`: samples with the index of the newest record. The kernel writes -1, for unknown.
+    /// `PERF_SAMPLE_BRANCH_HW_INDEX`: each sample has the index of the newest record. The kernel writes -1, for
+    /// unknown.
     pub const HW_INDEX: u64 = 1 << 17;
-    /// `PERF_SAMPLE_BRANCH_PRIV_SAVE`: entries with the privilege level, which no record on x86 contains.
+    /// `PERF_SAMPLE_BRANCH_PRIV_SAVE`: each entry has the privilege level. On x86, no record contains a privilege
+    /// level.
     pub const PRIV_SAVE: u64 = 1 << 18;
-    /// `PERF_SAMPLE_BRANCH_COUNTERS`: samples with the number of events between branches.
+    /// `PERF_SAMPLE_BRANCH_COUNTERS`: each sample has the numbers of events between branches.
     pub const COUNTERS: u64 = 1 << 19;
 
     /// The bits that select kinds of branches, with the kinds.
@@ -231,7 +233,7 @@ pub struct BranchEntry {
 }
 
 impl BranchEntry {
-    /// Returns the entry's 24 bytes in a sample.
+    /// Returns the 24 bytes of the entry, as a sample contains them.
     pub fn to_bytes(&self) -> [u8; 24] {
         let mut bytes = [0; 24];
         for (place, word) in bytes.chunks_exact_mut(8).zip([self.from, self.to, self.flags]) {
@@ -244,7 +246,8 @@ impl BranchEntry {
 impl PerfEventAttr {
     /// Returns which branches the event's samples carry, and removes [`SAMPLE_BRANCH_STACK`](Self::SAMPLE_BRANCH_STACK)
     /// from the attributes. Returns `Ok(None)` if the samples carry no branches. Call this before
-    /// [`event`](Self::event), which refuses attributes with this bit, because branch records are not counters.
+    /// [`event`](Self::event), which refuses attributes with `SAMPLE_BRANCH_STACK`, because branch records are not
+    /// counters.
     ///
     /// # Errors
     /// `branch_sample_type` is invalid; the attributes are unchanged.

@@ -9,7 +9,7 @@ use crate::perf::error::PerfError;
 /// of a [`CacheEvent`].
 pub const PERF_TYPE_HW_CACHE: u32 = 3;
 
-/// Cache of a generic cache event of perf.
+/// Cache that one of perf's generic cache events counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Cache {
@@ -17,7 +17,8 @@ pub enum Cache {
     L1Data,
     /// `L1-icache`: the first level's instruction cache.
     L1Instruction,
-    /// `LLC`: the last-level cache, or, if the processor has no events of that cache, the nearest cache with events.
+    /// `LLC`: the last-level cache. On a processor without events of that cache, `LLC` is the nearest cache with
+    /// events.
     LastLevel,
     /// `dTLB`: translations of data addresses.
     DataTlb,

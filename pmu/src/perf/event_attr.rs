@@ -42,7 +42,7 @@ pub struct PerfEventAttr {
     pub select: PerfAttributes,
     /// The flags, except the bits of `precise_ip` and the flags that are fields of `select`.
     pub flags: AttrFlags,
-    /// `precise_ip`: 0 to 3, the skid that samples may have.
+    /// `precise_ip`, 0 to 3: the skid that samples may have. A higher value permits less skid.
     pub precise_ip: u8,
     /// `sample_type`: the parts of a sample's record.
     pub sample_type: u64,
@@ -53,7 +53,7 @@ pub struct PerfEventAttr {
     pub wakeup: u32,
     /// `bp_type`: the type of a breakpoint.
     pub bp_type: u32,
-    /// `config2`: a second extension of `config`; for a breakpoint `bp_len`, the length.
+    /// `config2`: a second extension of `config`. For a breakpoint, this field is `bp_len`, the length.
     pub config2: u64,
     /// `branch_sample_type`: the branches that each sample carries.
     pub branch_sample_type: u64,
@@ -94,8 +94,8 @@ impl PerfEventAttr {
     /// is [exclusive](Event::exclusive) if [`AttrFlags::EXCLUSIVE`] is set. `constraints` has the same meaning as in
     /// [`PerfAttributes::event`].
     ///
-    /// Some processors can deny user mode the RDPMC of individual counters. On such a processor, user mode cannot read
-    /// the counter of the returned event. Linux permits RDPMC for an event of a task, but not for an event of a
+    /// Some processors can deny RDPMC to user mode for each counter separately. On such a processor, user mode cannot
+    /// read the counter of the returned event. Linux permits RDPMC for an event of a task, but not for an event of a
     /// processor, because that event also counts other tasks. To behave as Linux, a kernel opens an event of a task
     /// [`with_user_rdpmc`](Event::with_user_rdpmc) if the event's page may be mapped.
     ///

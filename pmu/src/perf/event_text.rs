@@ -92,8 +92,8 @@ pub struct PerfEvent<'a> {
 }
 
 impl<'a> PerfEvent<'a> {
-    /// Parses an event. `names` returns `config` and `config1` of the processor's event with this name, as
-    /// `pmu_events::PmuEvent::perf_config` does, or `None` for an unknown name.
+    /// Parses an event. `names` takes the name of an event of the processor, and returns the event's `config` and
+    /// `config1`, as `pmu_events::PmuEvent::perf_config` does. For an unknown name, `names` returns `None`.
     ///
     /// # Errors
     /// - [`Term`](PerfError::Term), [`Value`](PerfError::Value), [`Modifier`](PerfError::Modifier),
