@@ -30,7 +30,7 @@ const HYGON: [u8; 12] = *b"HygonGenuine";
 /// Detects the core counters of an AMD or Hygon processor. Hygon's processors have the same counters as AMD's first Zen
 /// processors.
 ///
-/// The counters take any event of the processor's manual. Windows has no profile sources for Hygon: the
+/// The counters can count any event of the processor's manual. Windows has no profile sources for Hygon: the
 /// [`SOURCES`](crate::SOURCES) are for AMD's processors only.
 ///
 /// ```

@@ -24,11 +24,11 @@ pub enum Generation {
     Zen2,
     /// Family 19h, models 00h–0Fh, 20h–2Fh, 40h–5Fh: Zen 3, Zen 3+.
     Zen3,
-    /// Family 19h, the other models: Zen 4.
+    /// Family 19h, all other models: Zen 4.
     Zen4,
     /// Family 1Ah, models 00h–2Fh, 40h–4Fh, 60h–7Fh: Zen 5.
     Zen5,
-    /// Family 1Ah, the other models: Zen 6.
+    /// Family 1Ah, all other models: Zen 6.
     Zen6,
     /// Family 0Fh: K8, for which Windows' sources were defined.
     Hammer,

@@ -25,7 +25,8 @@ pub enum IbsError {
     Lent,
     /// A register access failed, and the unit does not sample.
     Access(MsrFault),
-    /// A register access failed, and the unit could not be stopped. The unit is presumed to run until its next sample.
+    /// A register access failed, and the unit could not be stopped. The driver treats the unit as running until its
+    /// next sample.
     Faulted(MsrFault),
 }
 

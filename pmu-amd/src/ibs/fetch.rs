@@ -33,7 +33,7 @@ impl IbsFetchRecord {
         }
     }
 
-    /// Returns the address of the fetch; `None` if [an erratum](IbsErratum::FetchWithoutAddress) made it 0.
+    /// Returns the address of the fetch; `None` if [an erratum](IbsErratum::FetchWithoutAddress) made the address 0.
     pub fn address(&self, unit: &IbsUnit) -> Option<u64> {
         let lacks = unit.has(IbsErratum::FetchWithoutAddress) && self.linear_address == 0;
         (!lacks).then_some(self.linear_address)

@@ -204,7 +204,7 @@ pub struct IbsOpData3 {
     /// Width of the access: 0 is none, and *n* is 2 to the power of *n* − 1 bytes.
     #[bits(4)]
     pub width: u8,
-    /// Number of allocated miss address buffers when the access missed.
+    /// Number of miss address buffers that were allocated when the access missed.
     #[bits(6)]
     pub open_misses: u8,
     /// Number of cycles from a load's miss in the data cache to the arrival of the data.
@@ -244,8 +244,8 @@ pub struct IbsOpCtl2 {
     __: u64,
 }
 
-/// `IBS_FETCH_CTL2`: disable bit and filters of fetch sampling. The two filters by bit 63 are in another order
-/// than in [`IbsOpCtl2`].
+/// `IBS_FETCH_CTL2`: disable bit and filters of fetch sampling. The order of the two filters by bit 63 is opposite to
+/// [`IbsOpCtl2`].
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct IbsFetchCtl2 {

@@ -205,8 +205,8 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
     /// call, however late that interrupt comes. That interrupt may belong to another owner.
     ///
     /// # Errors
-    /// - [`Faulted`](IbsError::Faulted): the unit is presumed to run until its next interrupt, which stops the unit.
-    ///   The call can be repeated.
+    /// - [`Faulted`](IbsError::Faulted): the driver treats the unit as running until its next interrupt, which stops
+    ///   the unit. The call can be repeated.
     /// - [`ShutDown`](IbsError::ShutDown), [`Lent`](IbsError::Lent): nothing was changed.
     pub fn stop(&mut self) -> Result<(), IbsError> {
         self.check()?;

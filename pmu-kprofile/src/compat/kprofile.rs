@@ -143,7 +143,7 @@ impl KProfile {
         })
     }
 
-    /// Encodes a `KPROFILE` into the beginning of `bytes` in a given layout, and returns its size.
+    /// Encodes a `KPROFILE` into the beginning of `bytes` in a given layout, and returns the size of the structure.
     ///
     /// Every byte of the structure is written. For a callback object, the members `BucketShift`, `Buffer` and `Segment`
     /// are written as zeros.

@@ -63,8 +63,8 @@ impl<const P: usize> Mailbox<P> {
     ///   processor.
     ///
     /// # Context
-    /// The handler of the interrupt that [`RemoteProcessors::interrupt`] sends, or any other context of that processor
-    /// in which the processor's session may be used.
+    /// The handler of the interrupt that [`RemoteProcessors::interrupt`] sends, or any other context of the interrupted
+    /// processor in which the processor's session may be used.
     ///
     /// # Examples
     /// ```

@@ -12,9 +12,9 @@ use crate::hardware::request::SourceRequest;
 /// - [`interrupt`](Self::interrupt) makes the other processor call [`Mailbox::drain`](crate::Mailbox::drain) soon, from
 ///   the handler of an inter-processor interrupt or from a task that the handler wakes. `interrupt` does not wait for
 ///   that call.
-/// - [`serve`](Self::serve) is called in task context, and in the handler of that interrupt if the handler calls
-///   `drain`. Mask the inter-processor interrupt while any code uses the session; otherwise the handler may find the
-///   session in use.
+/// - [`serve`](Self::serve) is called in task context, and in the handler of the inter-processor interrupt if the
+///   handler calls `drain`. Mask the inter-processor interrupt while any code uses the session; otherwise the handler
+///   may find the session in use.
 /// - [`keep_waiting`](Self::keep_waiting) limits how long a start or a stop waits for another processor.
 ///
 /// # Examples

@@ -24,7 +24,7 @@ use pmu_core::{InterruptFrame, KProfileSource};
 /// the embedder's type with its registers, and [`InterruptFrame::call_chain`] visits the return addresses.
 ///
 /// # For implementers
-/// - The callback runs in interrupt or NMI context: it must not lock, allocate or panic.
+/// - The callback runs in interrupt or NMI context: it must not take a lock, allocate or panic.
 /// - The callback may run on several processors at a time. On one processor, a call of the callback may interrupt an
 ///   earlier call.
 /// - The callback cannot start or stop profiles: the attempt returns

@@ -11,7 +11,8 @@ use pmu_core::{KProfileSource, NtStatus, Rules};
 pub enum CreateError {
     /// The buffer has no room for even one 4-byte counter.
     EmptyBuffer,
-    /// The base-2 logarithm of the bucket's size is outside 2–31, or no bucket size fits the buffer in segment mode.
+    /// The base-2 logarithm of the bucket's size is outside 2–31. In [segment mode](crate::BasicProfile::base), no
+    /// bucket size fits the buffer.
     BucketSize {
         /// Requested base-2 logarithm of the bucket's size; 0 if the kernel was to choose the size.
         log2: u32,

@@ -32,8 +32,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
 
     /// Starts a profile object that is not `'static`, in the same way as [`start`](Self::start).
     ///
-    /// [`scope`](Self::scope) and [`start_owned`](Self::start_owned) start an object that is not `'static` without
-    /// `unsafe`.
+    /// [`scope`](Self::scope) and [`start_owned`](Self::start_owned) do the same without `unsafe`.
     ///
     /// # Context
     /// Task. Waits.
@@ -135,8 +134,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Task. Waits as [`stop`](Self::stop) does.
     ///
     /// # Errors
-    /// - [`Hardware`](ProfileError::Hardware): stopping a source failed. The error is the first failure. Every profile
-    ///   of the process is stopped even then.
+    /// - [`Hardware`](ProfileError::Hardware): stopping a source failed. The error is the first failure. All profiles
+    ///   of the process are stopped, even after a failure.
     /// - [`WrongContext`](ProfileError::WrongContext): the call came from an interrupt or a callback. No profile was
     ///   stopped.
     ///

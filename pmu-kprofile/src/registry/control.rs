@@ -20,7 +20,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     ///
     /// The call first starts the source on each of these processors on which the source does not run yet. The call then
     /// appends the object to the list of the object's process, or to the global list if the object profiles all
-    /// execution. The call changes neither other objects nor the sources on other processors.
+    /// execution. The call does not change other objects, or sources on other processors.
     ///
     /// # Context
     /// Task. Never waits.

@@ -94,8 +94,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     const_fn! {
         /// Creates empty lists that follow [`Rules::LATEST`].
         ///
-        /// `Rules::LATEST` are the rules of the latest Windows version with behavior that is known for certain. With
-        /// these rules, profiles have none of the defects of earlier Windows versions.
+        /// `Rules::LATEST` are the rules of the latest Windows version whose behavior is known for certain. With these
+        /// rules, profiles have none of the defects of earlier Windows versions.
         pub const fn new() -> Self {
             Self::with_rules(Rules::LATEST)
         }

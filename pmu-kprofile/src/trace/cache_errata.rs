@@ -46,8 +46,8 @@ impl CacheErrata {
         self.longest.store(interval.get(), Ordering::Relaxed);
     }
 
-    /// Returns the interval to set for `ProfileTime`, in units of 100 ns: the smaller of `units`, the requested
-    /// interval, and the longest permitted interval.
+    /// Returns the interval to set for `ProfileTime` if `units` is the requested interval, both in units of 100 ns. The
+    /// result is at most the longest permitted interval.
     pub fn limit(&self, units: u64) -> u64 {
         match self.longest.load(Ordering::Relaxed) {
             u32::MAX => units,

@@ -71,8 +71,7 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
         self.objects.pmc.iter().take(self.configured)
     }
 
-    /// Sets the sources whose interrupts are traced with the hook id of a PMC interrupt. The new sources replace the
-    /// previous sources.
+    /// Sets the sources whose interrupts are traced as PMC interrupts. The new sources replace the previous sources.
     ///
     /// # Context
     /// Task.

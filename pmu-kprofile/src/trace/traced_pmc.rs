@@ -246,8 +246,8 @@ impl TracedPmc {
     /// record's hook id.
     ///
     /// `read` returns the value of a source's counter on the processor that executes the call. `read` returns `None` if
-    /// no counter is allocated there; the value in the record is then 0. The result is empty if the event is not
-    /// selected, or if no source is selected.
+    /// no counter is allocated for the source on this processor; the value in the record is then 0. The result is empty
+    /// if the event is not selected, or if no source is selected.
     ///
     /// # Context
     /// Any. The function is wait-free if `read` is wait-free.

@@ -26,7 +26,7 @@ pub const EXECUTING_ISR: u8 = 0x02;
 /// Bits of a sampled profile's flags that hold the thread's priority.
 pub const PRIORITY: u8 = 0xF8;
 
-/// The two kinds of profile interrupts that have records, each with a hook id of its own.
+/// The two kinds of profile interrupts that have records. Each kind has its own hook id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Hook {

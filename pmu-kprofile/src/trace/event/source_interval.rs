@@ -5,14 +5,15 @@ use pmu_core::PointerWidth;
 use crate::trace::bytes::{Reader, Utf16, Writer};
 use crate::trace::record_error::RecordError;
 
-/// Hook id of the record that is written when an interval is set: `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_SET_INTERVAL`.
+/// Hook id with which a source's interval is recorded when the interval is set:
+/// `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_SET_INTERVAL`.
 pub const SET_INTERVAL_HOOK: u16 = 0x0F48;
 
-/// Hook id of the record of an interval that is written when a trace begins:
+/// Hook id with which a source's interval is recorded when a trace begins:
 /// `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_DC_START`.
 pub const COLLECTION_START_HOOK: u16 = 0x0F49;
 
-/// Hook id of the record of an interval that is written when a trace ends: `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_DC_END`.
+/// Hook id with which a source's interval is recorded when a trace ends: `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_DC_END`.
 pub const COLLECTION_END_HOOK: u16 = 0x0F4A;
 
 /// The occasion on which a trace records the sampling interval of a profile source. Each occasion has its own hook id.
