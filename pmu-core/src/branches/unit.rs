@@ -145,8 +145,8 @@ pub struct BranchFormat {
     pub name: &'static str,
     /// Decodes a record. Returns `None` if the record is empty or erroneous.
     pub decode: fn(&BranchOffers, RawBranch) -> Option<Branch>,
-    /// Returns `true` for an empty record, which ends the records. The caller has read only `from` and `to` of the
-    /// record.
+    /// Returns `true` for an empty record that no further record follows. The caller has read only `from` and `to` of
+    /// the record.
     pub is_end: fn(RawBranch) -> bool,
     /// Returns the values to write to the registers when a saved record is restored.
     pub writable: fn(RawBranch) -> RawBranch,

@@ -142,8 +142,8 @@ impl FaultFixup {
 
 /// Backend that executes RDMSR, WRMSR and RDPMC on this processor, and returns a #GP or #UD as an error.
 ///
-/// An emulator without RDPMC (QEMU's TCG) raises #UD, which becomes [`MsrErrorKind::GeneralProtection`] like a #GP.
-/// This hides no missing counter, because a driver reads a counter by RDMSR before it reads the counter by RDPMC.
+/// An emulator without RDPMC (QEMU's TCG) raises #UD, which becomes [`MsrErrorKind::GeneralProtection`] like a #GP. A
+/// driver does not mistake this error for a missing counter, because the driver reads each counter by RDMSR first.
 ///
 /// In an NMI handler, the fixup of a fault ends with IRET, which unblocks NMIs. Another NMI may then interrupt the
 /// handler, even within the handler's call of `service`. Therefore the kernel ensures at least one of these:

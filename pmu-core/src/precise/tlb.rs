@@ -1,6 +1,6 @@
 //! The source of an address's translation, and the page size.
 
-/// The source of the translation of an access's linear address.
+/// The TLB or page walk that translated the linear address of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Translation {

@@ -212,7 +212,7 @@ impl AddedSources {
     }
 
     /// Adds any event as a source, and returns the source. The event may be [generic](Event::generic),
-    /// [raw](Event::raw), or from a vendor's list of events. The event's period becomes the source's interval.
+    /// [raw](Event::raw), or found in a vendor's list of events. The event's period becomes the source's interval.
     ///
     /// The source gets a value of 0x8000 or above. No interface's table has such a value. The set does not keep the
     /// event's tag. The added event does not [rotate](Event::rotating). If the same event was added before, the call

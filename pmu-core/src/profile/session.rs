@@ -331,7 +331,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(())
     }
 
-    /// Returns the number of events that the counter of a running source has counted since the counter was last loaded.
+    /// Returns the number of events that were counted for a running source since the source's counter was last loaded.
     /// The counter is read by RDPMC.
     ///
     /// ```

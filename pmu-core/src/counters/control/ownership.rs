@@ -18,8 +18,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// a session for these counters. `processor` describes the processor that executes the call. The session keeps
     /// `source`, and does not access counters outside `only`.
     ///
-    /// The call stops each counter, verifies the counter by a write that RDMSR and RDPMC read back, and leaves the
-    /// counter at 0. The call then prepares the processor:
+    /// The call stops each counter, verifies that RDMSR and RDPMC read a written value back, and leaves the counter at
+    /// 0. The call then prepares the processor:
     /// - The call disables precise sampling by `IA32_PEBS_ENABLE`; for Intel's version 6 see
     ///   [`UnusedRegisters`](crate::UnusedRegisters).
     /// - The call enables the counters in the global control register, if there is one.

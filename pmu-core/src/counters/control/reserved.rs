@@ -21,9 +21,9 @@ use crate::platform::Platform;
 /// counter while an interrupt is serviced, acknowledges the counter's overflows, and lends the counter. All
 /// reservations end at a [`reprogram`](Self::reprogram), or if the service of an interrupt fails.
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Reserves a free counter for a facility that records overflows itself, such as precise sampling. The counter is
-    /// in `among`, and can count the event. Returns the counter, and the select that the event has on this processor.
-    /// The call does not use the event's period, tag and extra register.
+    /// Reserves a free counter for a [facility](crate::Facility) that records overflows itself, such as precise
+    /// sampling. The counter is in `among`, and can count the event. Returns the counter, and the select that the event
+    /// has on this processor. The call does not use the event's period, tag and extra register.
     ///
     /// ```
     /// # use pmu_core::{
@@ -114,7 +114,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
     }
 
-    /// Loads a reserved counter so that it overflows after `period` events. Returns the loaded value.
+    /// Loads a [reserved](Self::reserve) counter so that it overflows after `period` events. Returns the loaded value.
     ///
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): the counter is not reserved, or is [lent](Self::lend).
@@ -131,9 +131,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         written.map(|()| value).map_err(CounterError::Access)
     }
 
-    /// Starts a reserved counter: it counts the events of `select`, and its overflows do not interrupt. If `adaptive`
-    /// is set, the counter's precise records are adaptive (SDM vol. 3B, "Adaptive PEBS"). The call then sets bit 34 of
-    /// the event select, or bit 32 + 4*n* of the fixed counters' control register.
+    /// Starts a [reserved](Self::reserve) counter: it counts the events of `select`, and its overflows do not
+    /// interrupt. If `adaptive` is set, the counter's precise records are adaptive (SDM vol. 3B, "Adaptive PEBS"). The
+    /// call then sets bit 34 of the event select, or bit 32 + 4*n* of the fixed counters' control register.
     ///
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): the counter is not reserved, or is [lent](Self::lend).
@@ -149,7 +149,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.set_control(&registers, bits).map_err(CounterError::Access)
     }
 
-    /// Stops a reserved counter. The counter stays reserved.
+    /// Stops a [reserved](Self::reserve) counter. The counter stays reserved.
     ///
     /// # Errors
     /// The errors of [`start_reserved`](Self::start_reserved).
@@ -158,7 +158,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.set_control(&registers, 0).map_err(CounterError::Access)
     }
 
-    /// Reads a reserved counter.
+    /// Reads a [reserved](Self::reserve) counter.
     ///
     /// # Errors
     /// The errors of [`start_reserved`](Self::start_reserved).
@@ -167,7 +167,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.read(&registers).map_err(CounterError::Access)
     }
 
-    /// Stops several reserved counters at once by the global control register, or lets these counters count again.
+    /// Stops several [reserved](Self::reserve) counters at once by the global control register, or lets these counters
+    /// count again.
     ///
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): a counter is not reserved, or is [lent](Self::lend).
@@ -183,8 +184,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if pause { self.pause(counters) } else { self.unpause(counters) }
     }
 
-    /// Acknowledges the overflows of reserved counters, and further bits of the overflow status that belong to the
-    /// facility. If an interrupt for one of these bits still comes, [`service`](crate::service) claims the interrupt.
+    /// Acknowledges the overflows of [reserved](Self::reserve) counters, and further bits of the overflow status that
+    /// belong to the facility. If an interrupt for one of these bits still comes, [`service`](crate::service) claims
+    /// the interrupt.
     ///
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): a counter is not reserved, or is [lent](Self::lend).
@@ -209,7 +211,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.clear_status(global, pending).map_err(CounterError::Access)
     }
 
-    /// Stops a reserved counter and ends its reservation. The session's events can then use the counter.
+    /// Stops a [reserved](Self::reserve) counter and ends its reservation. The session's events can then use the
+    /// counter.
     ///
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): the counter is not reserved, or is [lent](Self::lend).

@@ -14,8 +14,8 @@ impl Event {
     ///
     /// The event needs a period below 2³¹, and cannot keep a total. The session's event source must be
     /// [`WithCounterReload`](crate::WithCounterReload). Otherwise opening the group fails with
-    /// [`NotReloadable`](crate::CounterError::NotReloadable). The events of the group get counters, rotate and are
-    /// switched together.
+    /// [`NotReloadable`](crate::CounterError::NotReloadable). The events of the group get counters,
+    /// [rotate](Event::rotating) and are switched together.
     ///
     /// Source: Intel's "Architecture Instruction Set Extensions Programming Reference", "Auto Counter Reload".
     ///
@@ -30,7 +30,8 @@ impl Event {
         self
     }
 
-    /// Returns the events of the group whose overflow reloads this event's counter, as a mask with one bit per event.
+    /// Returns a mask of events, with one bit per event of the group. An overflow of these events reloads this event's
+    /// counter.
     ///
     /// ```
     /// use pmu_core::{Event, GenericEvent};

@@ -80,8 +80,8 @@ pub unsafe trait EventSource {
     /// period is below 2³¹.
     fn row_period(&self, row: usize) -> Option<u32>;
 
-    /// Returns a value that identifies the table of rows. Counters that were saved under another value are not
-    /// restored.
+    /// Returns a value that identifies the table of rows. [Saved](crate::CounterSession::save) counters are restored
+    /// only under the same value.
     fn table_id(&self) -> usize;
 
     /// Returns the table of the events that are opened on this processor.

@@ -78,15 +78,16 @@ pub trait Facility {
         0
     }
 
-    /// Returns those counters of the session for which the facility itself reports the overflows. The pass acknowledges
-    /// the overflows of these counters, but neither reports them nor reloads the counters.
+    /// Returns those counters of the session for which the facility itself reports the overflows. The service
+    /// acknowledges the overflows of these counters, but does not report the overflows, and does not reload the
+    /// counters.
     #[inline]
     fn own_counters(&self) -> CounterSet {
         CounterSet::NONE
     }
 
-    /// Begins a pass, before any other register is accessed. If the facility still records during the interrupt, this
-    /// method stops the recording.
+    /// Begins a [pass](Facility) over the counters, before any other register is accessed. If the facility still
+    /// records during the interrupt, this method stops the recording.
     ///
     /// # Errors
     /// An access failed.
@@ -107,8 +108,8 @@ pub trait Facility {
         Ok(0)
     }
 
-    /// Ends a pass, after the counters run again. If the interrupt or [`begin`](Self::begin) stopped the recording,
-    /// this method starts the recording again.
+    /// Ends a [pass](Facility) over the counters, after the counters run again. If the interrupt or
+    /// [`begin`](Self::begin) stopped the recording, this method starts the recording again.
     ///
     /// # Errors
     /// An access failed.
@@ -131,7 +132,7 @@ pub trait Facility {
     /// Handles an interrupt while the counters are [lent](crate::CounterSession::lend). Returns the number of
     /// interrupts that may still come, because the facility raised them before it was suspended. The
     /// [`Claim`](crate::Claim) includes this number, and later calls do not return it again. The method accesses no
-    /// register, because the borrower may use the facility's registers.
+    /// register, because the borrower of the counters may use the facility's registers.
     #[inline]
     fn while_lent(&mut self) -> u32 {
         0

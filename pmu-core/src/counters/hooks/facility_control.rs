@@ -46,8 +46,8 @@ pub trait FacilityControl: Facility {
         Ok(())
     }
 
-    /// Stops the facility, saves the state for [`resume`](Self::resume), and clears all data that the borrower could
-    /// read. Does nothing if the facility is already suspended.
+    /// Stops the facility, saves the state for [`resume`](Self::resume), and clears all data that the borrower of the
+    /// counters could read. Does nothing if the facility is already suspended.
     ///
     /// Before this call, the session stops the counters, and reports their pending overflows with the facility's
     /// records.
@@ -56,8 +56,8 @@ pub trait FacilityControl: Facility {
     /// An access failed. The facility continues as before the call.
     fn suspend<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault>;
 
-    /// Resumes the facility in the state that it had before [`suspend`](Self::suspend). The borrower may have left any
-    /// values in the facility's registers, and in the facility's bits of the overflow status. If only
+    /// Resumes the facility in the state that it had before [`suspend`](Self::suspend). The borrower of the counters
+    /// may have left any values in the facility's registers, and in the facility's bits of the overflow status. If only
     /// [`before_stop`](Self::before_stop) was called, `resume` undoes that call. If neither `suspend` nor `before_stop`
     /// was called, `resume` does nothing.
     ///

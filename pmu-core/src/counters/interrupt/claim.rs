@@ -18,9 +18,9 @@ pub struct Serviced {
     /// other owners' counters, or for other causes of this interrupt, such as a branch or trace buffer.
     pub others: u64,
     /// Set if the counters are [lent](crate::CounterSession::lend). The service then accesses no register. The
-    /// interrupt may belong to the borrower for any value of `claim`, so the handler also asks the borrower. If the
-    /// interrupt's delivery masked the LVT entry, the entry stays masked. If `lent` is `false`, the handler asks other
-    /// drivers only if the claim is [`NotOurs`](Claim::NotOurs).
+    /// interrupt may belong to the borrower, such as a guest, for any value of `claim`. So the handler also asks the
+    /// borrower. If the interrupt's delivery masked the LVT entry, the entry stays masked. If `lent` is `false`, the
+    /// handler asks other drivers only if the claim is [`NotOurs`](Claim::NotOurs).
     pub lent: bool,
 }
 

@@ -37,8 +37,8 @@ use crate::msr::backend::MsrBackend;
 /// # Errors
 /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
 /// - [`NoTotal`](CounterError::NoTotal): the event interrupts, and was opened without a total.
-/// - [`CounterLost`](CounterError::CounterLost): the event's counter faulted or is lent, or a task was removing the
-///   event from its counter.
+/// - [`CounterLost`](CounterError::CounterLost): the event's counter faulted or is [lent](crate::CounterSession::lend),
+///   or a task was removing the event from its counter.
 /// - [`Access`](CounterError::Access): the counter or the overflow status could not be read.
 /// - [`NotAvailable`](CounterError::NotAvailable), only within the closure given to `service`: the event has no period,
 ///   and `service` has not yet handled a wrap of its counter. After `service`, the call succeeds.

@@ -72,8 +72,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///   [disabled](Self::disable_event) events.
     /// - If the event is another event of a group, the event is counted with the group again. If the group is on
     ///   counters, the event gets a counter. The group's other events continue. Their counts have a gap only if the
-    ///   events have to move to other counters. If there is no counter for the event, a rotating group leaves its
-    ///   counters, and the whole group waits for its turn.
+    ///   events have to move to other counters. If there is no counter for the event, a
+    ///   [rotating](crate::Event::rotating) group leaves its counters, and the whole group waits for its turn.
     ///
     /// For `PERF_IOC_FLAG_GROUP`, call this for each event of the group, with the first event at the end.
     ///

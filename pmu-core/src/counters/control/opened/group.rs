@@ -118,7 +118,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// continue from their last values. If an event was stopped within a period, that period continues.
     ///
     /// If too few counters are free, the call tries to free more by moving other events to other counters. If there are
-    /// still too few, a rotating group waits for its turn. Any other group takes the counters of rotating events.
+    /// still too few, a [rotating](Event::rotating) group waits for its turn. Any other group takes the counters of
+    /// rotating events.
     ///
     /// Each event of the group needs a counter and its [extra register](Event::with_extra). So does each running event
     /// that keeps a counter. If there is an assignment of counters and extra registers, the call finds the assignment.

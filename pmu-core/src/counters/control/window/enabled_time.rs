@@ -10,7 +10,7 @@ use crate::platform::Platform;
 impl<S: EventSource, M: MsrBackend, P: Platform, F: FacilityControl>
     CounterWindow<'_, '_, S, M, P, F>
 {
-    /// Counts the time of the window, up to `now`, as `enabled` time of each started event that is not confined to the
+    /// Counts the time of this window, up to `now`, as `enabled` time of each started event that is not confined to the
     /// host. Call this before [`end`](Self::end). No register is accessed.
     ///
     /// During a window no event is counted. The count of an event without `exclude_guest` then lacks the occurrences in

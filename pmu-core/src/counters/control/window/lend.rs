@@ -110,9 +110,10 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         self.lend_with(now, (), move |overflow, ()| overflowed(overflow))
     }
 
-    /// Lends the session's counters, like [`lend`](Self::lend), and suspends a facility, such as branch records, until
-    /// the window ends. If a facility records on this processor, pass the facility to each window. Otherwise the
-    /// facility records the borrower's execution, and the borrower can read the facility's earlier records.
+    /// Lends the session's counters, like [`lend`](Self::lend), and suspends a [facility](FacilityControl), such as
+    /// branch records, until the window ends. If a facility records on this processor, pass the facility to each
+    /// window. Otherwise the facility records the borrower's execution, and the borrower can read the facility's
+    /// earlier records.
     ///
     /// If an overflow is pending, `overflowed` receives the overflow together with the facility's records from before
     /// the overflow.

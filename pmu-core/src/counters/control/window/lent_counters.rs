@@ -55,16 +55,16 @@ impl LentCounters {
     }
 
     /// Returns a value of the global control register in which the lent counters' bits are clear. With this value, only
-    /// other owners' counters run. The borrower writes this value back before the window ends. On Intel, the host-state
-    /// field of the VMCS for this register has the same value.
+    /// other owners' counters run. The borrower writes this value back before the [window](crate::CounterWindow) ends.
+    /// On Intel, the host-state field of the VMCS for this register has the same value.
     pub const fn global_control(&self) -> u64 {
         self.global_control
     }
 
-    /// States whether the borrower has programmed any register. The borrower calls this with `true` before its first
-    /// write, and with `false` after it has disarmed, cleared and acknowledged everything that it programmed. If the
-    /// last call was with `true`, the window's [end](crate::CounterWindow::end) disarms, clears and acknowledges what
-    /// the borrower programmed.
+    /// States whether the borrower of the counters, such as a guest, has programmed any register. The borrower calls
+    /// this with `true` before its first write, and with `false` after it has disarmed, cleared and acknowledged
+    /// everything that it programmed. If the last call was with `true`, the window's [end](crate::CounterWindow::end)
+    /// disarms, clears and acknowledges what the borrower programmed.
     ///
     /// ```
     /// # use pmu_core::LentCounters;
@@ -82,9 +82,10 @@ impl LentCounters {
         self.programmed = programmed;
     }
 
-    /// States that the borrower is about to set `bits` of the overflow status. None of `bits` is the overflow bit of a
-    /// counter. If the borrower still has registers programmed when the window ends, the window's end acknowledges
-    /// `bits`, too. If `bits` stayed set, each unmasking of the LVT entry would raise an interrupt.
+    /// States that the borrower of the counters is about to set `bits` of the overflow status. None of `bits` is the
+    /// overflow bit of a counter. If the borrower still has registers programmed when the
+    /// [window](crate::CounterWindow) ends, the window's end also acknowledges `bits`. If `bits` stayed set, each
+    /// unmasking of the LVT entry would raise an interrupt.
     ///
     /// ```
     /// # use pmu_core::LentCounters;
