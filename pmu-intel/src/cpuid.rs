@@ -71,7 +71,7 @@ impl ArchitecturalPerfmon {
         }
     }
 
-    /// Returns the version of architectural performance monitoring (EAX 7:0); 0 if the processor lacks it.
+    /// Returns the version of architectural performance monitoring (EAX 7:0). 0 means that the processor has none.
     pub const fn version(&self) -> u8 {
         self.eax.version()
     }
@@ -130,7 +130,7 @@ impl ArchitecturalPerfmon {
         }
     }
 
-    /// Returns the width of the fixed counters in bits (EDX 12:5); 0 if [`version`](Self::version) is below 2.
+    /// Returns the width of the fixed counters in bits (EDX 12:5), or 0 if [`version`](Self::version) is below 2.
     pub const fn fixed_width(&self) -> u8 {
         if self.version() < 2 { 0 } else { self.edx.fixed_width() }
     }

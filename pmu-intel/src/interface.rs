@@ -11,9 +11,9 @@ use crate::counters::{self, MAX_COUNTERS, Registers};
 use crate::cpuid::{ArchitecturalPerfmon, PerfmonExtension};
 use crate::sources::{SOURCES, TABLE};
 
-/// The Emon interface: the profile sources of Windows, which an Intel machine's counters count.
+/// The Emon interface: Windows' profile interface for machines with Intel processors.
 ///
-/// The interface uses the general counters of architectural performance monitoring. Its sources are those in
+/// The interface uses the general counters of architectural performance monitoring, and has the sources in
 /// [`SOURCES`](crate::SOURCES).
 ///
 /// ```
@@ -42,8 +42,8 @@ impl Emon {
     /// - The version and the number of events in CPUID leaf 0x0A are not 0.
     /// - The first event, cycles, is available.
     /// - No Microsoft-compatible hypervisor hides the counters.
-    /// - CPUID declares at least one general counter and no more than a processor can have, and a counter width of 32
-    ///   to 64 bits. Windows does not check this condition.
+    /// - CPUID declares a plausible number of general counters, and a width of 32 to 64 bits. Windows does not check
+    ///   this condition.
     ///
     /// ```
     /// use pmu_core::{NoInterface, Snapshot};

@@ -66,8 +66,8 @@ pub const IA32_FIXED_CTR0: u32 = 0x309;
 /// (SDM vol. 4, table 2-2).
 pub const IA32_PERF_CAPABILITIES: u32 = 0x345;
 
-/// `IA32_PERF_CAPABILITIES.FW_WRITE`: the general counters can be written at [`IA32_A_PMC0`] (SDM vol. 3B,
-/// "Full-Width Writes to Performance Counter Registers").
+/// `IA32_PERF_CAPABILITIES.FW_WRITE`: the general counters have a second address for full-width writes, [`IA32_A_PMC0`]
+/// (SDM vol. 3B, "Full-Width Writes to Performance Counter Registers").
 pub const FULL_WIDTH_WRITES: u64 = 1 << 13;
 
 /// `IA32_PERF_CAPABILITIES.LBR_FMT`: the format of the legacy branch records (SDM vol. 3B, "LBR Stack and 64-bit
@@ -126,9 +126,9 @@ pub const IA32_PMC_GP0_CFG_A: u32 = 0x1901;
 /// table 2-2).
 pub const IA32_PMC_GP0_CFG_B: u32 = 0x1902;
 
-/// `IA32_PMC_GP0_CFG_C` (architectural perfmon version 6 and later): the first general counter's reload value, and the
-/// contents of its architectural PEBS records. The register of the next counter is at this address plus 4 (SDM vol. 4,
-/// table 2-2).
+/// `IA32_PMC_GP0_CFG_C` (architectural perfmon version 6 and later): the reload value of the first general counter, and
+/// the groups of the counter's architectural PEBS records. The register of the next counter is at this address plus 4
+/// (SDM vol. 4, table 2-2).
 pub const IA32_PMC_GP0_CFG_C: u32 = 0x1903;
 
 /// `IA32_PMC_FX0_CTR` (architectural perfmon version 6 and later): the first fixed counter. The next fixed counter is
@@ -140,9 +140,9 @@ pub const IA32_PMC_FX0_CTR: u32 = 0x1980;
 /// table 2-2).
 pub const IA32_PMC_FX0_CFG_B: u32 = 0x1982;
 
-/// `IA32_PMC_FX0_CFG_C` (architectural perfmon version 6 and later): the first fixed counter's reload value, and the
-/// contents of its architectural PEBS records. The register of the next counter is at this address plus 4 (SDM vol. 4,
-/// table 2-2).
+/// `IA32_PMC_FX0_CFG_C` (architectural perfmon version 6 and later): the reload value of the first fixed counter, and
+/// the groups of the counter's architectural PEBS records. The register of the next counter is at this address plus 4
+/// (SDM vol. 4, table 2-2).
 pub const IA32_PMC_FX0_CFG_C: u32 = 0x1983;
 
 /// `IA32_PEBS_ENABLE`: a bitmap of counters. An overflow of one of these counters writes a PEBS record (SDM vol. 3B,

@@ -11,8 +11,7 @@ use pmu_core::{EventSelect, Snapshot};
 ///
 /// The kernel takes one of these measures:
 /// - The kernel uses an [`OnSharedCore`](pmu_core::OnSharedCore) as the event source of its sessions. While such an
-///   event is on a general counter, the core's other logical processor then does not use the counter with the same
-///   number.
+///   event is on a general counter, the core's other logical processor does not use the counter with the same number.
 /// - The kernel calls [`check`](Self::check) before it opens an event, and does not open an event that the call
 ///   refuses.
 /// - The kernel accepts that the counts of both logical processors can be wrong.
@@ -45,11 +44,11 @@ pub struct SiblingErratum {
 }
 
 impl SiblingErratum {
-    /// The numbers of the affected events. Every unit mask of these events is affected: `MEM_UOPS_RETIRED`,
-    /// `MEM_LOAD_UOPS_RETIRED`, and the events of loads that hit or missed the last-level cache.
+    /// The numbers of the affected events: `MEM_UOPS_RETIRED`, `MEM_LOAD_UOPS_RETIRED`, and the events of loads that
+    /// hit or missed the last-level cache. Every unit mask of these events is affected.
     pub const EVENTS: RangeInclusive<u16> = 0xD0..=0xD3;
 
-    /// Returns the erratum if this processor's model has it.
+    /// Returns the erratum, or `None` if the processor's model does not have the erratum.
     pub fn detect(processor: &Snapshot) -> Option<Self> {
         if processor.vendor() != *b"GenuineIntel" || processor.family() != 6 {
             return None;

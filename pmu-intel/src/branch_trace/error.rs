@@ -11,7 +11,7 @@ use pmu_core::MsrFault;
 pub enum BranchTraceError {
     /// The processor has no branch trace store, or the words of its DS save area have 32 bits.
     Unavailable,
-    /// A tracer that was not shut down has the memory, or already shares the memory of the precise records.
+    /// Another tracer, which was not shut down, uses the memory or shares the memory of the precise records.
     MemoryInUse,
     /// The size of the memory's buffer is 0, or is not a multiple of a page.
     InsufficientMemory,

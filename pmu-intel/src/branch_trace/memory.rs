@@ -10,8 +10,8 @@ use crate::branch_trace::record::{RECORD, TracedBranches};
 use crate::debug_store::area::{ControlAreaMemory, PebsDsSaveArea};
 use crate::precise::memory::RESETS;
 
-/// Memory for the branch trace of one processor: one page for the DS save area and the driver's state, followed by the
-/// buffer, which is a number of whole pages. Each record of a branch takes 24 bytes.
+/// Memory for the branch trace of one processor: one page for the DS save area and the driver's state, and the buffer
+/// in the following pages. Each record of a branch takes 24 bytes.
 ///
 /// The embedder provides the memory, commonly one static per processor. The processor itself writes to the memory. The
 /// requirements for the memory's pages are in the Safety section of
@@ -40,7 +40,7 @@ pub(crate) const KERNEL: u8 = 1 << 1;
 pub(crate) const STOP: u8 = 1 << 2;
 
 impl<const N: usize> BranchTraceMemory<[AtomicU64; N]> {
-    /// Creates memory with a buffer of `N` words, which no tracer has taken. `N` is a multiple of 512.
+    /// Creates memory with a buffer of `N` words. `N` must be a multiple of 512.
     pub const fn new() -> Self {
         Self {
             area: ControlAreaMemory::new(),
@@ -74,8 +74,9 @@ impl BranchTraceMemory {
         self.buffer.0.len() / RECORD
     }
 
-    /// Returns how many times, since the memory was taken, the whole buffer was dropped because the DS save area's
-    /// index was not the address of a record. The number wraps around after 2³² − 1.
+    /// Returns the number of times that the driver dropped the whole buffer, since the memory was taken. The driver
+    /// drops the buffer if the buffer's index in the DS save area is not the address of a record. The number wraps
+    /// around after 2³² − 1.
     pub fn lost(&self) -> u32 {
         self.lost.load(Relaxed)
     }

@@ -10,7 +10,7 @@ use crate::precise::decode::words::Words;
 /// Words of a record: FROM, TO, flags. (Bit 4 of the flags tells a right prediction on Pentium 4 only.)
 pub(crate) const RECORD: usize = 3;
 
-/// Iterator over the branches in a trace buffer, in the order in which they were taken.
+/// Iterator over the branches in a trace buffer, the oldest first.
 ///
 /// The buffer's content is not trusted: the addresses may be any numbers. The iterator does not return an incomplete
 /// record at the end of the buffer.
@@ -30,7 +30,7 @@ pub struct TracedBranches<'a> {
 }
 
 impl<'a> TracedBranches<'a> {
-    /// Returns the branches in a copy of a buffer, from its first byte on.
+    /// Returns the branches in a copy of a buffer. `bytes` starts at the first byte of the buffer.
     pub const fn from_bytes(bytes: &'a [u8]) -> Self {
         Self::new(Words::Bytes(bytes))
     }
@@ -44,8 +44,9 @@ impl<'a> TracedBranches<'a> {
         Self { rest, shown: Shown::ALL, hidden: 0 }
     }
 
-    /// Leaves out each branch from or to a privilege level that is not set. For instance, a branch from the kernel to
-    /// user mode reveals an address of the kernel.
+    /// Leaves out each branch from or to user mode if `user` is `false`, and each branch from or to the kernel if
+    /// `kernel` is `false`. A branch between the kernel and user mode stays only if both are `true`, because the branch
+    /// reveals an address of the kernel.
     ///
     /// ```
     /// use pmu_intel::branch_trace::TracedBranches;

@@ -160,12 +160,12 @@ impl<M: MsrBackend> BranchTracer<M> {
         self.is_open && self.memory.mode() != 0
     }
 
-    /// Starts the trace: of branches within user mode if `user` is set, and of branches within the kernel if `kernel`
-    /// is set. A running trace is stopped first, and the branches in the buffer are dropped. If `user` and `kernel` are
-    /// both `false`, nothing is traced.
+    /// Starts to trace branches within user mode if `user` is set, and branches within the kernel if `kernel` is set.
+    /// The call first stops a running trace, and drops the branches in the buffer. If both arguments are `false`, the
+    /// call does nothing more.
     ///
     /// A processor without DS-CPL cannot filter branches by privilege level. On such a processor, the buffer receives
-    /// all branches, and the driver drops the branches of the privilege level that is not set when it reads the buffer.
+    /// all branches. When the driver reads the buffer, the driver drops the branches that were not requested.
     ///
     /// # Errors
     /// - [`Access`](BranchTraceError::Access): an access failed, and nothing is traced.

@@ -12,8 +12,8 @@ use crate::registers::{IA32_PERF_CAPABILITIES, LBR_FORMAT};
 /// CPUID declares architectural records. `IA32_PERF_CAPABILITIES` declares the format of a legacy stack. The
 /// processor's model determines the depth and the registers of a legacy stack.
 ///
-/// The crate supports the legacy stacks from Core 2 on, but not those of Yonah and Pentium 4. Bonnell's stack is
-/// supported from stepping 10 on, because it does not freeze in earlier steppings.
+/// The crate supports the legacy stacks from Core 2 on, but not the stacks of Yonah and Pentium 4. Bonnell's stack is
+/// supported from stepping 10 on, because earlier steppings cannot freeze the stack.
 ///
 /// ```
 /// # use pmu_core::{BranchUnit, MsrBackend, NoBranches, Snapshot};

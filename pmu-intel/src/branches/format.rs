@@ -1,10 +1,10 @@
-//! The formats of legacy branch records, which `IA32_PERF_CAPABILITIES` numbers.
+//! The formats of legacy branch records, by their numbers in `IA32_PERF_CAPABILITIES`.
 
 use pmu_core::{Branch, BranchFormat, BranchOffers, BranchTransaction, RawBranch};
 
 use crate::registers::LbrInfo;
 
-/// Format of legacy branch records: bits 5:0 of `IA32_PERF_CAPABILITIES` (SDM vol. 3B, "LBR Stack and 64-bit
+/// Format of legacy branch records, as in bits 5:0 of `IA32_PERF_CAPABILITIES` (SDM vol. 3B, "LBR Stack and 64-bit
 /// Addresses").
 ///
 /// ```
@@ -24,15 +24,15 @@ pub enum LbrFormat {
     Linear,
     /// Format 2: effective addresses.
     Effective,
-    /// Format 3: bit 63 of FROM tells a misprediction.
+    /// Format 3: bit 63 of FROM is the misprediction flag.
     FromFlags,
-    /// Format 4: bits 63:61 of FROM tell a misprediction and transactions.
+    /// Format 4: bits 63:61 of FROM are the misprediction flag and the transaction flags.
     FromTsxFlags,
-    /// Format 5: the INFO register tells mispredictions, transactions and cycles.
+    /// Format 5: the INFO register has the misprediction flag, the transaction flags and the cycles.
     Info,
-    /// Format 6: bit 63 of FROM tells a misprediction, and bits 63:48 of TO count cycles.
+    /// Format 6: bit 63 of FROM is the misprediction flag, and bits 63:48 of TO are the cycles.
     ToCycles,
-    /// Format 7: the INFO register tells mispredictions and cycles.
+    /// Format 7: the INFO register has the misprediction flag and the cycles.
     InfoWithoutTsx,
 }
 

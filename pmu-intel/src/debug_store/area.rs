@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The DS save area, with words of either width and any number of counter resets.
+/// The DS save area, with 32-bit or 64-bit words and any number of counter resets.
 ///
 /// The words are atomic, because the processor changes `bts_index` and `pebs_index` while it writes records.
 ///
@@ -63,7 +63,7 @@ pub struct ProcessorProfileControlArea32<const RESETS: usize = 4> {
 macro_rules! zeroed {
     ($word:ident) => {
         impl<const RESETS: usize> DsSaveArea<$word, RESETS> {
-            /// Creates an area in which every word is 0: the area names no buffer.
+            /// Creates an area in which every word is 0, so the area describes no buffer.
             pub const fn new() -> Self {
                 Self {
                     bts_buffer_base: $word::new(0),

@@ -34,7 +34,7 @@ pub struct ProcessorProfileControl<'m, const RESETS: usize = 4> {
 }
 
 impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
-    /// Creates the control of a processor that has no area yet, by the rules of [`Rules::LATEST`].
+    /// Creates the value for a processor that has no control area yet, by the rules of [`Rules::LATEST`].
     ///
     /// Later calls create the area in `memory`, which must not be used for another processor. If `memory` is `None`,
     /// those calls fail.
@@ -42,7 +42,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         Self::as_of(Rules::LATEST, memory)
     }
 
-    /// Creates the control of a processor that has no area yet, by the rules of a given Windows version.
+    /// Creates the value for a processor that has no control area yet, by the rules of a given Windows version.
     ///
     /// Before Windows 6.2 there is no control area. On 32-bit Windows, creation also requires DTES64, because the area
     /// has 64-bit words.
@@ -81,7 +81,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
     /// Task.
     ///
     /// # Errors
-    /// Each error has a [status](ControlAreaError::status): the one that Windows returns in the same case.
+    /// Each error has the [status](ControlAreaError::status) that Windows returns in the same case.
     pub fn set(
         &self,
         mode: CallerMode,
@@ -171,7 +171,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         Ok(memory.area())
     }
 
-    /// Destroys the area. The caller first removes the area's address from `IA32_DS_AREA`.
+    /// Destroys the area. Before this call, the caller removes the area's address from `IA32_DS_AREA`.
     ///
     /// ```
     /// # use pmu_core::MsrBackend;

@@ -57,7 +57,8 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 /// Copies the bits in the mask `bits` from `value` to `IA32_PEBS_ENABLE`, on the processor that executes the call. The
 /// register's other bits belong to other owners, and keep their values.
 ///
-/// While the bit of a counter is set, an overflow of the counter writes a PEBS record through the DS save area.
+/// While the bit of a counter is set, the processor writes a PEBS record when the counter overflows. The DS save area
+/// gives the address of the record.
 ///
 /// # Errors
 /// The access failed, for example because the bit of a counter without PEBS is set.

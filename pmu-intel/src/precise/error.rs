@@ -17,7 +17,7 @@ pub enum NoPrecise {
     NotDeclared,
     /// `IA32_MISC_ENABLE` declares PEBS unavailable, as hypervisors and some firmware do.
     Unavailable,
-    /// The Debug Store has 32-bit words (no DTES64). This crate only decodes such records.
+    /// The Debug Store has 32-bit words (no DTES64). This crate can decode such records, but cannot start them.
     NarrowWords,
     /// The processor has no overflow status register, in which a bit tells that a buffer has reached its threshold.
     NoStatus,
@@ -60,7 +60,7 @@ impl core::error::Error for NoPrecise {
 pub enum PreciseEventError {
     /// The event has no [period](pmu_core::Event::every).
     NoPeriod,
-    /// The period is not below 2³¹. The processor cannot reload a counter with a longer period.
+    /// The period is 2³¹ or longer. The processor cannot reload a counter with such a period.
     PeriodTooLong(u64),
     /// The processor cannot write records of the requested event.
     NotPrecise,

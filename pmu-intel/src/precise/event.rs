@@ -37,7 +37,8 @@ impl Precision {
     }
 }
 
-/// An event for whose overflows the processor itself writes records.
+/// An event that is sampled by precise records: when the event's counter overflows, the processor itself writes a
+/// record.
 ///
 /// The event's [period](Event::every), [tag](Event::tagged), privilege levels and [counters](Event::on) apply to the
 /// records. A reported record shows only the privilege levels that the event counts.

@@ -15,8 +15,8 @@ pub(crate) const RESETS: usize = 48;
 /// Size of a page in bytes.
 pub(crate) const PAGE: usize = 4096;
 
-/// Memory for the precise records of one processor: one page for the DS save area and the driver's state, followed by
-/// the buffer of records, which is a number of whole pages.
+/// Memory for the precise records of one processor: one page for the DS save area and the driver's state, and the
+/// buffer of records in the following pages.
 ///
 /// The embedder provides the memory, commonly one static per processor. The processor itself writes to the memory. The
 /// requirements for the memory's pages are in the Safety section of
@@ -62,16 +62,16 @@ struct Pages<B: ?Sized>(B);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct DroppedRecords {
-    /// Number of times that records were lost as a whole buffer. This counts each buffer that was dropped because the
-    /// PEBS index was not the address of a record. For architectural PEBS, this also counts each time that the buffer
-    /// was found full: while the buffer is full, the processor writes no records.
+    /// Number of times that a whole buffer of records was lost. The driver drops a buffer if the PEBS index is not the
+    /// address of a record. With architectural PEBS, a full buffer also counts, because the processor writes no records
+    /// while the buffer is full.
     pub lost: u32,
     /// Number of records that contradict themselves, or have groups that this crate does not know.
     pub malformed: u32,
     /// Number of records of instructions at a privilege level that the record's event does not count.
     pub hidden: u32,
     /// Number of records that cannot be attributed to one event. If several counters overflow together in formats
-    /// before 3, the record does not tell its counter.
+    /// before 3, the record does not tell which counter caused the record.
     pub unattributed: u32,
 }
 
@@ -79,8 +79,8 @@ const FREE: u8 = 0;
 const TAKEN: u8 = 1;
 
 impl<const N: usize> PreciseMemory<[AtomicU64; N]> {
-    /// Creates memory with a buffer of `N` words, which no recorder has taken. `N` is a multiple of 512. For
-    /// architectural PEBS, `N` is also a power of two.
+    /// Creates memory with a buffer of `N` words. `N` must be a multiple of 512, and for architectural PEBS also a
+    /// power of two.
     pub const fn new() -> Self {
         Self {
             area: ControlAreaMemory::new(),

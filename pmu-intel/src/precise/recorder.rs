@@ -23,12 +23,12 @@ use crate::precise::unit::PreciseUnit;
 /// The control handle of a processor's precise records. A recorder starts and stops events, and reads records out.
 ///
 /// The recorder [reserves](CounterSession::reserve) its counters in a session. The facility
-/// [`Precise`](crate::precise::Precise) reports the records in the performance interrupt. A processor has one buffer,
-/// so it can have one recorder.
+/// [`Precise`](crate::precise::Precise) reports the records in the performance interrupt. A processor has only one
+/// buffer, so each processor can have only one recorder.
 ///
-/// The recorder cannot move to another thread. Before dropping the recorder, and before its session is shut down, call
-/// [`shut_down`](Self::shut_down) on its processor. Dropping the recorder accesses no register, so the processor
-/// continues to write records, and the memory stays in use.
+/// The recorder cannot move to another thread. Call [`shut_down`](Self::shut_down) on the recorder's processor, before
+/// the recorder is dropped and before the session is shut down. Dropping the recorder accesses no register, so the
+/// processor continues to write records, and the memory stays in use.
 ///
 /// This example records every 10,007th branch of user mode:
 ///
@@ -178,8 +178,8 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
         self.hardware.unit
     }
 
-    /// Sets how full the buffer is when the processor interrupts. The threshold takes effect when the next event is
-    /// started or stopped. While an event that is
+    /// Sets the fill level of the buffer at which the processor interrupts. The threshold takes effect when the next
+    /// event is started or stopped. While an event that is
     /// [loaded by the handler](crate::precise::PreciseEvent::loaded_by_handler) is started, each record interrupts.
     pub const fn set_threshold(&mut self, threshold: PreciseThreshold) {
         self.threshold = threshold;

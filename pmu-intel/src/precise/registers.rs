@@ -95,13 +95,13 @@ pub struct PmcCfgC {
     pub reload: u32,
     #[bits(3)]
     __: u8,
-    /// Records have values of counters.
+    /// Records have values of counters. The next three fields select the values.
     pub counters: bool,
-    /// These values include the general counters.
+    /// If `counters` is set, records have the values of the general counters.
     pub general_counters: bool,
-    /// These values include the fixed counters.
+    /// If `counters` is set, records have the values of the fixed counters.
     pub fixed_counters: bool,
-    /// These values include the top-down metrics.
+    /// If `counters` is set, records have the top-down metrics.
     pub metrics: bool,
     __: bool,
     /// Number of last branches in a record: 0 stands for no branches, 1 for 8, 2 for 16, and 3 for the number in

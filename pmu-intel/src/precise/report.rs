@@ -21,7 +21,7 @@ pub enum AccessKind {
     Unknown,
 }
 
-/// A record, and the counter for whose overflow the processor wrote the record.
+/// A record, together with the counter that caused the record by its overflow.
 #[derive(Clone, Copy, Debug)]
 pub struct PreciseReport<'a> {
     /// The counter that overflowed.

@@ -13,8 +13,7 @@ use crate::precise::report::{AccessKind, PreciseReport};
 use crate::precise::threshold::PreciseThreshold;
 
 impl<M: MsrBackend> PreciseRecorder<'_, M> {
-    /// Starts an event on a free counter of the session, and returns the counter. The counter is one that can record
-    /// the event.
+    /// Starts an event on a free counter of the session that can record the event, and returns the counter.
     ///
     /// During the call, the recorder's other events are paused. `report` receives the records that are in the buffer,
     /// because the new event may change the size of later records.

@@ -13,8 +13,7 @@ use crate::precise::memory::PreciseMemory;
 use crate::precise::recorder::PreciseRecorder;
 use crate::precise::report::PreciseReport;
 
-/// A thread's event with precise records. When the thread runs again, the event's period continues where the period
-/// stopped.
+/// A thread's event with precise records. Whenever the thread runs again, the event continues its period.
 ///
 /// ```
 /// use pmu_core::{CounterSession, EventSource, MsrBackend, Platform};

@@ -91,8 +91,8 @@ pub struct TopDownCounter<'a, M> {
 
 impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
     /// Takes the top-down counters of the processor that executes the call. `unit` describes this processor, and
-    /// `counters` is this processor's session. On a P-core, the session must not use fixed counter 3. The call writes
-    /// the counters and reads them back by RDPMC, to verify that they work.
+    /// `counters` is this processor's session. On a P-core, the session must not use fixed counter 3. To verify the
+    /// counters, the call writes each counter, and reads the value back by RDPMC.
     ///
     /// # Errors
     /// - [`MemoryInUse`](TopDownError::MemoryInUse).

@@ -10,8 +10,8 @@ use crate::topdown::unit::TopDownUnit;
 /// Serves overflows of one processor's top-down counters in the performance interrupt, as a [`Facility`]. The slots'
 /// counter and the metrics overflow together, and count as one overflow.
 ///
-/// The registers overflow only if the kernel does not read the counts for hours. Then they raise the performance
-/// interrupt, like any counter. Without this facility, no driver would claim that interrupt.
+/// The registers overflow only if the kernel does not read the counts for hours. Then the registers raise the
+/// performance interrupt, like any counter. Without this facility, no driver would claim that interrupt.
 ///
 /// ```
 /// use pmu_core::{Claim, CounterMemory, EventSource, MsrBackend, Platform, service_with};

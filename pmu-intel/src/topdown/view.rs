@@ -38,8 +38,8 @@ pub struct TopDownView {
 }
 
 impl TopDownView {
-    /// Creates the view from the counts up to the last time that the registers were set to 0. `counting` tells whether
-    /// the registers have been counting since then. `level_2` tells whether the processor has level 2.
+    /// Creates the view. `counted` has the counts up to the last time that the registers were set to 0. `counting`
+    /// tells whether the registers have been counting since then. `level_2` tells whether the processor has level 2.
     pub const fn new(counted: TopDownCounts, counting: bool, level_2: bool) -> Self {
         let indices = [PmcIndex::new(1 << 30 | SLOTS as u32), PmcIndex::new(RDPMC_METRICS)];
         Self { counted, indices: if counting { Some(indices) } else { None }, level_2 }

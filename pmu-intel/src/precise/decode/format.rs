@@ -25,7 +25,7 @@ pub enum PreciseFormat {
     /// Format 2: the contents of format 1, the sampled instruction's own address, and transactions.
     Haswell,
     /// Format 3: the contents of format 2, and the time-stamp counter. Instead of the overflow status, a record has the
-    /// counters for whose overflows the processor wrote the record.
+    /// counters that caused the record.
     Skylake,
     /// Formats 4 to 6: `MSR_PEBS_DATA_CFG` selects the groups of all records.
     Adaptive,

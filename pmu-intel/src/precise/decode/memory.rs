@@ -5,7 +5,7 @@ use bitfield_struct::bitfield;
 use crate::precise::decode::shown::Shown;
 use crate::precise::decode::words::Words;
 
-/// The group of a record that describes an access to memory, as the processor wrote it.
+/// The group of a record that describes the sampled instruction's access to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct MemoryInfo {

@@ -41,9 +41,9 @@ impl<'a> PreciseRecord<'a> {
         Self { format, words, shown: Shown::ALL }
     }
 
-    /// Returns the record without addresses of privilege levels that are not set. The returned record lacks addresses
-    /// of data and of branches at such a level. Returns `None` if the sampled instruction or the next instruction is at
-    /// such a level.
+    /// Limits the record to privilege levels above 0 (`user`), to privilege level 0 (`kernel`), or to both. The
+    /// returned record lacks addresses of data and of branches at other levels. Returns `None` if the sampled
+    /// instruction or the next instruction is at another level.
     ///
     /// ```
     /// use pmu_intel::precise::{PreciseFormat, PreciseRecords};
@@ -92,7 +92,7 @@ impl<'a> PreciseRecord<'a> {
         }
     }
 
-    /// Returns the counters for whose overflows the processor wrote the record, or `None` in format 0.
+    /// Returns the counters that caused the record by their overflow, or `None` in format 0.
     ///
     /// In formats 1 and 2 the value is the overflow status at the time of the record. That status can be 0, and can
     /// include counters that do not write records.
@@ -108,7 +108,7 @@ impl<'a> PreciseRecord<'a> {
         bits.map(CounterSet::from_bits)
     }
 
-    /// Returns the value of the time-stamp counter (TSC) at the record.
+    /// Returns the value of the time-stamp counter (TSC) when the processor wrote the record.
     pub fn time(&self) -> Option<u64> {
         match self.format {
             PreciseFormat::Skylake => self.words.get(TIME),
@@ -121,8 +121,8 @@ impl<'a> PreciseRecord<'a> {
     /// Returns the number of cycles from the retirement of the previous instruction to the retirement of the sampled
     /// instruction.
     ///
-    /// In adaptive records, the value is valid only if bit 17 of `IA32_PERF_CAPABILITIES` (`PEBS_TIMING_INFO`) is set:
-    /// see [`PreciseUnit::records_retire_latency`](crate::precise::PreciseUnit).
+    /// In adaptive records, the value is valid only if bit 17 of `IA32_PERF_CAPABILITIES` (`PEBS_TIMING_INFO`) is set.
+    /// See [`PreciseUnit::records_retire_latency`](crate::precise::PreciseUnit).
     pub fn retire_latency(&self) -> Option<u16> {
         match self.format {
             PreciseFormat::Adaptive => {

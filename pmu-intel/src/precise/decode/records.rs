@@ -35,7 +35,7 @@ pub struct PreciseRecords<'a> {
 }
 
 impl<'a> PreciseRecords<'a> {
-    /// Returns the records in a copy of a buffer, from its first byte on.
+    /// Returns the records in a copy of a buffer. `bytes` starts at the first byte of the buffer.
     pub const fn from_bytes(format: PreciseFormat, bytes: &'a [u8]) -> Self {
         Self::new(format, Words::Bytes(bytes))
     }
