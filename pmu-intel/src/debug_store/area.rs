@@ -1,6 +1,6 @@
 //! Layouts of the memory that the processor reads and writes.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// The DS save area, with 32-bit or 64-bit words and any number of counter resets.
 ///
@@ -118,18 +118,30 @@ const _: () = assert!(size_of::<ProcessorProfileControlArea>() == 0x60);
 /// processor runs.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
-pub struct ControlAreaMemory<const RESETS: usize = 4>(ProcessorProfileControlArea<RESETS>);
+pub struct ControlAreaMemory<const RESETS: usize = 4> {
+    area: ProcessorProfileControlArea<RESETS>,
+    /// A recorder of precise records uses the area.
+    is_recording: AtomicBool,
+}
 
 impl<const RESETS: usize> ControlAreaMemory<RESETS> {
     /// Creates zeroed memory for an area.
     pub const fn new() -> Self {
-        Self(ProcessorProfileControlArea {
-            pebs_ds_save_area: DsSaveArea::<AtomicU64, RESETS>::new(),
-        })
+        let pebs_ds_save_area = DsSaveArea::<AtomicU64, RESETS>::new();
+        let area = ProcessorProfileControlArea { pebs_ds_save_area };
+        Self { area, is_recording: AtomicBool::new(false) }
     }
 
     /// Returns the area in this memory.
     pub const fn area(&self) -> &ProcessorProfileControlArea<RESETS> {
-        &self.0
+        &self.area
+    }
+
+    pub(crate) fn set_recording(&self, is_recording: bool) {
+        self.is_recording.store(is_recording, Ordering::Release);
+    }
+
+    pub(crate) fn is_recording(&self) -> bool {
+        self.is_recording.load(Ordering::Acquire)
     }
 }

@@ -16,6 +16,10 @@ use crate::debug_store::support::DebugStoreSupport;
 /// processor by [`write_ds_area`](super::write_ds_area). Each request is for the processor that executes the call, so
 /// the caller must not move to another processor.
 ///
+/// A kernel with precise records of its own gives the control the
+/// [memory of its recorder](crate::precise::PreciseMemory::control_area). The processor then has an area for as long as
+/// a recorder uses this memory, also without a request. No request changes the area in that time.
+///
 /// ```
 /// use pmu_intel::debug_store::{ControlAreaMemory, ProcessorProfileControl};
 /// const PROCESSORS: usize = 2;
@@ -161,7 +165,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         if !support.has_pebs() || (!self.is_64_bit() && !support.dtes64) {
             return Err(ControlAreaError::NotSupported);
         }
-        if self.created.load(Ordering::Acquire) {
+        if self.has_area(memory) {
             let area = core::ptr::from_ref(memory.area()) as usize as u64;
             return Err(ControlAreaError::AlreadyExists { area });
         }
@@ -171,7 +175,8 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         Ok(memory.area())
     }
 
-    /// Destroys the area. Before this call, the caller removes the area's address from `IA32_DS_AREA`.
+    /// Destroys the area. Before this call, the caller removes the area's address from `IA32_DS_AREA`. A recorder that uses
+    /// the memory keeps the area until the recorder is shut down.
     ///
     /// ```
     /// # use pmu_core::MsrBackend;
@@ -188,7 +193,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
     /// ```
     ///
     /// # Errors
-    /// [`NotAllocated`](ControlAreaError::NotAllocated): there is no area.
+    /// [`NotAllocated`](ControlAreaError::NotAllocated): no request created an area.
     pub fn destroy(&self) -> Result<(), ControlAreaError> {
         if self.created.swap(false, Ordering::AcqRel) {
             Ok(())
@@ -218,8 +223,14 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
     /// Any, on the area's processor.
     #[inline]
     pub fn pebs_index(&self) -> Option<u64> {
-        let memory = self.memory.filter(|_| self.created.load(Ordering::Acquire))?;
+        let memory = self.memory.filter(|memory| self.has_area(memory))?;
         Some(memory.area().pebs_ds_save_area.pebs_index.load(Ordering::Relaxed))
+    }
+
+    /// Returns whether the area was created, or a recorder uses it.
+    fn has_area(&self, memory: &ControlAreaMemory<RESETS>) -> bool {
+        let is_in_version = self.rules.version.has_control_area();
+        self.created.load(Ordering::Acquire) || is_in_version && memory.is_recording()
     }
 }
 

@@ -50,16 +50,17 @@ impl<M: MsrBackend> Hardware<'_, M> {
 
     /// Gives the processor the area, or the buffer of architectural PEBS.
     pub(crate) fn attach(&self) -> Result<(), MsrFault> {
-        if self.is_architectural() {
-            let pages = (self.memory.capacity() / PAGE) as u64;
-            return self.write(IA32_PEBS_BASE, self.physical | u64::from(pages.trailing_zeros()));
-        }
         let (area, base) = (self.memory.save_area(), self.memory.buffer_address());
         // Without room the processor writes nothing, wherever the index is meanwhile.
         area.pebs_absolute_maximum.store(0, Relaxed);
         area.pebs_buffer_base.store(base, Relaxed);
         area.pebs_index.store(base, Relaxed);
         area.pebs_interrupt_threshold.store(base, Relaxed);
+        if self.is_architectural() {
+            let pages = (self.memory.capacity() / PAGE) as u64;
+            return self.write(IA32_PEBS_BASE, self.physical | u64::from(pages.trailing_zeros()));
+        }
+        self.memory.control_area().set_recording(true);
         self.write(IA32_DS_AREA, self.memory.area_address())
     }
 

@@ -131,12 +131,13 @@ impl PreciseMemory {
     /// use pmu_intel::precise::PreciseMemory;
     /// static RECORDS: PreciseMemory<[AtomicU64; 512]> = PreciseMemory::new();
     /// static LENT: &PreciseMemory = &RECORDS;
-    /// /// The PEBS index, for the trace's records of context switches.
+    /// static CONTROL: ProcessorProfileControl<'static, 48> =
+    ///     ProcessorProfileControl::new(Some(LENT.control_area()));
+    /// /// The PEBS index, for the trace's records of context switches, and for `InterruptFrame::pebs_index`.
     /// fn index() -> Option<u64> {
-    ///     LENT.pebs_index()
+    ///     CONTROL.pebs_index()
     /// }
-    /// let control = ProcessorProfileControl::new(Some(LENT.control_area()));
-    /// assert_eq!((control.pebs_index(), index()), (None, None)); // Neither is in use.
+    /// assert_eq!((index(), LENT.pebs_index()), (None, None)); // No recorder has taken the memory.
     /// ```
     pub const fn control_area(&self) -> &ControlAreaMemory<RESETS> {
         &self.area
@@ -219,6 +220,7 @@ impl PreciseMemory {
     }
 
     pub(crate) fn give_back(&self) {
+        self.area.set_recording(false);
         self.recording.store(0, Relaxed);
         self.reserved.store(0, Relaxed);
         self.owner.store(FREE, Release);

@@ -2,6 +2,7 @@
 
 mod beside;
 mod branch_trace;
+mod control_area;
 mod decode;
 mod deviating;
 mod disturbed;

@@ -73,24 +73,3 @@ fn fields_are_where_the_data_file_says() {
         assert_eq!(value, field(register, name), "{register} {name}");
     }
 }
-
-/// The index of the documents' control area is that of the memory that the recorder has.
-#[test]
-fn the_pebs_index_of_the_control_area_is_the_real_one() {
-    use pmu_intel::debug_store::ProcessorProfileControl;
-    use pmu_tests::opened::happened;
-
-    use crate::support::*;
-    processors()[4].run(|kernel, mock| {
-        let (mut session, mut recorder) = kernel.take(mock);
-        recorder.set_threshold(pmu_intel::precise::PreciseThreshold::NearlyFull);
-        recorder.start(&mut session, &instructions(), |_| ()).unwrap();
-        let control = ProcessorProfileControl::new(Some(kernel.memory.control_area()));
-        let before = kernel.memory.pebs_index().unwrap();
-        mock.advance(&mut happened(0, 3 * PERIOD));
-        assert_eq!(kernel.memory.pebs_index(), Some(before + 3 * 32));
-        assert_eq!(control.pebs_index(), None, "not created");
-        recorder.shut_down(&mut session, |_| ()).unwrap();
-        assert_eq!(kernel.memory.pebs_index(), None);
-    });
-}
