@@ -1,5 +1,5 @@
-//! The PMU of a guest as its hypervisor configures it. A configuration can be checked, shown to the guest in CPUID,
-//! derived from a host's CPUID, and reduced to what two hosts have in common.
+//! The configuration of a guest's PMU. A configuration can be checked, shown to the guest in CPUID, derived from a
+//! host's CPUID, and reduced to the features that two hosts have in common.
 //!
 //! Uses no other module of this crate.
 

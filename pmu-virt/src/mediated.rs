@@ -2,7 +2,7 @@
 //! Read first: SDM vol. 3C, "Loading Guest State" and "VM-Exit Controls", `IA32_PERF_GLOBAL_CTRL`; APM vol. 2, "Core
 //! Performance Event-Select Register", GuestOnly.
 //!
-//! Uses [`pmu`](crate::pmu) and the modules that `pmu` uses, but neither [`mock`](crate::mock) nor
+//! Uses [`pmu`](crate::pmu) and the modules that `pmu` uses. Does not use [`mock`](crate::mock) and
 //! [`bytes`](crate::bytes).
 
 pub(crate) mod access;

@@ -1,7 +1,7 @@
 //! A mock of a processor for tests of drivers. The driver uses the software PMU as its backend and platform. The mock
 //! counts and records the driver's accesses, refuses illegal accesses, injects faults, and delivers interrupts.
 //!
-//! Uses the private module `pmu` and the modules that `pmu` uses, but neither `mediated` nor `bytes`.
+//! Uses the private module `pmu` and the modules that `pmu` uses. Does not use `mediated` and `bytes`.
 
 mod access;
 mod backend;

@@ -18,7 +18,8 @@ pub enum BranchConfigurationError {
     Depth(u8),
     /// The legacy format is not 3–7.
     Format(u8),
-    /// The configuration has the call stack, but lacks one of the two filters that the call stack needs.
+    /// The configuration has the call stack, but lacks the filter by privilege or the filter by kind. The call stack
+    /// needs both filters.
     CallStackWithoutFilters,
     /// The PMU lacks a counter in [`ArchitecturalBranches::counters`](crate::ArchitecturalBranches::counters), or the
     /// counter is not among the first four. The value is that bitmap.

@@ -5,7 +5,7 @@ use crate::branches::error::BranchConfigurationError;
 use crate::branches::format::Record;
 use crate::configuration::any_vendor::Configuration;
 
-/// Branch records of one virtual processor, beside its [`VirtualPmu`](crate::VirtualPmu). As a
+/// Branch records of one virtual processor, in addition to the processor's [`VirtualPmu`](crate::VirtualPmu). As a
 /// [`GuestFacility`](crate::GuestFacility), this type answers accesses to the registers of the records. The embedder
 /// [feeds](Self::record) the branches that the records hold. If the guest has enabled the freeze, a counter's interrupt
 /// freezes the records.

@@ -60,7 +60,7 @@ impl Configuration {
         }
     }
 
-    /// Returns the vendor whose registers and CPUID leaves the processor has.
+    /// Returns the vendor that defines the processor's registers and CPUID leaves.
     pub const fn vendor(&self) -> Vendor {
         match self {
             Self::Intel(_) => Vendor::Intel,

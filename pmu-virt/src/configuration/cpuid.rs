@@ -27,11 +27,11 @@ pub(crate) const EDX: usize = 3;
 pub struct CpuidLeaf {
     /// The leaf, in EAX.
     pub leaf: u32,
-    /// The sub-leaf, in ECX; `None` if the leaf has no sub-leaves.
+    /// The sub-leaf, in ECX. `None` if the leaf has no sub-leaves.
     pub subleaf: Option<u32>,
     /// Bits of each register that describe the PMU; the embedder decides the other bits.
     pub mask: CpuidRegisters,
-    /// Values of the bits in `mask`; 0 in the other bits.
+    /// Values of the bits in `mask`. All other bits are 0.
     pub value: CpuidRegisters,
     /// Least value of EAX in the answer. Some leaves return the highest leaf or sub-leaf in EAX. For any other leaf,
     /// this field is 0.
@@ -60,8 +60,8 @@ impl CpuidLeaf {
         self
     }
 
-    /// Returns the embedder's answer `given` after two changes: the bits in `mask` are replaced by those of `value`,
-    /// and EAX is raised to `at_least`.
+    /// Returns the embedder's answer `given` with two changes. The bits in `mask` come from `value`. If EAX is below
+    /// `at_least`, EAX becomes `at_least`.
     pub fn apply(&self, given: CpuidRegisters) -> CpuidRegisters {
         let mut answer = given;
         for ((answer, mask), value) in answer.iter_mut().zip(self.mask).zip(self.value) {

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// Contradiction in a configuration, because of which the configuration is refused.
+/// Contradiction in a refused configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

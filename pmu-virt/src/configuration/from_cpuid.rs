@@ -21,7 +21,7 @@ impl Configuration {
     /// - the ninth and later architectural events.
     ///
     /// If the host has more counters than a [`VirtualPmu`](crate::VirtualPmu) can have, the function returns an error.
-    /// It does not return a configuration with fewer counters.
+    /// The function does not return a configuration with fewer counters.
     ///
     /// # Errors
     /// The host has no PMU, or a PMU that a [`VirtualPmu`](crate::VirtualPmu) cannot have.

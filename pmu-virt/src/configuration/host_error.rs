@@ -13,8 +13,8 @@ pub enum HostError {
     Vendor,
     /// CPUID declares no PMU.
     NoPmu,
-    /// The host has general or fixed counters beyond the first eight. The value is the bitmap of all general counters
-    /// or of all fixed counters.
+    /// The host has general or fixed counters beyond the first eight. The value is the bitmap of all counters of that
+    /// kind.
     Counters(u32),
     /// A [`VirtualPmu`](crate::VirtualPmu) cannot have the host's PMU.
     Configuration(ConfigurationError),

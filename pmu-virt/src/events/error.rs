@@ -29,8 +29,8 @@ impl fmt::Display for FedEventsError {
 
 impl core::error::Error for FedEventsError {}
 
-/// The event is not in the [`FedEvents`](crate::FedEvents) of the feed, or the feed is for other `FedEvents` than the
-/// PMU. Nothing was counted.
+/// The event is not in the [`FedEvents`](crate::FedEvents) of the feed, or the feed and the PMU have different
+/// `FedEvents`. Nothing was counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct OtherEvents;
@@ -48,7 +48,7 @@ impl core::error::Error for OtherEvents {}
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum ExchangeError {
-    /// The feed is for other [`FedEvents`](crate::FedEvents) than the PMU.
+    /// The feed and the PMU have different [`FedEvents`](crate::FedEvents).
     OtherEvents,
     /// The feed still has counts of an event that is not in the new [`FedEvents`](crate::FedEvents).
     Remainder,

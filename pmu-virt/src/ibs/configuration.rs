@@ -1,4 +1,4 @@
-//! The instruction-based sampling that a guest sees.
+//! Configuration of a guest's instruction-based sampling.
 
 use crate::configuration::cpuid::{CpuidLeaf, EAX, ECX};
 
@@ -18,12 +18,12 @@ pub struct IbsConfiguration {
     /// sampling.
     pub capabilities: u32,
     /// Number of the extended LVT entry through which a sample interrupts, 0–15. `None` means that firmware assigned no
-    /// entry. The guest can read the number in `IBS_CTL`, but cannot change it.
+    /// entry. The guest can read the number in `IBS_CTL`, but cannot change the number.
     pub lvt_entry: Option<u8>,
     /// If fetch sampling is already enabled, a write of `IBS_FETCH_CTL` with the enable bit set does not reset the
     /// count of fetches. Families 16h to 18h behave in this way.
     pub fetch_count_kept: bool,
-    /// The guest has to set the period to 0 before it disables sampling (erratum 420 of family 10h).
+    /// Before the guest disables sampling, it has to set the period to 0 (erratum 420 of family 10h).
     /// [`Written::illegal`](crate::Written::illegal) reports a write that disables sampling while the period is not 0.
     pub period_before_stop: bool,
 }

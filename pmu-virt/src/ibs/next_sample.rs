@@ -2,7 +2,7 @@
 
 /// Result of [`VirtualIbs::next_sample`](crate::VirtualIbs::next_sample): numbers of events until the next sample. For
 /// example, 1 means that the next event is sampled. A number is `None` while the guest does not sample by these events,
-/// and while a sample waits for the guest to read it.
+/// and while the guest has not yet read the last sample.
 ///
 /// An embedder that does not feed each event can set a timer by these numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -79,8 +79,8 @@ impl HostCounters {
     ///
     /// The result has the same meaning as the result of [`VirtualPmu::write`]. If the write sets bits of the status,
     /// these bits raise no interrupt. After the call, [`Loaded::global_control`] and [`Loaded::debug_control`] return
-    /// the guest's new values. Accesses: one write. If the write enables the interrupt of a counter, also one read of
-    /// the status.
+    /// the guest's new values. Accesses: one write. If the write enables the interrupt of a counter, the call also
+    /// reads the status once.
     ///
     /// # Errors
     /// - Another guest is loaded.

@@ -16,8 +16,8 @@ pub enum MediationError {
     Configuration(ConfigurationError),
     /// The host's CPUID describes no PMU that a [`Configuration`](crate::Configuration) can have.
     Host(HostError),
-    /// The host has no register that sets bits of the global status. On Intel this register needs version 4, on AMD
-    /// PerfMonV2.
+    /// The host has no register that sets bits of the global status. This register needs version 4 on Intel, and
+    /// PerfMonV2 on AMD.
     NoStatusSet,
     /// The host's counters lack full-width writes.
     NoFullWidthWrites,

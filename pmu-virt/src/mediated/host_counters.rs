@@ -13,7 +13,7 @@ use crate::registers::layout::Layout;
 /// `IA32_PERF_CAPABILITIES`: PERF_METRICS available (SDM vol. 4, table 2-2).
 const PERF_METRICS: u64 = 1 << 15;
 
-/// Real counters of one processor, which the hypervisor gives to its guests in turn: a mediated PMU.
+/// Mediated PMU: the real counters of one processor, which the hypervisor gives to its guests in turn.
 ///
 /// While a guest is [loaded](Self::load), only the guest uses the counters. The guest directly accesses the counters,
 /// the global control and the status, and directly executes RDPMC. Some accesses must be
@@ -198,8 +198,8 @@ impl HostCounters {
     }
 
     /// Stops all counters of the processor that executes the call, by clearing the global control register. Returns the
-    /// counters in the form in which a session lends counters, for [`load`](Self::load). A host without a session calls
-    /// this once on each processor, because reset leaves the general counters enabled.
+    /// counters as [`LentCounters`], for [`load`](Self::load). A host without a session calls this once on each
+    /// processor, because reset leaves the general counters enabled.
     ///
     /// # Errors
     /// The access to the global control failed.

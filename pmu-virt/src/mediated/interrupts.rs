@@ -177,7 +177,7 @@ impl HostCounters {
     /// While the guest is loaded, the interrupt belongs to the guest in two cases:
     ///
     /// - A counter with an enabled interrupt has overflowed.
-    /// - Another bit of the status register that raises an interrupt is set.
+    /// - Another bit of the status register is set, and this bit raises an interrupt.
     ///
     /// After a [`put`](Self::put), the interrupt belongs to the guest in two cases:
     ///

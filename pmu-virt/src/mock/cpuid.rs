@@ -11,9 +11,9 @@ use crate::pmu::facility::GuestFacility;
 impl<'h, const T: usize> MockMsr<'h, T> {
     /// Captures CPUID of this processor, as a driver does. The processor's only features are 64-bit mode, the PMU, and
     /// the features that the platform's deviations add. For every configuration of the PMU, family and model are those
-    /// of Sapphire Rapids (Intel) or Zen 4 (AMD), with one exception: legacy [branch records](Self::with_branches), and
-    /// [precise records](Self::with_precise) of a format below 4. With such records, family and model are those of a
-    /// processor with the same format of records.
+    /// of Sapphire Rapids (Intel) or Zen 4 (AMD). There is one exception. If the processor has legacy
+    /// [branch records](Self::with_branches), or [precise records](Self::with_precise) of a format below 4, family and
+    /// model are those of a processor with this format.
     ///
     /// ```
     /// use pmu_virt::mock::MockMsr;

@@ -22,10 +22,10 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// Adds precise records, a branch trace store, or both to the processor. [`snapshot`](Self::snapshot) declares
     /// these features.
     ///
-    /// `memory` is the memory whose address the driver writes to `IA32_DS_AREA` or `IA32_PEBS_BASE`. If a counter that
-    /// writes records overflows, the mock writes the record at once. For each record, the mock calls `instructions`
-    /// with the number of the record, counted from 0 over the life of the mock. `instructions` returns the recorded
-    /// instruction. If the returned instruction has no branch records, the record contains the processor's
+    /// `memory` is the memory to which the driver's value of `IA32_DS_AREA` or `IA32_PEBS_BASE` points. If a counter
+    /// that writes records overflows, the mock writes the record at once. For each record, the mock calls
+    /// `instructions` with the number of the record, counted from 0 over the life of the mock. `instructions` returns
+    /// the recorded instruction. If the returned instruction has no branch records, the record contains the processor's
     /// [branch records](Self::with_branches).
     ///
     /// ```

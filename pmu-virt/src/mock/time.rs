@@ -47,7 +47,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// Counts all events of `feed`, and delivers the interrupt of each overflow.
     ///
     /// # Panics
-    /// The feed is for other events than this processor's PMU.
+    /// The feed and this processor's PMU have different events.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend, Platform};
@@ -99,7 +99,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// [`deliver`](Self::deliver) to deliver the interrupt.
     ///
     /// # Panics
-    /// The feed is for other events than this processor's PMU.
+    /// The feed and this processor's PMU have different events.
     pub fn pass(&self, feed: &mut Feed) -> Advanced {
         let advanced = self.count(feed);
         match advanced {

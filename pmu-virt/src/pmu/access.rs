@@ -1,6 +1,7 @@
 //! Answers to register accesses.
 
-/// Answer to the guest's RDMSR or RDPMC: a value, a fault, or a request that the embedder answers.
+/// Answer to the guest's RDMSR or RDPMC: a value or a fault. For some registers, the embedder answers a part of the
+/// bits ([`Shared`](Self::Shared)) or the whole access ([`Unhandled`](Self::Unhandled)).
 ///
 /// ```
 /// use pmu_virt::Read;
@@ -54,7 +55,8 @@ impl Read {
     }
 }
 
-/// Answer to the guest's WRMSR: a completed write, a fault, or a request that the embedder answers.
+/// Answer to the guest's WRMSR: a completed write or a fault. For some registers, the embedder writes a part of the
+/// bits ([`Shared`](Self::Shared)) or answers the whole access ([`Unhandled`](Self::Unhandled)).
 ///
 /// ```
 /// use pmu_virt::Write;
@@ -102,10 +104,10 @@ pub enum Write {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[must_use]
 pub struct Written {
-    /// Answer to the guest, as hardware would give it.
+    /// Answer to the guest, the same as on hardware.
     pub answer: Write,
-    /// Set bits of the value that the manual does not allow in this register. This includes bits that hardware ignores.
-    /// If the register cannot be written, all bits are set.
+    /// Bits that are set in the value, but not allowed in this register by the manual. This includes bits that hardware
+    /// ignores. If the register cannot be written, all bits are set.
     pub illegal: u64,
 }
 

@@ -44,7 +44,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// ```
     ///
     /// # Errors
-    /// The feed is for other [events](Self::events) than this PMU.
+    /// The feed and this PMU have different [events](Self::events).
     #[inline]
     pub fn advance(&mut self, feed: &mut Feed) -> Result<Advanced, OtherEvents> {
         let model = &mut self.model;
@@ -99,7 +99,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// ```
     ///
     /// # Errors
-    /// The feed is for other [events](Self::events) than this PMU.
+    /// The feed and this PMU have different [events](Self::events).
     pub fn advance_through(&mut self, feed: &mut Feed) -> Result<Advanced, OtherEvents> {
         let first = self.advance(feed)?;
         if feed.is_empty() {

@@ -341,7 +341,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// ```
     ///
     /// # Errors
-    /// The feed is for other [events](Self::events) than this PMU.
+    /// The feed and this PMU have different [events](Self::events).
     pub fn advance_beside(
         &mut self,
         facility: &mut impl GuestFacility,

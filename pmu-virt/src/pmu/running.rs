@@ -15,8 +15,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
         &self.model.events
     }
 
-    /// Replaces the events that the embedder can feed to this PMU. Counters may be running. So an embedder can begin to
-    /// feed an event only when the guest has programmed the event (see [`unfed`](Self::unfed)).
+    /// Replaces the events that the embedder can feed to this PMU. Counters may be running. So an embedder can wait
+    /// until the guest has programmed an event, and then begin to feed the event (see [`unfed`](Self::unfed)).
     ///
     /// The call does not change registers, and a pending interrupt stays pending. `feed` keeps its counts, and is a
     /// feed for the new events from now on. If a running counter's event is new in `events`, the counter begins to
@@ -41,7 +41,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// ```
     ///
     /// # Errors
-    /// - The feed does not belong to the [events](Self::events) of this PMU.
+    /// - The feed and this PMU have different [events](Self::events).
     /// - The feed still has counts of an event that `events` lacks. Call [`advance`](Self::advance) first.
     ///
     /// After an error, nothing is changed.

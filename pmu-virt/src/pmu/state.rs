@@ -142,7 +142,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     }
 
     /// Creates a PMU in this state, under the embedder's policy. `configuration` is the configuration that the guest
-    /// sees in CPUID. This must be the same as the configuration in the state.
+    /// sees in CPUID. The state must have the same configuration.
     ///
     /// ```
     /// use pmu_virt::{AllowAll, Configuration, FedEvents, IntelConfiguration, StateError, VirtualPmu};

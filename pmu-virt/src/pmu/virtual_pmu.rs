@@ -86,14 +86,14 @@ impl<P: EventPolicy> VirtualPmu<P> {
         self.configuration
     }
 
-    /// Returns the vendor whose registers the PMU has.
+    /// Returns the vendor that defines the PMU's registers.
     pub fn vendor(&self) -> Vendor {
         self.configuration.vendor()
     }
 
     /// Performs RESET or power-up. This clears every register except the global control. The reset value of the global
-    /// control enables all general counters. SDM vol. 3A, table "Processor States Following Power-up, Reset, or INIT";
-    /// on AMD, as in KVM.
+    /// control enables all general counters. (SDM vol. 3A, table "Processor States Following Power-up, Reset, or INIT";
+    /// on AMD, as in KVM.)
     pub fn reset(&mut self) {
         self.model = Model::new(self.model.layout, self.model.events, &self.policy);
         self.load.reset();

@@ -16,7 +16,7 @@ pub struct FilterEntry {
     /// Bits of the event's unit mask that are compared.
     pub mask: u8,
     /// The entry excludes its unit masks: the filter does not match these unit masks, even if another entry of the same
-    /// event does. The order of the entries does not matter.
+    /// event matches them. The order of the entries does not matter.
     pub exclude: bool,
 }
 

@@ -46,7 +46,8 @@ pub struct DebugStoreRecords {
     /// Records are adaptive, and every counter can write records (`IA32_PERF_CAPABILITIES[14]`). This needs format 4 or
     /// later. If this field is `false` in format 4 or later, a record has only the basic group.
     pub baseline: bool,
-    /// Bitmap of the general counters that can write records. In formats 0–2, only the first four counters can.
+    /// Bitmap of the general counters that can write records. In formats 0–2, only the first four counters can write
+    /// records.
     pub general: u8,
     /// Bitmap of the fixed counters that can write records. Without [`baseline`](Self::baseline), the bitmap must be 0.
     pub fixed: u8,
@@ -101,7 +102,7 @@ impl PreciseConfiguration {
     };
 
     /// Creates the configuration of a typical processor with this format of the Debug Store. In format 0, only counter
-    /// 0 can write records. In formats 1–3, four general counters can. From format 4 on,
+    /// 0 can write records. In formats 1–3, four general counters can write records. From format 4 on,
     /// [`baseline`](DebugStoreRecords::baseline) is set.
     ///
     /// ```

@@ -37,7 +37,7 @@ pub struct Recorded {
 impl VirtualPrecise {
     /// Writes the [due](Self::due) records of `counters`, after an instruction that causes the counters' events. The
     /// call then loads each counter with the counter's reset value. If the buffer reaches its threshold, the call sets
-    /// the buffer's bit of the status, and raises an interrupt.
+    /// the buffer's bit in the status, and raises an interrupt.
     ///
     /// `counters` is a bitmap in the form of the global status. If a counter does not run, its record stays due.
     ///
@@ -59,8 +59,9 @@ impl VirtualPrecise {
         recorded
     }
 
-    /// Writes one record for all `counters` with a due record. A real processor does so if several counters overflow at
-    /// the same time. In formats 1 and 2, the record does not tell which of the counters overflowed.
+    /// Writes one record for all `counters` with a due record. A real processor writes such a record if several
+    /// counters overflow at the same time. In formats 1 and 2, the record does not tell which of the counters
+    /// overflowed.
     pub fn record_collided<P: EventPolicy>(
         &mut self,
         pmu: &mut VirtualPmu<P>,

@@ -15,12 +15,12 @@ impl VirtualReload {
     /// Counts the events of a feed like [`VirtualPmu::advance`], up to the first overflow that interrupts. An overflow
     /// also reloads the counters that the guest has programmed for this.
     ///
-    /// If a counter reloads itself, its overflow does not set a bit of the status, but still interrupts if the
-    /// counter's interrupt is enabled. After 1,024 reloads within one call, the call counts the rest of the feed
-    /// without reloads.
+    /// The overflow of a counter that reloads itself does not set a bit of the status. Such an overflow still
+    /// interrupts if the counter's interrupt is enabled. After 1,024 reloads within one call, the call counts the rest
+    /// of the feed without reloads.
     ///
     /// # Errors
-    /// The feed is for other [events](VirtualPmu::events) than this PMU.
+    /// The feed and this PMU have different [events](VirtualPmu::events).
     pub fn advance<P: EventPolicy>(
         &self,
         pmu: &mut VirtualPmu<P>,

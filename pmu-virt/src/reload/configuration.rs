@@ -21,9 +21,9 @@ pub struct ReloadConfiguration {
     pub general: u8,
     /// Fixed counters that can be reloaded (EBX).
     pub fixed: u8,
-    /// General counters whose overflow can reload counters (ECX).
+    /// General counters that can reload counters when they overflow (ECX).
     pub causing_general: u8,
-    /// Fixed counters whose overflow can reload counters (EDX).
+    /// Fixed counters that can reload counters when they overflow (EDX).
     pub causing_fixed: u8,
 }
 
@@ -50,7 +50,7 @@ impl fmt::Display for ReloadConfigurationError {
 impl core::error::Error for ReloadConfigurationError {}
 
 impl ReloadConfiguration {
-    /// Creates the configuration in which an overflow of each of these counters can reload each of these counters.
+    /// Creates the configuration in which an overflow of any of these counters can reload each of these counters.
     pub const fn of(general: u8, fixed: u8) -> Self {
         Self { general, fixed, causing_general: general, causing_fixed: fixed }
     }

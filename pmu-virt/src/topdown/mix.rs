@@ -1,8 +1,8 @@
 //! The mix of a program's issue slots.
 
 /// Shares of the parts in a program's issue slots, in units of 1/255. The first four shares are the parts of level 1,
-/// and their sum is 255. The last four shares are the parts of level 2. Each of these is at most the share of its part
-/// of level 1. The order is that of the bytes of `MSR_PERF_METRICS`.
+/// and their sum is 255. The last four shares are the parts of level 2. No share of level 2 exceeds the share of its
+/// part of level 1. The order is that of the bytes of `MSR_PERF_METRICS`.
 ///
 /// ```
 /// use pmu_virt::TopDownMix;

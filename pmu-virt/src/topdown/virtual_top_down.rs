@@ -15,8 +15,7 @@ pub(crate) const PARTS: usize = 8;
 /// slots. A guest saves and restores the metrics together with fixed counter 3, because the metrics are fractions of
 /// that counter's slots.
 ///
-/// No method allocates or panics. The value is the whole state: a copy is a snapshot, and equal values have equal
-/// states.
+/// No method allocates or panics. The value is the complete state: a copy is a snapshot, and `==` compares states.
 ///
 /// ```
 /// use pmu_virt::{
