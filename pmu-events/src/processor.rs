@@ -89,8 +89,8 @@ impl Processor {
         })
     }
 
-    /// Finds the event with this name among the events of the processor's core type. Uppercase and lowercase letters
-    /// are equal.
+    /// Finds the event with this name among the events of the processor's core type. The search ignores the case of
+    /// letters.
     ///
     /// ```
     /// use pmu_core::Snapshot;

@@ -40,7 +40,7 @@ impl Machine {
     /// that samples fetches. Returns `None` if the processor that `processor` describes has no such unit.
     ///
     /// The interrupt handler uses the result, so the kernel keeps the result. The handler passes the unit's samples to
-    /// [`service_with`](Self::service_with). This works even if no counter runs:
+    /// [`service_with`](Self::service_with). The samples are reported even if no counter runs:
     ///
     /// ```
     /// use pmu::Machine;

@@ -214,8 +214,8 @@ impl<T, K: Processors> ProcessorLocal<T, K> {
     /// Calls `act` with the slot of this processor, which is `None` until `act` stores a value.
     ///
     /// # Context
-    /// Any. If an interrupt handler interrupted a call of `with` on the same processor, `with` in the handler fails
-    /// with [`Busy::InUse`].
+    /// Any. In an interrupt handler that interrupted a call of `with` on the same processor, `with` fails with
+    /// [`Busy::InUse`].
     ///
     /// # Errors
     /// [`Busy`]: `act` was not called.
@@ -288,8 +288,8 @@ impl<T, K: Processors, const N: usize> PerProcessor<T, K, N> {
     /// Calls `act` with the slot of this processor, which is `None` until `act` stores a value.
     ///
     /// # Context
-    /// Any. If an interrupt handler interrupted a call of `with` on the same processor, `with` in the handler fails
-    /// with [`Busy::InUse`].
+    /// Any. In an interrupt handler that interrupted a call of `with` on the same processor, `with` fails with
+    /// [`Busy::InUse`].
     ///
     /// # Errors
     /// [`Busy`]: `act` was not called.

@@ -100,8 +100,8 @@ impl Watchdog {
     /// Returns the event that a kernel opens for the watchdog. The event counts cycles at every privilege level, and
     /// interrupts once per `seconds` seconds at a frequency of `hertz`.
     ///
-    /// If the processor has no event of core cycles, the returned event counts reference cycles. The event runs on a
-    /// fixed counter, if one is free that can count the event.
+    /// If the processor has no event of core cycles, the returned event counts reference cycles. If a fixed counter is
+    /// free and can count the event, the event runs on that counter.
     ///
     /// `hertz` is the highest frequency that the core reaches. At a lower frequency the interrupt comes after more than
     /// `seconds` seconds. Choose `seconds` as several times the interval of the timer tick.

@@ -10,8 +10,8 @@ use crate::name::hash::{Wanted, odd_character};
 use crate::tables::CORE_TYPES;
 
 impl CoreType {
-    /// Finds the core type with this name, such as `skylake` or `alderlake_goldencove`. Uppercase and lowercase letters
-    /// are equal.
+    /// Finds the core type with this name, such as `skylake` or `alderlake_goldencove`. The search ignores the case of
+    /// letters.
     ///
     /// ```
     /// use pmu_events::{CoreType, UnknownCoreType};
@@ -42,7 +42,7 @@ impl CoreType {
         CORE_TYPES.into_iter()
     }
 
-    /// Finds the event with this name. Uppercase and lowercase letters are equal.
+    /// Finds the event with this name. The search ignores the case of letters.
     ///
     /// ```
     /// use pmu_events::{EventError, SKYLAKE};

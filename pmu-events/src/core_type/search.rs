@@ -10,7 +10,7 @@ use crate::name::pattern::matches;
 
 impl CoreType {
     /// Finds the events whose names match a pattern. In the pattern, `*` stands for any text, and `?` for any one
-    /// character. Uppercase and lowercase letters are equal. The result may have no event, or all events.
+    /// character. The match ignores the case of letters. The result may have no event, or all events.
     ///
     /// ```
     /// let mut loads = pmu_events::SKYLAKE.matching("mem_load_retired.l?_hit")?;

@@ -53,9 +53,9 @@ impl<const P: usize> Mailbox<P> {
     ///   [`try_stop`](crate::Profiles::try_stop), and let `keep_waiting` return `false` soon. Sleep between two calls:
     ///   a task that spins keeps the woken task of its own processor from answering.
     /// - A start that is not answered in time is withdrawn if the woken task has not begun it; otherwise the start is
-    ///   undone. The error is [`NoAnswer`](InterfaceError::NoAnswer), and the caller has to try again. A start that
-    ///   failed in [`try_update_processors`](crate::Profiles::try_update_processors) is tried again by the next call of
-    ///   that function.
+    ///   undone. The error is [`NoAnswer`](InterfaceError::NoAnswer), and the caller has to try again. If the start was
+    ///   part of [`try_update_processors`](crate::Profiles::try_update_processors), the next call of that function
+    ///   tries the start again.
     /// - A stop that is not answered in time stays in the mailbox, and the woken task does the stop before any later
     ///   request. The error is also `NoAnswer`, but the caller need not try again. Until the stop is done, an interrupt
     ///   of the source reaches no object.

@@ -104,8 +104,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// Until the processor resumes, operations on it fail with [`Suspended`](PmuError::Suspended), except
     /// [`processor_down`](Self::processor_down). If another processor requests a start or stop of a profile's source,
-    /// that request waits until this processor resumes. The call calls `overflowed` for each pending overflow of an
-    /// event that the kernel opened.
+    /// that request waits until this processor resumes. `overflowed` receives each pending overflow of an event that
+    /// the kernel opened.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }

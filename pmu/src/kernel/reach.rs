@@ -94,7 +94,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// interrupt at the local APIC.
     ///
     /// If the handler interrupted a task that uses the processor's session, the task serves the requests when it no
-    /// longer uses the session. A suspended processor serves the requests as it resumes.
+    /// longer uses the session. A suspended processor serves the requests when it resumes.
     ///
     /// # Context
     /// The handler of the interrupt that [`Kernel::interrupt`] sends. That interrupt is not an NMI.

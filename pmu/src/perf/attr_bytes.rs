@@ -33,9 +33,9 @@ impl PerfEventAttr {
     /// Greatest size of a caller's attributes: one page.
     pub const MAX_SIZE: usize = 4096;
 
-    /// Returns the size of the caller's attributes in bytes, from their first eight bytes. The kernel copies this
-    /// number of bytes from user mode, and gives the bytes to [`from_bytes`](Self::from_bytes). A size of 0 stands for
-    /// the size of the first version.
+    /// Returns the size of the caller's attributes in bytes. `head` is the first eight bytes of the attributes. The
+    /// kernel copies this number of bytes from user mode, and gives the bytes to [`from_bytes`](Self::from_bytes). A
+    /// size of 0 stands for the size of the first version.
     ///
     /// ```
     /// use pmu::perf::{AttrError, PerfEventAttr};

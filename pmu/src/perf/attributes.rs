@@ -120,7 +120,8 @@ impl PerfAttributes {
     ///
     /// `constraints` takes the select of a raw event, and returns the counters that can count the event. On many
     /// processors, only some counters can count a given event; `pmu-events` knows these counters for each core type. In
-    /// a kernel that does not link the tables of `pmu-events`, `constraints` returns `None`, for unknown.
+    /// a kernel that does not link the tables of `pmu-events`, `constraints` returns `None`, because the counters are
+    /// unknown.
     ///
     /// perf can read the total of an event that samples. A kernel that supports such reads calls
     /// [`with_total`](Event::with_total) on the event. perf can also multiplex events. A kernel that supports
@@ -150,9 +151,9 @@ impl PerfAttributes {
     /// ```
     ///
     /// # Errors
-    /// The attributes select no event that a counter can count: [`Type`](PerfError::Type),
-    /// [`Hardware`](PerfError::Hardware), [`Bits`](PerfError::Bits), [`ExcludesAll`](PerfError::ExcludesAll),
-    /// [`NoExtraRegister`](PerfError::NoExtraRegister).
+    /// [`Type`](PerfError::Type), [`Hardware`](PerfError::Hardware), [`Bits`](PerfError::Bits),
+    /// [`ExcludesAll`](PerfError::ExcludesAll), [`NoExtraRegister`](PerfError::NoExtraRegister): the attributes select
+    /// no event that a counter can count.
     pub fn event(
         self,
         constraints: impl FnOnce(EventSelect) -> Option<CounterSet>,
