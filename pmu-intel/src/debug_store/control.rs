@@ -175,8 +175,8 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         Ok(memory.area())
     }
 
-    /// Destroys the area. Before this call, the caller removes the area's address from `IA32_DS_AREA`. A recorder that uses
-    /// the memory keeps the area until the recorder is shut down.
+    /// Destroys the area. Before this call, the caller removes the area's address from `IA32_DS_AREA`. A recorder that
+    /// uses the memory keeps the area until the recorder is shut down.
     ///
     /// ```
     /// # use pmu_core::MsrBackend;
