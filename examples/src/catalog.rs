@@ -158,36 +158,53 @@ pub fn events(
     Ok(text)
 }
 
-/// The metrics of a core type, with their events.
-pub fn metrics(core_type: &'static CoreType) -> String {
+/// The metrics of a core type, with their formulas. The metrics of a level of top-down are indented by it.
+pub fn metrics(core_type: &'static CoreType, form: Form) -> String {
+    let known = Metric::ALL.map(|metric| core_type.metric(metric));
+    let known = Metric::ALL.into_iter().zip(known);
+    if form == Form::Json {
+        let known = known.filter_map(|(metric, expression)| Some((metric, expression.ok()?)));
+        return json::metrics(core_type, known, smt(core_type));
+    }
     let mut text = about(core_type);
-    for metric in Metric::ALL {
+    for (metric, expression) in known {
         // A String takes whatever is written.
-        let _ = match core_type.metric(metric) {
-            Ok(expression) => writeln!(text, "\n{metric}\n  {expression}"),
-            Err(_) => writeln!(text, "\n{metric}\n  not here: the events for it are missing"),
+        let _ = match (expression, metric.parent()) {
+            (Ok(expression), None) => writeln!(text, "\n{metric}\n  {expression}"),
+            (Ok(expression), Some(parent)) => writeln!(
+                text,
+                "\n{metric} ({}), of {}\n  {expression}",
+                metric.name(),
+                parent.name()
+            ),
+            (Err(_), None) if metric != Metric::SmtContention => {
+                writeln!(text, "\n{metric}\n  not here: the events for it are missing")
+            }
+            (Err(_), _) => Ok(()),
         };
     }
-    text + smt(core_type)
+    match smt(core_type) {
+        Some(told) => text + "\nSMT\n  " + told + "\n",
+        None => text,
+    }
 }
 
 /// Tells the meaning of the top-down shares where two threads share a core.
-fn smt(core_type: &'static CoreType) -> &'static str {
+fn smt(core_type: &'static CoreType) -> Option<&'static str> {
     let cycles = ["CPU_CLK_UNHALTED.THREAD", "ls_not_halted_cyc"];
-    let of_cycles = core_type.metric(Metric::Retiring).is_ok_and(|one| {
-        one.events().any(|event| cycles.iter().any(|name| event.name() == **name))
-    });
-    match of_cycles {
-        true if core_type.event("de_no_dispatch_per_slot.smt_contention").is_ok() => {
-            "\nSMT\n  slots are those of the thread's cycles: \
-             what is left of them went to the core's other thread, de_no_dispatch_per_slot.smt_contention\n"
+    let of_cycles = core_type
+        .metric(Metric::Retiring)
+        .is_ok_and(|one| one.events().any(|event| cycles.contains(&event.name())));
+    of_cycles.then(|| match core_type.metric(Metric::SmtContention) {
+        Ok(_) => {
+            "slots are those of the thread's cycles: \
+             what is left of them went to the core's other thread, de_no_dispatch_per_slot.smt_contention"
         }
-        true => {
-            "\nSMT\n  slots are those of the thread's cycles: \
-             the shares are right while the core's other thread is idle\n"
+        Err(_) => {
+            "slots are those of the thread's cycles: \
+             the shares are right while the core's other thread is idle"
         }
-        false => "",
-    }
+    })
 }
 
 /// A line on a core type and its source.
@@ -258,7 +275,9 @@ mod tests {
     #[test]
     fn shares_of_slots_that_a_threads_cycles_tell_are_told_to_be_so() {
         let told = |name: &str| {
-            metrics(named(name).unwrap()).split_once("SMT\n").map(|both| both.1.to_string())
+            metrics(named(name).unwrap(), Form::Text)
+                .split_once("SMT\n")
+                .map(|both| both.1.to_string())
         };
         assert!(told("skylake").unwrap().ends_with("while the core's other thread is idle\n"));
         assert!(told("zen6").unwrap().ends_with("de_no_dispatch_per_slot.smt_contention\n"));
@@ -283,6 +302,37 @@ mod tests {
             "perf": "cpu/event=0x2c/",
         });
         assert_eq!(*event, expected);
+    }
+
+    #[test]
+    fn metrics_are_written_with_formulas_and_parents_in_text_and_json() {
+        let zen = named("zen6").unwrap();
+        let text = metrics(zen, Form::Text);
+        let memory = "tma_backend_bound * d_ratio(ex_no_retire.load_not_complete, ex_no_retire.not_complete)";
+        let lines = format!(
+            "\ntop-down: memory bound (tma_memory_bound), of tma_backend_bound\n  {memory}\n"
+        );
+        assert!(text.contains(&lines), "{text}");
+        assert!(!text.contains("not here"), "{text}");
+        let object: serde_json::Value = serde_json::from_str(&metrics(zen, Form::Json)).unwrap();
+        assert_eq!((&object["version"], &object["core_type"]), (&1.into(), &"zen6".into()));
+        assert!(object["smt"].as_str().unwrap().contains("smt_contention"), "{}", object["smt"]);
+        let all = object["metrics"].as_array().unwrap();
+        let latency = all.iter().find(|metric| metric["name"] == "tma_fetch_latency").unwrap();
+        let starved = "de_no_dispatch_per_slot.no_ops_from_frontend:cmask=8";
+        let expected = serde_json::json!({
+            "name": "tma_fetch_latency",
+            "words": "top-down: fetch latency",
+            "parent": "tma_frontend_bound",
+            "formula": format!("8 * {starved} / (8 * ls_not_halted_cyc)"),
+            "events": [
+                { "name": starved, "perf": "cpu/event=0x1a0,umask=0x1,cmask=0x8/" },
+                { "name": "ls_not_halted_cyc", "perf": "cpu/event=0x76/" },
+            ],
+        });
+        assert_eq!(*latency, expected);
+        // Nehalem's metrics of level 1 are missing, and that is said.
+        assert_eq!(metrics(named("nehalemep").unwrap(), Form::Text).matches("not here").count(), 4);
     }
 
     #[test]

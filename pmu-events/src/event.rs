@@ -186,6 +186,19 @@ impl PmuEvent {
         (config, self.extra().map_or(0, |extra| extra.value))
     }
 
+    /// Returns the event with another value in a field of its select, by perf's name of the field.
+    pub(crate) fn with_field(mut self, field: &str, value: u8) -> Option<Self> {
+        let (shift, mask) = match field {
+            "umask" => (8, 0xFF),
+            "edge" => (18, 1),
+            "cmask" => (24, 0xFF),
+            _ => return None,
+        };
+        let cleared = self.record.select & !(mask << shift);
+        self.record.select = cleared | (u64::from(value) & mask) << shift;
+        Some(self)
+    }
+
     /// Returns whether this is its name, in letters of either case.
     #[inline]
     pub(crate) fn is_named(&self, name: &Wanted<'_>) -> bool {

@@ -4,6 +4,7 @@
 
 pub(crate) mod core_type;
 pub(crate) mod dictionary;
+pub(crate) mod formula;
 pub(crate) mod model;
 pub(crate) mod record;
 pub(crate) mod table;

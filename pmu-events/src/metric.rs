@@ -3,6 +3,8 @@
 //! Uses the [look-up](crate::core_type) of events by name, and what is below it.
 
 pub(crate) mod error;
+pub(crate) mod evaluation;
 pub(crate) mod expression;
-pub(crate) mod formulas;
+pub(crate) mod formula_text;
 pub(crate) mod kinds;
+pub(crate) mod ratio;

@@ -2,219 +2,220 @@
 
 use crate::format::core_type::CoreType;
 use crate::format::dictionary::Dictionary;
+use crate::format::formula::Formula;
 use crate::format::model::Model;
 use crate::format::record::{Precise, Shape};
 use crate::format::table::Table;
 
 const ALDERLAKE_GOLDENCOVE_TABLE: Table = Table::new(include_bytes!("../tables/alderlake_goldencove.bin"), [319, 160, 355], &SHAPES, &INTEL);
 /// The core type `alderlake_goldencove`: 319 events, from version 1.40 of their list (2026-05-27).
-pub static ALDERLAKE_GOLDENCOVE: CoreType = CoreType { name: "alderlake_goldencove", version: "1.40", published: Some("2026-05-27"), source: "intel/perfmon ADL/events/alderlake_goldencove_core.json", width: 0, number: 0xFF, perf_pmu: "cpu_core", table: ALDERLAKE_GOLDENCOVE_TABLE };
+pub static ALDERLAKE_GOLDENCOVE: CoreType = CoreType { name: "alderlake_goldencove", version: "1.40", published: Some("2026-05-27"), source: "intel/perfmon ADL/events/alderlake_goldencove_core.json", number: 0xFF, perf_pmu: "cpu_core", table: ALDERLAKE_GOLDENCOVE_TABLE };
 
 const ALDERLAKE_GRACEMONT_TABLE: Table = Table::new(include_bytes!("../tables/alderlake_gracemont.bin"), [211, 106, 235], &SHAPES, &INTEL);
 /// The core type `alderlake_gracemont`: 211 events, from version 1.40 of their list (2026-05-27).
-pub static ALDERLAKE_GRACEMONT: CoreType = CoreType { name: "alderlake_gracemont", version: "1.40", published: Some("2026-05-27"), source: "intel/perfmon ADL/events/alderlake_gracemont_core.json", width: 0, number: 0xFF, perf_pmu: "cpu_atom", table: ALDERLAKE_GRACEMONT_TABLE };
+pub static ALDERLAKE_GRACEMONT: CoreType = CoreType { name: "alderlake_gracemont", version: "1.40", published: Some("2026-05-27"), source: "intel/perfmon ADL/events/alderlake_gracemont_core.json", number: 0xFF, perf_pmu: "cpu_atom", table: ALDERLAKE_GRACEMONT_TABLE };
 
 const ARROWLAKE_CRESTMONT_TABLE: Table = Table::new(include_bytes!("../tables/arrowlake_crestmont.bin"), [202, 101, 225], &SHAPES, &INTEL);
 /// The core type `arrowlake_crestmont`: 202 events, from version 1.20 of their list (2026-05-27).
-pub static ARROWLAKE_CRESTMONT: CoreType = CoreType { name: "arrowlake_crestmont", version: "1.20", published: Some("2026-05-27"), source: "intel/perfmon ARL/events/arrowlake_crestmont_core.json", width: 0, number: 0xFF, perf_pmu: "cpu_atom", table: ARROWLAKE_CRESTMONT_TABLE };
+pub static ARROWLAKE_CRESTMONT: CoreType = CoreType { name: "arrowlake_crestmont", version: "1.20", published: Some("2026-05-27"), source: "intel/perfmon ARL/events/arrowlake_crestmont_core.json", number: 0xFF, perf_pmu: "cpu_atom", table: ARROWLAKE_CRESTMONT_TABLE };
 
 const ARROWLAKE_LIONCOVE_TABLE: Table = Table::new(include_bytes!("../tables/arrowlake_lioncove.bin"), [329, 165, 366], &SHAPES, &INTEL);
 /// The core type `arrowlake_lioncove`: 329 events, from version 1.20 of their list (2026-05-27).
-pub static ARROWLAKE_LIONCOVE: CoreType = CoreType { name: "arrowlake_lioncove", version: "1.20", published: Some("2026-05-27"), source: "intel/perfmon ARL/events/arrowlake_lioncove_core.json", width: 0, number: 0xFF, perf_pmu: "cpu_core", table: ARROWLAKE_LIONCOVE_TABLE };
+pub static ARROWLAKE_LIONCOVE: CoreType = CoreType { name: "arrowlake_lioncove", version: "1.20", published: Some("2026-05-27"), source: "intel/perfmon ARL/events/arrowlake_lioncove_core.json", number: 0xFF, perf_pmu: "cpu_core", table: ARROWLAKE_LIONCOVE_TABLE };
 
 const ARROWLAKE_SKYMONT_TABLE: Table = Table::new(include_bytes!("../tables/arrowlake_skymont.bin"), [295, 148, 328], &SHAPES, &INTEL);
 /// The core type `arrowlake_skymont`: 295 events, from version 1.20 of their list (2026-05-27).
-pub static ARROWLAKE_SKYMONT: CoreType = CoreType { name: "arrowlake_skymont", version: "1.20", published: Some("2026-05-27"), source: "intel/perfmon ARL/events/arrowlake_skymont_core.json", width: 0, number: 0xFF, perf_pmu: "cpu_atom", table: ARROWLAKE_SKYMONT_TABLE };
+pub static ARROWLAKE_SKYMONT: CoreType = CoreType { name: "arrowlake_skymont", version: "1.20", published: Some("2026-05-27"), source: "intel/perfmon ARL/events/arrowlake_skymont_core.json", number: 0xFF, perf_pmu: "cpu_atom", table: ARROWLAKE_SKYMONT_TABLE };
 
 const BONNELL_TABLE: Table = Table::new(include_bytes!("../tables/bonnell.bin"), [270, 135, 301], &SHAPES, &INTEL);
 /// The core type `bonnell`: 270 events, from version 5 of their list (2023-09-07).
-pub static BONNELL: CoreType = CoreType { name: "bonnell", version: "5", published: Some("2023-09-07"), source: "intel/perfmon BNL/events/bonnell_core.json", width: 0, number: 0xFF, perf_pmu: "cpu", table: BONNELL_TABLE };
+pub static BONNELL: CoreType = CoreType { name: "bonnell", version: "5", published: Some("2023-09-07"), source: "intel/perfmon BNL/events/bonnell_core.json", number: 0xFF, perf_pmu: "cpu", table: BONNELL_TABLE };
 
 const BROADWELL_TABLE: Table = Table::new(include_bytes!("../tables/broadwell.bin"), [744, 372, 827], &SHAPES, &INTEL);
 /// The core type `broadwell`: 744 events, from version 30 of their list (2024-07-16).
-pub static BROADWELL: CoreType = CoreType { name: "broadwell", version: "30", published: Some("2024-07-16"), source: "intel/perfmon BDW/events/broadwell_core.json", width: 4, number: 0xFF, perf_pmu: "cpu", table: BROADWELL_TABLE };
+pub static BROADWELL: CoreType = CoreType { name: "broadwell", version: "30", published: Some("2024-07-16"), source: "intel/perfmon BDW/events/broadwell_core.json", number: 0xFF, perf_pmu: "cpu", table: BROADWELL_TABLE };
 
 const BROADWELLDE_TABLE: Table = Table::new(include_bytes!("../tables/broadwellde.bin"), [344, 172, 383], &SHAPES, &INTEL);
 /// The core type `broadwellde`: 344 events, from version 12 of their list (2024-07-16).
-pub static BROADWELLDE: CoreType = CoreType { name: "broadwellde", version: "12", published: Some("2024-07-16"), source: "intel/perfmon BDW-DE/events/broadwellde_core.json", width: 4, number: 0xFF, perf_pmu: "cpu", table: BROADWELLDE_TABLE };
+pub static BROADWELLDE: CoreType = CoreType { name: "broadwellde", version: "12", published: Some("2024-07-16"), source: "intel/perfmon BDW-DE/events/broadwellde_core.json", number: 0xFF, perf_pmu: "cpu", table: BROADWELLDE_TABLE };
 
 const BROADWELLX_TABLE: Table = Table::new(include_bytes!("../tables/broadwellx.bin"), [375, 188, 417], &SHAPES, &INTEL);
 /// The core type `broadwellx`: 375 events, from version 23 of their list (2024-07-16).
-pub static BROADWELLX: CoreType = CoreType { name: "broadwellx", version: "23", published: Some("2024-07-16"), source: "intel/perfmon BDX/events/broadwellx_core.json", width: 4, number: 0xFF, perf_pmu: "cpu", table: BROADWELLX_TABLE };
+pub static BROADWELLX: CoreType = CoreType { name: "broadwellx", version: "23", published: Some("2024-07-16"), source: "intel/perfmon BDX/events/broadwellx_core.json", number: 0xFF, perf_pmu: "cpu", table: BROADWELLX_TABLE };
 
 const CASCADELAKEX_TABLE: Table = Table::new(include_bytes!("../tables/cascadelakex.bin"), [2344, 1172, 2605], &SHAPES, &INTEL);
 /// The core type `cascadelakex`: 2344 events, from version 1.25 of their list (2025-04-18).
-pub static CASCADELAKEX: CoreType = CoreType { name: "cascadelakex", version: "1.25", published: Some("2025-04-18"), source: "intel/perfmon CLX/events/cascadelakex_core.json", width: 4, number: 0xFF, perf_pmu: "cpu", table: CASCADELAKEX_TABLE };
+pub static CASCADELAKEX: CoreType = CoreType { name: "cascadelakex", version: "1.25", published: Some("2025-04-18"), source: "intel/perfmon CLX/events/cascadelakex_core.json", number: 0xFF, perf_pmu: "cpu", table: CASCADELAKEX_TABLE };
 
 const CLEARWATERFOREST_TABLE: Table = Table::new(include_bytes!("../tables/clearwaterforest.bin"), [263, 132, 293], &SHAPES, &INTEL);
 /// The core type `clearwaterforest`: 263 events, from version 1.04 of their list (2026-07-08).
-pub static CLEARWATERFOREST: CoreType = CoreType { name: "clearwaterforest", version: "1.04", published: Some("2026-07-08"), source: "intel/perfmon CWF/events/clearwaterforest_core.json", width: 0, number: 0xFF, perf_pmu: "cpu", table: CLEARWATERFOREST_TABLE };
+pub static CLEARWATERFOREST: CoreType = CoreType { name: "clearwaterforest", version: "1.04", published: Some("2026-07-08"), source: "intel/perfmon CWF/events/clearwaterforest_core.json", number: 0xFF, perf_pmu: "cpu", table: CLEARWATERFOREST_TABLE };
 
 const ELKHARTLAKE_TABLE: Table = Table::new(include_bytes!("../tables/elkhartlake.bin"), [305, 153, 339], &SHAPES, &INTEL);
 /// The core type `elkhartlake`: 305 events, from version 1.05 of their list (2024-03-08).
-pub static ELKHARTLAKE: CoreType = CoreType { name: "elkhartlake", version: "1.05", published: Some("2024-03-08"), source: "intel/perfmon EHL/events/elkhartlake_core.json", width: 0, number: 0xFF, perf_pmu: "cpu", table: ELKHARTLAKE_TABLE };
+pub static ELKHARTLAKE: CoreType = CoreType { name: "elkhartlake", version: "1.05", published: Some("2024-03-08"), source: "intel/perfmon EHL/events/elkhartlake_core.json", number: 0xFF, perf_pmu: "cpu", table: ELKHARTLAKE_TABLE };
 
 const EMERALDRAPIDS_TABLE: Table = Table::new(include_bytes!("../tables/emeraldrapids.bin"), [404, 202, 449], &SHAPES, &INTEL);
 /// The core type `emeraldrapids`: 404 events, from version 1.24 of their list (2026-05-19).
-pub static EMERALDRAPIDS: CoreType = CoreType { name: "emeraldrapids", version: "1.24", published: Some("2026-05-19"), source: "intel/perfmon EMR/events/emeraldrapids_core.json", width: 0, number: 0xFF, perf_pmu: "cpu", table: EMERALDRAPIDS_TABLE };
+pub static EMERALDRAPIDS: CoreType = CoreType { name: "emeraldrapids", version: "1.24", published: Some("2026-05-19"), source: "intel/perfmon EMR/events/emeraldrapids_core.json", number: 0xFF, perf_pmu: "cpu", table: EMERALDRAPIDS_TABLE };
 
 const GOLDMONT_TABLE: Table = Table::new(include_bytes!("../tables/goldmont.bin"), [169, 85, 188], &SHAPES, &INTEL);
 /// The core type `goldmont`: 169 events, from version 13 of their list (2018-03-02).
-pub static GOLDMONT: CoreType = CoreType { name: "goldmont", version: "13", published: Some("2018-03-02"), source: "intel/perfmon GLM/events/goldmont_core.json", width: 0, number: 0xFF, perf_pmu: "cpu", table: GOLDMONT_TABLE };
+pub static GOLDMONT: CoreType = CoreType { name: "goldmont", version: "13", published: Some("2018-03-02"), source: "intel/perfmon GLM/events/goldmont_core.json", number: 0xFF, perf_pmu: "cpu", table: GOLDMONT_TABLE };
 
 const GOLDMONTPLUS_TABLE: Table = Table::new(include_bytes!("../tables/goldmontplus.bin"), [180, 90, 201], &SHAPES, &INTEL);
 /// The core type `goldmontplus`: 180 events, from version 1.01 of their list (2018-03-02).
-pub static GOLDMONTPLUS: CoreType = CoreType { name: "goldmontplus", version: "1.01", published: Some("2018-03-02"), source: "intel/perfmon GLP/events/goldmontplus_core.json", width: 0, number: 0xFF, perf_pmu: "cpu", table: GOLDMONTPLUS_TABLE };
+pub static GOLDMONTPLUS: CoreType = CoreType { name: "goldmontplus", version: "1.01", published: Some("2018-03-02"), source: "intel/perfmon GLP/events/goldmontplus_core.json", number: 0xFF, perf_pmu: "cpu", table: GOLDMONTPLUS_TABLE };
 
 const GRANDRIDGE_TABLE: Table = Table::new(include_bytes!("../tables/grandridge.bin"), [235, 118, 262], &SHAPES, &INTEL);
 /// The core type `grandridge`: 235 events, from version 1.13 of their list (2026-05-27).
-pub static GRANDRIDGE: CoreType = CoreType { name: "grandridge", version: "1.13", published: Some("2026-05-27"), source: "intel/perfmon GRR/events/grandridge_core.json", width: 0, number: 0xFF, perf_pmu: "cpu", table: GRANDRIDGE_TABLE };
+pub static GRANDRIDGE: CoreType = CoreType { name: "grandridge", version: "1.13", published: Some("2026-05-27"), source: "intel/perfmon GRR/events/grandridge_core.json", number: 0xFF, perf_pmu: "cpu", table: GRANDRIDGE_TABLE };
 
 const GRANITERAPIDS_TABLE: Table = Table::new(include_bytes!("../tables/graniterapids.bin"), [398, 199, 443], &SHAPES, &INTEL);
 /// The core type `graniterapids`: 398 events, from version 1.20 of their list (2026-06-05).
-pub static GRANITERAPIDS: CoreType = CoreType { name: "graniterapids", version: "1.20", published: Some("2026-06-05"), source: "intel/perfmon GNR/events/graniterapids_core.json", width: 0, number: 0xFF, perf_pmu: "cpu", table: GRANITERAPIDS_TABLE };
+pub static GRANITERAPIDS: CoreType = CoreType { name: "graniterapids", version: "1.20", published: Some("2026-06-05"), source: "intel/perfmon GNR/events/graniterapids_core.json", number: 0xFF, perf_pmu: "cpu", table: GRANITERAPIDS_TABLE };
 
 const HASWELL_TABLE: Table = Table::new(include_bytes!("../tables/haswell.bin"), [376, 188, 418], &SHAPES, &INTEL);
 /// The core type `haswell`: 376 events, from version 36 of their list (2024-07-16).
-pub static HASWELL: CoreType = CoreType { name: "haswell", version: "36", published: Some("2024-07-16"), source: "intel/perfmon HSW/events/haswell_core.json", width: 4, number: 0xFF, perf_pmu: "cpu", table: HASWELL_TABLE };
+pub static HASWELL: CoreType = CoreType { name: "haswell", version: "36", published: Some("2024-07-16"), source: "intel/perfmon HSW/events/haswell_core.json", number: 0xFF, perf_pmu: "cpu", table: HASWELL_TABLE };
 
 const HASWELLX_TABLE: Table = Table::new(include_bytes!("../tables/haswellx.bin"), [386, 193, 429], &SHAPES, &INTEL);
 /// The core type `haswellx`: 386 events, from version 29 of their list (2024-07-16).
-pub static HASWELLX: CoreType = CoreType { name: "haswellx", version: "29", published: Some("2024-07-16"), source: "intel/perfmon HSX/events/haswellx_core.json", width: 4, number: 0xFF, perf_pmu: "cpu", table: HASWELLX_TABLE };
+pub static HASWELLX: CoreType = CoreType { name: "haswellx", version: "29", published: Some("2024-07-16"), source: "intel/perfmon HSX/events/haswellx_core.json", number: 0xFF, perf_pmu: "cpu", table: HASWELLX_TABLE };
 
 const ICELAKE_TABLE: Table = Table::new(include_bytes!("../tables/icelake.bin"), [343, 172, 382], &SHAPES, &INTEL);
 /// The core type `icelake`: 343 events, from version 1.24 of their list (2024-10-10).
-pub static ICELAKE: CoreType = CoreType { name: "icelake", version: "1.24", published: Some("2024-10-10"), source: "intel/perfmon ICL/events/icelake_core.json", width: 0, number: 0xFF, perf_pmu: "cpu", table: ICELAKE_TABLE };
+pub static ICELAKE: CoreType = CoreType { name: "icelake", version: "1.24", published: Some("2024-10-10"), source: "intel/perfmon ICL/events/icelake_core.json", number: 0xFF, perf_pmu: "cpu", table: ICELAKE_TABLE };
 
 const ICELAKEX_TABLE: Table = Table::new(include_bytes!("../tables/icelakex.bin"), [363, 182, 404], &SHAPES, &INTEL);
 /// The core type `icelakex`: 363 events, from version 1.30 of their list (2025-10-13).
-pub static ICELAKEX: CoreType = CoreType { name: "icelakex", version: "1.30", published: Some("2025-10-13"), source: "intel/perfmon ICX/events/icelakex_core.json", width: 0, number: 0xFF, perf_pmu: "cpu", table: ICELAKEX_TABLE };
+pub static ICELAKEX: CoreType = CoreType { name: "icelakex", version: "1.30", published: Some("2025-10-13"), source: "intel/perfmon ICX/events/icelakex_core.json", number: 0xFF, perf_pmu: "cpu", table: ICELAKEX_TABLE };
 
 const IVYBRIDGE_TABLE: Table = Table::new(include_bytes!("../tables/ivybridge.bin"), [318, 159, 354], &SHAPES, &INTEL);
 /// The core type `ivybridge`: 318 events, from version 24 of their list (2023-03-21).
-pub static IVYBRIDGE: CoreType = CoreType { name: "ivybridge", version: "24", published: Some("2023-03-21"), source: "intel/perfmon IVB/events/ivybridge_core.json", width: 4, number: 0xFF, perf_pmu: "cpu", table: IVYBRIDGE_TABLE };
+pub static IVYBRIDGE: CoreType = CoreType { name: "ivybridge", version: "24", published: Some("2023-03-21"), source: "intel/perfmon IVB/events/ivybridge_core.json", number: 0xFF, perf_pmu: "cpu", table: IVYBRIDGE_TABLE };
 
 const IVYTOWN_TABLE: Table = Table::new(include_bytes!("../tables/ivytown.bin"), [356, 178, 396], &SHAPES, &INTEL);
 /// The core type `ivytown`: 356 events, from version 24 of their list (2023-08-21).
-pub static IVYTOWN: CoreType = CoreType { name: "ivytown", version: "24", published: Some("2023-08-21"), source: "intel/perfmon IVT/events/ivytown_core.json", width: 4, number: 0xFF, perf_pmu: "cpu", table: IVYTOWN_TABLE };
+pub static IVYTOWN: CoreType = CoreType { name: "ivytown", version: "24", published: Some("2023-08-21"), source: "intel/perfmon IVT/events/ivytown_core.json", number: 0xFF, perf_pmu: "cpu", table: IVYTOWN_TABLE };
 
 const JAKETOWN_TABLE: Table = Table::new(include_bytes!("../tables/jaketown.bin"), [354, 177, 394], &SHAPES, &INTEL);
 /// The core type `jaketown`: 354 events, from version 24 of their list (2023-08-21).
-pub static JAKETOWN: CoreType = CoreType { name: "jaketown", version: "24", published: Some("2023-08-21"), source: "intel/perfmon JKT/events/Jaketown_core.json", width: 4, number: 0xFF, perf_pmu: "cpu", table: JAKETOWN_TABLE };
+pub static JAKETOWN: CoreType = CoreType { name: "jaketown", version: "24", published: Some("2023-08-21"), source: "intel/perfmon JKT/events/Jaketown_core.json", number: 0xFF, perf_pmu: "cpu", table: JAKETOWN_TABLE };
 
 const KNIGHTSLANDING_TABLE: Table = Table::new(include_bytes!("../tables/knightslanding.bin"), [376, 188, 418], &SHAPES, &INTEL);
 /// The core type `knightslanding`: 376 events, from version 16 of their list (2023-09-01).
-pub static KNIGHTSLANDING: CoreType = CoreType { name: "knightslanding", version: "16", published: Some("2023-09-01"), source: "intel/perfmon KNL/events/knightslanding_core.json", width: 0, number: 0xFF, perf_pmu: "cpu", table: KNIGHTSLANDING_TABLE };
+pub static KNIGHTSLANDING: CoreType = CoreType { name: "knightslanding", version: "16", published: Some("2023-09-01"), source: "intel/perfmon KNL/events/knightslanding_core.json", number: 0xFF, perf_pmu: "cpu", table: KNIGHTSLANDING_TABLE };
 
 const LUNARLAKE_LIONCOVE_TABLE: Table = Table::new(include_bytes!("../tables/lunarlake_lioncove.bin"), [331, 166, 368], &SHAPES, &INTEL);
 /// The core type `lunarlake_lioncove`: 331 events, from version 1.26 of their list (2026-05-27).
-pub static LUNARLAKE_LIONCOVE: CoreType = CoreType { name: "lunarlake_lioncove", version: "1.26", published: Some("2026-05-27"), source: "intel/perfmon LNL/events/lunarlake_lioncove_core.json", width: 0, number: 0xFF, perf_pmu: "cpu_core", table: LUNARLAKE_LIONCOVE_TABLE };
+pub static LUNARLAKE_LIONCOVE: CoreType = CoreType { name: "lunarlake_lioncove", version: "1.26", published: Some("2026-05-27"), source: "intel/perfmon LNL/events/lunarlake_lioncove_core.json", number: 0xFF, perf_pmu: "cpu_core", table: LUNARLAKE_LIONCOVE_TABLE };
 
 const LUNARLAKE_SKYMONT_TABLE: Table = Table::new(include_bytes!("../tables/lunarlake_skymont.bin"), [309, 155, 344], &SHAPES, &INTEL);
 /// The core type `lunarlake_skymont`: 309 events, from version 1.26 of their list (2026-05-27).
-pub static LUNARLAKE_SKYMONT: CoreType = CoreType { name: "lunarlake_skymont", version: "1.26", published: Some("2026-05-27"), source: "intel/perfmon LNL/events/lunarlake_skymont_core.json", width: 0, number: 0xFF, perf_pmu: "cpu_atom", table: LUNARLAKE_SKYMONT_TABLE };
+pub static LUNARLAKE_SKYMONT: CoreType = CoreType { name: "lunarlake_skymont", version: "1.26", published: Some("2026-05-27"), source: "intel/perfmon LNL/events/lunarlake_skymont_core.json", number: 0xFF, perf_pmu: "cpu_atom", table: LUNARLAKE_SKYMONT_TABLE };
 
 const METEORLAKE_CRESTMONT_TABLE: Table = Table::new(include_bytes!("../tables/meteorlake_crestmont.bin"), [253, 127, 282], &SHAPES, &INTEL);
 /// The core type `meteorlake_crestmont`: 253 events, from version 1.22 of their list (2026-05-27).
-pub static METEORLAKE_CRESTMONT: CoreType = CoreType { name: "meteorlake_crestmont", version: "1.22", published: Some("2026-05-27"), source: "intel/perfmon MTL/events/meteorlake_crestmont_core.json", width: 0, number: 0xFF, perf_pmu: "cpu_atom", table: METEORLAKE_CRESTMONT_TABLE };
+pub static METEORLAKE_CRESTMONT: CoreType = CoreType { name: "meteorlake_crestmont", version: "1.22", published: Some("2026-05-27"), source: "intel/perfmon MTL/events/meteorlake_crestmont_core.json", number: 0xFF, perf_pmu: "cpu_atom", table: METEORLAKE_CRESTMONT_TABLE };
 
 const METEORLAKE_REDWOODCOVE_TABLE: Table = Table::new(include_bytes!("../tables/meteorlake_redwoodcove.bin"), [323, 162, 359], &SHAPES, &INTEL);
 /// The core type `meteorlake_redwoodcove`: 323 events, from version 1.22 of their list (2026-05-27).
-pub static METEORLAKE_REDWOODCOVE: CoreType = CoreType { name: "meteorlake_redwoodcove", version: "1.22", published: Some("2026-05-27"), source: "intel/perfmon MTL/events/meteorlake_redwoodcove_core.json", width: 0, number: 0xFF, perf_pmu: "cpu_core", table: METEORLAKE_REDWOODCOVE_TABLE };
+pub static METEORLAKE_REDWOODCOVE: CoreType = CoreType { name: "meteorlake_redwoodcove", version: "1.22", published: Some("2026-05-27"), source: "intel/perfmon MTL/events/meteorlake_redwoodcove_core.json", number: 0xFF, perf_pmu: "cpu_core", table: METEORLAKE_REDWOODCOVE_TABLE };
 
 const NEHALEMEP_TABLE: Table = Table::new(include_bytes!("../tables/nehalemep.bin"), [558, 279, 621], &SHAPES, &INTEL);
 /// The core type `nehalemep`: 558 events, from version 4 of their list (2023-08-21).
-pub static NEHALEMEP: CoreType = CoreType { name: "nehalemep", version: "4", published: Some("2023-08-21"), source: "intel/perfmon NHM-EP/events/NehalemEP_core.json", width: 0, number: 0xFF, perf_pmu: "cpu", table: NEHALEMEP_TABLE };
+pub static NEHALEMEP: CoreType = CoreType { name: "nehalemep", version: "4", published: Some("2023-08-21"), source: "intel/perfmon NHM-EP/events/NehalemEP_core.json", number: 0xFF, perf_pmu: "cpu", table: NEHALEMEP_TABLE };
 
 const NEHALEMEX_TABLE: Table = Table::new(include_bytes!("../tables/nehalemex.bin"), [553, 277, 615], &SHAPES, &INTEL);
 /// The core type `nehalemex`: 553 events, from version 4 of their list (2023-08-21).
-pub static NEHALEMEX: CoreType = CoreType { name: "nehalemex", version: "4", published: Some("2023-08-21"), source: "intel/perfmon NHM-EX/events/NehalemEX_core.json", width: 0, number: 0xFF, perf_pmu: "cpu", table: NEHALEMEX_TABLE };
+pub static NEHALEMEX: CoreType = CoreType { name: "nehalemex", version: "4", published: Some("2023-08-21"), source: "intel/perfmon NHM-EX/events/NehalemEX_core.json", number: 0xFF, perf_pmu: "cpu", table: NEHALEMEX_TABLE };
 
 const NOVALAKE_ARCTICWOLF_TABLE: Table = Table::new(include_bytes!("../tables/novalake_arcticwolf.bin"), [123, 62, 137], &SHAPES, &INTEL);
 /// The core type `novalake_arcticwolf`: 123 events, from version 1.00 of their list (2026-07-09).
-pub static NOVALAKE_ARCTICWOLF: CoreType = CoreType { name: "novalake_arcticwolf", version: "1.00", published: Some("2026-07-09"), source: "intel/perfmon NVL/events/novalake_arcticwolf_core.json", width: 0, number: 0xFF, perf_pmu: "cpu_atom", table: NOVALAKE_ARCTICWOLF_TABLE };
+pub static NOVALAKE_ARCTICWOLF: CoreType = CoreType { name: "novalake_arcticwolf", version: "1.00", published: Some("2026-07-09"), source: "intel/perfmon NVL/events/novalake_arcticwolf_core.json", number: 0xFF, perf_pmu: "cpu_atom", table: NOVALAKE_ARCTICWOLF_TABLE };
 
 const NOVALAKE_COYOTECOVE_TABLE: Table = Table::new(include_bytes!("../tables/novalake_coyotecove.bin"), [331, 166, 368], &SHAPES, &INTEL);
 /// The core type `novalake_coyotecove`: 331 events, from version 1.00 of their list (2026-07-09).
-pub static NOVALAKE_COYOTECOVE: CoreType = CoreType { name: "novalake_coyotecove", version: "1.00", published: Some("2026-07-09"), source: "intel/perfmon NVL/events/novalake_coyotecove_core.json", width: 0, number: 0xFF, perf_pmu: "cpu_core", table: NOVALAKE_COYOTECOVE_TABLE };
+pub static NOVALAKE_COYOTECOVE: CoreType = CoreType { name: "novalake_coyotecove", version: "1.00", published: Some("2026-07-09"), source: "intel/perfmon NVL/events/novalake_coyotecove_core.json", number: 0xFF, perf_pmu: "cpu_core", table: NOVALAKE_COYOTECOVE_TABLE };
 
 const PANTHERLAKE_COUGARCOVE_TABLE: Table = Table::new(include_bytes!("../tables/pantherlake_cougarcove.bin"), [347, 174, 386], &SHAPES, &INTEL);
 /// The core type `pantherlake_cougarcove`: 347 events, from version 1.07 of their list (2026-05-27).
-pub static PANTHERLAKE_COUGARCOVE: CoreType = CoreType { name: "pantherlake_cougarcove", version: "1.07", published: Some("2026-05-27"), source: "intel/perfmon PTL/events/pantherlake_cougarcove_core.json", width: 0, number: 0xFF, perf_pmu: "cpu_core", table: PANTHERLAKE_COUGARCOVE_TABLE };
+pub static PANTHERLAKE_COUGARCOVE: CoreType = CoreType { name: "pantherlake_cougarcove", version: "1.07", published: Some("2026-05-27"), source: "intel/perfmon PTL/events/pantherlake_cougarcove_core.json", number: 0xFF, perf_pmu: "cpu_core", table: PANTHERLAKE_COUGARCOVE_TABLE };
 
 const PANTHERLAKE_DARKMONT_TABLE: Table = Table::new(include_bytes!("../tables/pantherlake_darkmont.bin"), [258, 129, 287], &SHAPES, &INTEL);
 /// The core type `pantherlake_darkmont`: 258 events, from version 1.07 of their list (2026-05-27).
-pub static PANTHERLAKE_DARKMONT: CoreType = CoreType { name: "pantherlake_darkmont", version: "1.07", published: Some("2026-05-27"), source: "intel/perfmon PTL/events/pantherlake_darkmont_core.json", width: 0, number: 0xFF, perf_pmu: "cpu_atom", table: PANTHERLAKE_DARKMONT_TABLE };
+pub static PANTHERLAKE_DARKMONT: CoreType = CoreType { name: "pantherlake_darkmont", version: "1.07", published: Some("2026-05-27"), source: "intel/perfmon PTL/events/pantherlake_darkmont_core.json", number: 0xFF, perf_pmu: "cpu_atom", table: PANTHERLAKE_DARKMONT_TABLE };
 
 /// The core type `rocketlake`: 343 events, from version 1.04 of their list (2024-10-10).
-pub static ROCKETLAKE: CoreType = CoreType { name: "rocketlake", version: "1.04", published: Some("2024-10-10"), source: "intel/perfmon RKL/events/rocketlake_core.json", width: 0, number: 0xFF, perf_pmu: "cpu", table: ICELAKE_TABLE };
+pub static ROCKETLAKE: CoreType = CoreType { name: "rocketlake", version: "1.04", published: Some("2024-10-10"), source: "intel/perfmon RKL/events/rocketlake_core.json", number: 0xFF, perf_pmu: "cpu", table: ICELAKE_TABLE };
 
 const SANDYBRIDGE_TABLE: Table = Table::new(include_bytes!("../tables/sandybridge.bin"), [407, 204, 453], &SHAPES, &INTEL);
 /// The core type `sandybridge`: 407 events, from version 19 of their list (2023-03-02).
-pub static SANDYBRIDGE: CoreType = CoreType { name: "sandybridge", version: "19", published: Some("2023-03-02"), source: "intel/perfmon SNB/events/sandybridge_core.json", width: 4, number: 0xFF, perf_pmu: "cpu", table: SANDYBRIDGE_TABLE };
+pub static SANDYBRIDGE: CoreType = CoreType { name: "sandybridge", version: "19", published: Some("2023-03-02"), source: "intel/perfmon SNB/events/sandybridge_core.json", number: 0xFF, perf_pmu: "cpu", table: SANDYBRIDGE_TABLE };
 
 const SAPPHIRERAPIDS_TABLE: Table = Table::new(include_bytes!("../tables/sapphirerapids.bin"), [411, 206, 457], &SHAPES, &INTEL);
 /// The core type `sapphirerapids`: 411 events, from version 1.39 of their list (2026-03-24).
-pub static SAPPHIRERAPIDS: CoreType = CoreType { name: "sapphirerapids", version: "1.39", published: Some("2026-03-24"), source: "intel/perfmon SPR/events/sapphirerapids_core.json", width: 0, number: 0xFF, perf_pmu: "cpu", table: SAPPHIRERAPIDS_TABLE };
+pub static SAPPHIRERAPIDS: CoreType = CoreType { name: "sapphirerapids", version: "1.39", published: Some("2026-03-24"), source: "intel/perfmon SPR/events/sapphirerapids_core.json", number: 0xFF, perf_pmu: "cpu", table: SAPPHIRERAPIDS_TABLE };
 
 const SIERRAFOREST_TABLE: Table = Table::new(include_bytes!("../tables/sierraforest.bin"), [238, 119, 265], &SHAPES, &INTEL);
 /// The core type `sierraforest`: 238 events, from version 1.18 of their list (2026-05-27).
-pub static SIERRAFOREST: CoreType = CoreType { name: "sierraforest", version: "1.18", published: Some("2026-05-27"), source: "intel/perfmon SRF/events/sierraforest_core.json", width: 0, number: 0xFF, perf_pmu: "cpu", table: SIERRAFOREST_TABLE };
+pub static SIERRAFOREST: CoreType = CoreType { name: "sierraforest", version: "1.18", published: Some("2026-05-27"), source: "intel/perfmon SRF/events/sierraforest_core.json", number: 0xFF, perf_pmu: "cpu", table: SIERRAFOREST_TABLE };
 
 const SILVERMONT_TABLE: Table = Table::new(include_bytes!("../tables/silvermont.bin"), [130, 65, 145], &SHAPES, &INTEL);
 /// The core type `silvermont`: 130 events, from version 15 of their list (2023-01-26).
-pub static SILVERMONT: CoreType = CoreType { name: "silvermont", version: "15", published: Some("2023-01-26"), source: "intel/perfmon SLM/events/Silvermont_core.json", width: 0, number: 0xFF, perf_pmu: "cpu", table: SILVERMONT_TABLE };
+pub static SILVERMONT: CoreType = CoreType { name: "silvermont", version: "15", published: Some("2023-01-26"), source: "intel/perfmon SLM/events/Silvermont_core.json", number: 0xFF, perf_pmu: "cpu", table: SILVERMONT_TABLE };
 
 const SKYLAKE_TABLE: Table = Table::new(include_bytes!("../tables/skylake.bin"), [564, 282, 627], &SHAPES, &INTEL);
 /// The core type `skylake`: 564 events, from version 59 of their list (2024-04-04).
-pub static SKYLAKE: CoreType = CoreType { name: "skylake", version: "59", published: Some("2024-04-04"), source: "intel/perfmon SKL/events/skylake_core.json", width: 4, number: 0xFF, perf_pmu: "cpu", table: SKYLAKE_TABLE };
+pub static SKYLAKE: CoreType = CoreType { name: "skylake", version: "59", published: Some("2024-04-04"), source: "intel/perfmon SKL/events/skylake_core.json", number: 0xFF, perf_pmu: "cpu", table: SKYLAKE_TABLE };
 
 const SKYLAKEX_TABLE: Table = Table::new(include_bytes!("../tables/skylakex.bin"), [470, 235, 523], &SHAPES, &INTEL);
 /// The core type `skylakex`: 470 events, from version 1.37 of their list (2025-04-18).
-pub static SKYLAKEX: CoreType = CoreType { name: "skylakex", version: "1.37", published: Some("2025-04-18"), source: "intel/perfmon SKX/events/skylakex_core.json", width: 4, number: 0xFF, perf_pmu: "cpu", table: SKYLAKEX_TABLE };
+pub static SKYLAKEX: CoreType = CoreType { name: "skylakex", version: "1.37", published: Some("2025-04-18"), source: "intel/perfmon SKX/events/skylakex_core.json", number: 0xFF, perf_pmu: "cpu", table: SKYLAKEX_TABLE };
 
 /// The core type `snowridgex`: 305 events, from version 1.23 of their list (2024-04-24).
-pub static SNOWRIDGEX: CoreType = CoreType { name: "snowridgex", version: "1.23", published: Some("2024-04-24"), source: "intel/perfmon SNR/events/snowridgex_core.json", width: 0, number: 0xFF, perf_pmu: "cpu", table: ELKHARTLAKE_TABLE };
+pub static SNOWRIDGEX: CoreType = CoreType { name: "snowridgex", version: "1.23", published: Some("2024-04-24"), source: "intel/perfmon SNR/events/snowridgex_core.json", number: 0xFF, perf_pmu: "cpu", table: ELKHARTLAKE_TABLE };
 
 const TIGERLAKE_TABLE: Table = Table::new(include_bytes!("../tables/tigerlake.bin"), [265, 133, 295], &SHAPES, &INTEL);
 /// The core type `tigerlake`: 265 events, from version 1.19 of their list (2025-08-27).
-pub static TIGERLAKE: CoreType = CoreType { name: "tigerlake", version: "1.19", published: Some("2025-08-27"), source: "intel/perfmon TGL/events/tigerlake_core.json", width: 0, number: 0xFF, perf_pmu: "cpu", table: TIGERLAKE_TABLE };
+pub static TIGERLAKE: CoreType = CoreType { name: "tigerlake", version: "1.19", published: Some("2025-08-27"), source: "intel/perfmon TGL/events/tigerlake_core.json", number: 0xFF, perf_pmu: "cpu", table: TIGERLAKE_TABLE };
 
 const WESTMEREEP_DP_TABLE: Table = Table::new(include_bytes!("../tables/westmereep-dp.bin"), [542, 271, 603], &SHAPES, &INTEL);
 /// The core type `westmereep-dp`: 542 events, from version 5 of their list (2023-08-17).
-pub static WESTMEREEP_DP: CoreType = CoreType { name: "westmereep-dp", version: "5", published: Some("2023-08-17"), source: "intel/perfmon WSM-EP-DP/events/WestmereEP-DP_core.json", width: 0, number: 0xFF, perf_pmu: "cpu", table: WESTMEREEP_DP_TABLE };
+pub static WESTMEREEP_DP: CoreType = CoreType { name: "westmereep-dp", version: "5", published: Some("2023-08-17"), source: "intel/perfmon WSM-EP-DP/events/WestmereEP-DP_core.json", number: 0xFF, perf_pmu: "cpu", table: WESTMEREEP_DP_TABLE };
 
 const WESTMEREEP_SP_TABLE: Table = Table::new(include_bytes!("../tables/westmereep-sp.bin"), [576, 288, 641], &SHAPES, &INTEL);
 /// The core type `westmereep-sp`: 576 events, from version 4 of their list (2023-08-17).
-pub static WESTMEREEP_SP: CoreType = CoreType { name: "westmereep-sp", version: "4", published: Some("2023-08-17"), source: "intel/perfmon WSM-EP-SP/events/WestmereEP-SP_core.json", width: 0, number: 0xFF, perf_pmu: "cpu", table: WESTMEREEP_SP_TABLE };
+pub static WESTMEREEP_SP: CoreType = CoreType { name: "westmereep-sp", version: "4", published: Some("2023-08-17"), source: "intel/perfmon WSM-EP-SP/events/WestmereEP-SP_core.json", number: 0xFF, perf_pmu: "cpu", table: WESTMEREEP_SP_TABLE };
 
 const WESTMEREEX_TABLE: Table = Table::new(include_bytes!("../tables/westmereex.bin"), [579, 290, 644], &SHAPES, &INTEL);
 /// The core type `westmereex`: 579 events, from version 4 of their list (2023-08-29).
-pub static WESTMEREEX: CoreType = CoreType { name: "westmereex", version: "4", published: Some("2023-08-29"), source: "intel/perfmon WSM-EX/events/WestmereEX_core.json", width: 0, number: 0xFF, perf_pmu: "cpu", table: WESTMEREEX_TABLE };
+pub static WESTMEREEX: CoreType = CoreType { name: "westmereex", version: "4", published: Some("2023-08-29"), source: "intel/perfmon WSM-EX/events/WestmereEX_core.json", number: 0xFF, perf_pmu: "cpu", table: WESTMEREEX_TABLE };
 
 const ZEN1_TABLE: Table = Table::new(include_bytes!("../tables/zen1.bin"), [163, 82, 182], &SHAPES, &AMD);
 /// The core type `zen1`: 163 events, from version 7.2 of their list.
-pub static ZEN1: CoreType = CoreType { name: "zen1", version: "7.2", published: None, source: "Linux tools/perf/pmu-events/arch/x86/amdzen1", width: 0, number: 0xF000000FF, perf_pmu: "cpu", table: ZEN1_TABLE };
+pub static ZEN1: CoreType = CoreType { name: "zen1", version: "7.2", published: None, source: "Linux tools/perf/pmu-events/arch/x86/amdzen1", number: 0xF000000FF, perf_pmu: "cpu", table: ZEN1_TABLE };
 
 const ZEN2_TABLE: Table = Table::new(include_bytes!("../tables/zen2.bin"), [199, 100, 222], &SHAPES, &AMD);
 /// The core type `zen2`: 199 events, from version 7.2 of their list.
-pub static ZEN2: CoreType = CoreType { name: "zen2", version: "7.2", published: None, source: "Linux tools/perf/pmu-events/arch/x86/amdzen2", width: 0, number: 0xF000000FF, perf_pmu: "cpu", table: ZEN2_TABLE };
+pub static ZEN2: CoreType = CoreType { name: "zen2", version: "7.2", published: None, source: "Linux tools/perf/pmu-events/arch/x86/amdzen2", number: 0xF000000FF, perf_pmu: "cpu", table: ZEN2_TABLE };
 
 const ZEN3_TABLE: Table = Table::new(include_bytes!("../tables/zen3.bin"), [223, 112, 248], &SHAPES, &AMD);
 /// The core type `zen3`: 223 events, from version 7.2 of their list.
-pub static ZEN3: CoreType = CoreType { name: "zen3", version: "7.2", published: None, source: "Linux tools/perf/pmu-events/arch/x86/amdzen3", width: 0, number: 0xF000000FF, perf_pmu: "cpu", table: ZEN3_TABLE };
+pub static ZEN3: CoreType = CoreType { name: "zen3", version: "7.2", published: None, source: "Linux tools/perf/pmu-events/arch/x86/amdzen3", number: 0xF000000FF, perf_pmu: "cpu", table: ZEN3_TABLE };
 
 const ZEN4_TABLE: Table = Table::new(include_bytes!("../tables/zen4.bin"), [336, 168, 374], &SHAPES, &AMD);
 /// The core type `zen4`: 336 events, from version 7.2 of their list.
-pub static ZEN4: CoreType = CoreType { name: "zen4", version: "7.2", published: None, source: "Linux tools/perf/pmu-events/arch/x86/amdzen4", width: 6, number: 0xF000000FF, perf_pmu: "cpu", table: ZEN4_TABLE };
+pub static ZEN4: CoreType = CoreType { name: "zen4", version: "7.2", published: None, source: "Linux tools/perf/pmu-events/arch/x86/amdzen4", number: 0xF000000FF, perf_pmu: "cpu", table: ZEN4_TABLE };
 
 const ZEN5_TABLE: Table = Table::new(include_bytes!("../tables/zen5.bin"), [368, 184, 409], &SHAPES, &AMD);
 /// The core type `zen5`: 368 events, from version 7.2 of their list.
-pub static ZEN5: CoreType = CoreType { name: "zen5", version: "7.2", published: None, source: "Linux tools/perf/pmu-events/arch/x86/amdzen5", width: 8, number: 0xF000000FF, perf_pmu: "cpu", table: ZEN5_TABLE };
+pub static ZEN5: CoreType = CoreType { name: "zen5", version: "7.2", published: None, source: "Linux tools/perf/pmu-events/arch/x86/amdzen5", number: 0xF000000FF, perf_pmu: "cpu", table: ZEN5_TABLE };
 
 const ZEN6_TABLE: Table = Table::new(include_bytes!("../tables/zen6.bin"), [424, 212, 472], &SHAPES, &AMD);
 /// The core type `zen6`: 424 events, from version 7.2 of their list.
-pub static ZEN6: CoreType = CoreType { name: "zen6", version: "7.2", published: None, source: "Linux tools/perf/pmu-events/arch/x86/amdzen6", width: 8, number: 0xF000000FF, perf_pmu: "cpu", table: ZEN6_TABLE };
+pub static ZEN6: CoreType = CoreType { name: "zen6", version: "7.2", published: None, source: "Linux tools/perf/pmu-events/arch/x86/amdzen6", number: 0xF000000FF, perf_pmu: "cpu", table: ZEN6_TABLE };
 
 pub(crate) static CORE_TYPES: [&CoreType; 53] = [
     &ALDERLAKE_GOLDENCOVE,
@@ -543,6 +544,206 @@ static SHAPES: [Shape; 158] = [
     Shape { select: 0x800000000000, counters: 0xFF, others: &[], registers: &[], precise: Precise::Possible, has_erratum: false, needs_pair: false },
     Shape { select: 0x800000000000, counters: 0x3FF, others: &[], registers: &[], precise: Precise::Possible, has_erratum: false, needs_pair: false },
     Shape { select: 0x0, counters: 0xFFFF, others: &[], registers: &[], precise: Precise::No, has_erratum: false, needs_pair: true },
+];
+
+pub(crate) static FORMULAS: [Formula; 197] = [
+    Formula { metric: "tma_info_thread_ipc", core_types: "alderlake_goldencove alderlake_gracemont arrowlake_crestmont arrowlake_lioncove arrowlake_skymont broadwell broadwellde broadwellx cascadelakex clearwaterforest emeraldrapids grandridge graniterapids haswell haswellx icelake icelakex ivybridge ivytown jaketown knightslanding lunarlake_lioncove lunarlake_skymont meteorlake_crestmont meteorlake_redwoodcove nehalemep nehalemex novalake_arcticwolf novalake_coyotecove pantherlake_cougarcove pantherlake_darkmont rocketlake sandybridge sapphirerapids sierraforest skylake skylakex tigerlake westmereep-dp westmereep-sp westmereex", text: "(INST_RETIRED.ANY) / (CPU_CLK_UNHALTED.THREAD)" },
+    Formula { metric: "tma_info_thread_ipc", core_types: "bonnell elkhartlake goldmont goldmontplus silvermont snowridgex", text: "(INST_RETIRED.ANY) / (CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_info_thread_ipc", core_types: "zen1 zen2 zen3 zen4 zen5 zen6", text: "(ex_ret_instr) / (ls_not_halted_cyc)" },
+    Formula { metric: "branch_mpki", core_types: "alderlake_goldencove alderlake_gracemont arrowlake_crestmont arrowlake_lioncove arrowlake_skymont broadwell broadwellde broadwellx cascadelakex clearwaterforest elkhartlake emeraldrapids goldmont goldmontplus grandridge graniterapids haswell haswellx icelake icelakex ivybridge ivytown jaketown knightslanding lunarlake_lioncove lunarlake_skymont meteorlake_crestmont meteorlake_redwoodcove novalake_arcticwolf novalake_coyotecove pantherlake_cougarcove pantherlake_darkmont rocketlake sandybridge sapphirerapids sierraforest silvermont skylake skylakex snowridgex tigerlake westmereep-dp westmereep-sp westmereex", text: "(1000 * BR_MISP_RETIRED.ALL_BRANCHES) / (INST_RETIRED.ANY)" },
+    Formula { metric: "branch_mpki", core_types: "bonnell", text: "(1000 * BR_INST_RETIRED.MISPRED) / (INST_RETIRED.ANY)" },
+    Formula { metric: "branch_mpki", core_types: "nehalemep nehalemex", text: "(1000 * BR_MISP_EXEC.ANY) / (INST_RETIRED.ANY)" },
+    Formula { metric: "branch_mpki", core_types: "zen1 zen2 zen3 zen4 zen5 zen6", text: "(1000 * ex_ret_brn_misp) / (ex_ret_instr)" },
+    Formula { metric: "tma_retiring", core_types: "alderlake_goldencove arrowlake_lioncove emeraldrapids graniterapids icelake icelakex lunarlake_lioncove meteorlake_redwoodcove novalake_coyotecove pantherlake_cougarcove rocketlake sapphirerapids tigerlake", text: "(UOPS_RETIRED.SLOTS) / (TOPDOWN.SLOTS)" },
+    Formula { metric: "tma_retiring", core_types: "alderlake_gracemont arrowlake_skymont clearwaterforest elkhartlake grandridge lunarlake_skymont meteorlake_crestmont novalake_arcticwolf pantherlake_darkmont sierraforest snowridgex", text: "(TOPDOWN_RETIRING.ALL) / (TOPDOWN_RETIRING.ALL + TOPDOWN_BAD_SPECULATION.ALL + TOPDOWN_FE_BOUND.ALL + TOPDOWN_BE_BOUND.ALL)" },
+    Formula { metric: "tma_retiring", core_types: "arrowlake_crestmont", text: "(TOPDOWN_RETIRING.ALL_P) / (TOPDOWN_RETIRING.ALL_P + TOPDOWN_BAD_SPECULATION.ALL_P + TOPDOWN_FE_BOUND.ALL_P + TOPDOWN_BE_BOUND.ALL_P)" },
+    Formula { metric: "tma_retiring", core_types: "broadwell broadwellde broadwellx cascadelakex haswell haswellx ivybridge ivytown jaketown sandybridge skylake skylakex", text: "(UOPS_RETIRED.RETIRE_SLOTS) / (4 * CPU_CLK_UNHALTED.THREAD)" },
+    Formula { metric: "tma_retiring", core_types: "zen4", text: "(ex_ret_ops) / (6 * ls_not_halted_cyc)" },
+    Formula { metric: "tma_retiring", core_types: "zen5 zen6", text: "(ex_ret_ops) / (8 * ls_not_halted_cyc)" },
+    Formula { metric: "tma_bad_speculation", core_types: "alderlake_goldencove arrowlake_lioncove emeraldrapids graniterapids lunarlake_lioncove meteorlake_redwoodcove novalake_coyotecove pantherlake_cougarcove sapphirerapids", text: "(TOPDOWN.BAD_SPEC_SLOTS) / (TOPDOWN.SLOTS)" },
+    Formula { metric: "tma_bad_speculation", core_types: "alderlake_gracemont arrowlake_skymont clearwaterforest elkhartlake grandridge lunarlake_skymont meteorlake_crestmont novalake_arcticwolf pantherlake_darkmont sierraforest snowridgex", text: "(TOPDOWN_BAD_SPECULATION.ALL) / (TOPDOWN_RETIRING.ALL + TOPDOWN_BAD_SPECULATION.ALL + TOPDOWN_FE_BOUND.ALL + TOPDOWN_BE_BOUND.ALL)" },
+    Formula { metric: "tma_bad_speculation", core_types: "arrowlake_crestmont", text: "(TOPDOWN_BAD_SPECULATION.ALL_P) / (TOPDOWN_RETIRING.ALL_P + TOPDOWN_BAD_SPECULATION.ALL_P + TOPDOWN_FE_BOUND.ALL_P + TOPDOWN_BE_BOUND.ALL_P)" },
+    Formula { metric: "tma_bad_speculation", core_types: "broadwell broadwellde broadwellx cascadelakex haswell haswellx ivybridge ivytown jaketown sandybridge skylake skylakex", text: "(UOPS_ISSUED.ANY - UOPS_RETIRED.RETIRE_SLOTS + 4 * INT_MISC.RECOVERY_CYCLES) / (4 * CPU_CLK_UNHALTED.THREAD)" },
+    Formula { metric: "tma_bad_speculation", core_types: "icelake icelakex rocketlake tigerlake", text: "(TOPDOWN.SLOTS - UOPS_RETIRED.SLOTS - IDQ_UOPS_NOT_DELIVERED.CORE - TOPDOWN.BACKEND_BOUND_SLOTS) / (TOPDOWN.SLOTS)" },
+    Formula { metric: "tma_bad_speculation", core_types: "zen4", text: "(de_src_op_disp.all - ex_ret_ops) / (6 * ls_not_halted_cyc)" },
+    Formula { metric: "tma_bad_speculation", core_types: "zen5 zen6", text: "(de_src_op_disp.all - ex_ret_ops) / (8 * ls_not_halted_cyc)" },
+    Formula { metric: "tma_frontend_bound", core_types: "alderlake_goldencove arrowlake_lioncove emeraldrapids graniterapids lunarlake_lioncove meteorlake_redwoodcove novalake_coyotecove pantherlake_cougarcove sapphirerapids", text: "(IDQ_BUBBLES.CORE) / (TOPDOWN.SLOTS)" },
+    Formula { metric: "tma_frontend_bound", core_types: "alderlake_gracemont arrowlake_skymont clearwaterforest elkhartlake grandridge lunarlake_skymont meteorlake_crestmont novalake_arcticwolf pantherlake_darkmont sierraforest snowridgex", text: "(TOPDOWN_FE_BOUND.ALL) / (TOPDOWN_RETIRING.ALL + TOPDOWN_BAD_SPECULATION.ALL + TOPDOWN_FE_BOUND.ALL + TOPDOWN_BE_BOUND.ALL)" },
+    Formula { metric: "tma_frontend_bound", core_types: "arrowlake_crestmont", text: "(TOPDOWN_FE_BOUND.ALL_P) / (TOPDOWN_RETIRING.ALL_P + TOPDOWN_BAD_SPECULATION.ALL_P + TOPDOWN_FE_BOUND.ALL_P + TOPDOWN_BE_BOUND.ALL_P)" },
+    Formula { metric: "tma_frontend_bound", core_types: "broadwell broadwellde broadwellx cascadelakex haswell haswellx ivybridge ivytown jaketown sandybridge skylake skylakex", text: "(IDQ_UOPS_NOT_DELIVERED.CORE) / (4 * CPU_CLK_UNHALTED.THREAD)" },
+    Formula { metric: "tma_frontend_bound", core_types: "icelake icelakex rocketlake tigerlake", text: "(IDQ_UOPS_NOT_DELIVERED.CORE) / (TOPDOWN.SLOTS)" },
+    Formula { metric: "tma_frontend_bound", core_types: "zen4", text: "(de_no_dispatch_per_slot.no_ops_from_frontend) / (6 * ls_not_halted_cyc)" },
+    Formula { metric: "tma_frontend_bound", core_types: "zen5 zen6", text: "(de_no_dispatch_per_slot.no_ops_from_frontend) / (8 * ls_not_halted_cyc)" },
+    Formula { metric: "tma_backend_bound", core_types: "alderlake_goldencove arrowlake_lioncove emeraldrapids graniterapids icelake icelakex lunarlake_lioncove meteorlake_redwoodcove novalake_coyotecove pantherlake_cougarcove rocketlake sapphirerapids tigerlake", text: "(TOPDOWN.BACKEND_BOUND_SLOTS) / (TOPDOWN.SLOTS)" },
+    Formula { metric: "tma_backend_bound", core_types: "alderlake_gracemont arrowlake_skymont clearwaterforest elkhartlake grandridge lunarlake_skymont meteorlake_crestmont novalake_arcticwolf pantherlake_darkmont sierraforest snowridgex", text: "(TOPDOWN_BE_BOUND.ALL) / (TOPDOWN_RETIRING.ALL + TOPDOWN_BAD_SPECULATION.ALL + TOPDOWN_FE_BOUND.ALL + TOPDOWN_BE_BOUND.ALL)" },
+    Formula { metric: "tma_backend_bound", core_types: "arrowlake_crestmont", text: "(TOPDOWN_BE_BOUND.ALL_P) / (TOPDOWN_RETIRING.ALL_P + TOPDOWN_BAD_SPECULATION.ALL_P + TOPDOWN_FE_BOUND.ALL_P + TOPDOWN_BE_BOUND.ALL_P)" },
+    Formula { metric: "tma_backend_bound", core_types: "broadwell broadwellde broadwellx cascadelakex haswell haswellx ivybridge ivytown jaketown sandybridge skylake skylakex", text: "(4 * CPU_CLK_UNHALTED.THREAD - IDQ_UOPS_NOT_DELIVERED.CORE - UOPS_ISSUED.ANY - 4 * INT_MISC.RECOVERY_CYCLES) / (4 * CPU_CLK_UNHALTED.THREAD)" },
+    Formula { metric: "tma_backend_bound", core_types: "zen4", text: "(de_no_dispatch_per_slot.backend_stalls) / (6 * ls_not_halted_cyc)" },
+    Formula { metric: "tma_backend_bound", core_types: "zen5 zen6", text: "(de_no_dispatch_per_slot.backend_stalls) / (8 * ls_not_halted_cyc)" },
+    Formula { metric: "smt_contention", core_types: "zen4", text: "(de_no_dispatch_per_slot.smt_contention) / (6 * ls_not_halted_cyc)" },
+    Formula { metric: "smt_contention", core_types: "zen5 zen6", text: "(de_no_dispatch_per_slot.smt_contention) / (8 * ls_not_halted_cyc)" },
+    Formula { metric: "tma_fetch_latency", core_types: "haswell haswellx ivybridge ivytown jaketown sandybridge", text: "min(CPU_CLK_UNHALTED.THREAD, IDQ_UOPS_NOT_DELIVERED.CYCLES_0_UOPS_DELIV.CORE) / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_fetch_latency", core_types: "broadwell broadwellde broadwellx cascadelakex skylake skylakex", text: "IDQ_UOPS_NOT_DELIVERED.CYCLES_0_UOPS_DELIV.CORE / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_fetch_latency", core_types: "icelake icelakex rocketlake tigerlake", text: "(5 * IDQ_UOPS_NOT_DELIVERED.CYCLES_0_UOPS_DELIV.CORE - INT_MISC.UOP_DROPPING) / TOPDOWN.SLOTS" },
+    Formula { metric: "tma_fetch_latency", core_types: "alderlake_goldencove emeraldrapids meteorlake_redwoodcove sapphirerapids", text: "(6 * IDQ_BUBBLES.CYCLES_0_UOPS_DELIV.CORE - INT_MISC.UOP_DROPPING) / TOPDOWN.SLOTS" },
+    Formula { metric: "tma_fetch_latency", core_types: "alderlake_gracemont", text: "TOPDOWN_FE_BOUND.FRONTEND_LATENCY / (5 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_fetch_latency", core_types: "grandridge meteorlake_crestmont sierraforest", text: "TOPDOWN_FE_BOUND.FRONTEND_LATENCY / (6 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_fetch_latency", core_types: "zen4", text: "6 * de_no_dispatch_per_slot.no_ops_from_frontend:cmask=6 / (6 * ls_not_halted_cyc)" },
+    Formula { metric: "tma_fetch_latency", core_types: "zen5 zen6", text: "8 * de_no_dispatch_per_slot.no_ops_from_frontend:cmask=8 / (8 * ls_not_halted_cyc)" },
+    Formula { metric: "tma_fetch_bandwidth", core_types: "broadwell broadwellde broadwellx cascadelakex haswell haswellx ivybridge ivytown jaketown sandybridge skylake skylakex", text: "tma_frontend_bound - tma_fetch_latency" },
+    Formula { metric: "tma_fetch_bandwidth", core_types: "alderlake_goldencove emeraldrapids icelake icelakex meteorlake_redwoodcove rocketlake sapphirerapids tigerlake", text: "max(0, tma_frontend_bound - tma_fetch_latency)" },
+    Formula { metric: "tma_fetch_bandwidth", core_types: "alderlake_gracemont", text: "TOPDOWN_FE_BOUND.FRONTEND_BANDWIDTH / (5 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_fetch_bandwidth", core_types: "grandridge meteorlake_crestmont sierraforest", text: "TOPDOWN_FE_BOUND.FRONTEND_BANDWIDTH / (6 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_fetch_bandwidth", core_types: "zen4", text: "(de_no_dispatch_per_slot.no_ops_from_frontend - 6 * de_no_dispatch_per_slot.no_ops_from_frontend:cmask=6) / (6 * ls_not_halted_cyc)" },
+    Formula { metric: "tma_fetch_bandwidth", core_types: "zen5 zen6", text: "(de_no_dispatch_per_slot.no_ops_from_frontend - 8 * de_no_dispatch_per_slot.no_ops_from_frontend:cmask=8) / (8 * ls_not_halted_cyc)" },
+    Formula { metric: "tma_branch_mispredicts", core_types: "broadwell broadwellde broadwellx cascadelakex haswell haswellx icelake icelakex ivybridge ivytown jaketown rocketlake sandybridge skylake skylakex tigerlake", text: "BR_MISP_RETIRED.ALL_BRANCHES / (BR_MISP_RETIRED.ALL_BRANCHES + MACHINE_CLEARS.COUNT) * tma_bad_speculation" },
+    Formula { metric: "tma_branch_mispredicts", core_types: "alderlake_goldencove emeraldrapids meteorlake_redwoodcove sapphirerapids", text: "TOPDOWN.BR_MISPREDICT_SLOTS / TOPDOWN.SLOTS" },
+    Formula { metric: "tma_branch_mispredicts", core_types: "alderlake_gracemont", text: "TOPDOWN_BAD_SPECULATION.MISPREDICT / (5 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_branch_mispredicts", core_types: "grandridge meteorlake_crestmont sierraforest", text: "TOPDOWN_BAD_SPECULATION.MISPREDICT / (6 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_branch_mispredicts", core_types: "zen4", text: "tma_bad_speculation * d_ratio(ex_ret_brn_misp, ex_ret_brn_misp + resyncs_or_nc_redirects)" },
+    Formula { metric: "tma_branch_mispredicts", core_types: "zen5", text: "tma_bad_speculation * d_ratio(ex_ret_brn_misp, ex_ret_brn_misp + bp_redirects.resync)" },
+    Formula { metric: "tma_branch_mispredicts", core_types: "zen6", text: "tma_bad_speculation * d_ratio(ex_ret_brn_misp, ex_ret_brn_misp + bp_fe_redir.resync)" },
+    Formula { metric: "tma_machine_clears", core_types: "broadwell broadwellde broadwellx cascadelakex haswell haswellx ivybridge ivytown jaketown sandybridge skylake skylakex", text: "tma_bad_speculation - tma_branch_mispredicts" },
+    Formula { metric: "tma_machine_clears", core_types: "alderlake_goldencove emeraldrapids icelake icelakex meteorlake_redwoodcove rocketlake sapphirerapids tigerlake", text: "max(0, tma_bad_speculation - tma_branch_mispredicts)" },
+    Formula { metric: "tma_machine_clears", core_types: "alderlake_gracemont", text: "TOPDOWN_BAD_SPECULATION.MACHINE_CLEARS / (5 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_machine_clears", core_types: "grandridge meteorlake_crestmont sierraforest", text: "TOPDOWN_BAD_SPECULATION.MACHINE_CLEARS / (6 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_machine_clears", core_types: "zen4", text: "tma_bad_speculation * d_ratio(resyncs_or_nc_redirects, ex_ret_brn_misp + resyncs_or_nc_redirects)" },
+    Formula { metric: "tma_machine_clears", core_types: "zen5", text: "tma_bad_speculation * d_ratio(bp_redirects.resync, ex_ret_brn_misp + bp_redirects.resync)" },
+    Formula { metric: "tma_machine_clears", core_types: "zen6", text: "tma_bad_speculation * d_ratio(bp_fe_redir.resync, ex_ret_brn_misp + bp_fe_redir.resync)" },
+    Formula { metric: "tma_memory_bound", core_types: "jaketown sandybridge", text: "(min(CPU_CLK_UNHALTED.THREAD, CYCLE_ACTIVITY.STALLS_L1D_PENDING) + RESOURCE_STALLS.SB) / (min(CPU_CLK_UNHALTED.THREAD, CYCLE_ACTIVITY.CYCLES_NO_DISPATCH) + UOPS_DISPATCHED.THREAD:cmask=1 - (UOPS_DISPATCHED.THREAD:cmask=3 if tma_info_thread_ipc > 1.8 else UOPS_DISPATCHED.THREAD:cmask=2) - (RS_EVENTS.EMPTY_CYCLES if tma_fetch_latency > 0.1 else 0) + RESOURCE_STALLS.SB) * tma_backend_bound" },
+    Formula { metric: "tma_memory_bound", core_types: "ivybridge ivytown", text: "(min(CPU_CLK_UNHALTED.THREAD, CYCLE_ACTIVITY.STALLS_LDM_PENDING) + RESOURCE_STALLS.SB) / (min(CPU_CLK_UNHALTED.THREAD, CYCLE_ACTIVITY.CYCLES_NO_EXECUTE) + UOPS_EXECUTED.CYCLES_GE_1_UOP_EXEC - (UOPS_EXECUTED.CYCLES_GE_3_UOPS_EXEC if tma_info_thread_ipc > 1.8 else UOPS_EXECUTED.CYCLES_GE_2_UOPS_EXEC) - (RS_EVENTS.EMPTY_CYCLES if tma_fetch_latency > 0.1 else 0) + RESOURCE_STALLS.SB) * tma_backend_bound" },
+    Formula { metric: "tma_memory_bound", core_types: "haswell haswellx", text: "(min(CPU_CLK_UNHALTED.THREAD, CYCLE_ACTIVITY.STALLS_LDM_PENDING) + RESOURCE_STALLS.SB) / (min(CPU_CLK_UNHALTED.THREAD, CYCLE_ACTIVITY.CYCLES_NO_EXECUTE) + UOPS_EXECUTED.CORE:cmask=1 - (UOPS_EXECUTED.CORE:cmask=3 if tma_info_thread_ipc > 1.8 else UOPS_EXECUTED.CORE:cmask=2) - (RS_EVENTS.EMPTY_CYCLES if tma_fetch_latency > 0.1 else 0) + RESOURCE_STALLS.SB) * tma_backend_bound" },
+    Formula { metric: "tma_memory_bound", core_types: "broadwell broadwellde broadwellx", text: "(CYCLE_ACTIVITY.STALLS_MEM_ANY + RESOURCE_STALLS.SB) / (CYCLE_ACTIVITY.STALLS_TOTAL + UOPS_EXECUTED.CYCLES_GE_1_UOP_EXEC - (UOPS_EXECUTED.CYCLES_GE_3_UOPS_EXEC if tma_info_thread_ipc > 1.8 else UOPS_EXECUTED.CYCLES_GE_2_UOPS_EXEC) - (RS_EVENTS.EMPTY_CYCLES if tma_fetch_latency > 0.1 else 0) + RESOURCE_STALLS.SB) * tma_backend_bound" },
+    Formula { metric: "tma_memory_bound", core_types: "cascadelakex icelake icelakex rocketlake skylake skylakex tigerlake", text: "(CYCLE_ACTIVITY.STALLS_MEM_ANY + EXE_ACTIVITY.BOUND_ON_STORES) / (CYCLE_ACTIVITY.STALLS_TOTAL + (EXE_ACTIVITY.1_PORTS_UTIL + tma_retiring * EXE_ACTIVITY.2_PORTS_UTIL) + EXE_ACTIVITY.BOUND_ON_STORES) * tma_backend_bound" },
+    Formula { metric: "tma_memory_bound", core_types: "alderlake_goldencove emeraldrapids meteorlake_redwoodcove sapphirerapids", text: "TOPDOWN.MEMORY_BOUND_SLOTS / TOPDOWN.SLOTS" },
+    Formula { metric: "tma_memory_bound", core_types: "zen4 zen5 zen6", text: "tma_backend_bound * d_ratio(ex_no_retire.load_not_complete, ex_no_retire.not_complete)" },
+    Formula { metric: "tma_core_bound", core_types: "broadwell broadwellde broadwellx cascadelakex haswell haswellx ivybridge ivytown jaketown sandybridge skylake skylakex", text: "tma_backend_bound - tma_memory_bound" },
+    Formula { metric: "tma_core_bound", core_types: "alderlake_goldencove emeraldrapids icelake icelakex meteorlake_redwoodcove rocketlake sapphirerapids tigerlake", text: "max(0, tma_backend_bound - tma_memory_bound)" },
+    Formula { metric: "tma_core_bound", core_types: "alderlake_gracemont", text: "TOPDOWN_BE_BOUND.ALLOC_RESTRICTIONS / (5 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_core_bound", core_types: "grandridge meteorlake_crestmont sierraforest", text: "TOPDOWN_BE_BOUND.ALLOC_RESTRICTIONS / (6 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_core_bound", core_types: "zen4 zen5 zen6", text: "tma_backend_bound * (1 - d_ratio(ex_no_retire.load_not_complete, ex_no_retire.not_complete))" },
+    Formula { metric: "tma_resource_bound", core_types: "alderlake_gracemont grandridge meteorlake_crestmont sierraforest", text: "tma_backend_bound - tma_core_bound" },
+    Formula { metric: "tma_microcode_sequencer", core_types: "broadwell broadwellde broadwellx cascadelakex haswell haswellx ivybridge ivytown jaketown sandybridge skylake skylakex", text: "UOPS_RETIRED.RETIRE_SLOTS / UOPS_ISSUED.ANY * IDQ.MS_UOPS / (4 * CPU_CLK_UNHALTED.THREAD)" },
+    Formula { metric: "tma_microcode_sequencer", core_types: "icelake icelakex rocketlake tigerlake", text: "UOPS_RETIRED.SLOTS / UOPS_ISSUED.ANY * IDQ.MS_UOPS / TOPDOWN.SLOTS" },
+    Formula { metric: "tma_microcode_sequencer", core_types: "alderlake_goldencove emeraldrapids meteorlake_redwoodcove sapphirerapids", text: "UOPS_RETIRED.MS / TOPDOWN.SLOTS" },
+    Formula { metric: "tma_heavy_operations", core_types: "broadwell broadwellde broadwellx haswell haswellx ivybridge ivytown jaketown sandybridge", text: "tma_microcode_sequencer" },
+    Formula { metric: "tma_heavy_operations", core_types: "cascadelakex skylake skylakex", text: "(UOPS_RETIRED.RETIRE_SLOTS + UOPS_RETIRED.MACRO_FUSED - INST_RETIRED.ANY) / (4 * CPU_CLK_UNHALTED.THREAD)" },
+    Formula { metric: "tma_heavy_operations", core_types: "icelake icelakex rocketlake tigerlake", text: "tma_microcode_sequencer + tma_retiring * (UOPS_DECODED.DEC0 - UOPS_DECODED.DEC0:cmask=1) / IDQ.MITE_UOPS" },
+    Formula { metric: "tma_heavy_operations", core_types: "alderlake_goldencove emeraldrapids meteorlake_redwoodcove sapphirerapids", text: "UOPS_RETIRED.HEAVY / TOPDOWN.SLOTS" },
+    Formula { metric: "tma_heavy_operations", core_types: "zen4 zen5 zen6", text: "tma_retiring * d_ratio(ex_ret_ucode_ops, ex_ret_ops)" },
+    Formula { metric: "tma_light_operations", core_types: "broadwell broadwellde broadwellx cascadelakex haswell haswellx ivybridge ivytown jaketown sandybridge skylake skylakex", text: "tma_retiring - tma_heavy_operations" },
+    Formula { metric: "tma_light_operations", core_types: "alderlake_goldencove emeraldrapids icelake icelakex meteorlake_redwoodcove rocketlake sapphirerapids tigerlake", text: "max(0, tma_retiring - tma_heavy_operations)" },
+    Formula { metric: "tma_light_operations", core_types: "zen4 zen5 zen6", text: "tma_retiring * (1 - d_ratio(ex_ret_ucode_ops, ex_ret_ops))" },
+    Formula { metric: "tma_amx_busy", core_types: "emeraldrapids sapphirerapids", text: "EXE.AMX_BUSY / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_branch_detect", core_types: "alderlake_gracemont", text: "TOPDOWN_FE_BOUND.BRANCH_DETECT / (5 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_branch_detect", core_types: "grandridge meteorlake_crestmont sierraforest", text: "TOPDOWN_FE_BOUND.BRANCH_DETECT / (6 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_branch_instructions", core_types: "icelake icelakex rocketlake tigerlake", text: "tma_light_operations * BR_INST_RETIRED.ALL_BRANCHES / (tma_retiring * TOPDOWN.SLOTS)" },
+    Formula { metric: "tma_branch_resteers", core_types: "broadwell broadwellde broadwellx haswell haswellx ivybridge ivytown jaketown sandybridge", text: "12 * (BR_MISP_RETIRED.ALL_BRANCHES + MACHINE_CLEARS.COUNT + BACLEARS.ANY) / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_branch_resteers", core_types: "cascadelakex skylake skylakex", text: "INT_MISC.CLEAR_RESTEER_CYCLES / CPU_CLK_UNHALTED.THREAD + 9 * BACLEARS.ANY / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_branch_resteers", core_types: "icelake icelakex rocketlake tigerlake", text: "INT_MISC.CLEAR_RESTEER_CYCLES / CPU_CLK_UNHALTED.THREAD + 10 * BACLEARS.ANY / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_branch_resteers", core_types: "alderlake_goldencove emeraldrapids meteorlake_redwoodcove sapphirerapids", text: "INT_MISC.CLEAR_RESTEER_CYCLES / CPU_CLK_UNHALTED.THREAD + INT_MISC.UNKNOWN_BRANCH_CYCLES / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_branch_resteers", core_types: "alderlake_gracemont", text: "TOPDOWN_FE_BOUND.BRANCH_RESTEER / (5 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_branch_resteers", core_types: "grandridge meteorlake_crestmont sierraforest", text: "TOPDOWN_FE_BOUND.BRANCH_RESTEER / (6 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_cisc", core_types: "alderlake_gracemont", text: "TOPDOWN_FE_BOUND.CISC / (5 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_cisc", core_types: "grandridge meteorlake_crestmont sierraforest", text: "TOPDOWN_FE_BOUND.CISC / (6 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_decode", core_types: "alderlake_gracemont", text: "TOPDOWN_FE_BOUND.DECODE / (5 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_decode", core_types: "grandridge meteorlake_crestmont sierraforest", text: "TOPDOWN_FE_BOUND.DECODE / (6 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_divider", core_types: "broadwell broadwellde broadwellx ivybridge ivytown jaketown sandybridge", text: "ARITH.FPU_DIV_ACTIVE / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_divider", core_types: "haswell haswellx", text: "10 * ARITH.DIVIDER_UOPS / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_divider", core_types: "cascadelakex icelake icelakex rocketlake skylake skylakex tigerlake", text: "ARITH.DIVIDER_ACTIVE / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_divider", core_types: "alderlake_goldencove emeraldrapids meteorlake_redwoodcove sapphirerapids", text: "ARITH.DIV_ACTIVE / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_l2_bound", core_types: "haswell haswellx ivybridge ivytown", text: "(CYCLE_ACTIVITY.STALLS_L1D_PENDING - CYCLE_ACTIVITY.STALLS_L2_PENDING) / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_l2_bound", core_types: "broadwell broadwellde broadwellx", text: "(CYCLE_ACTIVITY.STALLS_L1D_MISS - CYCLE_ACTIVITY.STALLS_L2_MISS) / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_l2_bound", core_types: "cascadelakex skylake skylakex", text: "MEM_LOAD_RETIRED.L2_HIT * (1 + MEM_LOAD_RETIRED.FB_HIT / MEM_LOAD_RETIRED.L1_MISS) / (MEM_LOAD_RETIRED.L2_HIT * (1 + MEM_LOAD_RETIRED.FB_HIT / MEM_LOAD_RETIRED.L1_MISS) + L1D_PEND_MISS.FB_FULL:cmask=1) * ((CYCLE_ACTIVITY.STALLS_L1D_MISS - CYCLE_ACTIVITY.STALLS_L2_MISS) / CPU_CLK_UNHALTED.THREAD)" },
+    Formula { metric: "tma_l2_bound", core_types: "icelake icelakex rocketlake tigerlake", text: "MEM_LOAD_RETIRED.L2_HIT * (1 + MEM_LOAD_RETIRED.FB_HIT / MEM_LOAD_RETIRED.L1_MISS) / (MEM_LOAD_RETIRED.L2_HIT * (1 + MEM_LOAD_RETIRED.FB_HIT / MEM_LOAD_RETIRED.L1_MISS) + L1D_PEND_MISS.FB_FULL_PERIODS) * ((CYCLE_ACTIVITY.STALLS_L1D_MISS - CYCLE_ACTIVITY.STALLS_L2_MISS) / CPU_CLK_UNHALTED.THREAD)" },
+    Formula { metric: "tma_l2_bound", core_types: "alderlake_goldencove emeraldrapids meteorlake_redwoodcove sapphirerapids", text: "(MEMORY_ACTIVITY.STALLS_L1D_MISS - MEMORY_ACTIVITY.STALLS_L2_MISS) / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_dram_bound", core_types: "sandybridge", text: "(1 - MEM_LOAD_UOPS_RETIRED.LLC_HIT / (MEM_LOAD_UOPS_RETIRED.LLC_HIT + 7 * MEM_LOAD_UOPS_MISC_RETIRED.LLC_MISS)) * CYCLE_ACTIVITY.STALLS_L2_PENDING / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_dram_bound", core_types: "ivybridge ivytown jaketown", text: "(1 - MEM_LOAD_UOPS_RETIRED.LLC_HIT / (MEM_LOAD_UOPS_RETIRED.LLC_HIT + 7 * MEM_LOAD_UOPS_RETIRED.LLC_MISS)) * CYCLE_ACTIVITY.STALLS_L2_PENDING / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_dram_bound", core_types: "haswell haswellx", text: "(1 - MEM_LOAD_UOPS_RETIRED.L3_HIT / (MEM_LOAD_UOPS_RETIRED.L3_HIT + 7 * MEM_LOAD_UOPS_RETIRED.L3_MISS)) * CYCLE_ACTIVITY.STALLS_L2_PENDING / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_dram_bound", core_types: "broadwell broadwellde broadwellx", text: "(1 - MEM_LOAD_UOPS_RETIRED.L3_HIT / (MEM_LOAD_UOPS_RETIRED.L3_HIT + 7 * MEM_LOAD_UOPS_RETIRED.L3_MISS)) * CYCLE_ACTIVITY.STALLS_L2_MISS / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_dram_bound", core_types: "cascadelakex icelake icelakex rocketlake skylake skylakex tigerlake", text: "CYCLE_ACTIVITY.STALLS_L3_MISS / CPU_CLK_UNHALTED.THREAD + (CYCLE_ACTIVITY.STALLS_L1D_MISS - CYCLE_ACTIVITY.STALLS_L2_MISS) / CPU_CLK_UNHALTED.THREAD - tma_l2_bound" },
+    Formula { metric: "tma_dram_bound", core_types: "alderlake_goldencove emeraldrapids meteorlake_redwoodcove sapphirerapids", text: "MEMORY_ACTIVITY.STALLS_L3_MISS / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_dsb", core_types: "broadwell broadwellde broadwellx haswell haswellx ivybridge ivytown", text: "(IDQ.ALL_DSB_CYCLES_ANY_UOPS - IDQ.ALL_DSB_CYCLES_4_UOPS) / CPU_CLK_UNHALTED.THREAD / 2" },
+    Formula { metric: "tma_dsb", core_types: "alderlake_goldencove cascadelakex emeraldrapids icelake icelakex meteorlake_redwoodcove rocketlake sapphirerapids skylake skylakex tigerlake", text: "(IDQ.DSB_CYCLES_ANY - IDQ.DSB_CYCLES_OK) / CPU_CLK_UNHALTED.THREAD / 2" },
+    Formula { metric: "tma_dsb_switches", core_types: "alderlake_goldencove broadwell broadwellde broadwellx cascadelakex emeraldrapids haswell haswellx icelake icelakex ivybridge ivytown jaketown meteorlake_redwoodcove rocketlake sandybridge sapphirerapids skylake skylakex tigerlake", text: "DSB2MITE_SWITCHES.PENALTY_CYCLES / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_fast_nuke", core_types: "alderlake_gracemont", text: "TOPDOWN_BAD_SPECULATION.FASTNUKE / (5 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_fast_nuke", core_types: "grandridge meteorlake_crestmont sierraforest", text: "TOPDOWN_BAD_SPECULATION.FASTNUKE / (6 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_few_uops_instructions", core_types: "cascadelakex icelake icelakex rocketlake skylake skylakex tigerlake", text: "tma_heavy_operations - tma_microcode_sequencer" },
+    Formula { metric: "tma_few_uops_instructions", core_types: "alderlake_goldencove emeraldrapids meteorlake_redwoodcove sapphirerapids", text: "max(0, tma_heavy_operations - tma_microcode_sequencer)" },
+    Formula { metric: "tma_fp_arith", core_types: "broadwell broadwellde broadwellx", text: "INST_RETIRED.X87 / INST_RETIRED.ANY + FP_ARITH_INST_RETIRED.SCALAR / UOPS_RETIRED.RETIRE_SLOTS + FP_ARITH_INST_RETIRED.VECTOR / UOPS_RETIRED.RETIRE_SLOTS" },
+    Formula { metric: "tma_fp_arith", core_types: "cascadelakex skylake skylakex", text: "tma_retiring * UOPS_EXECUTED.X87 / UOPS_EXECUTED.THREAD + FP_ARITH_INST_RETIRED.SCALAR / UOPS_RETIRED.RETIRE_SLOTS + FP_ARITH_INST_RETIRED.VECTOR / UOPS_RETIRED.RETIRE_SLOTS" },
+    Formula { metric: "tma_fp_arith", core_types: "alderlake_goldencove icelake icelakex meteorlake_redwoodcove rocketlake tigerlake", text: "tma_retiring * UOPS_EXECUTED.X87 / UOPS_EXECUTED.THREAD + FP_ARITH_INST_RETIRED.SCALAR / (tma_retiring * TOPDOWN.SLOTS) + FP_ARITH_INST_RETIRED.VECTOR / (tma_retiring * TOPDOWN.SLOTS)" },
+    Formula { metric: "tma_fp_arith", core_types: "emeraldrapids sapphirerapids", text: "tma_retiring * UOPS_EXECUTED.X87 / UOPS_EXECUTED.THREAD + (FP_ARITH_INST_RETIRED.SCALAR + FP_ARITH_INST_RETIRED2.SCALAR) / (tma_retiring * TOPDOWN.SLOTS) + (FP_ARITH_INST_RETIRED.VECTOR + FP_ARITH_INST_RETIRED2.VECTOR) / (tma_retiring * TOPDOWN.SLOTS)" },
+    Formula { metric: "tma_fused_instructions", core_types: "cascadelakex skylake skylakex", text: "tma_light_operations * UOPS_RETIRED.MACRO_FUSED / UOPS_RETIRED.RETIRE_SLOTS" },
+    Formula { metric: "tma_fused_instructions", core_types: "alderlake_goldencove emeraldrapids meteorlake_redwoodcove sapphirerapids", text: "tma_light_operations * INST_RETIRED.MACRO_FUSED / (tma_retiring * TOPDOWN.SLOTS)" },
+    Formula { metric: "tma_itlb_misses", core_types: "ivybridge ivytown jaketown sandybridge", text: "(12 * ITLB_MISSES.STLB_HIT + ITLB_MISSES.WALK_DURATION) / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_itlb_misses", core_types: "haswell haswellx", text: "(14 * ITLB_MISSES.STLB_HIT + ITLB_MISSES.WALK_DURATION) / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_itlb_misses", core_types: "broadwell broadwellde broadwellx", text: "(14 * ITLB_MISSES.STLB_HIT + ITLB_MISSES.WALK_DURATION:cmask=1 + 7 * ITLB_MISSES.WALK_COMPLETED) / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_itlb_misses", core_types: "alderlake_goldencove cascadelakex emeraldrapids icelake icelakex meteorlake_redwoodcove rocketlake sapphirerapids skylake skylakex tigerlake", text: "ICACHE_TAG.STALLS / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_itlb_misses", core_types: "alderlake_gracemont", text: "TOPDOWN_FE_BOUND.ITLB / (5 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_itlb_misses", core_types: "grandridge meteorlake_crestmont sierraforest", text: "TOPDOWN_FE_BOUND.ITLB_MISS / (6 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_icache_misses", core_types: "ivybridge ivytown", text: "ICACHE.IFETCH_STALL / CPU_CLK_UNHALTED.THREAD - tma_itlb_misses" },
+    Formula { metric: "tma_icache_misses", core_types: "broadwell broadwellde broadwellx haswell haswellx", text: "ICACHE.IFDATA_STALL / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_icache_misses", core_types: "cascadelakex skylake skylakex", text: "(ICACHE_16B.IFDATA_STALL + 2 * ICACHE_16B.IFDATA_STALL:cmask=1:edge=1) / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_icache_misses", core_types: "alderlake_goldencove emeraldrapids icelake icelakex meteorlake_redwoodcove rocketlake sapphirerapids tigerlake", text: "ICACHE_DATA.STALLS / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_icache_misses", core_types: "alderlake_gracemont", text: "TOPDOWN_FE_BOUND.ICACHE / (5 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_icache_misses", core_types: "grandridge meteorlake_crestmont sierraforest", text: "TOPDOWN_FE_BOUND.ICACHE / (6 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_int_operations", core_types: "alderlake_goldencove emeraldrapids meteorlake_redwoodcove sapphirerapids", text: "(INT_VEC_RETIRED.ADD_128 + INT_VEC_RETIRED.VNNI_128) / (tma_retiring * TOPDOWN.SLOTS) + (INT_VEC_RETIRED.ADD_256 + INT_VEC_RETIRED.MUL_256 + INT_VEC_RETIRED.VNNI_256) / (tma_retiring * TOPDOWN.SLOTS)" },
+    Formula { metric: "tma_l1_bound", core_types: "haswell haswellx ivybridge ivytown", text: "max((min(CPU_CLK_UNHALTED.THREAD, CYCLE_ACTIVITY.STALLS_LDM_PENDING) - CYCLE_ACTIVITY.STALLS_L1D_PENDING) / CPU_CLK_UNHALTED.THREAD, 0)" },
+    Formula { metric: "tma_l1_bound", core_types: "broadwell broadwellde broadwellx cascadelakex icelake icelakex rocketlake skylake skylakex tigerlake", text: "max((CYCLE_ACTIVITY.STALLS_MEM_ANY - CYCLE_ACTIVITY.STALLS_L1D_MISS) / CPU_CLK_UNHALTED.THREAD, 0)" },
+    Formula { metric: "tma_l1_bound", core_types: "alderlake_goldencove emeraldrapids meteorlake_redwoodcove sapphirerapids", text: "max((EXE_ACTIVITY.BOUND_ON_LOADS - MEMORY_ACTIVITY.STALLS_L1D_MISS) / CPU_CLK_UNHALTED.THREAD, 0)" },
+    Formula { metric: "tma_l3_bound", core_types: "sandybridge", text: "MEM_LOAD_UOPS_RETIRED.LLC_HIT / (MEM_LOAD_UOPS_RETIRED.LLC_HIT + 7 * MEM_LOAD_UOPS_MISC_RETIRED.LLC_MISS) * CYCLE_ACTIVITY.STALLS_L2_PENDING / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_l3_bound", core_types: "ivybridge ivytown jaketown", text: "MEM_LOAD_UOPS_RETIRED.LLC_HIT / (MEM_LOAD_UOPS_RETIRED.LLC_HIT + 7 * MEM_LOAD_UOPS_RETIRED.LLC_MISS) * CYCLE_ACTIVITY.STALLS_L2_PENDING / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_l3_bound", core_types: "haswell haswellx", text: "MEM_LOAD_UOPS_RETIRED.L3_HIT / (MEM_LOAD_UOPS_RETIRED.L3_HIT + 7 * MEM_LOAD_UOPS_RETIRED.L3_MISS) * CYCLE_ACTIVITY.STALLS_L2_PENDING / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_l3_bound", core_types: "broadwell broadwellde broadwellx", text: "MEM_LOAD_UOPS_RETIRED.L3_HIT / (MEM_LOAD_UOPS_RETIRED.L3_HIT + 7 * MEM_LOAD_UOPS_RETIRED.L3_MISS) * CYCLE_ACTIVITY.STALLS_L2_MISS / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_l3_bound", core_types: "cascadelakex icelake icelakex rocketlake skylake skylakex tigerlake", text: "(CYCLE_ACTIVITY.STALLS_L2_MISS - CYCLE_ACTIVITY.STALLS_L3_MISS) / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_l3_bound", core_types: "alderlake_goldencove emeraldrapids meteorlake_redwoodcove sapphirerapids", text: "(MEMORY_ACTIVITY.STALLS_L2_MISS - MEMORY_ACTIVITY.STALLS_L3_MISS) / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_lcp", core_types: "broadwell broadwellde broadwellx haswell haswellx ivybridge ivytown jaketown sandybridge", text: "ILD_STALL.LCP / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_lcp", core_types: "alderlake_goldencove cascadelakex emeraldrapids icelake icelakex meteorlake_redwoodcove rocketlake sapphirerapids skylake skylakex tigerlake", text: "DECODE.LCP / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_lsd", core_types: "alderlake_goldencove icelake meteorlake_redwoodcove rocketlake tigerlake", text: "(LSD.CYCLES_ACTIVE - LSD.CYCLES_OK) / CPU_CLK_UNHALTED.THREAD / 2" },
+    Formula { metric: "tma_mem_scheduler", core_types: "alderlake_gracemont", text: "TOPDOWN_BE_BOUND.MEM_SCHEDULER / (5 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_mem_scheduler", core_types: "grandridge meteorlake_crestmont sierraforest", text: "TOPDOWN_BE_BOUND.MEM_SCHEDULER / (6 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_memory_operations", core_types: "cascadelakex icelake icelakex rocketlake skylake skylakex tigerlake", text: "tma_light_operations * MEM_INST_RETIRED.ANY / INST_RETIRED.ANY" },
+    Formula { metric: "tma_memory_operations", core_types: "alderlake_goldencove emeraldrapids meteorlake_redwoodcove sapphirerapids", text: "tma_light_operations * MEM_UOP_RETIRED.ANY / (tma_retiring * TOPDOWN.SLOTS)" },
+    Formula { metric: "tma_mite", core_types: "broadwell broadwellde broadwellx cascadelakex haswell haswellx ivybridge ivytown skylake skylakex", text: "(IDQ.ALL_MITE_CYCLES_ANY_UOPS - IDQ.ALL_MITE_CYCLES_4_UOPS) / CPU_CLK_UNHALTED.THREAD / 2" },
+    Formula { metric: "tma_mite", core_types: "alderlake_goldencove emeraldrapids icelake icelakex meteorlake_redwoodcove rocketlake sapphirerapids tigerlake", text: "(IDQ.MITE_CYCLES_ANY - IDQ.MITE_CYCLES_OK) / CPU_CLK_UNHALTED.THREAD / 2" },
+    Formula { metric: "tma_ms_switches", core_types: "icelake icelakex ivybridge ivytown jaketown rocketlake sandybridge tigerlake", text: "3 * IDQ.MS_SWITCHES / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_ms_switches", core_types: "broadwell broadwellde broadwellx cascadelakex haswell haswellx skylake skylakex", text: "2 * IDQ.MS_SWITCHES / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_ms_switches", core_types: "alderlake_goldencove emeraldrapids meteorlake_redwoodcove sapphirerapids", text: "3 * UOPS_RETIRED.MS:cmask=1:edge=1 / (UOPS_RETIRED.SLOTS / UOPS_ISSUED.ANY) / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_non_fused_branches", core_types: "cascadelakex skylake skylakex", text: "tma_light_operations * (BR_INST_RETIRED.ALL_BRANCHES - UOPS_RETIRED.MACRO_FUSED) / UOPS_RETIRED.RETIRE_SLOTS" },
+    Formula { metric: "tma_non_fused_branches", core_types: "alderlake_goldencove emeraldrapids meteorlake_redwoodcove sapphirerapids", text: "tma_light_operations * (BR_INST_RETIRED.ALL_BRANCHES - INST_RETIRED.MACRO_FUSED) / (tma_retiring * TOPDOWN.SLOTS)" },
+    Formula { metric: "tma_non_mem_scheduler", core_types: "alderlake_gracemont", text: "TOPDOWN_BE_BOUND.NON_MEM_SCHEDULER / (5 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_non_mem_scheduler", core_types: "grandridge meteorlake_crestmont sierraforest", text: "TOPDOWN_BE_BOUND.NON_MEM_SCHEDULER / (6 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_nuke", core_types: "alderlake_gracemont", text: "TOPDOWN_BAD_SPECULATION.NUKE / (5 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_nuke", core_types: "grandridge meteorlake_crestmont sierraforest", text: "TOPDOWN_BAD_SPECULATION.NUKE / (6 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_other_fb", core_types: "alderlake_gracemont", text: "TOPDOWN_FE_BOUND.OTHER / (5 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_other_fb", core_types: "grandridge meteorlake_crestmont sierraforest", text: "TOPDOWN_FE_BOUND.OTHER / (6 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_other_light_ops", core_types: "cascadelakex skylake skylakex", text: "max(0, tma_light_operations - (tma_fp_arith + tma_memory_operations + tma_fused_instructions + tma_non_fused_branches))" },
+    Formula { metric: "tma_other_light_ops", core_types: "icelake icelakex rocketlake tigerlake", text: "max(0, tma_light_operations - (tma_fp_arith + tma_memory_operations + tma_branch_instructions))" },
+    Formula { metric: "tma_other_light_ops", core_types: "alderlake_goldencove emeraldrapids meteorlake_redwoodcove sapphirerapids", text: "max(0, tma_light_operations - (tma_fp_arith + tma_int_operations + tma_memory_operations + tma_fused_instructions + tma_non_fused_branches))" },
+    Formula { metric: "tma_other_mispredicts", core_types: "alderlake_goldencove cascadelakex emeraldrapids icelake icelakex meteorlake_redwoodcove rocketlake sapphirerapids skylake skylakex tigerlake", text: "max(tma_branch_mispredicts * (1 - BR_MISP_RETIRED.ALL_BRANCHES / (INT_MISC.CLEARS_COUNT - MACHINE_CLEARS.COUNT)), 0.0001)" },
+    Formula { metric: "tma_other_nukes", core_types: "alderlake_goldencove cascadelakex emeraldrapids icelake icelakex meteorlake_redwoodcove rocketlake sapphirerapids skylake skylakex tigerlake", text: "max(tma_machine_clears * (1 - MACHINE_CLEARS.MEMORY_ORDERING / MACHINE_CLEARS.COUNT), 0.0001)" },
+    Formula { metric: "tma_ports_utilization", core_types: "jaketown sandybridge", text: "(min(CPU_CLK_UNHALTED.THREAD, CYCLE_ACTIVITY.CYCLES_NO_DISPATCH) + UOPS_DISPATCHED.THREAD:cmask=1 - (UOPS_DISPATCHED.THREAD:cmask=3 if tma_info_thread_ipc > 1.8 else UOPS_DISPATCHED.THREAD:cmask=2) - (RS_EVENTS.EMPTY_CYCLES if tma_fetch_latency > 0.1 else 0) - min(CPU_CLK_UNHALTED.THREAD, CYCLE_ACTIVITY.STALLS_L1D_PENDING)) / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_ports_utilization", core_types: "ivybridge ivytown", text: "(min(CPU_CLK_UNHALTED.THREAD, CYCLE_ACTIVITY.CYCLES_NO_EXECUTE) + UOPS_EXECUTED.CYCLES_GE_1_UOP_EXEC - (UOPS_EXECUTED.CYCLES_GE_3_UOPS_EXEC if tma_info_thread_ipc > 1.8 else UOPS_EXECUTED.CYCLES_GE_2_UOPS_EXEC) - (RS_EVENTS.EMPTY_CYCLES if tma_fetch_latency > 0.1 else 0) - min(CPU_CLK_UNHALTED.THREAD, CYCLE_ACTIVITY.STALLS_LDM_PENDING)) / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_ports_utilization", core_types: "haswell haswellx", text: "(min(CPU_CLK_UNHALTED.THREAD, CYCLE_ACTIVITY.CYCLES_NO_EXECUTE) + UOPS_EXECUTED.CORE:cmask=1 - (UOPS_EXECUTED.CORE:cmask=3 if tma_info_thread_ipc > 1.8 else UOPS_EXECUTED.CORE:cmask=2) - (RS_EVENTS.EMPTY_CYCLES if tma_fetch_latency > 0.1 else 0) - min(CPU_CLK_UNHALTED.THREAD, CYCLE_ACTIVITY.STALLS_LDM_PENDING)) / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_ports_utilization", core_types: "broadwell broadwellde broadwellx", text: "(CYCLE_ACTIVITY.STALLS_TOTAL + UOPS_EXECUTED.CYCLES_GE_1_UOP_EXEC - (UOPS_EXECUTED.CYCLES_GE_3_UOPS_EXEC if tma_info_thread_ipc > 1.8 else UOPS_EXECUTED.CYCLES_GE_2_UOPS_EXEC) - (RS_EVENTS.EMPTY_CYCLES if tma_fetch_latency > 0.1 else 0) - CYCLE_ACTIVITY.STALLS_MEM_ANY) / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_ports_utilization", core_types: "cascadelakex skylake skylakex tigerlake", text: "(EXE_ACTIVITY.EXE_BOUND_0_PORTS + (EXE_ACTIVITY.1_PORTS_UTIL + tma_retiring * EXE_ACTIVITY.2_PORTS_UTIL)) / CPU_CLK_UNHALTED.THREAD if ARITH.DIVIDER_ACTIVE < CYCLE_ACTIVITY.STALLS_TOTAL - CYCLE_ACTIVITY.STALLS_MEM_ANY else (EXE_ACTIVITY.1_PORTS_UTIL + tma_retiring * EXE_ACTIVITY.2_PORTS_UTIL) / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_ports_utilization", core_types: "icelake icelakex rocketlake", text: "(EXE_ACTIVITY.3_PORTS_UTIL:umask=0x80 + (EXE_ACTIVITY.1_PORTS_UTIL + tma_retiring * EXE_ACTIVITY.2_PORTS_UTIL)) / CPU_CLK_UNHALTED.THREAD if ARITH.DIVIDER_ACTIVE < CYCLE_ACTIVITY.STALLS_TOTAL - CYCLE_ACTIVITY.STALLS_MEM_ANY else (EXE_ACTIVITY.1_PORTS_UTIL + tma_retiring * EXE_ACTIVITY.2_PORTS_UTIL) / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_ports_utilization", core_types: "alderlake_goldencove emeraldrapids sapphirerapids", text: "((EXE_ACTIVITY.EXE_BOUND_0_PORTS + max(RS.EMPTY_RESOURCE - RESOURCE_STALLS.SCOREBOARD, 0)) / CPU_CLK_UNHALTED.THREAD * (CYCLE_ACTIVITY.STALLS_TOTAL - EXE_ACTIVITY.BOUND_ON_LOADS) + (EXE_ACTIVITY.1_PORTS_UTIL + tma_retiring * EXE_ACTIVITY.2_3_PORTS_UTIL)) / CPU_CLK_UNHALTED.THREAD if ARITH.DIV_ACTIVE < CYCLE_ACTIVITY.STALLS_TOTAL - EXE_ACTIVITY.BOUND_ON_LOADS else (EXE_ACTIVITY.1_PORTS_UTIL + tma_retiring * EXE_ACTIVITY.2_3_PORTS_UTIL) / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_ports_utilization", core_types: "meteorlake_redwoodcove", text: "(max((EXE_ACTIVITY.EXE_BOUND_0_PORTS + max(RS.EMPTY_RESOURCE - RESOURCE_STALLS.SCOREBOARD, 0)) / CPU_CLK_UNHALTED.THREAD, 1) * (CYCLE_ACTIVITY.STALLS_TOTAL - EXE_ACTIVITY.BOUND_ON_LOADS) + (EXE_ACTIVITY.1_PORTS_UTIL + tma_retiring * EXE_ACTIVITY.2_3_PORTS_UTIL)) / CPU_CLK_UNHALTED.THREAD if ARITH.DIV_ACTIVE < CYCLE_ACTIVITY.STALLS_TOTAL - EXE_ACTIVITY.BOUND_ON_LOADS else (EXE_ACTIVITY.1_PORTS_UTIL + tma_retiring * EXE_ACTIVITY.2_3_PORTS_UTIL) / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_predecode", core_types: "alderlake_gracemont", text: "TOPDOWN_FE_BOUND.PREDECODE / (5 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_predecode", core_types: "grandridge meteorlake_crestmont sierraforest", text: "TOPDOWN_FE_BOUND.PREDECODE / (6 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_register", core_types: "alderlake_gracemont", text: "TOPDOWN_BE_BOUND.REGISTER / (5 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_register", core_types: "grandridge meteorlake_crestmont sierraforest", text: "TOPDOWN_BE_BOUND.REGISTER / (6 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_reorder_buffer", core_types: "alderlake_gracemont", text: "TOPDOWN_BE_BOUND.REORDER_BUFFER / (5 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_reorder_buffer", core_types: "grandridge meteorlake_crestmont sierraforest", text: "TOPDOWN_BE_BOUND.REORDER_BUFFER / (6 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_serialization", core_types: "alderlake_gracemont", text: "TOPDOWN_BE_BOUND.SERIALIZATION / (5 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_serialization", core_types: "grandridge meteorlake_crestmont sierraforest", text: "TOPDOWN_BE_BOUND.SERIALIZATION / (6 * CPU_CLK_UNHALTED.CORE)" },
+    Formula { metric: "tma_serializing_operation", core_types: "cascadelakex skylake skylakex", text: "PARTIAL_RAT_STALLS.SCOREBOARD / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_serializing_operation", core_types: "icelake icelakex rocketlake tigerlake", text: "RESOURCE_STALLS.SCOREBOARD / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_serializing_operation", core_types: "alderlake_goldencove emeraldrapids meteorlake_redwoodcove sapphirerapids", text: "RESOURCE_STALLS.SCOREBOARD / CPU_CLK_UNHALTED.THREAD + CPU_CLK_UNHALTED.C02 / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_store_bound", core_types: "broadwell broadwellde broadwellx haswell haswellx ivybridge ivytown jaketown sandybridge", text: "RESOURCE_STALLS.SB / CPU_CLK_UNHALTED.THREAD" },
+    Formula { metric: "tma_store_bound", core_types: "alderlake_goldencove cascadelakex emeraldrapids icelake icelakex meteorlake_redwoodcove rocketlake sapphirerapids skylake skylakex tigerlake", text: "EXE_ACTIVITY.BOUND_ON_STORES / CPU_CLK_UNHALTED.THREAD" },
 ];
 
 static AMD: Dictionary = Dictionary::new(&[

@@ -27,10 +27,10 @@ struct Arguments {
     cpuid: Option<PathBuf>,
 
     /// Text, or JSON for programs.
-    #[arg(long, value_enum, default_value = "text", conflicts_with = "metrics")]
+    #[arg(long, value_enum, default_value = "text")]
     format: Form,
 
-    /// Print the metrics: instructions per cycle, branch misses, top-down level 1.
+    /// Print the metrics: instructions per cycle, branch misses, top-down levels 1 to 3.
     #[arg(long, conflicts_with = "name")]
     metrics: bool,
 }
@@ -57,7 +57,7 @@ fn print(arguments: &Arguments) -> Result<(), String> {
     };
     let text = match &arguments.name {
         Some(name) => catalog::events(core_type, &others, name, arguments.format)?,
-        None if arguments.metrics => catalog::metrics(core_type),
+        None if arguments.metrics => catalog::metrics(core_type, arguments.format),
         None => return Err("no NAME: '*' is every event, and --metrics the metrics".into()),
     };
     output::print(&text).map_err(|error| format!("standard output: {error}"))

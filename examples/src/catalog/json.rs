@@ -1,6 +1,6 @@
 //! Events of a core type as JSON.
 
-use pmu_events::{CoreType, Encoding, PmuEvent, Precise};
+use pmu_events::{CoreType, Encoding, Expression, Metric, MetricEvent, PmuEvent, Precise};
 use serde_json::{Value, json};
 
 use super::meaning;
@@ -19,6 +19,32 @@ pub(super) fn events(core_type: &CoreType, events: impl Iterator<Item = PmuEvent
         "source_version": core_type.version(),
         "published": core_type.published(),
         "events": events,
+    });
+    format!("{object:#}\n")
+}
+
+/// Returns the metrics with their formulas and events.
+pub(super) fn metrics(
+    core_type: &CoreType,
+    metrics: impl Iterator<Item = (Metric, Expression)>,
+    smt: Option<&str>,
+) -> String {
+    let one = |(metric, expression): (Metric, Expression)| {
+        let events = expression.events();
+        let event = |event: MetricEvent| json!({ "name": event.name(), "perf": perf(core_type, &event.event()) });
+        json!({
+            "name": metric.name(),
+            "words": metric.to_string(),
+            "parent": metric.parent().map(Metric::name),
+            "formula": expression.to_string(),
+            "events": events.map(event).collect::<Vec<_>>(),
+        })
+    };
+    let object = json!({
+        "version": VERSION,
+        "core_type": core_type.name(),
+        "metrics": metrics.map(one).collect::<Vec<_>>(),
+        "smt": smt,
     });
     format!("{object:#}\n")
 }

@@ -3,15 +3,17 @@
 use std::collections::BTreeMap;
 
 use crate::csv::{Row, rows};
+use crate::formula::{Formula, METRICS, formulas};
 use crate::hash::{MAX_NAME, odd_character};
 
 const CORE_TYPES: &str = "core_types.csv";
 const PROCESSORS: &str = "processors.csv";
 
-/// The core types with their events, and the processors that have them.
+/// The core types with their events and metrics, and the processors that have them.
 pub(crate) struct Catalog {
     /// Ascending by name.
     pub(crate) core_types: Vec<CoreType>,
+    pub(crate) formulas: Vec<Formula>,
     pub(crate) models: Vec<Model>,
 }
 
@@ -21,7 +23,6 @@ pub(crate) struct CoreType {
     pub(crate) version: String,
     pub(crate) published: String,
     pub(crate) source: String,
-    pub(crate) width: u64,
     /// Ascending by name in lower case.
     pub(crate) events: Vec<Event>,
 }
@@ -67,7 +68,7 @@ pub(crate) struct Model {
 impl Catalog {
     /// Reads all files through `read`.
     pub(crate) fn read(read: &dyn Fn(&str) -> Result<String, String>) -> Result<Self, String> {
-        let columns = ["name", "vendor", "events", "version", "published", "source", "width"];
+        let columns = ["name", "vendor", "events", "version", "published", "source"];
         let text = read(CORE_TYPES)?;
         let mut core_types = Vec::<CoreType>::new();
         for row in rows(CORE_TYPES, &text, &columns)? {
@@ -88,13 +89,16 @@ impl Catalog {
             if events.len() as u64 != row.number("events", u16::MAX.into())? {
                 return row.error(format!("{file} has {} events", events.len()));
             }
-            let width = row.numbers("width", 16)?.first().copied().unwrap_or(0);
             let [version, published, source] =
                 ["version", "published", "source"].map(|column| row.text(column).to_owned());
-            core_types.push(CoreType { name, vendor, version, published, source, width, events });
+            core_types.push(CoreType { name, vendor, version, published, source, events });
         }
+        let formulas = formulas(&read(METRICS)?, |core_type, event| {
+            let of = core_types.iter().find(|known| known.name == core_type)?;
+            Some(of.events.iter().any(|known| known.name == event))
+        })?;
         let models = models(&read(PROCESSORS)?, &core_types)?;
-        Ok(Self { core_types, models })
+        Ok(Self { core_types, formulas, models })
     }
 }
 

@@ -6,6 +6,7 @@
 mod catalog;
 mod csv;
 mod dictionary;
+mod formula;
 mod tables;
 
 #[path = "../../src/name/hash.rs"]
@@ -46,9 +47,10 @@ mod tests {
         assert_eq!(tables + 1, files.len(), "a table that no core type has");
     }
 
-    const CORE_TYPES: &str = "name,vendor,events,version,published,source,width\n";
+    const CORE_TYPES: &str = "name,vendor,events,version,published,source\n";
     const EVENTS: &str =
         "name,event,umask,cmask,inv,edge,any,counters,pebs,msr_index,msr_value,errata\n";
+    const METRICS: &str = "metric,core_types,source,formula\n";
     const PROCESSORS: &str = "vendor,family,model_lo,model_hi,stepping_lo,stepping_hi,core_type,native_model_id,core,source\n";
 
     /// A catalog of one core type, `x`, with these rows.
@@ -60,9 +62,10 @@ mod tests {
         catalog::Catalog::read(&|file| {
             Ok(match file {
                 "core_types.csv" => {
-                    format!("{CORE_TYPES}x,{vendor},{},1,,here,\n", events.lines().count())
+                    format!("{CORE_TYPES}x,{vendor},{},1,,here\n", events.lines().count())
                 }
                 "x.csv" => format!("{EVENTS}{events}"),
+                "metrics.csv" => METRICS.to_owned(),
                 _ => format!("{PROCESSORS}{processors}"),
             })
         })
@@ -135,15 +138,16 @@ mod tests {
     #[test]
     fn core_types_that_contradict_their_files_stop_it_with_line_and_reason() {
         for (row, reason) in [
-            ("x,intel,2,1,,here,", "x.csv has 1 events"),
-            ("x,cyrix,1,1,,here,", "no such vendor: \"cyrix\""),
-            ("x,intel,1,,,here,", "no version, or no source"),
-            ("x,intel,1,1,,here,\nx,intel,1,1,,here,", "x is not behind the name before it"),
+            ("x,intel,2,1,,here", "x.csv has 1 events"),
+            ("x,cyrix,1,1,,here", "no such vendor: \"cyrix\""),
+            ("x,intel,1,,,here", "no version, or no source"),
+            ("x,intel,1,1,,here\nx,intel,1,1,,here", "x is not behind the name before it"),
         ] {
             let result = catalog::Catalog::read(&|file| {
                 Ok(match file {
                     "core_types.csv" => format!("{CORE_TYPES}{row}\n"),
                     "x.csv" => format!("{EVENTS}A,0xC0,0x01,0,0,0,0,0-3,0,,,\n"),
+                    "metrics.csv" => METRICS.to_owned(),
                     _ => PROCESSORS.to_owned(),
                 })
             });
@@ -153,11 +157,36 @@ mod tests {
     }
 
     #[test]
+    fn formulas_that_name_what_there_is_not_stop_it_with_line_and_reason() {
+        let good = "tma_a,x,here,max(A.B; 2) * A.B:cmask=1\n";
+        for (row, reason) in [
+            ("tma_b,y,here,A.B", "no such core type: \"y\""),
+            ("tma_b,x,here,A.C", "x has no event A.C, nor is it above"),
+            ("tma_b,x,here,tma_b * A.B", "x has no event tma_b, nor is it above"),
+            ("tma_a,x,here,A.B", "tma_a of x is in a line above already"),
+            ("tma_b,x,,A.B", "no metric, no source, or no formula"),
+            ("tma_b,x,here,max(A.B,2)", "5 fields, not 4"),
+            ("tma_b,x,here,tma_a * 2 if A.B < 3 else 1", ""),
+        ] {
+            let result = catalog::Catalog::read(&|file| {
+                Ok(match file {
+                    "core_types.csv" => format!("{CORE_TYPES}x,intel,1,1,,here\n"),
+                    "x.csv" => format!("{EVENTS}A.B,0xC0,0x01,0,0,0,0,0-3,0,,,\n"),
+                    "metrics.csv" => format!("{METRICS}{good}{row}\n"),
+                    _ => PROCESSORS.to_owned(),
+                })
+            });
+            let expected = (!reason.is_empty()).then(|| format!("metrics.csv:3: {reason}"));
+            assert_eq!(result.err(), expected, "{row}");
+        }
+    }
+
+    #[test]
     fn columns_in_another_order_stop_it() {
         let swapped = EVENTS.replace("name,event", "event,name");
         let result = catalog::Catalog::read(&|file| {
             Ok(match file {
-                "core_types.csv" => format!("{CORE_TYPES}x,intel,0,1,,here,\n"),
+                "core_types.csv" => format!("{CORE_TYPES}x,intel,0,1,,here\n"),
                 "x.csv" => swapped.clone(),
                 _ => PROCESSORS.to_owned(),
             })

@@ -22,8 +22,6 @@ pub struct CoreType {
     pub(crate) version: &'static str,
     pub(crate) published: Option<&'static str>,
     pub(crate) source: &'static str,
-    /// Issue slots per cycle, if its top-down metrics count cycles.
-    pub(crate) width: u8,
     /// The bits of a select that are the event's number.
     pub(crate) number: u64,
     pub(crate) perf_pmu: &'static str,

@@ -9,18 +9,18 @@ use crate::metric::kinds::Metric;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum MetricError {
-    /// The core type lacks an event that the metric needs. The value is the metric.
+    /// No formula of the metric is known for the core type, which lacks the events. The value is the metric.
     NotHere(Metric),
     /// No count was given for an event that the metric needs. The value is the event's name.
     NotCounted(&'static str),
-    /// The denominator of the ratio is 0: the events that are counted for the denominator did not happen.
+    /// A denominator is 0: the events that are counted for the denominator did not happen.
     NothingToShare,
 }
 
 impl fmt::Display for MetricError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotHere(metric) => write!(f, "{metric}: this core type lacks events of it"),
+            Self::NotHere(metric) => write!(f, "{metric}: no formula is known for this core type"),
             Self::NotCounted(event) => write!(f, "{event} was not counted"),
             Self::NothingToShare => f.write_str("nothing was counted of what it is a share of"),
         }

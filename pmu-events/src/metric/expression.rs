@@ -2,11 +2,19 @@
 
 use core::fmt;
 
+use pmu_core::Event;
+
 use crate::event::PmuEvent;
 use crate::format::core_type::CoreType;
 use crate::metric::error::MetricError;
-use crate::metric::formulas::Term;
+use crate::metric::evaluation::Evaluation;
+use crate::metric::formula_text::{Word, Words, is_keyword};
 use crate::metric::kinds::Metric;
+use crate::metric::ratio::Ratio;
+use crate::tables::FORMULAS;
+
+/// Metrics within each other's formulas, at most.
+const DEPTH: usize = 6;
 
 impl CoreType {
     /// Returns the formula of a metric for this core type: the events to count, and the computation of the ratio from
@@ -22,13 +30,12 @@ impl CoreType {
     /// ```
     ///
     /// # Errors
-    /// [`NotHere`](MetricError::NotHere): the core type lacks an event that the metric needs.
+    /// [`NotHere`](MetricError::NotHere): no formula is known for this core type.
     pub fn metric(&'static self, metric: Metric) -> Result<Expression, MetricError> {
-        let here =
-            |term: &Term| (self.width != 0 || !term.by_width) && self.event(term.event).is_ok();
-        let mut formulas = metric.formulas().iter();
-        let terms = formulas.find(|terms| terms.iter().all(here));
-        terms.map(|terms| Expression { core_type: self, terms }).ok_or(MetricError::NotHere(metric))
+        let mut formulas = FORMULAS.iter();
+        let formula = formulas.find(|formula| formula.is_of(metric.name(), self.name));
+        let formula = formula.ok_or(MetricError::NotHere(metric))?;
+        Ok(Expression { core_type: self, metric, text: formula.text })
     }
 }
 
@@ -37,20 +44,29 @@ impl CoreType {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Expression {
     core_type: &'static CoreType,
-    terms: &'static [Term],
+    metric: Metric,
+    text: &'static str,
 }
 
 impl Expression {
-    /// Returns the events of the formula. Count these events together, as a group.
-    pub fn events(&self) -> impl Iterator<Item = PmuEvent> {
-        let core_type = self.core_type;
-        self.terms.iter().filter_map(|term| core_type.event(term.event).ok())
+    /// Returns the events of the formula, and of the metrics in the formula, each one once. Count these events
+    /// together, as a group.
+    ///
+    /// A metric of level 3 may have more events than a processor has counters. Then count the events in turns, and
+    /// scale the counts, as `perf stat` does; or count groups of events in several runs of the same work.
+    pub fn events(&self) -> impl Iterator<Item = MetricEvent> {
+        let (core_type, own) = (self.core_type, self.names());
+        self.names().enumerate().filter_map(move |(place, name)| {
+            let is_first = !own.clone().take(place).any(|before| before == name);
+            is_first.then(|| MetricEvent::find(core_type, name)).flatten()
+        })
     }
 
     /// Computes the value of the metric from the counts of the events.
     ///
-    /// `counted` takes the name of an event, spelled as in [`events`](Self::events), and returns the count of this
-    /// event. If `counted` returns `None`, the result is an error.
+    /// `counted` takes the name of an event, spelled as [`MetricEvent::name`] spells it, and returns the count of this
+    /// event. If `counted` returns `None`, the result is an error. `counted` is called whenever the formula names the
+    /// event.
     ///
     /// ```
     /// use pmu_events::{Metric, ZEN4};
@@ -61,69 +77,130 @@ impl Expression {
     /// # Ok::<(), pmu_events::MetricError>(())
     /// ```
     ///
+    /// # Context
+    /// Task: a metric of level 3 may evaluate the formulas of many others.
+    ///
     /// # Errors
     /// - [`NotCounted`](MetricError::NotCounted): `counted` returned `None` for an event of the formula.
-    /// - [`NothingToShare`](MetricError::NothingToShare): the denominator is 0.
+    /// - [`NothingToShare`](MetricError::NothingToShare): a denominator is 0.
     pub fn ratio(&self, counted: impl Fn(&str) -> Option<u64>) -> Result<Ratio, MetricError> {
-        let mut ratio = Ratio { over: 0, under: 0 };
-        for term in self.terms {
-            let count = counted(term.event).ok_or(MetricError::NotCounted(term.event))?;
-            // At most 1000 × 2^64, of at most four terms.
-            let count = i128::from(count) * i128::from(self.width(term));
-            ratio.over += count * i128::from(term.over);
-            ratio.under += count * i128::from(term.under);
-        }
-        if ratio.under == 0 { Err(MetricError::NothingToShare) } else { Ok(ratio) }
+        self.value(&counted, DEPTH)
     }
 
-    fn width(&self, term: &Term) -> u8 {
-        if term.by_width { self.core_type.width } else { 1 }
+    fn value(
+        &self,
+        counted: &dyn Fn(&str) -> Option<u64>,
+        depth: usize,
+    ) -> Result<Ratio, MetricError> {
+        let malformed = MetricError::NotHere(self.metric);
+        let value_of = |name: &'static str| match Metric::named(name) {
+            Some(metric) if depth > 0 => self.core_type.metric(metric)?.value(counted, depth - 1),
+            Some(_) => Err(malformed),
+            None => match counted(name) {
+                Some(count) => Ok(Ratio::whole(count.into())),
+                None => Err(MetricError::NotCounted(name)),
+            },
+        };
+        Evaluation::evaluate(self.text, &value_of, malformed)
+    }
+
+    fn names(&self) -> Names {
+        let mut texts = [Words(""); DEPTH + 1];
+        texts[0] = Words(self.text);
+        Names { core_type: self.core_type, texts, depth: 0 }
     }
 }
 
-/// Writes the formula: `(INST_RETIRED.ANY) / (CPU_CLK_UNHALTED.THREAD)`.
+/// Writes the formula: `(INST_RETIRED.ANY) / (CPU_CLK_UNHALTED.THREAD)`. Other metrics in it are written by their
+/// [names](Metric::name).
 impl fmt::Display for Expression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (side, weight) in [|t: &Term| t.over, |t: &Term| t.under].iter().enumerate() {
-            f.write_str(if side == 0 { "(" } else { " / (" })?;
-            let mut first = true;
-            for term in self.terms.iter().filter(|term| weight(term) != 0) {
-                let times = i32::from(weight(term)) * i32::from(self.width(term));
-                match (first, times < 0) {
-                    (true, true) => f.write_str("-")?,
-                    (true, false) => {}
-                    (false, true) => f.write_str(" - ")?,
-                    (false, false) => f.write_str(" + ")?,
-                }
-                first = false;
-                match times.unsigned_abs() {
-                    1 => f.write_str(term.event)?,
-                    times => write!(f, "{times} * {}", term.event)?,
-                }
-            }
-            f.write_str(")")?;
-        }
-        Ok(())
+        f.pad(self.text)
     }
 }
 
-/// The value of a metric, as an exact fraction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct Ratio {
-    over: i128,
-    /// Denominator; not 0.
-    under: i128,
+/// The names of events in a formula, and in the formulas of its metrics.
+#[derive(Clone)]
+struct Names {
+    core_type: &'static CoreType,
+    /// Rest of each formula that is being read.
+    texts: [Words; DEPTH + 1],
+    depth: usize,
 }
 
-impl Ratio {
-    /// Returns the value of the metric times `factor`, rounded down. A factor of 100 gives percent. The result is
-    /// `None` if the product does not fit an `i64`.
-    ///
-    /// A top-down share can be slightly below 0 or above 1, because the counters of a group are not read at the same
-    /// instant.
-    pub fn times(self, factor: u32) -> Option<i64> {
-        let product = self.over.checked_mul(i128::from(factor))?;
-        product.checked_div_euclid(self.under)?.try_into().ok()
+impl Iterator for Names {
+    type Item = &'static str;
+
+    fn next(&mut self) -> Option<&'static str> {
+        loop {
+            match self.texts.get_mut(self.depth)?.next() {
+                Some(Word::Name(name)) if !is_keyword(name) => match Metric::named(name) {
+                    None => return Some(name),
+                    Some(metric) => {
+                        let formula = self.core_type.metric(metric).ok()?;
+                        *self.texts.get_mut(self.depth + 1)? = Words(formula.text);
+                        self.depth += 1;
+                    }
+                },
+                Some(_) => {}
+                None => self.depth = self.depth.checked_sub(1)?,
+            }
+        }
+    }
+}
+
+/// An event of a metric's formula: an event of the core type, with fields of the event's select that the formula sets.
+///
+/// ```
+/// use pmu_core::Event;
+/// use pmu_events::{Metric, ZEN5};
+/// // Slots without an operation, and cycles in which all eight slots were without one.
+/// let latency = ZEN5.metric(Metric::FetchLatency)?;
+/// let starved = latency.events().next().unwrap();
+/// assert_eq!(starved.name(), "de_no_dispatch_per_slot.no_ops_from_frontend:cmask=8");
+/// assert_eq!(starved.event().select().select_bits() >> 24 & 0xFF, 8);
+/// let to_open: Event = starved.into();
+/// # let _ = to_open;
+/// # Ok::<(), pmu_events::MetricError>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct MetricEvent {
+    name: &'static str,
+    event: PmuEvent,
+}
+
+impl MetricEvent {
+    /// Finds `NAME:field=value:…`.
+    fn find(core_type: &'static CoreType, name: &'static str) -> Option<Self> {
+        let mut parts = name.split(':');
+        let listed = core_type.event(parts.next()?).ok()?;
+        let event = parts.try_fold(listed, |event, field| {
+            let (field, value) = field.split_once('=')?;
+            let value = match value.strip_prefix("0x") {
+                Some(digits) => u8::from_str_radix(digits, 16),
+                None => value.parse(),
+            };
+            event.with_field(field, value.ok()?)
+        })?;
+        Some(Self { name, event })
+    }
+
+    /// Returns the name by which the formula calls the event: the event's name in the vendor's list, with the fields
+    /// that the formula sets, as in `ICACHE_16B.IFDATA_STALL:cmask=1:edge=1`.
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Returns the event of the core type, with the fields that the formula sets in its select.
+    pub const fn event(&self) -> PmuEvent {
+        self.event
+    }
+}
+
+/// Converts to an event that `pmu-core` counts, as a [`PmuEvent`] does.
+impl From<MetricEvent> for Event {
+    fn from(event: MetricEvent) -> Self {
+        event.event.into()
     }
 }

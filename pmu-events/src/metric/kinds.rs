@@ -9,10 +9,14 @@ use core::fmt;
 /// to Cascade Lake, and on AMD Zen cores, the number of slots is computed from the cycles of the thread. This number is
 /// correct only while the other thread of the core is idle.
 ///
+/// The metrics of levels 2 and 3 divide a share of the level above, their [`parent`](Self::parent). Those of level 2
+/// are shares of the slots, too. Those of level 3 are estimates, many of them in cycles: their sum can differ from the
+/// parent. AMD publishes two levels. A metric of level 3 indicates something only while its parent is large.
+///
 /// ```
 /// use pmu_events::{Metric, SKYLAKE};
 /// let ipc = SKYLAKE.metric(Metric::InstructionsPerCycle)?;
-/// let needs: Vec<_> = ipc.events().map(|event| event.name().to_string()).collect();
+/// let needs: Vec<_> = ipc.events().map(|event| event.name()).collect();
 /// assert_eq!(needs, ["INST_RETIRED.ANY", "CPU_CLK_UNHALTED.THREAD"]);
 /// let counted = |name: &str| if name == "INST_RETIRED.ANY" { Some(3_000) } else { Some(2_000) };
 /// assert_eq!(ipc.ratio(counted)?.times(100), Some(150));
@@ -27,27 +31,318 @@ pub enum Metric {
     /// Mispredicted branches per thousand retired instructions. On Nehalem and Westmere, executed mispredicted branches
     /// are counted; on all other core types, retired mispredicted branches.
     BranchMissesPerThousand,
-    /// Share of issue slots whose operations retired.
+    /// Level 1: share of issue slots whose operations retired.
     Retiring,
-    /// Share of issue slots that were lost to operations that did not retire, or to the recovery from wrong
+    /// Level 1: share of issue slots that were lost to operations that did not retire, or to the recovery from wrong
     /// speculation.
     BadSpeculation,
-    /// Share of issue slots for which the front end delivered no operation.
+    /// Level 1: share of issue slots for which the front end delivered no operation.
     FrontendBound,
-    /// Share of issue slots in which the back end accepted no operation.
+    /// Level 1: share of issue slots in which the back end accepted no operation.
     BackendBound,
+    /// Level 1 of AMD cores: share of the slots of the thread's cycles that went to the other thread of the core.
+    SmtContention,
+    /// Level 2: front-end bound by latency; the front end delivered no operation at all.
+    FetchLatency,
+    /// Level 2: front-end bound by bandwidth; the front end delivered fewer operations than the back end could accept.
+    FetchBandwidth,
+    /// Level 2: bad speculation by mispredicted branches.
+    BranchMispredicts,
+    /// Level 2: bad speculation by machine clears; on AMD cores, by restarts of the pipeline.
+    MachineClears,
+    /// Level 2: back-end bound by loads and stores.
+    MemoryBound,
+    /// Level 2: back-end bound by execution; on Intel's small cores, by restrictions of the allocation.
+    CoreBound,
+    /// Level 2 of Intel's small cores: back-end bound by a full buffer or queue.
+    ResourceBound,
+    /// Level 2: retiring by instructions of at most one operation; on AMD cores, by operations that are not from
+    /// microcode.
+    LightOperations,
+    /// Level 2: retiring by instructions of several operations; on AMD cores, by operations from microcode.
+    HeavyOperations,
+    /// Level 3: fetch latency by misses of the instruction cache.
+    IcacheMisses,
+    /// Level 3: fetch latency by misses of the instruction TLB.
+    ItlbMisses,
+    /// Level 3: fetch latency after a branch to another address than was fetched.
+    BranchResteers,
+    /// Level 3 of Intel's small cores: fetch latency by branches that were detected late.
+    BranchDetect,
+    /// Level 3: fetch latency by switches from the decoded instruction cache (DSB) to the legacy decoders (MITE).
+    DsbSwitches,
+    /// Level 3: fetch latency by prefixes that change the length of an instruction.
+    LengthChangingPrefixes,
+    /// Level 3: fetch latency by switches to the microcode sequencer (MS).
+    MicrocodeSwitches,
+    /// Level 3: fetch bandwidth of the legacy decoders (MITE), in cycles.
+    Mite,
+    /// Level 3: fetch bandwidth of the decoded instruction cache (DSB), in cycles.
+    Dsb,
+    /// Level 3: fetch bandwidth of the loop stream detector (LSD), in cycles.
+    Lsd,
+    /// Level 3 of Intel's small cores: fetch bandwidth lost to microcode.
+    Cisc,
+    /// Level 3 of Intel's small cores: fetch bandwidth lost to decoders.
+    Decode,
+    /// Level 3 of Intel's small cores: fetch bandwidth lost to wrong predecoding.
+    Predecode,
+    /// Level 3 of Intel's small cores: fetch bandwidth lost for another reason.
+    OtherFrontend,
+    /// Level 3: branch mispredicts that are not of retired branches.
+    OtherMispredicts,
+    /// Level 3 of Intel's small cores: machine clears that need microcode.
+    Nuke,
+    /// Level 3 of Intel's small cores: machine clears that need no microcode.
+    FastNuke,
+    /// Level 3: machine clears that are not by the order of memory accesses.
+    OtherNukes,
+    /// Level 3: memory bound, although loads hit the first-level cache.
+    L1Bound,
+    /// Level 3: memory bound by loads that hit the second-level cache.
+    L2Bound,
+    /// Level 3: memory bound by loads that hit the third-level cache, or a sibling core's cache.
+    L3Bound,
+    /// Level 3: memory bound by loads from memory. Persistent memory is counted as memory.
+    DramBound,
+    /// Level 3: memory bound by stores.
+    StoreBound,
+    /// Level 3: core bound by the divider.
+    Divider,
+    /// Level 3: core bound by the use of the execution ports.
+    PortsUtilization,
+    /// Level 3: core bound by serializing operations.
+    SerializingOperation,
+    /// Level 3: core bound by the matrix unit (AMX).
+    AmxBusy,
+    /// Level 3 of Intel's small cores: resource bound by a full scheduler of memory operations.
+    MemoryScheduler,
+    /// Level 3 of Intel's small cores: resource bound by a full scheduler of other operations.
+    OtherScheduler,
+    /// Level 3 of Intel's small cores: resource bound by a lack of physical registers.
+    Registers,
+    /// Level 3 of Intel's small cores: resource bound by a full reorder buffer.
+    ReorderBuffer,
+    /// Level 3 of Intel's small cores: resource bound by serializing operations.
+    Serialization,
+    /// Level 3: light operations of floating-point arithmetic.
+    FloatingPoint,
+    /// Level 3: light operations of integer vectors.
+    IntegerVectors,
+    /// Level 3: light operations that access memory.
+    MemoryOperations,
+    /// Level 3: light operations of two fused instructions, such as a comparison and its branch.
+    FusedInstructions,
+    /// Level 3: light operations of branches that are not fused.
+    NonFusedBranches,
+    /// Level 3: light operations of branches.
+    BranchInstructions,
+    /// Level 3: the remaining light operations.
+    OtherLightOperations,
+    /// Level 3: heavy operations from decoders.
+    FewUopsInstructions,
+    /// Level 3: heavy operations from the microcode sequencer.
+    MicrocodeSequencer,
 }
 
 impl Metric {
     /// All metrics, in the order of their declaration.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 57] = [
         Self::InstructionsPerCycle,
         Self::BranchMissesPerThousand,
         Self::Retiring,
         Self::BadSpeculation,
         Self::FrontendBound,
         Self::BackendBound,
+        Self::SmtContention,
+        Self::FetchLatency,
+        Self::FetchBandwidth,
+        Self::BranchMispredicts,
+        Self::MachineClears,
+        Self::MemoryBound,
+        Self::CoreBound,
+        Self::ResourceBound,
+        Self::LightOperations,
+        Self::HeavyOperations,
+        Self::IcacheMisses,
+        Self::ItlbMisses,
+        Self::BranchResteers,
+        Self::BranchDetect,
+        Self::DsbSwitches,
+        Self::LengthChangingPrefixes,
+        Self::MicrocodeSwitches,
+        Self::Mite,
+        Self::Dsb,
+        Self::Lsd,
+        Self::Cisc,
+        Self::Decode,
+        Self::Predecode,
+        Self::OtherFrontend,
+        Self::OtherMispredicts,
+        Self::Nuke,
+        Self::FastNuke,
+        Self::OtherNukes,
+        Self::L1Bound,
+        Self::L2Bound,
+        Self::L3Bound,
+        Self::DramBound,
+        Self::StoreBound,
+        Self::Divider,
+        Self::PortsUtilization,
+        Self::SerializingOperation,
+        Self::AmxBusy,
+        Self::MemoryScheduler,
+        Self::OtherScheduler,
+        Self::Registers,
+        Self::ReorderBuffer,
+        Self::Serialization,
+        Self::FloatingPoint,
+        Self::IntegerVectors,
+        Self::MemoryOperations,
+        Self::FusedInstructions,
+        Self::NonFusedBranches,
+        Self::BranchInstructions,
+        Self::OtherLightOperations,
+        Self::FewUopsInstructions,
+        Self::MicrocodeSequencer,
     ];
+
+    /// Returns the name of the metric in Linux' perf, such as `tma_memory_bound`. Formulas name metrics so.
+    ///
+    /// perf names the metrics of AMD cores otherwise, and has no name for branch misses per thousand instructions.
+    ///
+    /// ```
+    /// use pmu_events::{Metric, SKYLAKE};
+    /// let formula = SKYLAKE.metric(Metric::CoreBound)?.to_string();
+    /// assert!(formula.ends_with(Metric::MemoryBound.name()));
+    /// # Ok::<(), pmu_events::MetricError>(())
+    /// ```
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::InstructionsPerCycle => "tma_info_thread_ipc",
+            Self::BranchMissesPerThousand => "branch_mpki",
+            Self::Retiring => "tma_retiring",
+            Self::BadSpeculation => "tma_bad_speculation",
+            Self::FrontendBound => "tma_frontend_bound",
+            Self::BackendBound => "tma_backend_bound",
+            Self::SmtContention => "smt_contention",
+            Self::FetchLatency => "tma_fetch_latency",
+            Self::FetchBandwidth => "tma_fetch_bandwidth",
+            Self::BranchMispredicts => "tma_branch_mispredicts",
+            Self::MachineClears => "tma_machine_clears",
+            Self::MemoryBound => "tma_memory_bound",
+            Self::CoreBound => "tma_core_bound",
+            Self::ResourceBound => "tma_resource_bound",
+            Self::LightOperations => "tma_light_operations",
+            Self::HeavyOperations => "tma_heavy_operations",
+            Self::IcacheMisses => "tma_icache_misses",
+            Self::ItlbMisses => "tma_itlb_misses",
+            Self::BranchResteers => "tma_branch_resteers",
+            Self::BranchDetect => "tma_branch_detect",
+            Self::DsbSwitches => "tma_dsb_switches",
+            Self::LengthChangingPrefixes => "tma_lcp",
+            Self::MicrocodeSwitches => "tma_ms_switches",
+            Self::Mite => "tma_mite",
+            Self::Dsb => "tma_dsb",
+            Self::Lsd => "tma_lsd",
+            Self::Cisc => "tma_cisc",
+            Self::Decode => "tma_decode",
+            Self::Predecode => "tma_predecode",
+            Self::OtherFrontend => "tma_other_fb",
+            Self::OtherMispredicts => "tma_other_mispredicts",
+            Self::Nuke => "tma_nuke",
+            Self::FastNuke => "tma_fast_nuke",
+            Self::OtherNukes => "tma_other_nukes",
+            Self::L1Bound => "tma_l1_bound",
+            Self::L2Bound => "tma_l2_bound",
+            Self::L3Bound => "tma_l3_bound",
+            Self::DramBound => "tma_dram_bound",
+            Self::StoreBound => "tma_store_bound",
+            Self::Divider => "tma_divider",
+            Self::PortsUtilization => "tma_ports_utilization",
+            Self::SerializingOperation => "tma_serializing_operation",
+            Self::AmxBusy => "tma_amx_busy",
+            Self::MemoryScheduler => "tma_mem_scheduler",
+            Self::OtherScheduler => "tma_non_mem_scheduler",
+            Self::Registers => "tma_register",
+            Self::ReorderBuffer => "tma_reorder_buffer",
+            Self::Serialization => "tma_serialization",
+            Self::FloatingPoint => "tma_fp_arith",
+            Self::IntegerVectors => "tma_int_operations",
+            Self::MemoryOperations => "tma_memory_operations",
+            Self::FusedInstructions => "tma_fused_instructions",
+            Self::NonFusedBranches => "tma_non_fused_branches",
+            Self::BranchInstructions => "tma_branch_instructions",
+            Self::OtherLightOperations => "tma_other_light_ops",
+            Self::FewUopsInstructions => "tma_few_uops_instructions",
+            Self::MicrocodeSequencer => "tma_microcode_sequencer",
+        }
+    }
+
+    /// Returns the metric of the level above that this metric divides; `None` for a metric of level 1, and for one that
+    /// is not of top-down.
+    ///
+    /// ```
+    /// use pmu_events::Metric;
+    /// // Where is the time, if memory bound is the largest share of level 2?
+    /// let children = Metric::ALL.into_iter().filter(|of| of.parent() == Some(Metric::MemoryBound));
+    /// assert!(children.into_iter().any(|metric| metric == Metric::DramBound));
+    /// ```
+    pub const fn parent(self) -> Option<Self> {
+        match self {
+            Self::FetchLatency | Self::FetchBandwidth => Some(Self::FrontendBound),
+            Self::BranchMispredicts | Self::MachineClears => Some(Self::BadSpeculation),
+            Self::MemoryBound | Self::CoreBound | Self::ResourceBound => Some(Self::BackendBound),
+            Self::LightOperations | Self::HeavyOperations => Some(Self::Retiring),
+            Self::IcacheMisses
+            | Self::ItlbMisses
+            | Self::BranchResteers
+            | Self::BranchDetect
+            | Self::DsbSwitches
+            | Self::LengthChangingPrefixes
+            | Self::MicrocodeSwitches => Some(Self::FetchLatency),
+            Self::Mite
+            | Self::Dsb
+            | Self::Lsd
+            | Self::Cisc
+            | Self::Decode
+            | Self::Predecode
+            | Self::OtherFrontend => Some(Self::FetchBandwidth),
+            Self::OtherMispredicts => Some(Self::BranchMispredicts),
+            Self::Nuke | Self::FastNuke | Self::OtherNukes => Some(Self::MachineClears),
+            Self::L1Bound | Self::L2Bound | Self::L3Bound | Self::DramBound | Self::StoreBound => {
+                Some(Self::MemoryBound)
+            }
+            Self::Divider | Self::PortsUtilization | Self::SerializingOperation | Self::AmxBusy => {
+                Some(Self::CoreBound)
+            }
+            Self::MemoryScheduler
+            | Self::OtherScheduler
+            | Self::Registers
+            | Self::ReorderBuffer
+            | Self::Serialization => Some(Self::ResourceBound),
+            Self::FloatingPoint
+            | Self::IntegerVectors
+            | Self::MemoryOperations
+            | Self::FusedInstructions
+            | Self::NonFusedBranches
+            | Self::BranchInstructions
+            | Self::OtherLightOperations => Some(Self::LightOperations),
+            Self::FewUopsInstructions | Self::MicrocodeSequencer => Some(Self::HeavyOperations),
+            Self::InstructionsPerCycle
+            | Self::BranchMissesPerThousand
+            | Self::Retiring
+            | Self::BadSpeculation
+            | Self::FrontendBound
+            | Self::BackendBound
+            | Self::SmtContention => None,
+        }
+    }
+
+    /// Returns the metric with this name.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|metric| metric.name() == name)
+    }
 }
 
 impl fmt::Display for Metric {
@@ -59,6 +354,57 @@ impl fmt::Display for Metric {
             Self::BadSpeculation => "top-down: bad speculation",
             Self::FrontendBound => "top-down: front-end bound",
             Self::BackendBound => "top-down: back-end bound",
+            Self::SmtContention => "top-down: SMT contention",
+            Self::FetchLatency => "top-down: fetch latency",
+            Self::FetchBandwidth => "top-down: fetch bandwidth",
+            Self::BranchMispredicts => "top-down: branch mispredicts",
+            Self::MachineClears => "top-down: machine clears",
+            Self::MemoryBound => "top-down: memory bound",
+            Self::CoreBound => "top-down: core bound",
+            Self::ResourceBound => "top-down: resource bound",
+            Self::LightOperations => "top-down: light operations",
+            Self::HeavyOperations => "top-down: heavy operations",
+            Self::IcacheMisses => "top-down: instruction cache misses",
+            Self::ItlbMisses => "top-down: instruction TLB misses",
+            Self::BranchResteers => "top-down: branch resteers",
+            Self::BranchDetect => "top-down: branch detection",
+            Self::DsbSwitches => "top-down: DSB switches",
+            Self::LengthChangingPrefixes => "top-down: length-changing prefixes",
+            Self::MicrocodeSwitches => "top-down: microcode switches",
+            Self::Mite => "top-down: MITE",
+            Self::Dsb => "top-down: DSB",
+            Self::Lsd => "top-down: LSD",
+            Self::Cisc => "top-down: CISC",
+            Self::Decode => "top-down: decode",
+            Self::Predecode => "top-down: predecode",
+            Self::OtherFrontend => "top-down: other front end",
+            Self::OtherMispredicts => "top-down: other mispredicts",
+            Self::Nuke => "top-down: slow machine clears",
+            Self::FastNuke => "top-down: fast machine clears",
+            Self::OtherNukes => "top-down: other machine clears",
+            Self::L1Bound => "top-down: L1 bound",
+            Self::L2Bound => "top-down: L2 bound",
+            Self::L3Bound => "top-down: L3 bound",
+            Self::DramBound => "top-down: DRAM bound",
+            Self::StoreBound => "top-down: store bound",
+            Self::Divider => "top-down: divider",
+            Self::PortsUtilization => "top-down: ports utilization",
+            Self::SerializingOperation => "top-down: serializing operations",
+            Self::AmxBusy => "top-down: AMX busy",
+            Self::MemoryScheduler => "top-down: memory scheduler",
+            Self::OtherScheduler => "top-down: other scheduler",
+            Self::Registers => "top-down: registers",
+            Self::ReorderBuffer => "top-down: reorder buffer",
+            Self::Serialization => "top-down: serialization",
+            Self::FloatingPoint => "top-down: floating point",
+            Self::IntegerVectors => "top-down: integer vectors",
+            Self::MemoryOperations => "top-down: memory operations",
+            Self::FusedInstructions => "top-down: fused instructions",
+            Self::NonFusedBranches => "top-down: other branches",
+            Self::BranchInstructions => "top-down: branches",
+            Self::OtherLightOperations => "top-down: other light operations",
+            Self::FewUopsInstructions => "top-down: instructions of a few operations",
+            Self::MicrocodeSequencer => "top-down: microcode",
         })
     }
 }

@@ -140,5 +140,5 @@ fn frames_of_the_crates_types_decode_to_what_was_logged() {
     assert_eq!(lines[8], bytes);
     let listed = "ListedProfile { process: None, source: KProfileSource(19), range: Some(4096..4144), \
                   bucket: None }";
-    assert_eq!(lines[9..], [listed, "KernelCaller", "Ratio { over: 3, under: 3 }"]);
+    assert_eq!(lines[9..], [listed, "KernelCaller", "Ratio { over: 3, under: 3, exponent: 0 }"]);
 }

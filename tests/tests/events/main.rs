@@ -11,3 +11,4 @@ mod perf_generic;
 mod perf_names;
 mod perf_rates;
 mod perf_text;
+mod top_down;
