@@ -1,6 +1,6 @@
-//! States and configurations as bytes, to be stored or sent.
+//! The byte form of states and configurations, for storage and migration.
 //!
-//! All numbers are little-endian; unnamed bytes are 0.
+//! All numbers are little-endian. Bytes that the tables do not name are 0.
 //!
 //! | configuration, 24 bytes | at |
 //! |---|---|
@@ -72,8 +72,8 @@
 //! | adaptive counters, registers 0x3F4, 0x3F5, `CFG_C` of 8 general and 8 fixed counters | 88, 8 bytes each |
 //!
 //! Uses [`branches`](crate::branches), [`ibs`](crate::ibs), [`precise`](crate::precise), [`reload`](crate::reload),
-//! [`topdown`](crate::topdown), [`pmu`](crate::pmu) and the modules that these use, but neither [`mock`](crate::mock)
-//! nor [`mediated`](crate::mediated).
+//! [`topdown`](crate::topdown), [`pmu`](crate::pmu) and the modules that these use. Does not use [`mock`](crate::mock)
+//! and [`mediated`](crate::mediated).
 
 pub(crate) mod branches;
 pub(crate) mod configuration;

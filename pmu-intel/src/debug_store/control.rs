@@ -16,9 +16,9 @@ use crate::debug_store::support::DebugStoreSupport;
 /// processor by [`write_ds_area`](super::write_ds_area). Each request is for the processor that executes the call, so
 /// the caller must not move to another processor.
 ///
-/// A kernel with precise records of its own gives the control the
-/// [memory of its recorder](crate::precise::PreciseMemory::control_area). The processor then has an area for as long as
-/// a recorder uses this memory, also without a request. No request changes the area in that time.
+/// A kernel that itself uses precise records creates this value with the
+/// [memory of its recorder](crate::precise::PreciseMemory::control_area). While the recorder uses this memory, the
+/// processor has an area even if no request has created an area. In this time, no request changes the area.
 ///
 /// ```
 /// use pmu_intel::debug_store::{ControlAreaMemory, ProcessorProfileControl};
@@ -175,8 +175,8 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         Ok(memory.area())
     }
 
-    /// Destroys the area. Before this call, the caller removes the area's address from `IA32_DS_AREA`. A recorder that
-    /// uses the memory keeps the area until the recorder is shut down.
+    /// Destroys the area. Before this call, the caller removes the area's address from `IA32_DS_AREA`. If a recorder
+    /// uses the memory, the area exists until the recorder is shut down.
     ///
     /// ```
     /// # use pmu_core::MsrBackend;

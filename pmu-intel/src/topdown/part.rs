@@ -16,7 +16,7 @@ use core::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum TopDownPart {
-    /// Slots whose operations retired.
+    /// Slots with operations that retired.
     Retiring,
     /// Slots that were lost to operations that did not retire, or to the recovery from wrong speculation.
     BadSpeculation,

@@ -33,16 +33,16 @@ impl VirtualBranches {
         joined(self.header(), words.flat_map(u64::to_le_bytes))
     }
 
-    /// Sets the state from bytes that this release or an earlier release wrote for records of the same configuration.
-    /// Untrusted bytes are safe to decode.
+    /// Sets the state from bytes that this release or an earlier release wrote for branch records with the same
+    /// configuration. Untrusted bytes are safe to decode.
     ///
     /// # Errors
-    /// After each of these errors, nothing is changed:
+    /// Each of these errors leaves the state unchanged:
     ///
     /// - [`Length`](BytesError::Length), [`Version`](BytesError::Version): the bytes are not branch records, or a later
     ///   release wrote the bytes.
-    /// - [`Malformed`](BytesError::Malformed): the bytes are of another configuration, or no guest could have reached
-    ///   the state.
+    /// - [`Malformed`](BytesError::Malformed): the bytes belong to a different configuration, or no guest could have
+    ///   reached the state.
     ///
     /// ```
     /// use pmu_virt::{AmdConfiguration, BranchConfiguration, BytesError, Configuration, VirtualBranches};

@@ -90,7 +90,8 @@ impl Configuration {
         bytes
     }
 
-    /// Decodes a configuration from bytes that this release or an earlier release from 0.2.0 on has written.
+    /// Decodes a configuration from bytes that this release or an earlier release has written. The earliest such
+    /// release is 0.2.0.
     ///
     /// # Errors
     /// - [`Length`](BytesError::Length), [`Version`](BytesError::Version) or [`Malformed`](BytesError::Malformed): the

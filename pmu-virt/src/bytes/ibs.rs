@@ -34,16 +34,16 @@ impl VirtualIbs {
         joined(self.header(), self.registers.into_iter().flat_map(u64::to_le_bytes))
     }
 
-    /// Sets the state from bytes that this release or an earlier release wrote for sampling of the same configuration.
-    /// Untrusted bytes are safe to decode.
+    /// Sets the state from bytes that this release or an earlier release wrote for instruction-based sampling with the
+    /// same configuration. Untrusted bytes are safe to decode.
     ///
     /// # Errors
-    /// After each of these errors, nothing is changed:
+    /// Each of these errors leaves the state unchanged:
     ///
     /// - [`Length`](BytesError::Length), [`Version`](BytesError::Version): the bytes are not the state of
     ///   instruction-based sampling, or a later release wrote the bytes.
-    /// - [`Malformed`](BytesError::Malformed): the bytes are of another configuration, or no guest could have reached
-    ///   the state.
+    /// - [`Malformed`](BytesError::Malformed): the bytes belong to a different configuration, or no guest could have
+    ///   reached the state.
     ///
     /// ```
     /// use pmu_virt::{BytesError, IbsConfiguration, VirtualIbs};

@@ -32,16 +32,17 @@ impl VirtualPrecise {
         joined(self.header(), words.flat_map(u64::to_le_bytes))
     }
 
-    /// Sets the state from bytes that this release or an earlier release wrote for records of the same configuration.
-    /// Untrusted bytes are safe to decode. Call [`VirtualPmu::attach`](crate::VirtualPmu::attach) afterwards.
+    /// Sets the state from bytes that this release or an earlier release wrote for precise records with the same
+    /// configuration. Untrusted bytes are safe to decode. Call [`VirtualPmu::attach`](crate::VirtualPmu::attach)
+    /// afterwards.
     ///
     /// # Errors
-    /// After each of these errors, nothing is changed:
+    /// Each of these errors leaves the state unchanged:
     ///
     /// - [`Length`](BytesError::Length), [`Version`](BytesError::Version): the bytes are not precise records, or a
     ///   later release wrote the bytes.
-    /// - [`Malformed`](BytesError::Malformed): the bytes are of another configuration, or no guest could have reached
-    ///   the state.
+    /// - [`Malformed`](BytesError::Malformed): the bytes belong to a different configuration, or no guest could have
+    ///   reached the state.
     ///
     /// ```
     /// use pmu_virt::{BytesError, Configuration, IntelConfiguration, PreciseConfiguration, VirtualPrecise};

@@ -36,16 +36,16 @@ impl VirtualReload {
         joined(self.header(), causes.chain(self.values.into_iter().flat_map(u32::to_le_bytes)))
     }
 
-    /// Sets the state from bytes that this release or an earlier release wrote for reload of the same configuration.
-    /// Untrusted bytes are safe to decode.
+    /// Sets the state from bytes that this release or an earlier release wrote for counter reload with the same
+    /// configuration. Untrusted bytes are safe to decode.
     ///
     /// # Errors
-    /// After each of these errors, nothing is changed:
+    /// Each of these errors leaves the state unchanged:
     ///
     /// - [`Length`](BytesError::Length), [`Version`](BytesError::Version): the bytes are not counter reload, or a later
     ///   release wrote the bytes.
-    /// - [`Malformed`](BytesError::Malformed): the bytes are of another configuration, or no guest could have reached
-    ///   the state.
+    /// - [`Malformed`](BytesError::Malformed): the bytes belong to a different configuration, or no guest could have
+    ///   reached the state.
     pub fn restore(&mut self, bytes: &[u8]) -> Result<(), BytesError> {
         let bytes: &[u8; Self::BYTES] = checked(bytes, MAGIC, Self::BYTES_VERSION)?;
         let (header, body) = bytes.split_at(HEADER);

@@ -43,9 +43,10 @@ impl PmuState {
         bytes
     }
 
-    /// Decodes a state from bytes that this release or an earlier release from 0.2.0 on has written.
+    /// Decodes a state from bytes that this release or an earlier release has written. The earliest such release is
+    /// 0.2.0.
     ///
-    /// Untrusted bytes are safe to decode. The number of zeros at the end of the bytes does not matter.
+    /// Untrusted bytes are safe to decode. There may be any number of zeros at the end of the bytes.
     ///
     /// # Errors
     /// - The bytes are not a state.

@@ -31,16 +31,16 @@ impl VirtualTopDown {
         joined(self.header(), words.chain(parts))
     }
 
-    /// Sets the state from bytes that this release or an earlier release wrote for metrics of the same configuration.
-    /// Untrusted bytes are safe to decode.
+    /// Sets the state from bytes that this release or an earlier release wrote for top-down metrics with the same
+    /// configuration. Untrusted bytes are safe to decode.
     ///
     /// # Errors
-    /// After each of these errors, nothing is changed:
+    /// Each of these errors leaves the state unchanged:
     ///
     /// - [`Length`](BytesError::Length), [`Version`](BytesError::Version): the bytes are not top-down metrics, or a
     ///   later release wrote the bytes.
-    /// - [`Malformed`](BytesError::Malformed): the bytes are of another configuration, or no guest could have reached
-    ///   the state.
+    /// - [`Malformed`](BytesError::Malformed): the bytes belong to a different configuration, or no guest could have
+    ///   reached the state.
     ///
     /// ```
     /// use pmu_virt::{BytesError, Configuration, IntelConfiguration, VirtualTopDown};

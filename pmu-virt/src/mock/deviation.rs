@@ -39,24 +39,24 @@ macro_rules! deviations {
 }
 
 deviations! {
-    /// A counter overflows again while the driver reports the counter's overflow: the driver's callback takes longer
-    /// than the interval between two overflows, and counters run during the callback.
-    /// [`MockMsr::pass_while_serviced`](super::MockMsr::pass_while_serviced) sets the events that happen in the
-    /// callback's time; these events happen when the callback calls [`MockMsr::reported`](super::MockMsr::reported).
+    /// A counter overflows again while the driver's callback handles the counter's overflow. This happens if the
+    /// callback takes longer than the interval between two overflows.
+    /// [`MockMsr::pass_while_serviced`](super::MockMsr::pass_while_serviced) sets the events that happen during the
+    /// callback. These events happen when the callback calls [`MockMsr::reported`](super::MockMsr::reported).
     OverflowsWhileServiced
-    /// Delivery masks the LVT entry on AMD, too, as for guests on KVM 6.6 to 6.9. CPUID ([`Deviations::cpuid`])
+    /// On AMD, a delivery also masks the LVT entry, as for guests on KVM 6.6 to 6.9. CPUID ([`Deviations::cpuid`])
     /// declares a hypervisor.
     MasksOnDelivery
-    /// Writes of `IA32_DEBUGCTL` are ignored, as by some hypervisors.
+    /// Writes of `IA32_DEBUGCTL` are ignored, as under some hypervisors.
     IgnoresDebugControl
-    /// If several counters overflow, a second interrupt is latched while the first is serviced, as on AMD's and Intel's
-    /// processors. The service of the second interrupt finds no overflow.
+    /// If several counters overflow, a second interrupt is latched while the driver services the first interrupt, as on
+    /// processors of AMD and Intel. When the driver services the second interrupt, it finds no overflow.
     LatchesSecondInterrupt
-    /// An interrupt nests in the handler or the callback of another interrupt, at any access. Any IRET unblocks NMIs,
-    /// including the IRET from a page fault or from a fixed-up #GP.
+    /// An interrupt can nest in the handler or the callback of another interrupt, at any access. The reason is that
+    /// every IRET unblocks NMIs, also the IRET from a page fault or from a fixed-up #GP.
     NestsInterrupts
-    /// In version 4 and above, a write that sets bit 59 of the acknowledgement register raises #GP, as on some
-    /// hypervisors. The bit of `IA32_DEBUGCTL` that asks for freezing can be set, but the counters never freeze.
+    /// In version 4 and above, a write that sets bit 59 of the acknowledgement register raises #GP, as under some
+    /// hypervisors. The freeze bit of `IA32_DEBUGCTL` can be set, but the counters never freeze.
     NarrowAcknowledge
     /// Firmware or the previous kernel did not stop the counters, and their interrupts are enabled.
     LeftRunning
@@ -64,50 +64,51 @@ deviations! {
     LeftOverflowed
     /// Firmware or the previous kernel did not clear the freeze bit, and the counters are frozen.
     LeftFrozen
-    /// Firmware or the previous kernel did not disable PEBS: an overflow writes a record, and does not interrupt.
+    /// Firmware or the previous kernel did not disable PEBS. So an overflow writes a record, and does not interrupt.
     /// [`Deviations::cpuid`] declares the Debug Store.
     LeftPrecise
-    /// The second counter reads 0 and ignores writes, as PMC3 does under TSX force-abort, or a counter that the BIOS
-    /// reserves.
+    /// The second counter reads 0 and ignores writes. PMC3 under TSX force-abort behaves in this way, and so does a
+    /// counter that the BIOS reserves.
     DeadCounter
-    /// This processor has one counter fewer than the boot processor: see [`Deviations::configuration`].
+    /// This processor has one counter fewer than the boot processor. See [`Deviations::configuration`].
     FewerCounters
-    /// Registers lose their contents, as in suspend and hibernation, or on a processor that was offline. The mock does
-    /// nothing for this deviation: a test calls [`MockMsr::lose_registers`](super::MockMsr::lose_registers).
+    /// Registers lose their contents, as in suspend and hibernation, or on a processor that was offline. The mock
+    /// itself does nothing for this deviation. A test calls
+    /// [`MockMsr::lose_registers`](super::MockMsr::lose_registers).
     LosesRegisters
-    /// The interrupt comes only after the mock has counted a whole feed, perhaps several periods late, as if interrupts
-    /// were off and the LVT entry held a vector.
+    /// The interrupt comes only after the mock has counted a whole feed, perhaps several periods late. This happens if
+    /// the LVT entry holds a vector, and interrupts are off.
     ServicesLate
-    /// Unmasking the LVT entry while a bit of the global status is set raises an interrupt, as on Intel from version 3
-    /// on.
+    /// If a bit of the global status is set when the driver unmasks the LVT entry, an interrupt is raised. Intel's
+    /// processors from version 3 on behave in this way.
     RaisesOnUnmask
-    /// An acknowledgement has no effect while the global control enables no counter, as Linux reports of Zhaoxin's
+    /// While the global control enables no counter, an acknowledgement has no effect. Linux reports this of Zhaoxin's
     /// ZX-C. The mock's CPUID does not declare a Zhaoxin processor, so a test of this deviation selects the driver of
     /// Zhaoxin's counters itself.
     AcknowledgesWhileEnabled
-    /// The branch records never freeze, as with some hypervisors: the bit that enables the freeze can be set, but the
-    /// status bit stays 0. So the branches of the interrupt handler are recorded, too.
+    /// The branch records never freeze, as under some hypervisors. The bit that enables the freeze can be set, but the
+    /// status bit stays 0. So the branches of the interrupt handler are also recorded.
     NeverFreezesBranches
-    /// A deep sleep loses the branch records. Leaf 0x1C, EAX bit 30 declares this for architectural records, and Linux
-    /// assumes the same of all legacy records. A test calls [`MockMsr::sleep`](super::MockMsr::sleep).
+    /// A deep sleep (C-state) clears the branch records. Leaf 0x1C, EAX bit 30, declares this for architectural
+    /// records. Linux assumes this for all legacy records. A test calls [`MockMsr::sleep`](super::MockMsr::sleep).
     BranchesLostInDeepSleep
     /// One branch in four is recorded with an error: AMD's erratum 1452 of family 19h sets a reserved bit in the
-    /// record; Haswell records an abort twice.
+    /// record. Haswell records the abort of a transaction twice.
     ErroneousBranches
-    /// The interrupt of an instruction-based sample comes only after the driver has disabled the unit, perhaps with a
-    /// write that has cleared the valid bit of the sample.
+    /// The interrupt of an instruction-based sample comes only after the driver has disabled the unit. The driver's
+    /// write may also have cleared the valid bit of the sample.
     LateIbs
-    /// The status bit of a counter that writes precise records is set together with the bit of the buffer, as Linux
-    /// reports.
+    /// Together with the buffer's status bit, the processor sets the status bits of counters that write precise
+    /// records. Linux reports this.
     PreciseStatusBeside
-    /// The processor takes a buffer of the Debug Store of 4 KiB or more for half as long as it is: the interrupt comes
-    /// before the driver's threshold.
+    /// The processor uses only half of a Debug Store buffer that has 4 KiB or more. The interrupt can come before the
+    /// driver's threshold.
     ShortDebugStore
-    /// One index in four that the processor writes to the Debug Store is overwritten: it is beyond the buffer, before
+    /// Every fourth index that the processor writes to the Debug Store is wrong: the index is beyond the buffer, before
     /// the buffer, or between two records.
     ScribbledIndex
-    /// Counters that overflow together write one record. In formats 1 and 2 such a record does not tell which counter
-    /// overflowed.
+    /// If several counters overflow together, the processor writes only one record. In formats 1 and 2, such a record
+    /// does not tell which counter overflowed.
     CollidedRecords
 }
 
