@@ -6,8 +6,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 ///
 /// The words are atomic, because the processor changes `bts_index` and `pebs_index` while it writes records.
 ///
-/// The documented `PEBS_DS_SAVE_AREA` has four counter resets, for processors whose PEBS has four general counters.
-/// Later processors read more than four counter resets, at offsets that depend on the PEBS format. So `RESETS` is a
+/// The documented `PEBS_DS_SAVE_AREA` has four counter resets, for processors with PEBS on four general counters. Later
+/// processors read more than four counter resets, at offsets that depend on the PEBS format. So `RESETS` is a
 /// parameter:
 ///
 /// - 4 for the documented structure;
@@ -22,7 +22,7 @@ pub struct DsSaveArea<Word, const RESETS: usize> {
     pub bts_index: Word,
     /// Linear address of the byte after the BTS buffer.
     pub bts_absolute_maximum: Word,
-    /// Linear address of a BTS record. The processor interrupts when it reaches this record.
+    /// Linear address in the BTS buffer. The processor interrupts when `bts_index` reaches this address.
     pub bts_interrupt_threshold: Word,
     /// Linear address of the PEBS buffer's first byte.
     pub pebs_buffer_base: Word,
@@ -30,10 +30,10 @@ pub struct DsSaveArea<Word, const RESETS: usize> {
     pub pebs_index: Word,
     /// Linear address of the byte after the PEBS buffer.
     pub pebs_absolute_maximum: Word,
-    /// Linear address of a PEBS record. The processor interrupts when it reaches this record.
+    /// Linear address in the PEBS buffer. The processor interrupts when `pebs_index` reaches this address.
     pub pebs_interrupt_threshold: Word,
-    /// One value per counter. The processor loads the value into the counter after it has written a PEBS record for the
-    /// counter.
+    /// One value per counter. After each PEBS record of a counter, the processor loads the counter with the counter's
+    /// value.
     pub pebs_counter_reset: [Word; RESETS],
 }
 

@@ -98,8 +98,8 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 ///
 /// - [`write_ds_area`] has written the address of a save area with a PEBS buffer to `IA32_DS_AREA`. The requirements of
 ///   [`write_ds_area`] are met.
-/// - The save area has a counter reset for each counter whose bit is set, at the offset that the processor's PEBS
-///   format defines.
+/// - The save area has a counter reset for each counter with a set bit, at the offset that the processor's PEBS format
+///   defines.
 ///
 /// For every `value`: do not call this function from code that may have interrupted an operation of a session on this
 /// processor. The session changes other bits of the register by a read and a write. If this call came between the two,

@@ -4,7 +4,7 @@ use pmu_core::{MsrBackend, MsrError, MsrFault, MsrOperation, MsrUpdate, Snapshot
 
 use crate::registers::{IA32_MISC_ENABLE, MiscEnable};
 
-/// Support of a processor for the Debug Store, as CPUID and `IA32_MISC_ENABLE` declare it.
+/// A processor's support for the Debug Store, from CPUID and `IA32_MISC_ENABLE`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct DebugStoreSupport {
@@ -62,9 +62,13 @@ impl DebugStoreSupport {
 
     /// Returns whether processor event-based sampling (PEBS) can be used.
     ///
-    /// The result is `true` if the processor has a Debug Store, and if `IA32_MISC_ENABLE` declares that performance
-    /// monitoring is available and does not declare that PEBS is unavailable. 64-bit Windows creates a control area
-    /// under the same condition.
+    /// The result is `true` under these conditions:
+    ///
+    /// - The processor has a Debug Store.
+    /// - `IA32_MISC_ENABLE` declares that performance monitoring is available.
+    /// - `IA32_MISC_ENABLE` does not declare that PEBS is unavailable.
+    ///
+    /// 64-bit Windows creates a control area under the same conditions.
     pub const fn has_pebs(&self) -> bool {
         self.debug_store
             && self.misc_enable.performance_monitoring()

@@ -13,11 +13,12 @@ use crate::precise::groups::PreciseGroups;
 pub enum NoPrecise {
     /// The processor is of another vendor.
     OtherVendor([u8; 12]),
-    /// CPUID declares neither the Debug Store nor architectural PEBS.
+    /// CPUID does not declare the Debug Store, and does not declare architectural PEBS.
     NotDeclared,
     /// `IA32_MISC_ENABLE` declares PEBS unavailable, as hypervisors and some firmware do.
     Unavailable,
-    /// The Debug Store has 32-bit words (no DTES64). This crate can decode such records, but cannot start them.
+    /// The Debug Store has 32-bit words (no DTES64). This crate can decode the records of such a processor, but cannot
+    /// make the processor write records.
     NarrowWords,
     /// The processor has no overflow status register, in which a bit tells that a buffer has reached its threshold.
     NoStatus,

@@ -78,7 +78,7 @@ impl PreciseEvent {
         self
     }
 
-    /// Samples only loads whose latency is at least `cycles` (perf's `ldlat`). The event must be the processor's event
+    /// Samples only loads with a latency of at least `cycles` (perf's `ldlat`). The event must be the processor's event
     /// of load latencies. Each record then has the group [`MEMORY`](PreciseGroups::MEMORY).
     ///
     /// A processor has only one latency threshold, so all started events must have the same `cycles`.

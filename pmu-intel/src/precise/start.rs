@@ -23,7 +23,7 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
     ///   [`InsufficientMemory`](PreciseError::InsufficientMemory): nothing was changed.
     /// - [`Counters`](PreciseError::Counters): the session has no free counter, or an access of the session failed.
     /// - [`Access`](PreciseError::Access): an access failed, and the event is not started.
-    /// - [`Faulted`](PreciseError::Faulted): an access failed. The recorder's other events have stopped, too.
+    /// - [`Faulted`](PreciseError::Faulted): an access failed. The recorder's other events have also stopped.
     ///   [`reprogram`](Self::reprogram) starts these events again.
     /// - [`ShutDown`](PreciseError::ShutDown), [`Lent`](PreciseError::Lent): nothing was changed.
     pub fn start<S: EventSource, N: MsrBackend, P: Platform>(

@@ -98,8 +98,8 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
     /// - [`MemoryInUse`](TopDownError::MemoryInUse).
     /// - [`SlotsInUse`](TopDownError::SlotsInUse): fixed counter 3 runs an event, is
     ///   [reserved](CounterSession::reserve) for precise records, or is the session's only counter.
-    /// - [`Unresponsive`](TopDownError::Unresponsive): the registers do not hold what is written, as under a hypervisor
-    ///   that does not implement them.
+    /// - [`Unresponsive`](TopDownError::Unresponsive): a write to the registers has no effect, as under a hypervisor
+    ///   that does not implement these registers.
     /// - [`Session`](TopDownError::Session), [`Access`](TopDownError::Access).
     ///
     /// After an error, the call tries to return fixed counter 3 to the session.
@@ -291,7 +291,7 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
     }
 
     /// Returns the data from which user mode computes the processor's counts. The data is valid until the next call of
-    /// another method. On an E-core, user mode cannot compute the counts, and asks the kernel for them.
+    /// another method. On an E-core, user mode cannot compute the counts, and must ask the kernel for the counts.
     pub fn view(&self) -> TopDownView {
         self.view_of(self.of_processor(), self.processor.is_some())
     }

@@ -11,7 +11,7 @@ use pmu_core::{CounterError, GroupError, MsrFault, NoInterface};
 pub enum NoTopDown {
     /// The processor has no counters of Intel's architectural performance monitoring.
     NoCounters(NoInterface),
-    /// Neither `IA32_PERF_CAPABILITIES` nor CPUID declares top-down counters for this type of core.
+    /// `IA32_PERF_CAPABILITIES` and CPUID do not declare top-down counters for this type of core.
     NotDeclared,
     /// `IA32_PERF_CAPABILITIES` could not be read.
     Access(MsrFault),

@@ -1,6 +1,6 @@
 //! The privilege levels whose slots are counted.
 
-/// The privilege levels whose issue slots are counted, and whether user mode may read the counts.
+/// The privilege levels at which issue slots are counted, and the permission for user mode to read the counts.
 ///
 /// ```
 /// use pmu_intel::topdown::TopDownFilter;

@@ -71,7 +71,7 @@ impl<M: MsrBackend> TopDownCounter<'_, M> {
     /// # Errors
     /// - [`NotStarted`](TopDownError::NotStarted): no thread's slots are counted.
     /// - The errors of [`read`](TopDownCounter::read). The thread's slots are no longer counted. Counts since the last
-    ///   read may be lost. They are not added to another thread's counts.
+    ///   read may be lost. Lost counts are not added to another thread's counts.
     pub fn switch_out<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
         counters: &mut CounterSession<'_, S, N, P>,

@@ -35,7 +35,7 @@ pub enum BranchConfiguration {
     Amd(AmdBranches),
 }
 
-/// Intel's architectural last-branch records, as leaf 0x1C of CPUID declares them.
+/// Intel's architectural last-branch records, with the features that CPUID leaf 0x1C declares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -62,7 +62,7 @@ pub struct ArchitecturalBranches {
     pub counters: u8,
 }
 
-/// AMD's last-branch records, as leaf 0x80000022 of CPUID declares them.
+/// AMD's last-branch records, with the features that CPUID leaf 0x80000022 declares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

@@ -70,7 +70,7 @@ pub struct FedBranch {
     pub mispredicted: bool,
     /// Cycles since the previous recorded branch; `None` if unknown.
     pub cycles: Option<u16>,
-    /// Speculation of the branch: whether it was speculative, and whether it retired.
+    /// Tells whether the branch was speculative, and whether the branch retired.
     pub path: FedPath,
     /// Relation of the branch to a transaction.
     pub transaction: FedTransaction,

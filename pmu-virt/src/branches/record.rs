@@ -10,7 +10,7 @@ impl VirtualBranches {
     /// Feeds a taken branch of the guest. The branch is recorded if the guest has enabled the records, the guest's
     /// filter selects the branch, and the records are not frozen. Returns whether the branch changed the records.
     ///
-    /// The embedder feeds the branches in the order in which they happen. The embedder feeds a branch first, and then
+    /// The embedder feeds the branches in the order of their execution. The embedder feeds a branch first, and then
     /// counts the branch's events by [`VirtualPmu::advance`](crate::VirtualPmu::advance). In the opposite order, an
     /// overflow of such an event could freeze the records before the branch is recorded.
     ///

@@ -55,7 +55,7 @@ pub enum HiddenRdpmc {
 
 impl HiddenConfiguration {
     /// Creates the configuration of a processor on which an access to a PMU register raises #GP. AMD's legacy registers
-    /// are an exception: they read 0 and ignore writes.
+    /// are an exception, and read 0 and ignore writes.
     pub const fn new(vendor: Vendor) -> Self {
         Self { vendor, registers: HiddenRegisters::Fault, rdpmc: HiddenRdpmc::Fault }
     }

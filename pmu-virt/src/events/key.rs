@@ -20,7 +20,8 @@ pub enum Privilege {
 /// Edge, invert, counter mask and EQ are part of the key, because a counter that uses one of these fields counts a
 /// different quantity. This quantity cannot be computed from the plain event's count. So the embedder feeds this
 /// quantity under the key with the same fields. Both vendors ignore invert if the counter mask is 0 and EQ is clear. In
-/// this case, the key also ignores invert. Unit mask 2 is part of the key, because it selects a different event.
+/// this case, the key also ignores invert. Unit mask 2 is part of the key, because a different unit mask 2 selects a
+/// different event.
 ///
 /// The qualifiers are also part of the key: `IN_TX` and `IN_TXCP` on Intel, `GuestOnly` and `HostOnly` on AMD. The
 /// selects of the two vendors use the same bits for different fields. So all keys of a [`FedEvents`](crate::FedEvents)
@@ -228,7 +229,7 @@ impl EventKey {
         self.compared(threshold, invert, 0)
     }
 
-    /// Returns the key with the EQ flag of Intel's version 6 and the counter mask `count`: the counter counts the
+    /// Returns the key with the EQ flag of Intel's version 6 and the counter mask `count`. The counter counts the
     /// cycles in which the event happened exactly `count` times. If `invert` is set, the counter counts all other
     /// cycles. `count` may be 0.
     pub const fn equal(self, count: u8, invert: bool) -> Self {

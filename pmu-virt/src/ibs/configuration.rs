@@ -23,7 +23,7 @@ pub struct IbsConfiguration {
     /// If fetch sampling is already enabled, a write of `IBS_FETCH_CTL` with the enable bit set does not reset the
     /// count of fetches. Families 16h to 18h behave in this way.
     pub fetch_count_kept: bool,
-    /// Before the guest disables sampling, it has to set the period to 0 (erratum 420 of family 10h).
+    /// The guest has to set the period to 0 before the guest disables sampling (erratum 420 of family 10h).
     /// [`Written::illegal`](crate::Written::illegal) reports a write that disables sampling while the period is not 0.
     pub period_before_stop: bool,
 }
@@ -38,10 +38,10 @@ impl IbsConfiguration {
     };
     /// Instruction-based sampling of Zen 4.
     pub const ZEN_4: Self = Self { capabilities: 0xBFF, ..Self::ZEN_3 };
-    /// Instruction-based sampling of Zen 5. It has the features of Zen 4, and a filter by the latency of loads.
+    /// Instruction-based sampling of Zen 5: the features of Zen 4, and a filter by the latency of loads.
     pub const ZEN_5: Self = Self { capabilities: 0x1BFF, ..Self::ZEN_3 };
-    /// Instruction-based sampling of Zen 6. It has the features of Zen 5, and a second control register for each of the
-    /// two units.
+    /// Instruction-based sampling of Zen 6: the features of Zen 5, and a second control register for each of the two
+    /// units.
     pub const ZEN_6: Self = Self { capabilities: 0x1_FBFF, ..Self::ZEN_3 };
     /// Instruction-based sampling of family 10h.
     pub const FAMILY_10H: Self =

@@ -86,8 +86,8 @@ const PERF_METRICS: u64 = 1 << 15;
 /// }
 /// ```
 ///
-/// The host cannot take back the lent counters while a guest is loaded: the compiler rejects an
-/// [`end`](pmu_core::CounterWindow::end) of the window in which the session lends its counters.
+/// The host cannot take back the lent counters while a guest is loaded. The compiler rejects an
+/// [`end`](pmu_core::CounterWindow::end) of the window in which the session lends its counters:
 ///
 /// ```compile_fail,E0505
 /// # use pmu_core::{CounterSession, EventSource, MsrBackend, Platform};

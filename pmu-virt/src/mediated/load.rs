@@ -38,9 +38,9 @@ impl HostCounters {
     /// - The host did not lend some of the guest's counters.
     /// - An access failed.
     ///
-    /// After an error, the guest's state is unchanged, and the counters are disarmed: they do not count, and they do
-    /// not interrupt. If the call could not disarm a counter, the end of the host's [window](pmu_core::CounterWindow)
-    /// disarms the counter.
+    /// After an error, the guest's state is unchanged. The counters are disarmed: no counter counts or interrupts. If
+    /// the call could not disarm a counter, the end of the host's [window](pmu_core::CounterWindow) disarms the
+    /// counter.
     pub fn load<'w, P: EventPolicy, M: MsrBackend>(
         &self,
         lent: &'w mut LentCounters,

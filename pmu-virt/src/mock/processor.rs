@@ -47,8 +47,8 @@ type PreciseSource<'h> = (&'h RefCell<dyn GuestMemory + 'h>, &'h dyn Fn(u64) -> 
 /// interrupts.
 ///
 /// The mock is both the [`MsrBackend`](pmu_core::MsrBackend) and the [`Platform`](pmu_core::Platform) of the processor.
-/// Most methods take `&self`, so a test can use the mock while the driver holds a reference to it. The mock is not
-/// `Sync`.
+/// Most methods take `&self`, so a test can use the mock while the driver holds a reference to the mock. The mock is
+/// not `Sync`.
 ///
 /// The mock does not enter guests. A test of [`HostCounters`](crate::HostCounters) must imitate VM entries and VM
 /// exits. On Intel, the test writes register 0x38F. On AMD, the test feeds events with GuestOnly in their

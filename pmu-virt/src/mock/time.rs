@@ -6,8 +6,8 @@ use crate::mock::processor::MockMsr;
 use crate::model::advanced::Advanced;
 
 impl<'h, const T: usize> MockMsr<'h, T> {
-    /// Sets the events that happen during the next call of [`reported`](Self::reported). This is for a platform with
-    /// the deviation [`OverflowsWhileServiced`](Deviation::OverflowsWhileServiced).
+    /// Sets the events that happen during the next call of [`reported`](Self::reported). Use this call on a platform
+    /// with the deviation [`OverflowsWhileServiced`](Deviation::OverflowsWhileServiced).
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};

@@ -16,7 +16,7 @@ pub struct Record {
     pub outcome: Result<u64, MsrErrorKind>,
 }
 
-/// Numbers of the driver's accesses by kind. Failed accesses are counted, too.
+/// Numbers of the driver's accesses by kind. The numbers include failed accesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Accesses {

@@ -29,8 +29,8 @@ impl OverflowBudget {
     /// - 0: the event is not in the [`FedEvents`] of the PMU, so [`Feed::add`](crate::Feed::add) refuses the event. For
     ///   an event of the PMU, the result is never 0.
     ///
-    /// If the event happens at both privileges, no interrupt is due as long as the sum of the two counts is below the
-    /// smaller of the two results.
+    /// If the event happens at both privileges, compare the sum of the two counts with the smaller of the two results.
+    /// No interrupt is due while the sum is below this result.
     #[inline]
     pub fn of(&self, event: FedEvent, privilege: Privilege) -> Option<u64> {
         if event.of() != self.of {

@@ -19,7 +19,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// rounded down for the other events. A counter without an enabled interrupt may wrap several times before that
     /// overflow.
     ///
-    /// The number of counters bounds the time of a call. A loop `while !feed.is_empty()` always ends: a call leaves a
+    /// The number of counters bounds the time of a call. A loop `while !feed.is_empty()` always ends. A call leaves a
     /// remainder only if a counter overflowed, and the same counter overflows again only after at least 2³² more
     /// events.
     ///
@@ -75,8 +75,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
         Ok(Advanced::NOTHING)
     }
 
-    /// Counts a whole feed, including the events after an overflow. This is for a span of time in which the guest could
-    /// not be interrupted.
+    /// Counts a whole feed, including the events after an overflow. Use this call for a span of time in which the guest
+    /// could not be interrupted.
     ///
     /// The guest gets at most one interrupt. [`Advanced::wraps`] returns how many times each counter wrapped. If the
     /// first overflow freezes the counters, later events are not counted.

@@ -21,7 +21,8 @@ pub enum Writer {
 }
 
 /// Hardware of a virtual processor in addition to the PMU, such as [`VirtualBranches`](crate::VirtualBranches). A
-/// facility has registers of its own, bits in registers that it shares with the PMU, and bits in CPUID.
+/// facility has registers of its own, bits in registers that belong to the facility and the PMU together, and bits in
+/// CPUID.
 ///
 /// `Option<F>` is a facility that some guests lack. `None` answers accesses and CPUID like a processor without the
 /// facility.

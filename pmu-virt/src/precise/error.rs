@@ -9,8 +9,8 @@ use core::fmt;
 pub enum PreciseConfigurationError {
     /// The PMU is hidden, or is not an Intel PMU.
     OtherVendor,
-    /// The version of the PMU is too low. Records in the Debug Store need version 2 or later, and architectural PEBS
-    /// needs version 6. The value is the PMU's version.
+    /// The PMU's version is too low. Records in the Debug Store need version 2 or later, and architectural PEBS needs
+    /// version 6. The value is the PMU's version.
     Version(u8),
     /// The format is not 0–6.
     Format(u8),

@@ -15,7 +15,7 @@ const INTERRUPTS: u64 = 1 << 15;
 
 impl VirtualTopDown {
     /// Calls `pass`, which commonly calls [`VirtualPmu::advance`]. The slots that fixed counter 3 counts during `pass`
-    /// are divided into parts by `mix`. If fixed counter 3 overflows, the metrics overflow, too. This sets bit 48 of
+    /// are divided into parts by `mix`. If fixed counter 3 overflows, the metrics also overflow. This sets bit 48 of
     /// the status, and raises an interrupt if the interrupt of fixed counter 3 is enabled.
     ///
     /// # Errors

@@ -35,8 +35,8 @@ pub enum PreciseFormat {
 }
 
 impl PreciseFormat {
-    /// Returns the format that has this number in bits 11:8 of `IA32_PERF_CAPABILITIES`, on a processor whose Debug
-    /// Store has 64-bit words. Returns `None` if this crate does not know the number.
+    /// Returns the format that has this number in bits 11:8 of `IA32_PERF_CAPABILITIES`, for a Debug Store with 64-bit
+    /// words. Returns `None` if this crate does not know the number.
     ///
     /// ```
     /// use pmu_intel::precise::PreciseFormat;

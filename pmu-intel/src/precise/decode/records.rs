@@ -8,7 +8,7 @@ use crate::precise::decode::fragment::FragmentHeader;
 use crate::precise::decode::record::PreciseRecord;
 use crate::precise::decode::words::Words;
 
-/// Iterator over the precise records in a buffer, in the order in which the processor wrote them.
+/// Iterator over the precise records in a buffer, the oldest first.
 ///
 /// The buffer's content is not trusted. The iterator drops and [counts](Self::malformed) a record that contradicts
 /// itself, or that has a group that this crate does not know. If the record's size is also impossible, the iterator

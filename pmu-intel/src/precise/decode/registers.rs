@@ -32,7 +32,7 @@ pub enum GeneralRegister {
 }
 
 impl GeneralRegister {
-    /// All registers, in the order of records in the PEBS formats 0 to 3. SSP is last, because these formats lack it.
+    /// All registers, in the order of records in the PEBS formats 0 to 3. These formats lack SSP, which is last.
     pub const ALL: [Self; 19] = [
         Self::Rflags,
         Self::Rip,

@@ -30,7 +30,8 @@ impl<'a> CounterValues<'a> {
         )
     }
 
-    /// Returns the number of issue slots (fixed counter 3) and the value of `MSR_PERF_METRICS`, if the record has them.
+    /// Returns the number of issue slots (fixed counter 3) and the value of `MSR_PERF_METRICS`. Returns `None` if the
+    /// record lacks these values.
     pub fn metrics(&self) -> Option<(u64, u64)> {
         let first = self.words.len().checked_sub(2).filter(|_| self.has_metrics)?;
         Some((self.words.get(first)?, self.words.get(first + 1)?))
