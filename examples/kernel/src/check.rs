@@ -12,6 +12,8 @@ pub mod handler;
 pub mod list;
 pub mod ops;
 pub mod page;
+pub mod precise;
 pub mod processors;
+pub mod records;
 pub mod report;
 pub mod run;

@@ -23,9 +23,10 @@ const CONFIGURATIONS: [&str; 6] = [
 ];
 const INTEL: &str = CONFIGURATIONS[2];
 const AMD: &str = CONFIGURATIONS[5];
+const PEBS: &str = "intel:version=5,gp=8,fixed=3,full-width,pebs";
 
 /// Each deviation that a guest can observe: the PMU on which it is shown, and the claim that reports it.
-const OBSERVED: [(Deviation, &[&str], &str); 12] = [
+const OBSERVED: [(Deviation, &[&str], &str); 16] = [
     (Deviation::MasksOnDelivery, &[AMD], "interrupt.mask-on-delivery"),
     (Deviation::IgnoresDebugControl, &[INTEL], "freeze.control"),
     (Deviation::LatchesSecondInterrupt, &[INTEL, AMD], "interrupt.second"),
@@ -38,6 +39,10 @@ const OBSERVED: [(Deviation, &[&str], &str); 12] = [
     (Deviation::FewerCounters, &[INTEL, AMD], "processors.same-counters"),
     (Deviation::LosesRegisters, &[INTEL, AMD], "init.registers"),
     (Deviation::RaisesOnUnmask, &[INTEL], "interrupt.raise-on-unmask"),
+    (Deviation::PreciseStatusBeside, &[PEBS], "precise.status"),
+    (Deviation::ShortDebugStore, &[PEBS], "precise.threshold"),
+    (Deviation::ScribbledIndex, &[PEBS], "precise.index"),
+    (Deviation::CollidedRecords, &[PEBS], "precise.collisions"),
 ];
 
 /// Runs the kernel, and returns the ids of the claims that agree, that disagree, and that were not tried; `None`: it
@@ -112,6 +117,41 @@ fn branch_records_are_tried_where_there_are_some() {
         assert_eq!(disagree, [""; 0], "{pmu}");
         let told = if has { agree } else { not_tried };
         assert!(IDS.iter().all(|id| told.iter().any(|other| other == id)), "{pmu}: {told:?}");
+    }
+}
+
+/// Each format of the Debug Store (format 0 has one counter that writes records), and architectural PEBS.
+#[test]
+fn the_claims_of_precise_records_hold_on_each_format() {
+    const IDS: [&str; 9] = [
+        "precise.registers",
+        "precise.formats",
+        "precise.address",
+        "precise.threshold",
+        "precise.status",
+        "precise.index",
+        "precise.reload",
+        "precise.freeze",
+        "precise.collisions",
+    ];
+    let formats = (1..=6).map(|format| format!("version=5,gp=4,full-width,pebs={format}"));
+    let others = ["version=5,gp=1,pebs=0", "version=6,gp=4,full-width,pebs=architectural"];
+    for pmu in formats.chain(others.map(str::to_owned)) {
+        let Some([agree, disagree, _]) = check(&format!("intel:{pmu}"), "", &[]) else { return };
+        assert_eq!(disagree, [""; 0], "{pmu}");
+        let expected = if pmu.contains("gp=1") { &IDS[..8] } else { &IDS };
+        for id in expected {
+            assert!(agree.iter().any(|other| other == id), "{pmu}: {id}: {agree:?}");
+        }
+    }
+}
+
+#[test]
+fn precise_records_are_not_tried_where_there_are_none() {
+    for pmu in [INTEL, AMD] {
+        let Some([_, _, not_tried]) = check(pmu, "", &[]) else { return };
+        let of_records = not_tried.iter().filter(|id| id.starts_with("precise."));
+        assert_eq!(of_records.count(), 9, "{pmu}");
     }
 }
 

@@ -5,6 +5,8 @@ use core::cell::RefCell;
 use crate::branches::fed::FedBranch;
 use crate::mock::deviation::{Deviation, Deviations};
 use crate::mock::processor::MockMsr;
+use crate::pmu::virtual_pmu::VirtualPmu;
+use crate::policy::event_policy::EventPolicy;
 use crate::precise::area::RECORDS;
 use crate::precise::fed::FedRecord;
 use crate::precise::memory::{GuestFault, GuestMemory};
@@ -150,19 +152,12 @@ impl<'h, const T: usize> MockMsr<'h, T> {
             let number = self.written_records.get();
             let fed = instructions(number);
             let branches = fed.branches.or(branches.as_ref());
-            let mut memory = Deviating {
-                area: precise.area.wrapping_add(RECORDS),
-                deviations: self.deviations,
-                number,
-                memory: &mut *memory.borrow_mut(),
-            };
             let fed = FedRecord { branches, ..fed };
-            let recorded = precise.record_collided(&mut pmu, counters, &fed, &mut memory);
+            let mut memory = memory.borrow_mut();
+            let recorded =
+                self.deviations.record(precise, &mut pmu, counters, number, &fed, &mut *memory);
             self.note(&recorded);
             pmi |= recorded.pmi;
-            if recorded.pmi && self.deviations.contains(Deviation::PreciseStatusBeside) {
-                *pmu.model.registers.of_mut(Family::GlobalStatus) |= counters;
-            }
         }
         pmi
     }
@@ -171,6 +166,92 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         let failed = u64::from(recorded.fault.is_some());
         self.written_records.set(self.written_records.get() + u64::from(recorded.written));
         self.lost_records.set(self.lost_records.get() + u64::from(recorded.lost) + failed);
+    }
+}
+
+impl Deviations {
+    /// Writes the [due](VirtualPrecise::due) records of `counters` as [`VirtualPrecise::record`] does, on a platform
+    /// with these deviations. `number` is the number of the first record, counted from 0 over the life of the
+    /// processor.
+    ///
+    /// [`MockMsr`] writes its records by this method. A monitor calls the method to show a guest the deviations.
+    ///
+    /// ```
+    /// # use pmu_virt::{GuestFault, GuestMemory};
+    /// use pmu_virt::mock::{Deviation, Deviations};
+    /// use pmu_virt::{
+    ///     Configuration, EventKey, FedEvents, FedRecord, Feed, IntelConfiguration, PreciseConfiguration, Privilege,
+    ///     VirtualPmu, VirtualPrecise,
+    /// };
+    /// # struct Ram([u8; 0x1000]);
+    /// # impl GuestMemory for Ram {
+    /// #     fn read(&mut self, linear: u64, bytes: &mut [u8]) -> Result<(), GuestFault> {
+    /// #         bytes.copy_from_slice(&self.0[linear as usize..][..bytes.len()]);
+    /// #         Ok(())
+    /// #     }
+    /// #     fn write(&mut self, linear: u64, bytes: &[u8]) -> Result<(), GuestFault> {
+    /// #         self.0[linear as usize..][..bytes.len()].copy_from_slice(bytes);
+    /// #         Ok(())
+    /// #     }
+    /// #     fn write_physical(&mut self, physical: u64, bytes: &[u8]) -> Result<(), GuestFault> {
+    /// #         self.write(physical, bytes)
+    /// #     }
+    /// # }
+    /// const BRANCHES: EventKey = EventKey::general(0xC4, 0);
+    /// let events = FedEvents::new(&[BRANCHES])?;
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
+    /// let mut pmu = VirtualPmu::new(configuration, events)?;
+    /// let mut precise = VirtualPrecise::new(&configuration, PreciseConfiguration::debug_store(4))?;
+    /// # let mut ram = Ram([0; 0x1000]);
+    /// // The guest's area at 0x100: an interrupt at each record. Counters 0 and 1 overflow together.
+    /// for (offset, word) in [(0x20, 0x400), (0x28, 0x400), (0x30, 0x800), (0x38, 0x401)] {
+    ///     ram.write(0x100 + offset, &u64::to_le_bytes(word))?;
+    /// }
+    /// for (address, value) in [(0x600, 0x100), (0x3F1, 0b11), (0x186, 0x43_00C4), (0x187, 0x43_00C4)] {
+    ///     let _ = pmu.write_beside(&mut precise, address, value);
+    /// }
+    /// for counter in [0x4C1, 0x4C2] {
+    ///     let _ = pmu.write(counter, (1 << 48) - 1_000);
+    /// }
+    /// let mut feed = Feed::new(&events);
+    /// feed.add(events.find(BRANCHES).unwrap(), Privilege::Kernel, 1_000)?;
+    /// let _ = pmu.advance_beside(&mut precise, &mut feed)?;
+    /// // One record for both.
+    /// let collides = Deviations::of(&[Deviation::CollidedRecords]);
+    /// let recorded = collides.record(&mut precise, &mut pmu, 0b11, 0, &FedRecord::new(0x40_1000), &mut ram);
+    /// assert_eq!((recorded.written, &ram.0[0x410..0x418]), (1, &[0b11, 0, 0, 0, 0, 0, 0, 0][..]));
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    pub fn record<P: EventPolicy>(
+        self,
+        precise: &mut VirtualPrecise,
+        pmu: &mut VirtualPmu<P>,
+        counters: u64,
+        number: u64,
+        fed: &FedRecord<'_>,
+        memory: &mut dyn GuestMemory,
+    ) -> Recorded {
+        let area = precise.area.wrapping_add(RECORDS);
+        let mut all = Recorded::default();
+        let collided = self.contains(Deviation::CollidedRecords);
+        let each = places(from_global(counters)).map(|place| to_global(1 << place));
+        let together = core::iter::once(counters).filter(|_| collided);
+        for counters in together.chain(each.filter(|_| !collided)) {
+            let number = number.wrapping_add(all.written.into());
+            let mut memory = Deviating { area, deviations: self, number, memory: &mut *memory };
+            let recorded = precise.record_collided(pmu, counters, fed, &mut memory);
+            if recorded.pmi && self.contains(Deviation::PreciseStatusBeside) {
+                *pmu.model.registers.of_mut(Family::GlobalStatus) |= counters;
+            }
+            all.written += recorded.written;
+            all.lost += recorded.lost;
+            all.pmi |= recorded.pmi;
+            all.fault = recorded.fault;
+            if all.fault.is_some() {
+                break;
+            }
+        }
+        all
     }
 }
 

@@ -29,7 +29,7 @@ const fn known(id: &'static str, tried: Tried, claim: &'static str) -> Known {
 }
 
 /// Every claim, in the order in which they are tried.
-pub const CLAIMS: [Known; 80] = {
+pub const CLAIMS: [Known; 83] = {
     use Tried::{BareMetal, Linux, Reading, Stick};
     [
         known("model.absent", Reading, "registers that CPUID does not declare fault"),
@@ -267,27 +267,34 @@ pub const CLAIMS: [Known; 80] = {
         ),
         known(
             "precise.registers",
-            BareMetal,
+            Stick,
             "the registers of precise records that CPUID declares are there, and their enable bits are those of the counters that can write records",
         ),
         known(
             "precise.formats",
-            BareMetal,
+            Stick,
             "the records of a hand-counted loop have the format that IA32_PERF_CAPABILITIES declares",
         ),
         known(
             "precise.address",
-            BareMetal,
+            Stick,
             "each record of a hand-counted loop is of one of its branch instructions",
         ),
         known(
             "precise.threshold",
-            BareMetal,
+            Stick,
             "the buffer's threshold interrupts once, with bit 62 or 54 of the status",
         ),
         known(
+            "precise.status",
+            Stick,
+            "the interrupt of a record finds no bit of the record's counter in the status",
+        ),
+        known("precise.index", Stick, "the index is behind the last record"),
+        known("precise.collisions", Stick, "counters that overflow together write a record each"),
+        known(
             "precise.reload",
-            BareMetal,
+            Stick,
             "the processor loads a counter again after each record, from the area's reset value",
         ),
         known(
@@ -300,7 +307,7 @@ pub const CLAIMS: [Known; 80] = {
             BareMetal,
             "the latencies of sampled loads are at or above the threshold",
         ),
-        known("precise.freeze", BareMetal, "frozen counters write no record"),
+        known("precise.freeze", Stick, "frozen counters write no record"),
         known("precise.guests", BareMetal, "while a guest runs, no record is written"),
         known(
             "precise.branch-trace",

@@ -100,10 +100,8 @@ impl Bench {
     /// Writes a counter such that it overflows after so many events.
     pub fn preload(&self, place: usize, short: u64) {
         let Some(counter) = self.counter(place) else { return };
-        let value = short.wrapping_neg();
-        // Intel's address takes 32 bits, and extends their sign.
-        let mask = if self.is_intel() { u32::MAX.into() } else { counter.mask() };
-        write(counter.value_register(), value & mask);
+        // Before version 6, Intel's address takes 32 bits, and extends their sign.
+        write(counter.value_register(), counter.preload(short));
     }
 
     /// Stops all general counters, and acknowledges their overflows.

@@ -2,8 +2,8 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use pmu::core::{Counter, GlobalRegisters, MsrAddress};
-use spin::{Mutex, Once};
+use pmu::core::{Counter, GlobalRegisters};
+use spin::Mutex;
 
 use crate::check::bench::{Bench, MASKED, read, write};
 use crate::embedding::interrupt;
@@ -51,9 +51,8 @@ pub static ELSEWHERE: AtomicU64 = AtomicU64::new(0);
 
 /// Claims are tried with registers: interrupts are theirs, and not the counter layer's.
 static IS_RAW: AtomicBool = AtomicBool::new(false);
-/// Claims of sampled ops are tried: interrupts are their handler's.
-static IS_OPS: AtomicBool = AtomicBool::new(false);
-static OPS: Once<fn()> = Once::new();
+/// The handler of a facility whose claims are tried: interrupts are its.
+static OTHER: Mutex<Option<fn()>> = Mutex::new(None);
 /// The counters are not let go on any more.
 static IS_FINISHED: AtomicBool = AtomicBool::new(false);
 static EXPECTED: Mutex<Option<Expected>> = Mutex::new(None);
@@ -68,7 +67,6 @@ struct Expected {
     bits: u64,
     /// Bits that release frozen counters, and do not fault: a fault would let the next NMI in before this one ends.
     release: u64,
-    narrow: bool,
 }
 
 /// Stops the counters, and expects interrupts of them by this LVT entry from now on.
@@ -88,7 +86,6 @@ pub fn expect(bench: &Bench, entry: u32, plan: Plan) {
         global: bench.global(),
         bits: bench.bit(0) | bench.bit(1),
         release: bench.release(),
-        narrow: bench.is_intel(),
     });
     IS_RAW.store(true, Relaxed);
     apic::write_performance_entry(entry);
@@ -102,14 +99,13 @@ pub fn finish() {
 /// Leaves interrupts to the counter layer.
 pub fn leave() {
     IS_RAW.store(false, Relaxed);
-    IS_OPS.store(false, Relaxed);
+    *OTHER.lock() = None;
 }
 
-/// Leaves interrupts to the handler of the claims of sampled ops, until [`leave`].
-pub fn leave_to_ops(handler: fn()) {
-    leave();
-    OPS.call_once(|| handler);
-    IS_OPS.store(true, Relaxed);
+/// Leaves interrupts to the handler of a facility's claims, until [`leave`].
+pub fn leave_to(handler: fn()) {
+    IS_RAW.store(false, Relaxed);
+    *OTHER.lock() = Some(handler);
 }
 
 /// Handles the performance interrupt.
@@ -117,9 +113,9 @@ pub fn performance_interrupt(frame: &TrapFrame) {
     if processor::number() != 0 {
         ELSEWHERE.fetch_add(1, Relaxed);
     }
-    if IS_OPS.load(Relaxed)
-        && processor::number() == 0
-        && let Some(handler) = OPS.get()
+    // Task context holds it only where no interrupt is expected.
+    if processor::number() == 0
+        && let Some(handler) = OTHER.try_lock().and_then(|handler| *handler)
     {
         return handler();
     }
@@ -216,8 +212,6 @@ impl Expected {
     }
 
     fn preload(&self, short: u64) {
-        let mask = if self.narrow { u32::MAX.into() } else { self.first.mask() };
-        let register: MsrAddress = self.first.value_register();
-        write(register, short.wrapping_neg() & mask);
+        write(self.first.value_register(), self.first.preload(short));
     }
 }

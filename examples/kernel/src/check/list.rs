@@ -2,13 +2,13 @@
 
 use crate::check::bench::Bench;
 use crate::check::claim::Outcome;
-use crate::check::{branches, counter, delivery, firmware, freezing, ops, processors};
+use crate::check::{branches, counter, delivery, firmware, freezing, ops, precise, processors};
 
 /// A claim's id, and what tries it.
 pub type Claim = (&'static str, fn(&Bench) -> Outcome);
 
 /// The claims. Those of the firmware come first, since they read what nothing has written.
-pub const CLAIMS: [Claim; 29] = [
+pub const CLAIMS: [Claim; 38] = [
     ("firmware.running", firmware::running),
     ("firmware.overflowed", firmware::overflowed),
     ("firmware.frozen", firmware::frozen),
@@ -37,5 +37,14 @@ pub const CLAIMS: [Claim; 29] = [
     ("ibs.errata", ops::errata),
     ("ibs.address", ops::exact_address),
     ("ibs.stop", ops::stop),
+    ("precise.registers", precise::registers),
+    ("precise.formats", precise::formats),
+    ("precise.address", precise::address),
+    ("precise.threshold", precise::threshold),
+    ("precise.status", precise::status),
+    ("precise.index", precise::index),
+    ("precise.reload", precise::reload),
+    ("precise.collisions", precise::collisions),
+    ("precise.freeze", precise::freeze),
     ("init.registers", processors::init),
 ];

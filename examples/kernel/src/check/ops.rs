@@ -85,7 +85,7 @@ fn with_ops(
     for count in [&RIGHT, &WRONG, &ELSEWHERE, &TAKEN, &UNCLAIMED] {
         count.store(0, Relaxed);
     }
-    handler::leave_to_ops(interrupt);
+    handler::leave_to(interrupt);
     let apic = Duties::<Kernel>::platform();
     let tried = IbsSampler::take(unit, control_msr(), &apic, &MEMORY).and_then(|mut ops| {
         let outcome = act(&mut ops);

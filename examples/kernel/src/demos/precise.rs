@@ -18,7 +18,7 @@ use crate::line;
 use crate::machine::{clock, processor};
 
 /// Retired branches, an architectural event.
-const BRANCHES: EventSelect = EventSelect::from_bits(0xC4);
+pub const BRANCHES: EventSelect = EventSelect::from_bits(0xC4);
 /// Branches between two records, and the time to wait for the first record of such a period, in milliseconds. A monitor
 /// that executes one instruction at a time reaches the end of a short period alone. By time, a period that ends within
 /// the handler leaves the loop no time, so the long periods come first.
@@ -52,17 +52,22 @@ pub fn recorded(report: &PreciseReport<'_>) {
     COUNT.store(count + 1, Ordering::Relaxed);
 }
 
-/// CPUID as the processor has it. A processor that declares 64-bit records has a Debug Store, and kvm-pvm hides the bit
-/// of the latter.
-#[derive(Clone)]
-struct WithDebugStore;
+/// CPUID as the processor has it. kvm-pvm hides two bits: a processor that declares 64-bit records has a Debug Store,
+/// and one with version 6 of the PMU has leaf 0x23.
+#[derive(Clone, Copy, Debug)]
+pub struct Unhidden;
 
-impl CpuIdReader for WithDebugStore {
+impl CpuIdReader for Unhidden {
     fn cpuid2(&self, leaf: u32, subleaf: u32) -> CpuIdResult {
         let mut found = CpuIdReaderNative.cpuid2(leaf, subleaf);
         if leaf == 1 {
             // ECX: 2 DTES64. EDX: 21 DS.
             found.edx |= (found.ecx >> 2 & 1) << 21;
+        }
+        if (leaf, subleaf) == (7, 1) {
+            // EAX: 8, leaf 0x23. Leaf 0xA, EAX: 7:0, the version.
+            let version = CpuIdReaderNative.cpuid2(0xA, 0).eax as u8;
+            found.eax |= u32::from(version >= 6) << 8;
         }
         found
     }
@@ -75,7 +80,7 @@ impl CpuIdReader for WithDebugStore {
 /// Those of the counters and of the records.
 pub fn run(counters: &mut Events) -> Result<bool, Failure> {
     let number = processor::number();
-    let detected = PreciseUnit::detect(&Snapshot::capture(WithDebugStore), &control_msr());
+    let detected = PreciseUnit::detect(&Snapshot::capture(Unhidden), &control_msr());
     let unit = match detected {
         Ok(unit) if !unit.needs_physical_address() => PRECISE_UNITS[number].call_once(|| unit),
         Ok(_) => {

@@ -2,26 +2,22 @@
 
 use pmu_virt::{
     FedBranch, FedRecord, FedRegisters, GuestFacility, GuestFault, GuestMemory, Privilege,
-    Recorded, RunningEvent, VirtualPmu, VirtualPrecise,
+    Recorded, RunningEvent, VirtualPmu,
 };
 
 use crate::count::fed::Fed;
 use crate::count::quantity::Quantity;
 use crate::count::retired::Retired;
 use crate::guest::{self, Guest, Memory};
-use crate::guest_pmu::facilities::Records;
+use crate::guest_pmu::facilities::{Precise, Records};
 use crate::vcpu::msr;
 
 /// IA32_TIME_STAMP_COUNTER.
 const TIME_STAMP_COUNTER: u32 = 0x10;
 
 /// Returns whether a counter that runs at this privilege overflowed, and its record is not written yet.
-pub(crate) fn is_due(
-    precise: &Option<VirtualPrecise>,
-    pmu: &VirtualPmu,
-    privilege: Privilege,
-) -> bool {
-    let due = precise.as_ref().map_or(0, VirtualPrecise::due);
+pub(crate) fn is_due(precise: &Option<Precise>, pmu: &VirtualPmu, privilege: Privilege) -> bool {
+    let due = precise.as_ref().map_or(0, |precise| precise.due());
     due != 0
         && pmu.running().any(|event| due >> event.counter & 1 != 0 && counts(&event, privilege))
 }

@@ -65,11 +65,7 @@ fn hidden(deviation: Deviation) -> Option<&'static str> {
         Deviation::NeverFreezesBranches
         | Deviation::BranchesLostInDeepSleep
         | Deviation::ErroneousBranches => Some("the branch records are as in the manuals here"),
-        Deviation::LateIbs => Some("guests have no instruction-based sampling here"),
-        Deviation::PreciseStatusBeside
-        | Deviation::ShortDebugStore
-        | Deviation::ScribbledIndex
-        | Deviation::CollidedRecords => Some("precise records are as in the manuals here"),
+        Deviation::LateIbs => Some("a sampled op interrupts at once here"),
         _ => None,
     }
 }
@@ -85,13 +81,14 @@ impl FromStr for Observable {
 }
 
 impl Observable {
+    /// Returns the platform with the deviation.
+    pub(crate) fn platform(self) -> Deviations {
+        Deviations::of(&[self.0])
+    }
+
     /// Returns the PMU of a processor, where the boot processor's is `configuration`.
     pub(crate) fn configuration(self, configuration: Configuration, number: u8) -> Configuration {
-        if number == 0 {
-            configuration
-        } else {
-            Deviations::of(&[self.0]).configuration(configuration)
-        }
+        if number == 0 { configuration } else { self.platform().configuration(configuration) }
     }
 }
 
@@ -255,7 +252,7 @@ mod tests {
                 Err(NotObservable::Unknown) => panic!("{}", deviation.name()),
             }
         }
-        assert_eq!(played, 12);
+        assert_eq!(played, 16);
         assert_eq!("dead".parse::<Observable>(), Err(NotObservable::Unknown));
     }
 }

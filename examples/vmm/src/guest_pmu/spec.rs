@@ -5,13 +5,15 @@ use core::num::ParseIntError;
 
 use pmu_core::Snapshot;
 use pmu_core::raw_cpuid::native_cpuid::CpuIdReaderNative;
+use pmu_virt::mock::Deviations;
 use pmu_virt::{
     AmdConfiguration, AmdCounters, BranchConfiguration, BranchConfigurationError, Configuration,
     ConfigurationError, IbsConfiguration, IntelConfiguration, PreciseConfiguration,
     PreciseConfigurationError, Vendor, VirtualBranches, VirtualIbs, VirtualPrecise,
 };
 
-use crate::guest_pmu::facilities::Facilities;
+use crate::guest_pmu::deviating::Observable;
+use crate::guest_pmu::facilities::{Facilities, Precise};
 
 /// Reason why a SPEC names no PMU.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,10 +53,16 @@ pub(crate) struct GuestPmu {
 
 impl GuestPmu {
     /// Returns what a processor after reset has beside counters of this configuration.
-    pub(crate) fn facilities(&self, counters: &Configuration) -> Facilities {
+    pub(crate) fn facilities(
+        &self,
+        counters: &Configuration,
+        deviation: Option<Observable>,
+    ) -> Facilities {
         let branches =
             self.branches.and_then(|branches| VirtualBranches::new(counters, branches).ok());
-        let precise = self.precise.and_then(|precise| VirtualPrecise::new(counters, precise).ok());
+        let records = self.precise.and_then(|records| VirtualPrecise::new(counters, records).ok());
+        let platform = deviation.map_or(Deviations::NONE, Observable::platform);
+        let precise = records.map(|records| Precise::new(records, platform));
         ((branches, precise), self.sampling.map(VirtualIbs::new))
     }
 }
@@ -83,8 +91,10 @@ impl core::error::Error for SpecError {}
 pub(crate) fn parse(spec: &str) -> Result<GuestPmu, SpecError> {
     let (vendor, keys) = spec.split_once(':').unwrap_or((spec, ""));
     let has = |name: &str| keys.split(',').any(|key| key == name);
-    let (lbr, pebs, ibs) = (has("lbr"), has("pebs"), has("ibs"));
-    let mut keys = keys.split(',').filter(|key| !["", "lbr", "pebs", "ibs"].contains(key));
+    let (lbr, ibs) = (has("lbr"), has("ibs"));
+    let pebs = keys.split(',').map(split).find(|(key, _)| *key == "pebs");
+    let mut keys =
+        keys.split(',').filter(|key| !["", "lbr", "ibs"].contains(key) && split(key).0 != "pebs");
     let counters = match vendor {
         "none" => Configuration::hidden(hidden(keys)?),
         "intel" => intel(keys)?,
@@ -97,16 +107,23 @@ pub(crate) fn parse(spec: &str) -> Result<GuestPmu, SpecError> {
         VirtualBranches::new(&counters, branches).map_err(SpecError::Branches)?;
     }
     let sampling = ibs.then(|| sampling(&counters)).transpose()?;
-    let precise = pebs.then_some(PRECISE);
+    let precise = pebs.map(|(_, value)| precise(value)).transpose()?;
     if let Some(precise) = precise {
         VirtualPrecise::new(&counters, precise).map_err(SpecError::Precise)?;
     }
     Ok(GuestPmu { counters, branches, precise, sampling })
 }
 
-/// Precise records as Ice Lake has them, and the branch trace store.
-const PRECISE: PreciseConfiguration =
-    PreciseConfiguration { branch_trace: true, ..PreciseConfiguration::debug_store(4) };
+/// Returns the precise records of this format, Ice Lake's if there is no value, and the branch trace store; or
+/// architectural ones.
+fn precise(format: Option<&str>) -> Result<PreciseConfiguration, SpecError> {
+    let format = match format {
+        Some("architectural") => return Ok(PreciseConfiguration::ARCHITECTURAL),
+        Some(_) => number("pebs", format)?,
+        None => 4,
+    };
+    Ok(PreciseConfiguration { branch_trace: true, ..PreciseConfiguration::debug_store(format) })
+}
 
 /// Returns the instruction-based sampling of a processor with these counters.
 fn sampling(counters: &Configuration) -> Result<IbsConfiguration, SpecError> {
@@ -249,7 +266,7 @@ mod tests {
     fn ibs_adds_the_sampling_of_zen_4() {
         for spec in ["amd:v2,ibs", "amd:v2,counters=4,ibs,lbr"] {
             let pmu = parse(spec).unwrap();
-            let (_, sampling) = pmu.facilities(&pmu.counters);
+            let (_, sampling) = pmu.facilities(&pmu.counters, None);
             assert_eq!(sampling.unwrap().configuration().capabilities, 0xBFF, "{spec}");
         }
         for spec in ["amd:core,ibs", "amd:legacy,ibs", "intel:ibs", "none:amd,ibs"] {
@@ -262,7 +279,7 @@ mod tests {
     fn lbr_adds_32_branch_records_on_intel_and_16_on_amd() {
         for (spec, depth) in [("intel:lbr,version=5", 32), ("intel:lbr", 32), ("amd:v2,lbr", 16)] {
             let pmu = parse(spec).unwrap();
-            let ((branches, precise), sampling) = pmu.facilities(&pmu.counters);
+            let ((branches, precise), sampling) = pmu.facilities(&pmu.counters, None);
             assert_eq!(branches.map(|branches| branches.depth()), Some(depth));
             assert_eq!((precise, sampling), (None, None));
         }
@@ -345,6 +362,9 @@ mod tests {
             ("intel:gp=300", "gp=300: number too large to fit in target type"),
             ("intel:full-width=1", "`full-width` takes no value"),
             ("intel:bts", "no key `bts` here"),
+            ("intel:pebs=7", "pebs: the format 7 of precise records is not 0-6"),
+            ("intel:pebs=adaptive", "pebs=adaptive: invalid digit found in string"),
+            ("intel:version=5,pebs=architectural", "pebs: precise records in version 5 of the PMU"),
             ("intel:version=1,pebs", "pebs: precise records in version 1 of the PMU"),
             ("amd:v2,pebs", "pebs: the PMU is another vendor's, or hidden"),
             (

@@ -65,7 +65,13 @@ pub(crate) fn run(
     let show = |guest_pmu: GuestPmu| {
         for (number, vcpu) in (0..).zip(&vcpus) {
             let pmu = options.deviation.map_or(pmu, |one| one.configuration(pmu, number));
-            set_cpuid(vcpu, options, (&pmu, &guest_pmu.facilities(&pmu)), &supported, number)?;
+            set_cpuid(
+                vcpu,
+                options,
+                (&pmu, &guest_pmu.facilities(&pmu, options.deviation)),
+                &supported,
+                number,
+            )?;
         }
         // As the guest sees it: kvm-pvm adds bits of the host's.
         vcpus[0].get_cpuid2(KVM_MAX_CPUID_ENTRIES).map_err(Error::kvm("KVM_GET_CPUID2"))
@@ -87,7 +93,7 @@ pub(crate) fn run(
             let plan = Plan {
                 number,
                 pmu,
-                facilities: guest_pmu.facilities(&pmu),
+                facilities: guest_pmu.facilities(&pmu, options.deviation),
                 seen: seen.clone(),
                 choice: choice.clone(),
                 inverted: options.invert,

@@ -4,7 +4,6 @@ use core::time::Duration;
 
 use pmu_virt::{
     Delivery, Feed, GuestFacility, NextSample, PerformanceEntry, PmiOutcome, VirtualBranches,
-    VirtualPrecise,
 };
 
 use crate::count::source::Stop;
@@ -130,7 +129,7 @@ impl Processor {
     fn is_counting(&self) -> bool {
         let ((branches, precise), sampling) = &self.facilities;
         let recording = branches.as_ref().is_some_and(VirtualBranches::is_recording)
-            || precise.as_ref().is_some_and(VirtualPrecise::is_tracing);
+            || precise.as_ref().is_some_and(|precise| precise.is_tracing());
         self.pmu.running().next().is_some()
             || recording && self.source.steps(&self.facilities)
             || sampling

@@ -10,7 +10,7 @@ use crate::guest_pmu::facilities::Facilities;
 const LEAVES: [(u32, u32); 8] = [
     (0x0A, 1),
     (0x1C, 1),
-    (0x23, 4),
+    (0x23, 6),
     (7, 2),
     (0x8000_0000, 1),
     (0x8000_0001, 1),
@@ -56,11 +56,15 @@ pub(crate) fn answers(
     }
     for (function, subleaves) in LEAVES {
         for index in 0..subleaves {
+            let flags = if subleaves > 1 { KVM_CPUID_FLAG_SIGNIFCANT_INDEX } else { 0 };
             let there =
-                |entry: &kvm_cpuid_entry2| entry.function == function && entry.index == index;
-            if !entries.iter().any(there) {
-                let flags = if subleaves > 1 { KVM_CPUID_FLAG_SIGNIFCANT_INDEX } else { 0 };
-                entries.push(kvm_cpuid_entry2 { function, index, flags, ..Default::default() });
+                |entry: &&mut kvm_cpuid_entry2| entry.function == function && entry.index == index;
+            match entries.iter_mut().find(there) {
+                // A KVM that knows no sub-leaves of a leaf would answer all by the first.
+                Some(entry) => entry.flags |= flags,
+                None => {
+                    entries.push(kvm_cpuid_entry2 { function, index, flags, ..Default::default() });
+                }
             }
         }
     }
@@ -249,6 +253,19 @@ mod tests {
         let intel_pmu = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
         assert_eq!(told(intel, amd_pmu), (0x2008_0140, 1 << 2));
         assert_eq!((told(intel, intel_pmu), told(amd, amd_pmu)), ((0, 0), (0, 0)));
+    }
+
+    /// KVM answers any sub-leaf by an entry that does not say that its index counts.
+    #[test]
+    fn a_leaf_that_kvm_knows_without_its_sub_leaves_gets_them() {
+        let entry = |function| kvm_cpuid_entry2 { function, ..Default::default() };
+        let host = [kvm_cpuid_entry2 { eax: 0x23, ..entry(0) }, entry(0x23)];
+        let host = CpuId::from_entries(&host).unwrap();
+        let sixth = Configuration::Intel(IntelConfiguration::new(6, 4, 3));
+        let answers = answers(&host, (&sixth, &((None, None), None)), None, None, 0, 1).unwrap();
+        let of_leaf = answers.as_slice().iter().filter(|entry| entry.function == 0x23);
+        let found: Vec<_> = of_leaf.map(|entry| (entry.index, entry.flags)).collect();
+        assert_eq!(found, [0, 1, 2, 3, 4, 5].map(|index| (index, KVM_CPUID_FLAG_SIGNIFCANT_INDEX)));
     }
 
     /// SDM vol. 2A, CPUID, leaf 0x15: the frequency is ECX · EBX / EAX.
