@@ -77,10 +77,10 @@ impl PmuEvent {
     /// Returns whether the event may happen more than 15 times per cycle. Only a merged pair of counters counts such an
     /// event correctly.
     ///
-    /// An example is the number of retired floating-point operations on AMD Zen processors. `pmu-core` merges no
-    /// counters: it [refuses](pmu_core::CounterError::NeedsCounterPair) such an event unless the caller promises, by
-    /// [`at_most_15_per_cycle`](Event::at_most_15_per_cycle), that the event does not happen more than 15 times per
-    /// cycle.
+    /// An example is the number of retired floating-point operations on AMD Zen processors. `pmu-core` does not merge
+    /// counters, so it [refuses](pmu_core::CounterError::NeedsCounterPair) such an event. It accepts the event if the
+    /// caller declares, by [`at_most_15_per_cycle`](Event::at_most_15_per_cycle), that the event happens at most 15
+    /// times per cycle.
     ///
     /// ```
     /// use pmu_core::Event;
@@ -101,8 +101,8 @@ impl PmuEvent {
         self.record.shape.counters & CounterSet::GENERAL.bits() == 0
     }
 
-    /// Returns the encodings of the event. An event has several encodings if any of several MSRs can refine it, such as
-    /// `OFFCORE_RSP_0` and `OFFCORE_RSP_1`. All encodings give the same count.
+    /// Returns the encodings of the event. Some events can be refined by either of two MSRs, such as `OFFCORE_RSP_0`
+    /// and `OFFCORE_RSP_1`. Such an event has one encoding per MSR. All encodings give the same count.
     ///
     /// ```
     /// use pmu_events::{Encoding, EventError, SKYLAKE};
@@ -126,8 +126,8 @@ impl PmuEvent {
         })
     }
 
-    /// Returns the MSR of the event's first [encoding](Encoding), with the value that the event needs in the MSR;
-    /// `None` if this encoding has no MSR.
+    /// Returns the MSR of the event's first [encoding](Encoding), with the value that the event needs in the MSR.
+    /// Returns `None` if this encoding has no MSR.
     ///
     /// ```
     /// // The latency in cycles above which loads are counted is in an MSR.
@@ -172,10 +172,10 @@ impl PmuEvent {
     /// ```
     ///
     /// `config1` is the value that the event needs in the [extra MSR](Self::extra), or 0. `config` is the event's
-    /// [`select`](Self::select), with two exceptions: if only fixed counter 0 counts the event, `config` has event
-    /// number 0xC0 and unit mask 0; if only fixed counter 1 counts the event, `config` has event number 0x3C and unit
-    /// mask 0. perf counts the two events under these numbers, which are the encodings of the same events on a general
-    /// counter. Source: the constraints in Linux' `arch/x86/events/intel/core.c`.
+    /// [`select`](Self::select), with two exceptions. If only fixed counter 0 counts the event, `config` has event
+    /// number 0xC0 and unit mask 0. If only fixed counter 1 counts the event, `config` has event number 0x3C and unit
+    /// mask 0. These are the encodings of the same two events on a general counter, and perf expects these encodings.
+    /// Source: the constraints in Linux' `arch/x86/events/intel/core.c`.
     pub fn perf_config(&self) -> (u64, u64) {
         let qualifiers = self.record.select & !0xFFFF;
         let config = match (self.is_fixed_only(), self.record.select & 0xFFFF) {
@@ -218,8 +218,8 @@ impl PmuEvent {
 ///
 /// The event is counted at every privilege level, on the counters that can count it.
 ///
-/// Take the `PmuEvent` from the [`Processor`](crate::Processor) that is to count it. On another core type the same
-/// select may count another event, which `pmu-core` cannot detect.
+/// Take the `PmuEvent` from the [`Processor`](crate::Processor) that is to count the event. On another core type the
+/// same select may count another event, and `pmu-core` cannot detect this.
 impl From<PmuEvent> for Event {
     fn from(event: PmuEvent) -> Self {
         let plain = Self::raw(event.select()).on(event.counters());

@@ -106,7 +106,7 @@ fn write_core_type(source: &mut String, core_type: &CoreType, table: &str, perf_
     };
     let _ = writeln!(
         source,
-        "/// The core type `{name}`: {} events, from version {version} of their list{dated}.\n\
+        "/// The core type `{name}`: {} events, from version {version} of the event list{dated}.\n\
          pub static {}: CoreType = CoreType {{ name: {name:?}, version: {version:?}, \
          published: {published:?}, source: {from:?}, number: {number:#X}, \
          perf_pmu: {perf_pmu:?}, table: {}_TABLE }};\n",

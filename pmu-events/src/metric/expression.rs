@@ -49,11 +49,11 @@ pub struct Expression {
 }
 
 impl Expression {
-    /// Returns the events of the formula, and of the metrics in the formula, each one once. Count these events
-    /// together, as a group.
+    /// Returns the events of the formula, and of the metrics in the formula. Each event is returned once. Count these
+    /// events together, as a group.
     ///
-    /// A metric of level 3 may have more events than a processor has counters. Then count the events in turns, and
-    /// scale the counts, as `perf stat` does; or count groups of events in several runs of the same work.
+    /// A metric of level 3 may have more events than a processor has counters. In this case, count the events in turns
+    /// and scale the counts, as `perf stat` does. Or count groups of the events in several runs of the same work.
     pub fn events(&self) -> impl Iterator<Item = MetricEvent> {
         let (core_type, own) = (self.core_type, self.names());
         self.names().enumerate().filter_map(move |(place, name)| {
@@ -65,8 +65,8 @@ impl Expression {
     /// Computes the value of the metric from the counts of the events.
     ///
     /// `counted` takes the name of an event, spelled as [`MetricEvent::name`] spells it, and returns the count of this
-    /// event. If `counted` returns `None`, the result is an error. `counted` is called whenever the formula names the
-    /// event.
+    /// event. If `counted` returns `None`, the result is an error. The function calls `counted` each time that the
+    /// formula names the event.
     ///
     /// ```
     /// use pmu_events::{Metric, ZEN4};
@@ -78,7 +78,7 @@ impl Expression {
     /// ```
     ///
     /// # Context
-    /// Task: a metric of level 3 may evaluate the formulas of many others.
+    /// Task: a metric of level 3 may evaluate the formulas of many other metrics.
     ///
     /// # Errors
     /// - [`NotCounted`](MetricError::NotCounted): `counted` returned `None` for an event of the formula.
@@ -111,8 +111,8 @@ impl Expression {
     }
 }
 
-/// Writes the formula: `(INST_RETIRED.ANY) / (CPU_CLK_UNHALTED.THREAD)`. Other metrics in it are written by their
-/// [names](Metric::name).
+/// Writes the formula: `(INST_RETIRED.ANY) / (CPU_CLK_UNHALTED.THREAD)`. Other metrics in the formula are written by
+/// their [names](Metric::name).
 impl fmt::Display for Expression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.text)
@@ -198,7 +198,7 @@ impl MetricEvent {
     }
 }
 
-/// Converts to an event that `pmu-core` counts, as a [`PmuEvent`] does.
+/// Converts a `MetricEvent` to an event that `pmu-core` counts, in the same way as a [`PmuEvent`].
 impl From<MetricEvent> for Event {
     fn from(event: MetricEvent) -> Self {
         event.event.into()

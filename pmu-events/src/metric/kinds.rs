@@ -4,14 +4,15 @@ use core::fmt;
 
 /// A ratio of event counts that has a name of its own, such as instructions per cycle or a top-down share.
 ///
-/// Four of the metrics are the shares of top-down level 1: each issue slot of a thread belongs to exactly one of them
-/// (A. Yasin, "A Top-Down Method for Performance Analysis and Counters Architecture", ISPASS 2014). On Intel cores up
-/// to Cascade Lake, and on AMD Zen cores, the number of slots is computed from the cycles of the thread. This number is
-/// correct only while the other thread of the core is idle.
+/// Four of the metrics are the shares of top-down level 1: each issue slot of a thread belongs to exactly one of these
+/// four shares (A. Yasin, "A Top-Down Method for Performance Analysis and Counters Architecture", ISPASS 2014). On
+/// Intel cores up to Cascade Lake, and on AMD Zen cores, the number of slots is computed from the cycles of the thread.
+/// This number is correct only while the other thread of the core is idle.
 ///
-/// The metrics of levels 2 and 3 divide a share of the level above, their [`parent`](Self::parent). Those of level 2
-/// are shares of the slots, too. Those of level 3 are estimates, many of them in cycles: their sum can differ from the
-/// parent. AMD publishes two levels. A metric of level 3 indicates something only while its parent is large.
+/// The metrics of levels 2 and 3 divide a metric of the level above, their [`parent`](Self::parent). Metrics of level 2
+/// are also shares of the slots. Metrics of level 3 are estimates, and many of them count cycles instead of slots. So
+/// their sum can differ from the parent. A metric of level 3 has a meaning only while its parent is large. AMD
+/// publishes only levels 1 and 2.
 ///
 /// ```
 /// use pmu_events::{Metric, SKYLAKE};
@@ -40,46 +41,50 @@ pub enum Metric {
     FrontendBound,
     /// Level 1: share of issue slots in which the back end accepted no operation.
     BackendBound,
-    /// Level 1 of AMD cores: share of the slots of the thread's cycles that went to the other thread of the core.
+    /// Level 1 of AMD cores: share of issue slots, in the thread's cycles, that went to the other thread of the core.
     SmtContention,
-    /// Level 2: front-end bound by latency; the front end delivered no operation at all.
+    /// Level 2: front-end bound slots for which the front end delivered no operation at all.
     FetchLatency,
-    /// Level 2: front-end bound by bandwidth; the front end delivered fewer operations than the back end could accept.
+    /// Level 2: front-end bound slots for which the front end delivered fewer operations than the back end could
+    /// accept.
     FetchBandwidth,
-    /// Level 2: bad speculation by mispredicted branches.
+    /// Level 2: bad speculation caused by mispredicted branches.
     BranchMispredicts,
-    /// Level 2: bad speculation by machine clears; on AMD cores, by restarts of the pipeline.
+    /// Level 2: bad speculation caused by machine clears. On AMD cores, restarts of the pipeline are the cause.
     MachineClears,
-    /// Level 2: back-end bound by loads and stores.
+    /// Level 2: back-end bound slots caused by loads and stores.
     MemoryBound,
-    /// Level 2: back-end bound by execution; on Intel's small cores, by restrictions of the allocation.
+    /// Level 2: back-end bound slots caused by execution. On Intel's small cores, restrictions of the allocation are
+    /// the cause.
     CoreBound,
-    /// Level 2 of Intel's small cores: back-end bound by a full buffer or queue.
+    /// Level 2 of Intel's small cores: back-end bound slots caused by a full buffer or queue.
     ResourceBound,
-    /// Level 2: retiring by instructions of at most one operation; on AMD cores, by operations that are not from
-    /// microcode.
+    /// Level 2: retired operations of instructions that have at most one operation. On AMD cores, retired operations
+    /// that are not from microcode.
     LightOperations,
-    /// Level 2: retiring by instructions of several operations; on AMD cores, by operations from microcode.
+    /// Level 2: retired operations of instructions that have several operations. On AMD cores, retired operations from
+    /// microcode.
     HeavyOperations,
-    /// Level 3: fetch latency by misses of the instruction cache.
+    /// Level 3: fetch latency caused by misses of the instruction cache.
     IcacheMisses,
-    /// Level 3: fetch latency by misses of the instruction TLB.
+    /// Level 3: fetch latency caused by misses of the instruction TLB.
     ItlbMisses,
-    /// Level 3: fetch latency after a branch to another address than was fetched.
+    /// Level 3: fetch latency after a branch whose target was not the fetched address.
     BranchResteers,
-    /// Level 3 of Intel's small cores: fetch latency by branches that were detected late.
+    /// Level 3 of Intel's small cores: fetch latency caused by branches that were detected late.
     BranchDetect,
-    /// Level 3: fetch latency by switches from the decoded instruction cache (DSB) to the legacy decoders (MITE).
+    /// Level 3: fetch latency caused by switches from the decoded instruction cache (DSB) to the legacy decoders
+    /// (MITE).
     DsbSwitches,
-    /// Level 3: fetch latency by prefixes that change the length of an instruction.
+    /// Level 3: fetch latency caused by prefixes that change the length of an instruction.
     LengthChangingPrefixes,
-    /// Level 3: fetch latency by switches to the microcode sequencer (MS).
+    /// Level 3: fetch latency caused by switches to the microcode sequencer (MS).
     MicrocodeSwitches,
-    /// Level 3: fetch bandwidth of the legacy decoders (MITE), in cycles.
+    /// Level 3: cycles in which the legacy decoders (MITE) limit the fetch bandwidth.
     Mite,
-    /// Level 3: fetch bandwidth of the decoded instruction cache (DSB), in cycles.
+    /// Level 3: cycles in which the decoded instruction cache (DSB) limits the fetch bandwidth.
     Dsb,
-    /// Level 3: fetch bandwidth of the loop stream detector (LSD), in cycles.
+    /// Level 3: cycles in which the loop stream detector (LSD) limits the fetch bandwidth.
     Lsd,
     /// Level 3 of Intel's small cores: fetch bandwidth lost to microcode.
     Cisc,
@@ -89,41 +94,41 @@ pub enum Metric {
     Predecode,
     /// Level 3 of Intel's small cores: fetch bandwidth lost for another reason.
     OtherFrontend,
-    /// Level 3: branch mispredicts that are not of retired branches.
+    /// Level 3: branch mispredicts other than those of retired branches.
     OtherMispredicts,
     /// Level 3 of Intel's small cores: machine clears that need microcode.
     Nuke,
     /// Level 3 of Intel's small cores: machine clears that need no microcode.
     FastNuke,
-    /// Level 3: machine clears that are not by the order of memory accesses.
+    /// Level 3: machine clears for other reasons than the order of memory accesses.
     OtherNukes,
-    /// Level 3: memory bound, although loads hit the first-level cache.
+    /// Level 3: memory bound while loads hit the first-level cache.
     L1Bound,
-    /// Level 3: memory bound by loads that hit the second-level cache.
+    /// Level 3: memory bound because of loads that hit the second-level cache.
     L2Bound,
-    /// Level 3: memory bound by loads that hit the third-level cache, or a sibling core's cache.
+    /// Level 3: memory bound because of loads that hit the third-level cache, or a sibling core's cache.
     L3Bound,
-    /// Level 3: memory bound by loads from memory. Persistent memory is counted as memory.
+    /// Level 3: memory bound because of loads from memory. Persistent memory is counted as memory.
     DramBound,
     /// Level 3: memory bound by stores.
     StoreBound,
-    /// Level 3: core bound by the divider.
+    /// Level 3: core bound because of the divider.
     Divider,
-    /// Level 3: core bound by the use of the execution ports.
+    /// Level 3: core bound because of the use of the execution ports.
     PortsUtilization,
-    /// Level 3: core bound by serializing operations.
+    /// Level 3: core bound because of serializing operations.
     SerializingOperation,
-    /// Level 3: core bound by the matrix unit (AMX).
+    /// Level 3: core bound because of the matrix unit (AMX).
     AmxBusy,
-    /// Level 3 of Intel's small cores: resource bound by a full scheduler of memory operations.
+    /// Level 3 of Intel's small cores: resource bound because of a full scheduler of memory operations.
     MemoryScheduler,
-    /// Level 3 of Intel's small cores: resource bound by a full scheduler of other operations.
+    /// Level 3 of Intel's small cores: resource bound because of a full scheduler of other operations.
     OtherScheduler,
-    /// Level 3 of Intel's small cores: resource bound by a lack of physical registers.
+    /// Level 3 of Intel's small cores: resource bound because of a lack of physical registers.
     Registers,
-    /// Level 3 of Intel's small cores: resource bound by a full reorder buffer.
+    /// Level 3 of Intel's small cores: resource bound because of a full reorder buffer.
     ReorderBuffer,
-    /// Level 3 of Intel's small cores: resource bound by serializing operations.
+    /// Level 3 of Intel's small cores: resource bound because of serializing operations.
     Serialization,
     /// Level 3: light operations of floating-point arithmetic.
     FloatingPoint,
@@ -207,9 +212,10 @@ impl Metric {
         Self::MicrocodeSequencer,
     ];
 
-    /// Returns the name of the metric in Linux' perf, such as `tma_memory_bound`. Formulas name metrics so.
+    /// Returns the name of the metric, such as `tma_memory_bound`. Formulas refer to metrics by these names.
     ///
-    /// perf names the metrics of AMD cores otherwise, and has no name for branch misses per thousand instructions.
+    /// Linux' perf uses the same names for Intel's cores, and other names for AMD's cores. perf has no name for branch
+    /// misses per thousand instructions.
     ///
     /// ```
     /// use pmu_events::{Metric, SKYLAKE};
@@ -279,8 +285,8 @@ impl Metric {
         }
     }
 
-    /// Returns the metric of the level above that this metric divides; `None` for a metric of level 1, and for one that
-    /// is not of top-down.
+    /// Returns the metric of the level above, of which this metric is a part. Returns `None` for a metric of level 1,
+    /// and for a metric that is not a top-down metric.
     ///
     /// ```
     /// use pmu_events::Metric;
