@@ -104,7 +104,11 @@ impl PreciseMemory {
             self.count_unattributed();
             return CounterSet::NONE;
         };
-        for (counter, slot) in self.slots(counters) {
+        let events = counters.without(self.abandoned());
+        if events.is_empty() {
+            self.count_unattributed();
+        }
+        for (counter, slot) in self.slots(events) {
             let event = slot.event();
             let limited = record.limited_to(event.counts_user(), event.counts_kernel());
             let Some(limited) = limited else {

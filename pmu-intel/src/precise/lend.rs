@@ -128,7 +128,7 @@ impl<R: MsrBackend, F: FnMut(&PreciseReport<'_>)> FacilityControl for LentPrecis
                 // The counters go on as before. The index of architectural PEBS was not changed, and a write would drop
                 // the records that are still in the buffer.
                 if !self.recorder.hardware.is_architectural() {
-                    let _ = self.recorder.enable(self.recorder.counters());
+                    let _ = self.recorder.enable(self.recorder.memory().recording());
                 }
                 Err(fault)
             }

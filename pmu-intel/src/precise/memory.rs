@@ -38,6 +38,8 @@ pub struct PreciseMemory<B: ?Sized = [AtomicU64]> {
     /// The counters that write records, and those that are reserved.
     recording: AtomicU64,
     reserved: AtomicU64,
+    /// The reserved counters of starts that failed and could not be undone.
+    abandoned: AtomicU64,
     /// Number of bytes of the buffer that are in use.
     usable: AtomicU64,
     /// Number of events that were started, by all recorders that had the memory.
@@ -87,6 +89,7 @@ impl<const N: usize> PreciseMemory<[AtomicU64; N]> {
             slots: [const { PreciseSlot::new() }; MAX_COUNTERS],
             recording: AtomicU64::new(0),
             reserved: AtomicU64::new(0),
+            abandoned: AtomicU64::new(0),
             usable: AtomicU64::new(0),
             starts: AtomicU64::new(0),
             lost: AtomicU32::new(0),
@@ -222,7 +225,7 @@ impl PreciseMemory {
     pub(crate) fn give_back(&self) {
         self.area.set_recording(false);
         self.recording.store(0, Relaxed);
-        self.reserved.store(0, Relaxed);
+        self.set_reserved(CounterSet::NONE);
         self.owner.store(FREE, Release);
     }
 
@@ -270,6 +273,17 @@ impl PreciseMemory {
 
     pub(crate) fn set_reserved(&self, counters: CounterSet) {
         self.reserved.store(counters.bits(), Release);
+        self.abandoned.fetch_and(counters.bits(), Relaxed);
+    }
+
+    /// Returns the reserved counters that have no event, because a start failed and could not be undone.
+    pub(crate) fn abandoned(&self) -> CounterSet {
+        CounterSet::from_bits(self.abandoned.load(Relaxed))
+    }
+
+    /// Notes that these counters have no event, as far as they are reserved.
+    pub(crate) fn abandon(&self, counters: CounterSet) {
+        self.abandoned.fetch_or(counters.bits() & self.reserved().bits(), Relaxed);
     }
 
     pub(crate) fn usable(&self) -> usize {

@@ -187,7 +187,22 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
 
     /// Returns the counters of the started events.
     pub fn counters(&self) -> CounterSet {
-        self.memory().recording()
+        self.memory().recording().without(self.memory().abandoned())
+    }
+
+    /// Ends what starts left that failed and could not be undone.
+    pub(crate) fn end_abandoned<S: EventSource, N: MsrBackend, P: Platform>(
+        &mut self,
+        session: &mut CounterSession<'_, S, N, P>,
+        report: &mut impl FnMut(&PreciseReport<'_>),
+    ) -> Result<(), PreciseError> {
+        for counter in self.memory().abandoned().iter() {
+            // The event beside another one is ended together with that one.
+            if self.memory().abandoned().contains(counter) {
+                self.stop(session, counter, &mut *report)?;
+            }
+        }
+        Ok(())
     }
 
     /// Gives a reserved counter back to the session.
@@ -317,7 +332,7 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
         beside: Option<CounterId>,
         paused: CounterSet,
     ) -> Result<(), PreciseError> {
-        let rest = self.counters().without(counter.only());
+        let rest = self.memory().recording().without(counter.only());
         self.latency.0 = self.latency.0.without(counter.only());
         let cleared = match self.hardware.is_architectural() {
             true => self.hardware.program_records(counter, None),
@@ -338,10 +353,13 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
         counter: CounterId,
         beside: Option<CounterId>,
     ) -> Result<(), PreciseError> {
-        for beside in beside.into_iter() {
-            self.release(session, beside)?;
+        // A repeated call finds some of them released.
+        for counter in beside.into_iter().chain([counter]) {
+            if self.memory().reserved().contains(counter) {
+                self.release(session, counter)?;
+            }
         }
-        self.release(session, counter)
+        Ok(())
     }
 
     /// Stops the event on a counter, and returns the counter to the session. `report` receives the records that are in
@@ -370,8 +388,9 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
         meanwhile: impl FnOnce(&mut CounterSession<'_, S, N, P>, CounterId) -> Result<T, CounterError>,
     ) -> Result<T, PreciseError> {
         self.check()?;
-        let recording = self.counters();
-        let slot = self.memory().slot(counter).filter(|_| recording.contains(counter));
+        let recording = self.memory().recording();
+        let started = recording | self.memory().abandoned();
+        let slot = self.memory().slot(counter).filter(|_| started.contains(counter));
         let beside = slot.ok_or(PreciseError::NotStarted)?.beside.load(Relaxed);
         self.quiesce(session, recording, &mut report)?;
         session.stop_reserved(counter)?;
@@ -396,7 +415,7 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
         mut report: impl FnMut(&PreciseReport<'_>),
     ) -> Result<(), PreciseError> {
         self.check()?;
-        let recording = self.counters();
+        let recording = self.memory().recording();
         if recording.is_empty() {
             return Ok(());
         }
@@ -423,6 +442,7 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
         if self.memory().is_traced() {
             return Err(PreciseError::Traced);
         }
+        self.end_abandoned(session, &mut report)?;
         for counter in self.counters().iter() {
             self.stop(session, counter, &mut report)?;
         }

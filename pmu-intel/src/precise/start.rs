@@ -26,6 +26,10 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
     /// - [`Faulted`](PreciseError::Faulted): an access failed. The recorder's other events have also stopped.
     ///   [`reprogram`](Self::reprogram) starts these events again.
     /// - [`ShutDown`](PreciseError::ShutDown), [`Lent`](PreciseError::Lent): nothing was changed.
+    ///
+    /// If the start fails, and its undoing fails, too, the event's counter stays reserved. The counter's records are then
+    /// not reported. The next call of `start`, [`shut_down`](Self::shut_down) or [`reprogram`](Self::reprogram) ends the
+    /// reservation.
     pub fn start<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
         session: &mut CounterSession<'_, S, N, P>,
@@ -45,6 +49,7 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
         mut report: impl FnMut(&PreciseReport<'_>),
     ) -> Result<CounterId, PreciseError> {
         self.check()?;
+        self.end_abandoned(session, &mut report)?;
         let (unit, in_use) = (self.unit(), self.latency.1);
         let capable = unit.counters_for(event)?;
         if event.by_handler && self.threshold != PreciseThreshold::EachRecord {
@@ -53,7 +58,7 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
         if event.latency != 0 && !self.latency.0.is_empty() && event.latency != in_use {
             return Err(PreciseError::LatencyInUse(in_use));
         }
-        let groups = self.groups_of(self.counters()) | event.groups();
+        let groups = self.groups_of(self.memory().recording()) | event.groups();
         let (needed, lent) = (self.size_of(groups), self.memory().capacity());
         if lent < needed {
             return Err(PreciseError::InsufficientMemory { needed, lent });
@@ -66,20 +71,24 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
         let reserved = session.reserve(&unit.counters, event.event(), capable);
         let (counter, select) = reserved.inspect_err(|_| {
             for beside in beside.into_iter() {
-                let _ = self.release(session, beside);
+                let released = self.release(session, beside);
+                self.abandon_unless(&released, beside.only());
             }
         })?;
         self.describe(counter, event, select, beside);
-        let others = self.counters();
+        let both = counter.only() | beside.map_or(CounterSet::NONE, CounterId::only);
+        let others = self.memory().recording();
         if let Err(error) = self.quiesce(session, others, &mut report) {
             // The others may run, and their records may be in the buffer: the buffer stays as it is.
             let given_back = self.give_back(session, counter, beside);
+            self.abandon_unless(&given_back, both);
             let undone = session.pause_reserved(others, false).map_err(PreciseError::Counters);
             return Err(given_back.and(undone).err().unwrap_or(error));
         }
         let started = self.start_reserved(session, counter, event, first);
         started.map(|()| counter).map_err(|error| {
             let undone = self.undo_start(session, counter, beside);
+            self.abandon_unless(&undone, both);
             undone.err().unwrap_or(error)
         })
     }
@@ -95,11 +104,13 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
         let (counter, select) = session.reserve(&unit.counters, &event, CounterSet::GENERAL)?;
         if let Some(slot) = memory.slot(counter) {
             slot.select.store(select.select_bits(), Relaxed);
+            slot.beside.store(0, Relaxed);
         }
         memory.set_reserved(memory.reserved() | counter.only());
         let started = session.start_reserved(counter, select, false);
         started.map(|()| counter).map_err(|error| {
-            let _ = self.release(session, counter);
+            let released = self.release(session, counter);
+            self.abandon_unless(&released, counter.only());
             PreciseError::Counters(error)
         })
     }
@@ -139,7 +150,7 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
         event: &PreciseEvent,
         first: u64,
     ) -> Result<(), PreciseError> {
-        let recording = self.counters();
+        let recording = self.memory().recording();
         self.arrange(recording | counter.only()).map_err(PreciseError::Access)?;
         if event.latency != 0 {
             self.hardware.write_latency(event.latency).map_err(PreciseError::Access)?;
@@ -147,9 +158,16 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
         }
         self.memory().set_recording(recording | counter.only());
         self.load(session, counter, first)?;
-        self.enable(self.counters()).map_err(PreciseError::Access)?;
+        self.enable(self.memory().recording()).map_err(PreciseError::Access)?;
         self.run(session, counter)?;
         Ok(session.pause_reserved(recording, false)?)
+    }
+
+    /// Notes the counters of a failed start that were not given back. The next start, stop or shutdown ends them.
+    fn abandon_unless(&self, given_back: &Result<(), PreciseError>, counters: CounterSet) {
+        if given_back.is_err() {
+            self.memory().abandon(counters);
+        }
     }
 
     /// Takes back what a start did. The other events go on.
@@ -160,7 +178,7 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
         beside: Option<CounterId>,
     ) -> Result<(), PreciseError> {
         session.stop_reserved(counter)?;
-        let others = self.counters().without(counter.only());
+        let others = self.memory().recording().without(counter.only());
         self.end(session, counter, beside, others)
     }
 }

@@ -149,6 +149,14 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
     ) -> Result<(), PreciseError> {
         self.check()?;
         let memory = self.memory();
+        // The session's `reprogram` ended all reservations: those of failed starts are not made again.
+        let abandoned = memory.abandoned();
+        for counter in abandoned.iter().filter(|_| self.hardware.is_architectural()) {
+            self.hardware.program_records(counter, None).map_err(PreciseError::Access)?;
+        }
+        self.latency.0 = self.latency.0.without(abandoned);
+        memory.set_recording(memory.recording().without(abandoned));
+        memory.set_reserved(memory.reserved().without(abandoned));
         let (recording, reserved) = (memory.recording(), memory.reserved());
         for (counter, slot) in memory.slots(reserved) {
             session.reserve_again(counter, EventSelect::from_bits(slot.select.load(Relaxed)))?;

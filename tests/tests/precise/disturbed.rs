@@ -1,9 +1,13 @@
 //! A fault or an interrupt at each access of each operation.
 
-use pmu_intel::precise::{PreciseError, PreciseReport, PreciseThreshold, ThreadRecords};
-use pmu_tests::opened::happened;
+use pmu_core::{CounterError, CounterSet};
+use pmu_intel::precise::{
+    PreciseError, PreciseEvent, PreciseReport, PreciseThreshold, ThreadRecords,
+};
+use pmu_tests::opened::{happened, raw};
 use pmu_virt::mock::Fault;
 
+use crate::latency::loads;
 use crate::support::*;
 
 /// An operation on a recorder with one started event.
@@ -192,5 +196,146 @@ fn a_start_that_cannot_pause_the_other_events_leaves_their_records_in_the_buffer
             kernel.all_reported(mock, &what);
             assert_eq!(kernel.reported.borrow().len(), 3, "{what}");
         });
+    }
+}
+
+/// Returns the number of events that can be started beside those that are started, and stops them.
+fn free_for_records(
+    kernel: &'static Kernel,
+    session: &mut Session,
+    recorder: &mut Recorder,
+) -> usize {
+    let mut started = vec![];
+    let report = |report: &PreciseReport<'_>| kernel.report(report);
+    let refused = loop {
+        match recorder.start(session, &other(3), report) {
+            Ok(counter) => started.push(counter),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused, PreciseError::Counters(CounterError::NoFreeCounter));
+    for counter in &started {
+        recorder.stop(session, *counter, report).unwrap();
+    }
+    started.len()
+}
+
+/// Returns the counters that are free for an event of the session.
+fn free_counters(kernel: &'static Kernel, session: &mut Session) -> CounterSet {
+    let mut free = CounterSet::NONE;
+    while let Ok((counter, _)) = session.reserve(&kernel.counters, &raw(3), CounterSet::ALL) {
+        free = free | counter.only();
+    }
+    free.iter().for_each(|counter| session.release_reserved(counter).unwrap());
+    free
+}
+
+/// Returns events whose start and stop fail. The software PMU has load latencies beside the Debug Store alone.
+fn failing(processor: &Processor) -> impl Iterator<Item = PreciseEvent> + use<> {
+    let has_latency = processor.name.starts_with("format");
+    [Some(other(3)), has_latency.then(|| loads(30))].into_iter().flatten()
+}
+
+/// The operation after the failed start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Start,
+    ShutDown,
+    Reprogram,
+}
+
+/// The next start, stop, shutdown or reprogramming takes back what the failed start could not. The second event needs
+/// a second counter beside its own on the processor of format 4.
+#[test]
+fn a_start_that_fails_and_cannot_be_undone_leaves_no_counter_reserved_for_good() {
+    for processor in all() {
+        for event in failing(&processor) {
+            for next in [Next::Start, Next::ShutDown, Next::Reprogram] {
+                let _ = (1..).find(|access| processor.fails_to_start(&event, *access, next));
+            }
+        }
+    }
+}
+
+impl Processor {
+    /// Starts an event while all accesses from this one on fail. Returns whether there were fewer accesses.
+    fn fails_to_start(self, event: &PreciseEvent, access: u32, next: Next) -> bool {
+        let mut done = false;
+        self.run(|kernel, mock| {
+            let what = format!("{}, {}, {event:?}, {access}, {next:?}", self.name, self.freezes);
+            let (mut session, mut recorder) = kernel.take(mock);
+            let report = |report: &PreciseReport<'_>| kernel.report(report);
+            recorder.start(&mut session, &instructions(), |_| ()).unwrap();
+            mock.advance(&mut happened(0, PERIOD));
+            let free = free_for_records(kernel, &mut session, &mut recorder);
+            let counters = recorder.counters();
+            let free_before = free_counters(kernel, &mut session);
+            mock.inject(Fault::From(access));
+            let started = recorder.start(&mut session, event, report);
+            mock.inject(Fault::None);
+            done = matches!(started, Ok(_) | Err(PreciseError::Event(_)));
+            if done {
+                return;
+            }
+            assert_eq!(recorder.counters(), counters, "{what}");
+            // The event may be counted: its records are no event's.
+            mock.advance(&mut happened(3, 3 * PERIOD));
+            if next == Next::Reprogram {
+                session.reprogram(|_| ()).unwrap();
+                recorder.reprogram(&mut session, report).expect(&what);
+                assert_eq!(free_counters(kernel, &mut session), free_before, "{what}");
+            }
+            if next != Next::ShutDown {
+                assert_eq!(free_for_records(kernel, &mut session, &mut recorder), free, "{what}");
+                let before = kernel.tags.borrow().len();
+                mock.advance(&mut happened(0, PERIOD));
+                assert_eq!(kernel.tags.borrow().len(), before + 1, "{what}");
+            }
+            recorder.shut_down(&mut session, report).expect(&what);
+            assert!(kernel.tags.borrow().iter().all(|tag| *tag == 7), "{what}");
+            let reported = kernel.reported.borrow().len() as u64;
+            let dropped = kernel.memory.dropped().unattributed;
+            assert_eq!(reported + u64::from(dropped), mock.written_records(), "{what}");
+            let free_now = free_counters(kernel, &mut session);
+            assert_eq!(free_now, free_before | (counters & CounterSet::GENERAL), "{what}");
+            session.shut_down().unwrap();
+            nothing_is_enabled(mock, &what);
+        });
+        done
+    }
+}
+
+/// A stop that fails between the two counters of an event of load latencies is repeated.
+#[test]
+fn a_stop_that_fails_at_any_access_can_be_repeated() {
+    for processor in all() {
+        for event in failing(&processor) {
+            for access in 1.. {
+                let mut done = false;
+                processor.run(|kernel, mock| {
+                    let what = format!("{}, {event:?}, {access}", processor.name);
+                    let (mut session, mut recorder) = kernel.take(mock);
+                    let free = free_for_records(kernel, &mut session, &mut recorder);
+                    let Ok(counter) = recorder.start(&mut session, &event, |_| ()) else {
+                        done = true;
+                        return;
+                    };
+                    mock.inject(Fault::From(access));
+                    done = recorder.stop(&mut session, counter, |_| ()).is_ok();
+                    mock.inject(Fault::None);
+                    if !done {
+                        recorder.stop(&mut session, counter, |_| ()).expect(&what);
+                    }
+                    let now = free_for_records(kernel, &mut session, &mut recorder);
+                    assert_eq!((now, recorder.counters().len()), (free, 0), "{what}");
+                    recorder.shut_down(&mut session, |_| ()).unwrap();
+                    session.shut_down().unwrap();
+                    nothing_is_enabled(mock, &what);
+                });
+                if done {
+                    break;
+                }
+            }
+        }
     }
 }

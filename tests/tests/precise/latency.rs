@@ -7,7 +7,7 @@ use pmu_virt::Read;
 use crate::support::*;
 
 /// MEM_TRANS_RETIRED.LOAD_LATENCY.
-fn loads(cycles: u16) -> PreciseEvent {
+pub(crate) fn loads(cycles: u16) -> PreciseEvent {
     let event = Event::raw(EventSelect::from_bits(0x01CD)).user_only().every(PERIOD);
     let event = PreciseEvent::new(event, Precision::ZeroSkidRequested);
     if cycles == 0 { event } else { event.with_latency(cycles) }
