@@ -40,7 +40,7 @@ pub struct Amd64 {
 }
 
 impl Amd64 {
-    /// `HAL_MEMORY_ALLOCATION` (0xAC): the bug check that Windows raises where
+    /// `HAL_MEMORY_ALLOCATION` (0xAC): the bug check that Windows raises in the case in which
     /// [`initialize`](ProfileInterface::initialize) returns
     /// [`InsufficientMemory`](pmu_core::CounterError::InsufficientMemory).
     pub const BUG_CHECK_WITHOUT_MEMORY: u32 = BUG_CHECK_HAL_MEMORY_ALLOCATION;

@@ -24,8 +24,8 @@ macro_rules! table {
        $(= $canonical:literal)? $(as $windows:literal)?;)*) => {
         /// The sources of the Amd64 interface, ascending by value.
         ///
-        /// `ProfileTime` runs on a timer. The row of `ProfileTime` has the event select of unhalted cycles, which a
-        /// counter would count instead of the timer.
+        /// `ProfileTime` runs on a timer. The event select in the row of `ProfileTime` is that of unhalted cycles. A
+        /// counter would count this event instead of the timer.
         pub static SOURCES: [ProfileSource; 176] = [$(
             ProfileSource::new($value, $name, event($event, $unit_mask))
                 $(.another_name_of($canonical))?

@@ -26,7 +26,8 @@ pub enum EventError {
         matches: usize,
     },
     /// The processor's core type lacks the event, but this other core type of the same processor model has it. On a
-    /// hybrid, the other core type belongs to another kind of core; otherwise it belongs to another stepping.
+    /// hybrid, the other core type belongs to another kind of core. On other processors, the other core type belongs to
+    /// another stepping.
     OtherCore(&'static CoreType),
 }
 

@@ -1,6 +1,6 @@
 //! An event's record in a table.
 
-/// The three cases of an event's support for precise sampling by Intel's PEBS.
+/// Support of an event for precise sampling by Intel's PEBS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Precise {
