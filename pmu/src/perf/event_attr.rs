@@ -132,16 +132,19 @@ impl PerfEventAttr {
     ///
     /// ```
     /// use pmu::intel::precise::Precision;
-    /// use pmu::perf::{PerfAttributes, PerfEventAttr};
-    /// // cpu/event=0xcd,umask=0x1,ldlat=30/pp, every 1,000 loads.
-    /// let select = PerfAttributes { type_: 4, config: 0x01CD, config1: 30, ..Default::default() };
-    /// let select = PerfAttributes { sample_period: 1_000, ..select };
-    /// let attr = PerfEventAttr { select, precise_ip: 2, ..Default::default() };
-    /// let event = attr.precise_event(|_| None).unwrap().unwrap();
+    /// use pmu::perf::PerfEvent;
+    /// // Every 1,000th load of 30 cycles or more.
+    /// let text = "cpu/event=0xcd,umask=0x1,ldlat=30,period=1000/pp";
+    /// let attr = PerfEvent::parse(text, |_| None)?.attr;
+    /// let event = attr.precise_event(|_| None)?.unwrap();
     /// assert_eq!((event.precision(), event.latency()), (Precision::ZeroSkidRequested, 30));
+    /// # Ok::<(), pmu::perf::PerfError>(())
     /// ```
     ///
     /// Returns `None` if `precise_ip` is 0 or above 3: such an event does not use precise records.
+    ///
+    /// On AMD's processors, Linux samples ops instead ([`amd::ibs`](crate::amd::ibs)). There,
+    /// [`Machine::precise_of`](crate::Machine::precise_of) returns an error.
     ///
     /// # Errors
     /// The errors of [`event`](Self::event).

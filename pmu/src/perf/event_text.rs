@@ -46,8 +46,11 @@ impl CoreKind {
 ///   register; `period`, `freq`, `name`, `inherit` and `no-inherit`. `cpu_core` and `cpu_atom` instead of `cpu` select
 ///   the core type. Terms may also follow a name: `cycles/period=1000/`.
 /// - Modifiers follow a colon or the last slash: `u`, `k`, `h` (user, kernel, hypervisor); `G`, `H` (guest, host); `I`
-///   (non-idle); `D` (pinned), `e` (exclusive), `W` (weak group), `S` (the group's counts with each sample). Without
-///   `u` and `k` the event counts at each level. Without `G` and `H` the event counts in guests and outside guests.
+///   (non-idle); `p`, `pp`, `ppp` (precision 1 to 3); `D` (pinned), `e` (exclusive), `W` (weak group), `S` (the group's
+///   counts with each sample). Without `u` and `k` the event counts at each level. Without `G` and `H` the event counts
+///   in guests and outside guests.
+///
+/// The event of a text with a precision is [`PerfEventAttr::precise_event`], and not [`PerfEventAttr::event`].
 ///
 /// If the text asks for a facility in addition to a counter, the error [`PerfError::Needs`] names the facility.
 ///

@@ -8,7 +8,7 @@ use core::fmt;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum Facility {
-    /// Samples without skid: Intel's PEBS, AMD's IBS (`:p`, `precise_ip`).
+    /// Samples without skid: Intel's PEBS, AMD's IBS (`:P`, `precise_ip`).
     PreciseSampling,
     /// Records of taken branches: LBR (`branch_type`, `PERF_SAMPLE_BRANCH_STACK`).
     BranchRecords,

@@ -1,4 +1,4 @@
-//! The letters after an event's name: privilege levels, guests, and scheduling.
+//! The letters after an event's name: privilege levels, guests, precision, and scheduling.
 
 use crate::perf::attr_flags::AttrFlags;
 use crate::perf::error::PerfError;
@@ -21,7 +21,9 @@ pub(crate) fn apply(
         let at = at + place;
         let before = modifiers.get(..place).unwrap_or_default();
         match letter {
-            'p' | 'P' | 'R' => {
+            // perf's `precise_ip` is at most 3.
+            'p' if attr.precise_ip < 3 => attr.precise_ip += 1,
+            'P' | 'R' => {
                 return Err(PerfError::Needs { facility: Facility::PreciseSampling, at });
             }
             'b' => return Err(PerfError::Needs { facility: Facility::Bpf, at }),

@@ -246,6 +246,42 @@ fn modifiers_exclude_what_they_do_not_name() {
     assert_eq!(nothing, Err(PerfError::ExcludesAll));
 }
 
+/// perf-list(1): "0 - SAMPLE_IP can have arbitrary skid; 1 - must have constant skid; 2 - requested to have 0 skid; 3 -
+/// must have 0 skid".
+#[test]
+fn the_modifier_p_is_the_precision_of_an_event_with_records() {
+    use pmu::intel::precise::{PreciseEvent, Precision};
+    let precise = |text: &str| parsed(text).attr.precise_event(|_| None);
+    let branches = Event::generic(GenericEvent::Branches).with_total().rotating().every(10_007);
+    for (modifiers, event, precision) in [
+        ("p", branches, Precision::ConstantSkid),
+        ("pp", branches, Precision::ZeroSkidRequested),
+        ("ppp", branches, Precision::ZeroSkidRequired),
+        ("upp", branches.user_only(), Precision::ZeroSkidRequested),
+        ("pkp", branches.kernel_only(), Precision::ZeroSkidRequested),
+        ("ppH", branches.outside_guests(), Precision::ZeroSkidRequested),
+    ] {
+        let text = format!("branches/period=10007/{modifiers}");
+        assert_eq!(precise(&text), Ok(Some(PreciseEvent::new(event, precision))), "{text}");
+        // Of a counter alone it is refused, with the facility's name.
+        let of_counter = parsed(&text).attr.event(|_| None);
+        assert_eq!(of_counter, Err(PerfError::Facility(Facility::PreciseSampling)), "{text}");
+    }
+    assert_eq!(precise("branches:u"), Ok(None));
+    // MEM_TRANS_RETIRED.LOAD_LATENCY_GT_64, by its encoding and by its name.
+    let loads = Event::raw(pmu::core::EventSelect::from_bits(0x01CD)).with_total().rotating();
+    let loads = PreciseEvent::new(loads.every(1_009).user_only(), Precision::ZeroSkidRequested);
+    for text in [
+        "cpu/event=0xcd,umask=0x1,ldlat=64,period=1009/upp",
+        "cpu/mem_trans_retired.load_latency_gt_64,period=1009/ppu",
+    ] {
+        assert_eq!(precise(text), Ok(Some(loads.with_latency(64))), "{text}");
+    }
+    // Another event has no latency.
+    let other = precise("cpu/event=0xd1,umask=0x20,ldlat=64/pp");
+    assert_eq!(other, Err(PerfError::NoExtraRegister(0x20D1)));
+}
+
 #[test]
 fn a_text_that_is_no_event_says_what_and_where() {
     use Facility::*;
@@ -290,8 +326,8 @@ fn a_text_that_is_no_event_says_what_and_where() {
         ("cpu/event=0xc6,umask=1,frontend=0x1000000/", Value { at: 32 }),
         ("cpu/event=0x1000/", Value { at: 10 }),
         // More than a counter is needed.
-        ("cycles:p", needs(PreciseSampling, 7)),
-        ("cycles:uppp", needs(PreciseSampling, 8)),
+        ("cycles:upppp", Modifier { at: 11 }),
+        ("cpu/cycles/pppup", Modifier { at: 15 }),
         ("cycles:P", needs(PreciseSampling, 7)),
         ("cpu/cycles/R", needs(PreciseSampling, 11)),
         ("cycles:b", needs(Bpf, 7)),
