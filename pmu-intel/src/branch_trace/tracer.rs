@@ -22,9 +22,9 @@ use crate::registers::{DebugCtl, IA32_DEBUGCTL, IA32_DS_AREA};
 /// itself interrupts when three quarters of the buffer are full. The handler serves this interrupt only if a
 /// [session](pmu_core::CounterSession) has taken counters.
 ///
-/// The tracer cannot move to another thread. Before dropping the tracer, call [`shut_down`](Self::shut_down) on its
-/// processor. Dropping the tracer accesses no register, so the processor continues to trace, and the memory stays in
-/// use.
+/// The tracer cannot move to another thread. Before dropping the tracer, call [`shut_down`](Self::shut_down) on the
+/// processor of the memory. Dropping the tracer accesses no register, so the processor continues to trace, and the
+/// memory stays in use.
 ///
 /// ```
 /// use core::sync::atomic::AtomicU64;

@@ -32,8 +32,8 @@ pub struct DsSaveArea<Word, const RESETS: usize> {
     pub pebs_absolute_maximum: Word,
     /// Linear address in the PEBS buffer. The processor interrupts when `pebs_index` reaches this address.
     pub pebs_interrupt_threshold: Word,
-    /// One value per counter. After each PEBS record of a counter, the processor loads the counter with the counter's
-    /// value.
+    /// Reset values, one per counter. After each PEBS record of a counter, the processor loads the counter's reset
+    /// value into the counter.
     pub pebs_counter_reset: [Word; RESETS],
 }
 

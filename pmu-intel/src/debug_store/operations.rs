@@ -101,9 +101,9 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 /// - The save area has a counter reset for each counter with a set bit, at the offset that the processor's PEBS format
 ///   defines.
 ///
-/// For every `value`: do not call this function from code that may have interrupted an operation of a session on this
-/// processor. The session changes other bits of the register by a read and a write. If this call came between the two,
-/// the session's write would undo the call's change.
+/// Even if `value` is 0, do not call this function from code that may have interrupted an operation of a session on
+/// this processor. The session changes other bits of the register by a read and a write. If this call came between the
+/// two, the session's write would undo the call's change.
 pub unsafe fn update_pebs_enable<M: MsrBackend>(
     msr: &M,
     bits: u64,

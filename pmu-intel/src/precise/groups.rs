@@ -33,8 +33,8 @@ impl PreciseGroups {
 
     /// Returns the group of the last `count` branches, at most 32. If `count` is 0, returns [`NONE`](Self::NONE). The
     /// processor copies the branches from its branch records, so a [`BranchRecorder`](pmu_core::BranchRecorder) must be
-    /// recording. Architectural records have 8 branches, 16 branches, or all branch records, which can be more than
-    /// `count`.
+    /// recording. Architectural records have 8 branches, 16 branches, or all branch records. So a record can have more
+    /// than `count` branches.
     ///
     /// ```
     /// use pmu_intel::precise::PreciseGroups;

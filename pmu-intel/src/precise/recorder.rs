@@ -94,8 +94,8 @@ pub struct PreciseRecorder<'a, M> {
 
 impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
     /// Takes the precise records of the processor that executes the call. If counters still write records for an
-    /// earlier owner, the call stops these records. The recorder then owns `IA32_DS_AREA` and `IA32_PEBS_ENABLE`, or
-    /// the registers of architectural PEBS.
+    /// earlier owner, the call stops these records. The recorder then owns `IA32_DS_AREA` and `IA32_PEBS_ENABLE`. With
+    /// architectural PEBS, the recorder instead owns the registers of architectural PEBS.
     ///
     /// `unit` describes this processor. `physical` is the physical address of the memory's buffer.
     /// [Architectural PEBS](PreciseUnit::needs_physical_address) needs this address.

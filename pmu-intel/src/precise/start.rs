@@ -27,9 +27,9 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
     ///   [`reprogram`](Self::reprogram) starts these events again.
     /// - [`ShutDown`](PreciseError::ShutDown), [`Lent`](PreciseError::Lent): nothing was changed.
     ///
-    /// If the start fails, and its undoing fails, too, the event's counter stays reserved. The counter's records are
-    /// then not reported. The next call of `start`, [`shut_down`](Self::shut_down) or [`reprogram`](Self::reprogram)
-    /// ends the reservation.
+    /// If a failed start cannot be undone, the event's counter stays reserved. The counter's records are then not
+    /// reported. The next call of `start`, [`shut_down`](Self::shut_down) or [`reprogram`](Self::reprogram) ends the
+    /// reservation.
     pub fn start<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
         session: &mut CounterSession<'_, S, N, P>,

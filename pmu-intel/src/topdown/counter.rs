@@ -34,8 +34,8 @@ use crate::topdown::view::TopDownView;
 /// returns the counter to the session. The facility [`TopDownInterrupt`](crate::topdown::TopDownInterrupt) serves the
 /// interrupts.
 ///
-/// The handle cannot move to another thread. Before dropping the handle, call [`shut_down`](Self::shut_down) on its
-/// processor.
+/// The handle cannot move to another thread. Before dropping the handle, call [`shut_down`](Self::shut_down) on the
+/// processor of the session.
 ///
 /// ```
 /// use pmu_core::{CounterSession, EventSource, MsrBackend, Platform};

@@ -8,7 +8,7 @@ use crate::configuration::host_error::HostError;
 use crate::configuration::intel::IntelConfiguration;
 
 impl Configuration {
-    /// Derives the configuration of the largest PMU that a guest on this host can have, from the host's CPUID.
+    /// Derives a configuration from a host's CPUID: the largest PMU that a guest on this host can have.
     ///
     /// The function calls `cpuid` with a leaf and a sub-leaf. `capabilities` is the host's value of
     /// `IA32_PERF_CAPABILITIES`. Pass 0 on AMD, and on an Intel processor without the register (leaf 1, ECX bit 15, is

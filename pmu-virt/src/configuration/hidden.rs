@@ -30,8 +30,8 @@ pub struct HiddenConfiguration {
 
 /// Answer to RDMSR and WRMSR of the registers of an absent PMU.
 ///
-/// On AMD, guests assume that every processor has the four selects and counters at C001_0000–7. With every variant,
-/// these registers therefore read 0 and ignore writes.
+/// On AMD, guests assume that every processor has the four selects and counters at C001_0000–7. So these registers read
+/// 0 and ignore writes, with every variant of this type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum HiddenRegisters {

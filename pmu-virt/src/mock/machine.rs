@@ -7,7 +7,7 @@ use pmu_core::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use crate::mock::processor::MockMsr;
 
 /// Mock of a machine with `N` processors. The test runs on one processor at a time, and RDMSR and WRMSR access that
-/// processor. So a test can move a task to another processor, and notice that a driver accesses the wrong processor.
+/// processor. So a test can move the driver to another processor, and detect accesses to the wrong processor.
 ///
 /// The [`Platform`](pmu_core::Platform) of a processor is the processor's [`MockMsr`](super::MockMsr).
 ///

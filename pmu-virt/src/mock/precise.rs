@@ -170,9 +170,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
 }
 
 impl Deviations {
-    /// Writes the [due](VirtualPrecise::due) records of `counters` as [`VirtualPrecise::record`] does, on a platform
-    /// with these deviations. `number` is the number of the first record, counted from 0 over the life of the
-    /// processor.
+    /// Writes the [due](VirtualPrecise::due) records of `counters` like [`VirtualPrecise::record`], with these
+    /// deviations. `number` is the number of the first record, counted from 0 over the life of the processor.
     ///
     /// [`MockMsr`] writes its records by this method. A monitor calls the method to show a guest the deviations.
     ///

@@ -21,8 +21,7 @@ pub enum Writer {
 }
 
 /// Hardware of a virtual processor in addition to the PMU, such as [`VirtualBranches`](crate::VirtualBranches). A
-/// facility has registers of its own, bits in registers that belong to the facility and the PMU together, and bits in
-/// CPUID.
+/// facility has registers of its own, bits in registers of the PMU, and bits in CPUID.
 ///
 /// `Option<F>` is a facility that some guests lack. `None` answers accesses and CPUID like a processor without the
 /// facility.
@@ -85,8 +84,9 @@ pub trait GuestFacility {
     /// freezes.
     fn pmi_raised(&mut self);
 
-    /// Returns the bitmap of the facility's own counters, in the form of the global status. The facility itself records
-    /// the overflows of these counters. Such an overflow does not set a bit of the status, and does not interrupt.
+    /// Returns the bitmap of the facility's own counters, with the bits of the global status. The facility itself
+    /// records the overflows of these counters. Such an overflow does not set a bit of the status, and does not
+    /// interrupt.
     fn own_counters(&self) -> u64 {
         0
     }

@@ -39,7 +39,7 @@ impl VirtualPrecise {
     /// call then loads each counter with the counter's reset value. If the buffer reaches its threshold, the call sets
     /// the buffer's bit in the status, and raises an interrupt.
     ///
-    /// `counters` is a bitmap in the form of the global status. If a counter does not run, its record stays due.
+    /// `counters` is a bitmap with the bits of the global status. If a counter does not run, its record stays due.
     ///
     /// [`VirtualPrecise`] has an example.
     pub fn record<P: EventPolicy>(

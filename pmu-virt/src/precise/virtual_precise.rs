@@ -122,13 +122,13 @@ impl VirtualPrecise {
         self.configuration
     }
 
-    /// Returns the bitmap of the counters with a due record, in the form of the global status. Such a counter has
+    /// Returns the bitmap of the counters with a due record, with the bits of the global status. Such a counter has
     /// overflowed, and its record was not yet written.
     pub fn due(&self) -> u64 {
         self.due
     }
 
-    /// Returns the bitmap of the counters that write records, in the form of the global status.
+    /// Returns the bitmap of the counters that write records, with the bits of the global status.
     pub fn enabled(&self) -> u64 {
         match self.configuration.records {
             PreciseRecords::None => 0,

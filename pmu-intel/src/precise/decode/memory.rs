@@ -62,9 +62,9 @@ pub struct PreciseTransaction {
     pub retry: bool,
     /// Another processor's access conflicted with the transaction's data.
     pub conflict: bool,
-    /// The data that the transaction writes exceed the caches' capacity.
+    /// The transaction writes more data than the caches can hold.
     pub write_capacity: bool,
-    /// The data that the transaction reads exceed the caches' capacity.
+    /// The transaction reads more data than the caches can hold.
     pub read_capacity: bool,
     __: u8,
     /// Bits 31:24 of the abort status in EAX: the operand of `XABORT`.
