@@ -81,7 +81,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
     /// - [`Interface`](PmuError::Interface): accesses to a register failed. The processor is still up, and the kernel
     ///   may repeat the call.
-    /// - [`Profile`](PmuError::Profile): the processor is down, but the lists of profiles still contain it.
+    /// - [`Profile`](PmuError::Profile): the processor is down. Some profiles still list the processor as
+    ///   one that runs their source.
     pub fn processor_down(&'static self) -> Result<(), PmuError> {
         let this = K::pinned(|| {
             let index = K::this_processor();
