@@ -81,8 +81,9 @@ pub enum PreciseEventError {
     /// The event is [loaded by the handler](crate::precise::PreciseEvent::loaded_by_handler), so the recorder's
     /// threshold must be [`EachRecord`](crate::precise::PreciseThreshold::EachRecord).
     NeedsEachRecord,
-    /// The recorder does not support an event with an [extra register](pmu_core::Event::with_extra), or an event that
-    /// counts only in guests.
+    /// The recorder does not support an event that counts only in guests. Of the events with an [extra
+    /// register](pmu_core::Event::with_extra), the recorder supports only a front-end event with `MSR_PEBS_FRONTEND`, on
+    /// processors that have this register.
     Unsupported,
 }
 
@@ -106,9 +107,9 @@ impl fmt::Display for PreciseEventError {
             Self::NeedsEachRecord => {
                 f.write_str("an event that the handler loads needs an interrupt for each record")
             }
-            Self::Unsupported => {
-                f.write_str("events with an extra register or of guests only are not recorded")
-            }
+            Self::Unsupported => f.write_str(
+                "events of guests only, and with such an extra register, are not recorded",
+            ),
         }
     }
 }
@@ -137,6 +138,8 @@ pub enum PreciseError {
     Event(PreciseEventError),
     /// Another started event has a different latency threshold. The value is that threshold.
     LatencyInUse(u16),
+    /// Another started event has a different condition in `MSR_PEBS_FRONTEND`. The value is that condition.
+    FrontendInUse(u32),
     /// No event was started on this counter.
     NotStarted,
     /// The session refused an operation.
@@ -169,6 +172,9 @@ impl fmt::Display for PreciseError {
             Self::Event(error) => error.fmt(f),
             Self::LatencyInUse(cycles) => {
                 write!(f, "another event samples loads from {cycles} cycles on")
+            }
+            Self::FrontendInUse(condition) => {
+                write!(f, "another front-end event has the condition {condition:#x}")
             }
             Self::NotStarted => f.write_str("no event is recorded on this counter"),
             Self::Counters(error) => error.fmt(f),

@@ -9,7 +9,8 @@ use crate::precise::drain::index_register;
 use crate::precise::groups::PreciseGroups;
 use crate::precise::memory::{PAGE, PreciseMemory};
 use crate::precise::registers::{
-    IA32_PEBS_BASE, MSR_PEBS_DATA_CFG, MSR_PEBS_LD_LAT_THRESHOLD, PebsDataCfg, PebsIndex, PmcCfgC,
+    IA32_PEBS_BASE, MSR_PEBS_DATA_CFG, MSR_PEBS_FRONTEND, MSR_PEBS_LD_LAT_THRESHOLD, PebsDataCfg,
+    PebsIndex, PmcCfgC,
 };
 use crate::precise::slot::PreciseSlot;
 use crate::precise::threshold::PreciseThreshold;
@@ -132,6 +133,11 @@ impl<M: MsrBackend> Hardware<'_, M> {
     /// Writes the threshold of load latencies.
     pub(crate) fn write_latency(&self, cycles: u16) -> Result<(), MsrFault> {
         self.write(MSR_PEBS_LD_LAT_THRESHOLD, cycles.into())
+    }
+
+    /// Writes the condition of front-end events.
+    pub(crate) fn write_frontend(&self, condition: u32) -> Result<(), MsrFault> {
+        self.write(MSR_PEBS_FRONTEND, condition.into())
     }
 
     /// Has exactly these counters write records.

@@ -86,6 +86,8 @@ pub struct PreciseRecorder<'a, M> {
     groups: Option<PreciseGroups>,
     /// Counters of load latencies, and their common threshold.
     pub(crate) latency: (CounterSet, u16),
+    /// Counters of front-end events, and their common condition.
+    pub(crate) frontend: (CounterSet, u32),
     is_open: bool,
     /// The recorder is suspended beside lent counters.
     pub(crate) is_lent: bool,
@@ -167,6 +169,7 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
             threshold: PreciseThreshold::EachRecord,
             groups: None,
             latency: (CounterSet::NONE, 0),
+            frontend: (CounterSet::NONE, 0),
             is_open: true,
             is_lent: false,
             not_send: PhantomData,
@@ -334,6 +337,7 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
     ) -> Result<(), PreciseError> {
         let rest = self.memory().recording().without(counter.only());
         self.latency.0 = self.latency.0.without(counter.only());
+        self.frontend.0 = self.frontend.0.without(counter.only());
         let cleared = match self.hardware.is_architectural() {
             true => self.hardware.program_records(counter, None),
             false => Ok(()),

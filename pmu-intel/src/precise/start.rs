@@ -20,7 +20,8 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
     ///
     /// # Errors
     /// - [`Event`](PreciseError::Event), [`LatencyInUse`](PreciseError::LatencyInUse),
-    ///   [`InsufficientMemory`](PreciseError::InsufficientMemory): nothing was changed.
+    ///   [`FrontendInUse`](PreciseError::FrontendInUse), [`InsufficientMemory`](PreciseError::InsufficientMemory):
+    ///   nothing was changed.
     /// - [`Counters`](PreciseError::Counters): the session has no free counter, or an access of the session failed.
     /// - [`Access`](PreciseError::Access): an access failed, and the event is not started.
     /// - [`Faulted`](PreciseError::Faulted): an access failed. The recorder's other events have also stopped.
@@ -52,11 +53,15 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
         self.end_abandoned(session, &mut report)?;
         let (unit, in_use) = (self.unit(), self.latency.1);
         let capable = unit.counters_for(event)?;
+        let frontend = unit.frontend_of(event)?;
         if event.by_handler && self.threshold != PreciseThreshold::EachRecord {
             return Err(PreciseEventError::NeedsEachRecord.into());
         }
         if event.latency != 0 && !self.latency.0.is_empty() && event.latency != in_use {
             return Err(PreciseError::LatencyInUse(in_use));
+        }
+        if frontend != 0 && !self.frontend.0.is_empty() && frontend != self.frontend.1 {
+            return Err(PreciseError::FrontendInUse(self.frontend.1));
         }
         let groups = self.groups_of(self.memory().recording()) | event.groups();
         let (needed, lent) = (self.size_of(groups), self.memory().capacity());
@@ -85,7 +90,7 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
             let undone = session.pause_reserved(others, false).map_err(PreciseError::Counters);
             return Err(given_back.and(undone).err().unwrap_or(error));
         }
-        let started = self.start_reserved(session, counter, event, first);
+        let started = self.start_reserved(session, counter, event, (first, frontend));
         started.map(|()| counter).map_err(|error| {
             let undone = self.undo_start(session, counter, beside);
             self.abandon_unless(&undone, both);
@@ -148,13 +153,17 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
         session: &mut CounterSession<'_, S, N, P>,
         counter: CounterId,
         event: &PreciseEvent,
-        first: u64,
+        (first, frontend): (u64, u32),
     ) -> Result<(), PreciseError> {
         let recording = self.memory().recording();
         self.arrange(recording | counter.only()).map_err(PreciseError::Access)?;
         if event.latency != 0 {
             self.hardware.write_latency(event.latency).map_err(PreciseError::Access)?;
             self.latency = (self.latency.0 | counter.only(), event.latency);
+        }
+        if frontend != 0 {
+            self.hardware.write_frontend(frontend).map_err(PreciseError::Access)?;
+            self.frontend = (self.frontend.0 | counter.only(), frontend);
         }
         self.memory().set_recording(recording | counter.only());
         self.load(session, counter, first)?;

@@ -155,6 +155,7 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
             self.hardware.program_records(counter, None).map_err(PreciseError::Access)?;
         }
         self.latency.0 = self.latency.0.without(abandoned);
+        self.frontend.0 = self.frontend.0.without(abandoned);
         memory.set_recording(memory.recording().without(abandoned));
         memory.set_reserved(memory.reserved().without(abandoned));
         let (recording, reserved) = (memory.recording(), memory.reserved());
@@ -172,6 +173,9 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
         attached.map_err(PreciseError::Access)?;
         if !self.latency.0.is_empty() {
             self.hardware.write_latency(self.latency.1).map_err(PreciseError::Access)?;
+        }
+        if !self.frontend.0.is_empty() {
+            self.hardware.write_frontend(self.frontend.1).map_err(PreciseError::Access)?;
         }
         for (counter, slot) in memory.slots(reserved.without(recording)) {
             let select = EventSelect::from_bits(slot.select.load(Relaxed));

@@ -11,7 +11,8 @@ use crate::precise::event::{PreciseEvent, Precision};
 use crate::precise::groups::PreciseGroups;
 use crate::precise::model::{LatencyEvent, MEROM, Model, SourceEncoding};
 use crate::precise::registers::{
-    PEBS_BASELINE, PEBS_TIMING_INFO, PmcCfgC, STATUS_ARCH_PEBS, STATUS_OVF_BUFFER,
+    MSR_PEBS_FRONTEND, PEBS_BASELINE, PEBS_TIMING_INFO, PmcCfgC, STATUS_ARCH_PEBS,
+    STATUS_OVF_BUFFER,
 };
 use crate::registers::IA32_PERF_CAPABILITIES;
 
@@ -31,6 +32,13 @@ pub struct PreciseUnit {
     /// Number of general counters' resets in front of the fixed counters', in the area.
     general_resets: u8,
 }
+
+/// The events with a condition in `MSR_PEBS_FRONTEND`, by event number and unit mask: `FRONTEND_RETIRED`,
+/// `UOPS_RETIRED.MS` and `INT_MISC.UNKNOWN_BRANCH_CYCLES` (Intel's event lists; Linux perf has the same events).
+const FRONTEND_EVENTS: [u16; 5] = [0x01C6, 0x02C6, 0x03C6, 0x04C2, 0x40AD];
+
+/// The bits that `MSR_PEBS_FRONTEND` has (SDM vol. 4, MSR_PEBS_FRONTEND).
+const FRONTEND_BITS: u32 = 0x7F_FFFF;
 
 /// The groups that adaptive records can have.
 const ADAPTIVE: PreciseGroups = PreciseGroups::from_bits(0x2007);
@@ -268,7 +276,8 @@ impl PreciseUnit {
         if period >= 1 << 31 && (event.by_handler || self.needs_physical_address()) {
             return Err(PeriodTooLong(period));
         }
-        if asked.extra().is_some() || !asked.counts_outside_guests() {
+        self.frontend_of(event)?;
+        if !asked.counts_outside_guests() {
             return Err(Unsupported);
         }
         let select = match (asked.select(), asked.name()) {
@@ -302,6 +311,27 @@ impl PreciseUnit {
             }
         }
         Ok(capable)
+    }
+
+    /// Returns the condition of a front-end event, the value of `MSR_PEBS_FRONTEND`; 0 of any other event.
+    pub(crate) fn frontend_of(&self, event: &PreciseEvent) -> Result<u32, PreciseEventError> {
+        let Some((register, condition)) = event.event().extra() else { return Ok(0) };
+        let select = event.event().select().map_or(0, |select| select.select_bits() as u16);
+        let has_register = matches!(
+            self.format,
+            PreciseFormat::Skylake | PreciseFormat::Adaptive | PreciseFormat::Architectural
+        );
+        match u32::try_from(condition) {
+            Ok(condition)
+                if has_register
+                    && register.get() == MSR_PEBS_FRONTEND
+                    && FRONTEND_EVENTS.contains(&select)
+                    && condition & !FRONTEND_BITS == 0 =>
+            {
+                Ok(condition)
+            }
+            _ => Err(PreciseEventError::Unsupported),
+        }
     }
 
     /// Returns the event that has to be counted beside an event of load latencies.

@@ -277,6 +277,10 @@ fn the_modifier_p_is_the_precision_of_an_event_with_records() {
     ] {
         assert_eq!(precise(text), Ok(Some(loads.with_latency(64))), "{text}");
     }
+    // FRONTEND_RETIRED.LATENCY_GE_4: the condition is the extra register's value.
+    let frontend = precise("cpu/event=0xc6,umask=0x1,frontend=0x400406,period=1009/pp");
+    let (register, condition) = frontend.unwrap().unwrap().event().extra().unwrap();
+    assert_eq!((register.get(), condition), (0x3F7, 0x40_0406));
     // Another event has no latency.
     let other = precise("cpu/event=0xd1,umask=0x20,ldlat=64/pp");
     assert_eq!(other, Err(PerfError::NoExtraRegister(0x20D1)));

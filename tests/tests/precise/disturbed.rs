@@ -7,6 +7,7 @@ use pmu_intel::precise::{
 use pmu_tests::opened::{happened, raw};
 use pmu_virt::mock::Fault;
 
+use crate::frontend::{frontend, has_register};
 use crate::latency::loads;
 use crate::support::*;
 
@@ -233,7 +234,8 @@ fn free_counters(kernel: &'static Kernel, session: &mut Session) -> CounterSet {
 /// Returns events whose start and stop fail. The software PMU has load latencies beside the Debug Store alone.
 fn failing(processor: &Processor) -> impl Iterator<Item = PreciseEvent> + use<> {
     let has_latency = processor.name.starts_with("format");
-    [Some(other(3)), has_latency.then(|| loads(30))].into_iter().flatten()
+    let frontend = has_register(processor).then(|| frontend(0x11));
+    [Some(other(3)), has_latency.then(|| loads(30)), frontend].into_iter().flatten()
 }
 
 /// The operation after the failed start.

@@ -6,6 +6,7 @@ mod control_area;
 mod decode;
 mod deviating;
 mod disturbed;
+mod frontend;
 mod interrupted;
 mod kept_apart;
 mod latency;

@@ -1,0 +1,86 @@
+//! Front-end events, whose condition is in a register of its own.
+
+use pmu_core::{Event, EventSelect, MsrAddress};
+use pmu_intel::precise::{PreciseError, PreciseEvent, PreciseEventError, Precision};
+use pmu_virt::Read;
+
+use crate::support::*;
+
+fn with_extra(select: u64, register: u32, value: u64) -> PreciseEvent {
+    // SAFETY: the mock's registers are numbers.
+    let register = unsafe { MsrAddress::new(register) };
+    let event = Event::raw(EventSelect::from_bits(select)).user_only().every(PERIOD);
+    PreciseEvent::new(event.with_extra(register, value), Precision::ZeroSkidRequested)
+}
+
+/// FRONTEND_RETIRED, in Intel's lists: 0x11 is DSB_MISS, 0x400406 is LATENCY_GE_4.
+pub(crate) fn frontend(condition: u64) -> PreciseEvent {
+    with_extra(0x01C6, 0x3F7, condition)
+}
+
+/// Processors with the register: from Skylake on. The software PMU has none beside architectural PEBS.
+pub(crate) fn has_register(processor: &Processor) -> bool {
+    ["format 3", "format 4", "format 5", "format 6"].contains(&processor.name)
+}
+
+#[test]
+fn a_front_end_event_has_its_condition_in_the_register_until_it_is_stopped() {
+    for processor in processors().into_iter().filter(has_register) {
+        processor.run(|kernel, mock| {
+            let what = format!("{}, {}", processor.name, processor.freezes);
+            let condition = || {
+                mock.with_precise_records(|records| {
+                    mock.with_pmu(|pmu| pmu.read_beside(records, 0x3F7))
+                })
+            };
+            let (mut session, mut recorder) = kernel.take(mock);
+            let counter = recorder.start(&mut session, &frontend(0x40_0406), |_| ()).unwrap();
+            assert_eq!(condition(), Some(Read::Value(0x40_0406)), "{what}");
+            let bits = mock.with_precise_records(|records| records.enabled());
+            assert_eq!(bits, Some(counter.only().bits()), "{what}");
+            // One register: another condition waits, and the same one does not.
+            let other = recorder.start(&mut session, &frontend(0x11), |_| ());
+            assert_eq!(other, Err(PreciseError::FrontendInUse(0x40_0406)), "{what}");
+            let second = recorder.start(&mut session, &frontend(0x40_0406), |_| ()).unwrap();
+            recorder.stop(&mut session, counter, |_| ()).unwrap();
+            let other = recorder.start(&mut session, &frontend(0x11), |_| ());
+            assert_eq!(other, Err(PreciseError::FrontendInUse(0x40_0406)), "{what}");
+            // A suspend loses the register.
+            mock.lose_registers();
+            mock.set_performance_entry(0x400);
+            session.reprogram(|_| ()).unwrap();
+            recorder.reprogram(&mut session, |_| ()).unwrap();
+            assert_eq!(condition(), Some(Read::Value(0x40_0406)), "{what}");
+            recorder.stop(&mut session, second, |_| ()).unwrap();
+            recorder.start(&mut session, &frontend(0x11), |_| ()).unwrap();
+            assert_eq!(condition(), Some(Read::Value(0x11)), "{what}");
+            recorder.shut_down(&mut session, |_| ()).unwrap();
+            session.shut_down().unwrap();
+            nothing_is_enabled(mock, &what);
+        });
+    }
+}
+
+#[test]
+fn other_extra_registers_and_conditions_are_refused_and_change_nothing() {
+    for processor in processors() {
+        processor.run(|kernel, mock| {
+            let (mut session, mut recorder) = kernel.take(mock);
+            let before = mock.accesses();
+            let has_no_register = ["format 0", "format 1", "format 2"].contains(&processor.name);
+            let on_older = has_no_register.then(|| frontend(0x11));
+            for event in on_older.into_iter().chain([
+                with_extra(0x01B7, 0x1A6, 0x1_0001), // Off-core response.
+                with_extra(0x00C0, 0x3F7, 0x11),     // Instructions have no condition.
+                frontend(0x80_0011),                 // A reserved bit.
+                frontend(0x1_0000_0011),
+            ]) {
+                let refused = recorder.start(&mut session, &event, |_| ());
+                let allowed = [PreciseEventError::Unsupported, PreciseEventError::NotPrecise];
+                let allowed = allowed.map(|reason| Err(PreciseError::Event(reason)));
+                assert!(allowed.contains(&refused), "{}: {refused:?}", processor.name);
+            }
+            assert_eq!(mock.accesses(), before, "{}", processor.name);
+        });
+    }
+}
