@@ -2,6 +2,7 @@
 
 mod json;
 mod meaning;
+pub mod uncore;
 mod words;
 
 use core::fmt::Write as _;
@@ -47,7 +48,11 @@ pub enum NoEvent {
 /// No event has this name, or perf's raw configuration does not hold it.
 pub fn source(name: &str) -> Result<Source, NoEvent> {
     let processor = detect(None).map_err(NoEvent::NoCatalog)?;
-    let event = processor.event(name).map_err(|error| match error {
+    let found = processor.event(name).or_else(|error| match error {
+        EventError::Unknown => processor.core_type().event_or_uncore(name),
+        other => Err(other),
+    });
+    let event = found.map_err(|error| match error {
         EventError::Unknown => NoEvent::Unknown(nearest(processor.core_type(), name)),
         EventError::Character { .. } | EventError::TooLong => NoEvent::Unknown(String::new()),
         other => NoEvent::Refused(format!("{name}: {other}")),
@@ -147,7 +152,10 @@ pub fn events(
             None if pattern.contains(['*', '?']) => {
                 format!("{pattern:?}: no event of {core_type} matches; `*` matches all")
             }
-            None => at_fault(EventError::Unknown) + &nearest(core_type, pattern),
+            None => match core_type.event_or_uncore(pattern) {
+                Err(error @ EventError::Uncore(_)) => at_fault(error) + "; --uncore prints it",
+                _ => at_fault(EventError::Unknown) + &nearest(core_type, pattern),
+            },
         });
     }
     if form == Form::Json {

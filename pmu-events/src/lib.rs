@@ -13,6 +13,7 @@ mod name;
 mod processor;
 #[rustfmt::skip]
 mod tables;
+mod uncore;
 
 pub use core_type::error::{EventError, UnknownCoreType};
 pub use core_type::lookup::Events;
@@ -28,3 +29,5 @@ pub use name::event_name::EventName;
 pub use name::hash::MAX_NAME;
 pub use processor::{Processor, UnknownProcessor};
 pub use tables::*;
+pub use uncore::event::UncoreEvent;
+pub use uncore::list::Uncore;

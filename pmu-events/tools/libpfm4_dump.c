@@ -5,6 +5,9 @@
  *   apt-get install libpfm4-dev
  *   cc -O2 -o libpfm4_dump pmu-events/tools/libpfm4_dump.c -lpfm
  *   LIBPFM_ENCODE_INACTIVE=1 ./libpfm4_dump > tests/data/libpfm4.csv
+ *   LIBPFM_ENCODE_INACTIVE=1 ./libpfm4_dump uncore > tests/data/libpfm4_uncore.csv
+ *
+ * With `uncore`, the same of units beside the cores: event number and unit mask alone.
  */
 #include <inttypes.h>
 #include <perfmon/pfmlib.h>
@@ -20,6 +23,17 @@ static const char *const pmus[] = {
     "amd64_fam17h_zen2", "amd64_fam19h_zen3", "amd64_fam19h_zen4",
 };
 
+/* The first of each kind of unit. */
+static const char *const units[] = {
+    "ivbep_unc_cbo0", "ivbep_unc_ha0", "ivbep_unc_imc0", "ivbep_unc_pcu", "ivbep_unc_qpi0", "ivbep_unc_r2pcie",
+    "ivbep_unc_r3qpi0", "ivbep_unc_irp", "hswep_unc_cbo0", "hswep_unc_ha0", "hswep_unc_imc0", "hswep_unc_pcu",
+    "hswep_unc_qpi0", "hswep_unc_r2pcie", "hswep_unc_r3qpi0", "hswep_unc_irp", "hswep_unc_sbo0", "skx_unc_imc0",
+    "skx_unc_irp", "skx_unc_upi0",
+    "knl_unc_cha0", "knl_unc_edc_eclk0", "knl_unc_edc_uclk0", "knl_unc_imc0", "knl_unc_m2pcie",
+};
+
+static uint64_t of_the_event = ~0ull;
+
 /* USR, OS, INT and EN. */
 #define NOT_THE_EVENT 0x530000ull
 
@@ -31,8 +45,8 @@ static void print(const char *event, const char *unit_mask, const char *text)
     if (pfm_get_os_event_encoding(text, PFM_PLM0 | PFM_PLM3, PFM_OS_NONE, &encoded) != PFM_SUCCESS)
         return;
     printf("%s%s%s,0x%" PRIX64, event, unit_mask ? ":" : "", unit_mask ? unit_mask : "",
-           (uint64_t)(encoded.codes[0] & ~NOT_THE_EVENT));
-    if (encoded.count > 1)
+           (uint64_t)(encoded.codes[0] & ~NOT_THE_EVENT & of_the_event));
+    if (encoded.count > 1 && of_the_event == ~0ull)
         printf(",0x%" PRIX64, encoded.codes[1]);
     putchar('\n');
     free(encoded.codes);
@@ -67,19 +81,26 @@ static void dump(const pfm_pmu_info_t *pmu)
     }
 }
 
-int main(void)
+int main(int arguments, char **argument)
 {
+    const char *const *names = pmus;
+    size_t count = sizeof pmus / sizeof *pmus;
     int version = pfm_get_version();
     if (pfm_initialize() != PFM_SUCCESS)
         return 1;
     printf("# libpfm4 (API %d.%d; Debian package libpfm4 4.13.0-1), by pmu-events/tools/libpfm4_dump.c\n",
            PFM_MAJ_VERSION(version), PFM_MIN_VERSION(version));
-    for (size_t place = 0; place < sizeof pmus / sizeof *pmus; place++)
+    if (arguments > 1 && !strcmp(argument[1], "uncore")) {
+        names = units;
+        count = sizeof units / sizeof *units;
+        of_the_event = 0xFFFF;
+    }
+    for (size_t place = 0; place < count; place++)
         for (int number = 0; number < PFM_PMU_MAX; number++) {
             pfm_pmu_info_t pmu;
             memset(&pmu, 0, sizeof pmu);
             pmu.size = sizeof pmu;
-            if (pfm_get_pmu_info(number, &pmu) == PFM_SUCCESS && !strcmp(pmu.name, pmus[place]))
+            if (pfm_get_pmu_info(number, &pmu) == PFM_SUCCESS && !strcmp(pmu.name, names[place]))
                 dump(&pmu);
         }
     return 0;

@@ -30,8 +30,12 @@ struct Arguments {
     #[arg(long, value_enum, default_value = "text")]
     format: Form,
 
+    /// Look among the events of the units beside the cores: L3, data fabric, memory controllers, links.
+    #[arg(long)]
+    uncore: bool,
+
     /// Print the metrics: instructions per cycle, branch misses, top-down levels 1 to 3.
-    #[arg(long, conflicts_with = "name")]
+    #[arg(long, conflicts_with_all = ["name", "uncore"])]
     metrics: bool,
 }
 
@@ -56,6 +60,9 @@ fn print(arguments: &Arguments) -> Result<(), String> {
         }
     };
     let text = match &arguments.name {
+        Some(name) if arguments.uncore => {
+            catalog::uncore::events(core_type, name, arguments.format)?
+        }
         Some(name) => catalog::events(core_type, &others, name, arguments.format)?,
         None if arguments.metrics => catalog::metrics(core_type, arguments.format),
         None => return Err("no NAME: '*' is every event, and --metrics the metrics".into()),

@@ -29,6 +29,9 @@ pub enum EventError {
     /// hybrid, the other core type belongs to another kind of core. On other processors, the other core type belongs to
     /// another stepping.
     OtherCore(&'static CoreType),
+    /// The event is one of a unit beside the cores, by Linux' name of the unit. No counter of a core counts the event;
+    /// [`Uncore`](crate::Uncore) has its encoding. Only [`event_or_uncore`](CoreType::event_or_uncore) tells.
+    Uncore(&'static str),
 }
 
 impl fmt::Display for EventError {
@@ -42,6 +45,12 @@ impl fmt::Display for EventError {
             Self::Ambiguous { matches } => write!(f, "{matches} events match, not one"),
             Self::OtherCore(other) => {
                 write!(f, "an event of {other}, which is another core type of the same model")
+            }
+            Self::Uncore(unit) => {
+                write!(
+                    f,
+                    "an event of {unit}, a unit beside the cores: no counter of a core counts it"
+                )
             }
         }
     }

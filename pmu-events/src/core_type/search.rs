@@ -7,6 +7,8 @@ use crate::format::core_type::CoreType;
 use crate::name::distance::distance;
 use crate::name::hash::{MAX_NAME, odd_character};
 use crate::name::pattern::matches;
+use crate::uncore::event::UncoreEvent;
+use crate::uncore::list::Uncore;
 
 impl CoreType {
     /// Finds the events whose names match a pattern. In the pattern, `*` stands for any text, and `?` for any one
@@ -57,6 +59,30 @@ impl CoreType {
             0 => Ok(event),
             others => Err(EventError::Ambiguous { matches: others + 1 }),
         }
+    }
+
+    /// Finds the event with this name, as [`event`](Self::event) does, and tells the events of units beside the cores
+    /// apart from names that do not exist.
+    ///
+    /// Which events these units have is linked into a program that calls this function.
+    ///
+    /// ```
+    /// use pmu_events::{EventError, ZEN4};
+    /// assert!(ZEN4.event_or_uncore("ex_ret_instr").is_ok());
+    /// assert_eq!(ZEN4.event_or_uncore("umc_mem_clk").err(), Some(EventError::Uncore("amd_umc")));
+    /// ```
+    ///
+    /// # Errors
+    /// - The errors of [`event`](Self::event).
+    /// - [`Uncore`](EventError::Uncore) instead of [`Unknown`](EventError::Unknown): an event of a unit has this name.
+    pub fn event_or_uncore(&self, name: &str) -> Result<PmuEvent, EventError> {
+        self.event(name).map_err(|error| {
+            let named = |event: &UncoreEvent| event.name().eq_ignore_ascii_case(name);
+            match Uncore::of(self).and_then(|units| units.events().find(named)) {
+                Some(event) if error == EventError::Unknown => EventError::Uncore(event.unit()),
+                _ => error,
+            }
+        })
     }
 
     /// Finds the `COUNT` events whose names are nearest to a misspelled name, by edit distance.

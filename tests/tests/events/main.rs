@@ -12,3 +12,4 @@ mod perf_names;
 mod perf_rates;
 mod perf_text;
 mod top_down;
+mod uncore;

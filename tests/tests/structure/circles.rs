@@ -101,7 +101,15 @@ const FLOORS: &[Floors] = &[
     },
     Floors {
         of: "pmu-events",
-        floors: &["lib", "processor, metric", "core_type", "event", "tables", "format", "name"],
+        floors: &[
+            "lib",
+            "processor, metric",
+            "core_type",
+            "event, uncore",
+            "tables",
+            "format",
+            "name",
+        ],
     },
     Floors {
         of: "examples/hwcheck",

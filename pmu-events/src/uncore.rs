@@ -1,0 +1,7 @@
+//! Events of the units beside the cores, as data: this crate's other floors are about counters of cores.
+//!
+//! Uses [names](crate::name) and [the form of core types](crate::format).
+
+pub(crate) mod event;
+pub(crate) mod list;
+pub(crate) mod lists;

@@ -1,0 +1,82 @@
+//! An event of a unit beside the cores.
+
+use core::fmt;
+
+/// An event of a unit beside the cores, such as the L3 cache, the data fabric or a memory controller.
+///
+/// This is data for a driver of the unit: name, unit and encoding. The counters of the unit are not those of a core:
+/// they have registers of their own, for all cores of the unit. `pmu-core` drives none of them, so an `UncoreEvent` is
+/// no [`Event`](pmu_core::Event).
+///
+/// ```
+/// use pmu_events::{Uncore, ZEN5};
+/// let units = Uncore::of(&ZEN5).unwrap();
+/// let reads = units.matching("umc_cas_cmd.rd").next().unwrap();
+/// assert_eq!((reads.unit(), reads.field("event"), reads.field("rdwrmask")), ("amd_umc", Some(0xA), Some(1)));
+/// assert_eq!(reads.to_string(), "amd_umc/event=0xa,rdwrmask=0x1/"); // as perf's command line takes it
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct UncoreEvent {
+    pub(crate) unit: &'static str,
+    pub(crate) name: &'static str,
+    /// `field=value`, separated by spaces.
+    pub(crate) fields: &'static str,
+}
+
+impl UncoreEvent {
+    /// Returns the name of the event, as the vendor's list spells it.
+    ///
+    /// Units may have events of the same name, such as their clocks.
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Returns the name of the unit, as Linux' perf calls its PMU: `uncore_imc`, `uncore_cha`, `amd_l3`.
+    ///
+    /// Where a processor has several such units, Linux appends an underscore and a number to the name of each.
+    pub const fn unit(&self) -> &'static str {
+        self.unit
+    }
+
+    /// Returns the fields of the event's encoding, by perf's names, with their values.
+    ///
+    /// A field that is not among them is 0, with one exception: if the L3's fields of threads, cores and slices are
+    /// missing, all threads, cores and slices are meant.
+    ///
+    /// The position of a field in the unit's registers is in Linux' files `/sys/bus/event_source/devices/*/format`, and
+    /// in the vendor's manual: for Intel the uncore performance monitoring reference manual of the processor, for AMD
+    /// the Processor Programming Reference, sections "L3 Cache Performance Monitor Counters", "Data Fabric Performance
+    /// Monitor Counters" and "UMC Performance Monitors".
+    ///
+    /// ```
+    /// use pmu_events::{HASWELLX, Uncore};
+    /// let units = Uncore::of(&HASWELLX).unwrap();
+    /// for (field, value) in units.matching("unc_m_cas_count.rd").flat_map(|event| event.fields()) {
+    ///     println!("{field}: {value:#x}");
+    /// }
+    /// ```
+    pub fn fields(&self) -> impl Iterator<Item = (&'static str, u64)> + Clone + use<> {
+        self.fields.split(' ').filter_map(|field| {
+            let (name, value) = field.split_once("=0x")?;
+            Some((name, u64::from_str_radix(value, 16).ok()?))
+        })
+    }
+
+    /// Returns the value of a field of the event's encoding; `None` if the event does not set the field.
+    pub fn field(&self, name: &str) -> Option<u64> {
+        self.fields().find(|(field, _)| *field == name).map(|(_, value)| value)
+    }
+}
+
+/// Writes the event as perf's command line takes it: `amd_l3/event=0x4,umask=0xff/`.
+impl fmt::Display for UncoreEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/", self.unit)?;
+        for (place, (field, value)) in self.fields().enumerate() {
+            let comma = if place == 0 { "" } else { "," };
+            write!(f, "{comma}{field}={value:#x}")?;
+        }
+        f.write_str("/")
+    }
+}
