@@ -31,6 +31,7 @@ pub mod virt_ibs;
 pub mod virt_model;
 pub mod virt_pmi;
 pub mod virt_precise;
+pub mod virt_reload;
 pub mod virt_state;
 pub mod vmm_image;
 pub mod vmm_step;
@@ -57,7 +58,7 @@ use vmm::{boot, error, guest, guest_pmu, instruction};
 pub type Target = fn(&[u8]);
 
 /// The targets by name.
-pub const TARGETS: [(&str, Target); 31] = [
+pub const TARGETS: [(&str, Target); 32] = [
     ("branch_records", branch_records::run),
     ("control_area", control_area::run),
     ("cpuid_claim", cpuid_claim::run),
@@ -86,6 +87,7 @@ pub const TARGETS: [(&str, Target); 31] = [
     ("virt_model", virt_model::run),
     ("virt_pmi", virt_pmi::run),
     ("virt_precise", virt_precise::run),
+    ("virt_reload", virt_reload::run),
     ("virt_state", virt_state::run),
     ("vmm_image", vmm_image::run),
     ("vmm_step", vmm_step::run),

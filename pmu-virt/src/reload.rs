@@ -1,5 +1,7 @@
 //! Auto counter reload of a virtual processor, as a facility beside the PMU. An overflow reloads counters without an
 //! interrupt.
+//!
+//! Uses [`precise`](crate::precise), with which it shares registers, and the modules that `precise` uses.
 
 pub(crate) mod advance;
 pub(crate) mod configuration;

@@ -83,6 +83,7 @@ impl VirtualReload {
         let of = self.configuration;
         let counters = [of.general, of.fixed, of.causing_general, of.causing_fixed];
         let [general, fixed, causing_general, causing_fixed] = counters;
-        [a, b, c, d, low, high, general, fixed, causing_general, causing_fixed, 0, 0, 0, 0, 0, 0]
+        let [e, f] = self.shared.to_le_bytes();
+        [a, b, c, d, low, high, general, fixed, causing_general, causing_fixed, e, f, 0, 0, 0, 0]
     }
 }

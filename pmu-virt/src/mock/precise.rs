@@ -87,7 +87,9 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         memory: &'h RefCell<dyn GuestMemory + 'h>,
         instructions: &'h dyn Fn(u64) -> FedRecord<'h>,
     ) -> Self {
-        self.beside.get_mut().0.1.1 = Some(precise);
+        let ((_, (_, present)), (_, reload)) = self.beside.get_mut();
+        *present = Some(precise);
+        *reload = reload.map(|reload| reload.sharing(&precise));
         self.precise_records.set(Some((memory, instructions)));
         self
     }

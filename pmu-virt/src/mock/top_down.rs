@@ -62,7 +62,11 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
     pub fn with_reload(mut self, reload: VirtualReload) -> Self {
-        self.beside.get_mut().1.1 = Some(reload);
+        let ((_, (_, precise)), (_, present)) = self.beside.get_mut();
+        *present = Some(match precise {
+            Some(precise) => reload.sharing(precise),
+            None => reload,
+        });
         self
     }
 
@@ -79,13 +83,13 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     pub(super) fn count(&self, feed: &mut Feed) -> Result<Advanced, OtherEvents> {
         let pmu = &mut *self.pmu.borrow_mut();
         let (metrics, reload) = &mut self.beside.borrow_mut().1;
-        let mut pass = |pmu: &mut VirtualPmu| match &*reload {
-            Some(reload) => reload.advance(pmu, feed),
+        let mut pass = |pmu: &mut VirtualPmu, feed: &mut Feed| match metrics {
+            Some(metrics) => metrics.observe(pmu, &self.mix.get(), |pmu| pmu.advance(feed)),
             None => pmu.advance(feed),
         };
-        match metrics {
-            Some(metrics) => metrics.observe(pmu, &self.mix.get(), pass),
-            None => pass(pmu),
+        match reload {
+            Some(reload) => reload.advance_by(pmu, feed, pass),
+            None => pass(pmu, feed),
         }
     }
 

@@ -19,6 +19,9 @@ impl VirtualReload {
     /// interrupts if the counter's interrupt is enabled. After 1,024 reloads within one call, the call counts the rest
     /// of the feed without reloads.
     ///
+    /// A counter that reloads itself may overflow at each event. So an embedder that calls this in a loop until the
+    /// feed is empty lets the guest run in between, or gives up the remainder after some calls.
+    ///
     /// # Errors
     /// The feed and this PMU have different [events](VirtualPmu::events).
     pub fn advance<P: EventPolicy>(
@@ -26,6 +29,32 @@ impl VirtualReload {
         pmu: &mut VirtualPmu<P>,
         feed: &mut Feed,
     ) -> Result<Advanced, OtherEvents> {
+        self.advance_by(pmu, feed, |pmu, feed| pmu.advance(feed))
+    }
+
+    /// Counts like [`advance`](Self::advance), by `pass`, which counts up to the next overflow. The counters are
+    /// reloaded between two calls of `pass`. A processor with top-down metrics, too, counts by
+    /// [`VirtualTopDown::observe`](crate::VirtualTopDown::observe):
+    ///
+    /// ```
+    /// use pmu_virt::{Advanced, Feed, OtherEvents, TopDownMix, VirtualPmu, VirtualReload, VirtualTopDown};
+    /// fn count(
+    ///     (pmu, reload, metrics): (&mut VirtualPmu, &VirtualReload, &mut VirtualTopDown),
+    ///     (feed, mix): (&mut Feed, &TopDownMix),
+    /// ) -> Result<Advanced, OtherEvents> {
+    ///     reload.advance_by(pmu, feed, |pmu, feed| metrics.observe(pmu, mix, |pmu| pmu.advance(feed)))
+    /// }
+    /// # let _ = count;
+    /// ```
+    ///
+    /// # Errors
+    /// Returns the error of `pass`.
+    pub fn advance_by<P: EventPolicy, E>(
+        &self,
+        pmu: &mut VirtualPmu<P>,
+        feed: &mut Feed,
+        mut pass: impl FnMut(&mut VirtualPmu<P>, &mut Feed) -> Result<Advanced, E>,
+    ) -> Result<Advanced, E> {
         let mut all = Advanced::NOTHING;
         let causes = from_global(self.causes.into_iter().fold(0, |all, causes| all | causes));
         if causes != 0 {
@@ -33,37 +62,39 @@ impl VirtualReload {
                 let recorded = pmu.model.recorded;
                 // Such an overflow ends a span like one that is recorded.
                 pmu.model.recorded |= causes;
-                let advanced = pmu.advance(feed);
+                let advanced = pass(pmu, feed);
                 pmu.model.recorded = recorded;
                 let mut advanced = advanced?;
-                let caused = from_global(advanced.records) & causes & !recorded;
+                let caused = from_global(advanced.records) & causes;
                 advanced.records &= to_global(recorded);
-                advanced.pmi |= self.reload(pmu, caused);
+                advanced.pmi |= self.reload(pmu, caused, caused & !recorded);
                 all = all.and(advanced);
                 if all.pmi || all.records != 0 || feed.is_empty() {
                     return Ok(all);
                 }
             }
         }
-        Ok(all.and(pmu.advance(feed)?))
+        Ok(all.and(pass(pmu, feed)?))
     }
 
-    /// Notes the overflows of counters, and reloads the counters that they reload. Returns whether an interrupt is due.
-    pub(crate) fn reload<P: EventPolicy>(
+    /// Reloads the counters that the overflows of `overflowed` reload, and notes the overflows of `reported`, which
+    /// write no records. Returns whether an interrupt is due.
+    fn reload<P: EventPolicy>(
         &self,
         pmu: &mut VirtualPmu<P>,
         overflowed: Counters,
+        reported: Counters,
     ) -> bool {
         let reloads = |counter: usize, by: Counters| {
             self.causes.get(counter).is_some_and(|causes| from_global(*causes) & by != 0)
         };
-        let own = places(overflowed).filter(|counter| reloads(*counter, 1 << counter));
+        let own = places(reported).filter(|counter| reloads(*counter, 1 << counter));
         let own = own.fold(0, |own, counter| own | 1 << counter);
         for counter in (0..MAX_COUNTERS).filter(|counter| reloads(*counter, overflowed)) {
             let value = self.values.get(counter).copied().unwrap_or(0);
             pmu.model.load(counter, i64::from(value as i32) as u64);
         }
-        let raised = pmu.model.raise(overflowed & !own);
+        let raised = pmu.model.raise(reported & !own);
         let silent = own & pmu.model.interrupting() != 0;
         if silent && !raised {
             pmu.model.interrupt();

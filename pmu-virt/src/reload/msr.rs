@@ -11,6 +11,11 @@ use crate::reload::virtual_reload::VirtualReload;
 const VALUE: u64 = 0xFFFF_FFFF;
 
 impl VirtualReload {
+    /// Returns whether architectural PEBS answers CFG_C of a counter.
+    fn shares(&self, counter: usize) -> bool {
+        self.shared >> counter & 1 != 0
+    }
+
     fn legal(&self, is_value: bool) -> u64 {
         if is_value { VALUE } else { self.configuration.causes() }
     }
@@ -20,14 +25,17 @@ impl GuestFacility for VirtualReload {
     fn read(&self, address: u32) -> Read {
         match self.locate(address) {
             Some((counter, false)) => Read::Value(self.causes[counter % MAX_COUNTERS]),
-            Some((counter, true)) => Read::Value(self.values[counter % MAX_COUNTERS].into()),
-            None => Read::Unhandled,
+            Some((counter, true)) if !self.shares(counter) => {
+                Read::Value(self.values[counter % MAX_COUNTERS].into())
+            }
+            _ => Read::Unhandled,
         }
     }
 
     fn check_write(&self, _: Writer, address: u32, value: u64) -> Written {
         match self.locate(address) {
             None => Written::UNHANDLED,
+            Some((counter, true)) if self.shares(counter) => Written::UNHANDLED,
             Some((_, is_value)) => match value & !self.legal(is_value) {
                 0 => Written::DONE,
                 illegal => Written { answer: Write::GeneralProtection, illegal },
@@ -37,9 +45,10 @@ impl GuestFacility for VirtualReload {
 
     fn write(&mut self, writer: Writer, address: u32, value: u64) -> Written {
         let written = self.check_write(writer, address, value);
-        if written.answer == Write::Done {
+        if written.answer != Write::GeneralProtection {
             match self.locate(address) {
                 Some((counter, false)) => self.causes[counter % MAX_COUNTERS] = value,
+                // Also where the records answer: both have the reload value.
                 Some((counter, true)) => self.values[counter % MAX_COUNTERS] = value as u32,
                 None => {}
             }
@@ -60,7 +69,10 @@ impl GuestFacility for VirtualReload {
             (0..MAX_PER_KIND as u32).flat_map(move |number| {
                 names.into_iter().zip([false, true]).filter_map(move |(name, is_value)| {
                     let address = first + 4 * number + u32::from(is_value);
-                    self.locate(address)?;
+                    let (counter, _) = self.locate(address)?;
+                    if is_value && self.shares(counter) {
+                        return None;
+                    }
                     Some(RegisterInfo {
                         address,
                         name,

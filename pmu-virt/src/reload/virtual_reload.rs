@@ -1,14 +1,16 @@
 //! The counter reload of one virtual processor: creation and registers.
 
 use crate::configuration::any_vendor::Configuration;
-use crate::registers::counters::{MAX_COUNTERS, MAX_PER_KIND};
+use crate::precise::registers::Register;
+use crate::precise::virtual_precise::VirtualPrecise;
+use crate::registers::counters::{Counters, MAX_COUNTERS, MAX_PER_KIND};
 use crate::reload::configuration::{ReloadConfiguration, ReloadConfigurationError};
 
 /// Auto counter reload of one virtual Intel processor, in addition to the processor's
 /// [`VirtualPmu`](crate::VirtualPmu). As a [`GuestFacility`](crate::GuestFacility), this type answers accesses to CFG_B
 /// and CFG_C of each counter. The embedder counts events by [`advance`](Self::advance).
 ///
-/// The facility owns CFG_C completely. So a processor can have this facility or architectural PEBS, but not both.
+/// On a processor with architectural PEBS, both use the same CFG_C: see [`sharing`](Self::sharing).
 ///
 /// No method allocates or panics. The value is the complete state: a copy is a snapshot, and `==` compares states.
 ///
@@ -46,8 +48,10 @@ pub struct VirtualReload {
     pub(crate) configuration: ReloadConfiguration,
     /// CFG_B of the general, then of the fixed counters.
     pub(crate) causes: [u64; MAX_COUNTERS],
-    /// CFG_C.
+    /// CFG_C, bits 31:0.
     pub(crate) values: [u32; MAX_COUNTERS],
+    /// Counters whose CFG_C architectural PEBS answers.
+    pub(crate) shared: Counters,
 }
 
 impl VirtualReload {
@@ -60,7 +64,38 @@ impl VirtualReload {
         configuration: ReloadConfiguration,
     ) -> Result<Self, ReloadConfigurationError> {
         configuration.check(pmu)?;
-        Ok(Self { configuration, causes: [0; MAX_COUNTERS], values: [0; MAX_COUNTERS] })
+        let (causes, values) = ([0; MAX_COUNTERS], [0; MAX_COUNTERS]);
+        Ok(Self { configuration, causes, values, shared: 0 })
+    }
+
+    /// Returns this counter reload for a processor with these precise records. If they are architectural PEBS, they
+    /// answer CFG_C of their counters. The reload value in it is that of both: a counter is loaded with it after a
+    /// record, and by the overflows that CFG_B names. The embedder answers accesses by the pair of both facilities.
+    ///
+    /// ```
+    /// use pmu_virt::{
+    ///     Configuration, FedEvents, IntelConfiguration, PreciseConfiguration, Read, ReloadConfiguration, VirtualPmu,
+    ///     VirtualPrecise, VirtualReload,
+    /// };
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(6, 8, 4));
+    /// let precise = VirtualPrecise::new(&configuration, PreciseConfiguration::ARCHITECTURAL)?;
+    /// let reload = VirtualReload::new(&configuration, ReloadConfiguration::of(0xFF, 0))?;
+    /// let mut both = (precise, reload.sharing(&precise));
+    /// let mut pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
+    /// // Counter 0 writes records, and is loaded with −1,000.
+    /// let control = 1 << 63 | u64::from(1_000u32.wrapping_neg());
+    /// let _ = pmu.write_beside(&mut both, 0x1903, control);
+    /// assert_eq!(pmu.read_beside(&both, 0x1903), Read::Value(control));
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn sharing(self, precise: &VirtualPrecise) -> Self {
+        let controls = precise.own().filter_map(|(register, address, _)| match register {
+            Register::Control(_) => self.locate(address),
+            _ => None,
+        });
+        let shared = controls.fold(0, |shared, (counter, _)| shared | 1 << counter);
+        Self { shared, ..self }
     }
 
     /// Returns the configuration that the guest sees.

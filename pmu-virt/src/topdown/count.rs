@@ -18,6 +18,9 @@ impl VirtualTopDown {
     /// are divided into parts by `mix`. If fixed counter 3 overflows, the metrics also overflow. This sets bit 48 of
     /// the status, and raises an interrupt if the interrupt of fixed counter 3 is enabled.
     ///
+    /// `pass` does not write fixed counter 3. If overflows reload counters, each call observes one span between two
+    /// reloads: see [`VirtualReload::advance_by`](crate::VirtualReload::advance_by).
+    ///
     /// # Errors
     /// Returns the error of `pass`.
     pub fn observe<P: EventPolicy, E>(
@@ -29,7 +32,7 @@ impl VirtualTopDown {
         let before = value(pmu, SLOTS);
         let mut advanced = pass(pmu)?;
         let wraps = u128::from(advanced.wraps(SLOTS_BIT)) << self.width.min(64);
-        let slots = wraps + u128::from(value(pmu, SLOTS)) - u128::from(before);
+        let slots = (wraps + u128::from(value(pmu, SLOTS))).saturating_sub(before.into());
         if self.control && self.count(before, slots, mix) {
             self.status = true;
             if value(pmu, FIXED_CONTROL) & INTERRUPTS != 0 {

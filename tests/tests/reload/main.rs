@@ -3,3 +3,4 @@
 mod groups;
 mod model;
 mod support;
+mod with_precise;

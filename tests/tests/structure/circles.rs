@@ -144,8 +144,9 @@ const FLOORS: &[Floors] = &[
         floors: &[
             "lib",
             "bytes, mediated, mock",
+            "reload",
             "precise",
-            "branches, ibs, reload, topdown",
+            "branches, ibs, topdown",
             "pmu",
             "model",
             "registers, events",

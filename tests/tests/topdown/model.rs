@@ -5,7 +5,7 @@ use pmu_virt::{
     VirtualBranches, VirtualPmu, VirtualTopDown, Write, Writer,
 };
 
-use crate::support::{MIXES, SLOTS, events};
+use crate::support::{BRANCHES, MIXES, SLOTS, events};
 
 fn configuration() -> Configuration {
     Configuration::Intel(IntelConfiguration::new(5, 8, 4))
@@ -151,6 +151,50 @@ fn a_wrap_sets_both_bits_and_interrupts_once() {
     assert!(advanced.pmi && advanced.overflowed == 1 << 35 && !slots.is_empty());
     assert_eq!(pmu.read_beside(&metrics, 0x38E), Read::Value(1 << 48 | 1 << 35));
     assert_eq!(metrics.metrics(), u64::from_le_bytes(MIXES[1].shares));
+}
+
+/// Overflows reload the slots' counter, whose value then is lower: the slots are counted all the same.
+#[test]
+fn slots_of_a_counter_that_is_reloaded_are_counted_once() {
+    use pmu_virt::{ReloadConfiguration, VirtualReload};
+    let configuration = Configuration::Intel(IntelConfiguration::new(6, 8, 4));
+    for (reloaded_by, value) in [(1 << 35, 0xFFFF_FF00), (1, 0x8000_0000), (1, 0xFFFF_FFFF)] {
+        let mut pmu = VirtualPmu::new(configuration, events()).unwrap();
+        let metrics = VirtualTopDown::new(&configuration, true).unwrap();
+        let reload =
+            VirtualReload::new(&configuration, ReloadConfiguration::of(0xFF, 0xF)).unwrap();
+        let mut both = (metrics, reload);
+        for (register, value) in [
+            (0x38D, 0b0011 << 12),
+            (0x198E, reloaded_by),
+            (0x198F, value),
+            (0x1902, 1),
+            (0x1903, 0xFFFF_FFF6),
+            (0x1900, (1 << 48) - 10),
+            (0x1901, 0x43_00C4),
+            (0x30C, (1 << 48) - 5),
+            (0x329, 0),
+            (0x38F, 1 << 48 | 1 << 35 | 1),
+        ] {
+            let written = pmu.write_beside(&mut both, register, value);
+            assert_eq!(written.answer, Write::Done, "{register:#x}");
+        }
+        let (metrics, reload) = &mut both;
+        for mix in [MIXES[1], MIXES[3]] {
+            let mut feed = feed(600);
+            feed.add(events().find(BRANCHES).unwrap(), pmu_virt::Privilege::User, 60).unwrap();
+            reload
+                .advance_by(&mut pmu, &mut feed, |pmu, feed| {
+                    metrics.observe(pmu, &mix, |pmu| pmu.advance(feed))
+                })
+                .unwrap();
+            assert!(feed.is_empty());
+        }
+        // The mean of both mixes.
+        let mean = MIXES[1].shares.into_iter().zip(MIXES[3].shares);
+        let mean = mean.map(|(one, other)| (u16::from(one) + u16::from(other)).div_ceil(2) as u8);
+        assert!(mean.eq(metrics.metrics().to_le_bytes()), "{reloaded_by:#x}, {value:#x}");
+    }
 }
 
 /// Bytes of a state with each byte changed are refused, or written as they were read.

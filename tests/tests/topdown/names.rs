@@ -12,10 +12,7 @@ fn parts_that_registers_count_have_the_names_of_the_metrics_that_events_count() 
         assert_eq!(metric.to_string(), format!("top-down: {part}"));
         assert_eq!(format!("{metric:?}"), format!("{part:?}"));
     }
-    // The formulas for level 2, if there are any, name what the register has.
-    if metric("MemoryBound") {
-        parts().for_each(|part| assert!(metric(&format!("{part:?}")), "{part:?}"));
-    }
+    parts().for_each(|part| assert!(metric(&format!("{part:?}")), "{part:?}"));
 }
 
 /// The shares of a register, and those of events, of the same slots.
