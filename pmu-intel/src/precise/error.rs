@@ -82,8 +82,8 @@ pub enum PreciseEventError {
     /// threshold must be [`EachRecord`](crate::precise::PreciseThreshold::EachRecord).
     NeedsEachRecord,
     /// The recorder does not support an event that counts only in guests. Of the events with an [extra
-    /// register](pmu_core::Event::with_extra), the recorder supports only a front-end event with `MSR_PEBS_FRONTEND`, on
-    /// processors that have this register.
+    /// register](pmu_core::Event::with_extra), the recorder supports only a front-end event with
+    /// `MSR_PEBS_FRONTEND`, on processors that have this register.
     Unsupported,
 }
 

@@ -341,3 +341,45 @@ fn a_stop_that_fails_at_any_access_can_be_repeated() {
         }
     }
 }
+
+/// A window that cannot begin leaves the records in the buffer, and a window that begins reports them.
+#[test]
+fn a_window_that_fails_to_suspend_the_records_loses_none() {
+    // An access fails twice with its retry, or all fail from then on.
+    for (processor, failing) in all().flat_map(|of| [(of, 2), (of, u32::MAX)]) {
+        for access in 1.. {
+            let mut done = false;
+            processor.run(|kernel, mock| {
+                let what =
+                    format!("{}, {}, {access}, {failing}", processor.name, processor.freezes);
+                let (mut session, mut recorder) = kernel.take(mock);
+                let report = |report: &PreciseReport<'_>| kernel.report(report);
+                recorder.set_threshold(PreciseThreshold::NearlyFull);
+                recorder.start(&mut session, &instructions(), |_| ()).unwrap();
+                mock.advance(&mut happened(0, 3 * PERIOD));
+                assert!(kernel.reported.borrow().is_empty(), "{what}");
+                mock.inject(Fault::From(access));
+                let ends = (mock.accesses().total() + access - 1).saturating_add(failing);
+                mock.on_access(Box::leak(Box::new(move |mock: &Mock<'_>| {
+                    if mock.accesses().total() == ends {
+                        mock.inject(Fault::None);
+                    }
+                })));
+                let window = session.lend_with(0, recorder.lent(report), |_, _| ());
+                mock.inject(Fault::None);
+                done = window.is_ok();
+                if let Ok(window) = window {
+                    window.end(0).unwrap();
+                } else {
+                    recorder.drain(&mut session, report).expect(&what);
+                }
+                kernel.all_reported(mock, &what);
+                assert_eq!((kernel.reported.borrow().len(), mock.lost_records()), (3, 0), "{what}");
+                recorder.shut_down(&mut session, report).unwrap();
+            });
+            if done {
+                break;
+            }
+        }
+    }
+}
