@@ -1,14 +1,16 @@
 //! Top-down counts beside a `Pmu`: of a function and of threads, on every type of core.
 
+use core::cell::Cell;
 use core::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
+use std::rc::Rc;
 
 use pmu::core::{Claim, Event, EventSelect, GenericEvent, SavedEvent, ThreadEvent};
 use pmu::intel::topdown::{
     NoTopDown, SavedTopDown, TopDownCounts, TopDownError, TopDownFilter, TopDownPart,
 };
 use pmu::{Busy, PmuError};
-use pmu_tests::opened::running;
+use pmu_tests::opened::{Mock, running};
 use pmu_virt::mock::Fault;
 use pmu_virt::{
     AmdConfiguration, Configuration, EventKey, Feed, IntelConfiguration, Privilege, TopDownMix,
@@ -437,6 +439,44 @@ fn a_count_with_a_fault_at_each_access_is_told_and_leaves_nothing() {
                     assert!(counted.is_ok() && access > 5, "{what}");
                     break;
                 }
+            }
+        }
+    }
+}
+
+/// Another source's NMI before each access of a count, beside a running profile.
+#[test]
+fn a_count_with_an_interrupt_before_each_access_counts_every_slot() {
+    for (processors, level_2) in machines() {
+        for access in 1.. {
+            let (machine, pmu) = machine(processors, level_2);
+            machine.up();
+            let (top_down, this) = (&machine.top_down, machine.snapshot());
+            let cycles = Event::generic(GenericEvent::Cycles).every(10_007);
+            let buckets: [core::sync::atomic::AtomicU32; 16] = Default::default();
+            let (mut counted, made) = (None, Rc::new(Cell::new(0)));
+            let profile = pmu.profile(cycles, 0..64, &buckets, || {
+                let number = Rc::clone(&made);
+                machine.mocks[0].on_access(Box::leak(Box::new(move |mock: &Mock<'static>| {
+                    number.set(number.get() + 1);
+                    if number.get() == access {
+                        mock.interrupt_from_elsewhere();
+                    }
+                })));
+                counted = Some(pmu.count_slots(top_down, &this, TopDownFilter::ALL, || {
+                    pass(machine, 0, 4);
+                    machine.happen(0, Happens::Cycles, 10_007);
+                }));
+                machine.mocks[0].on_access(&|_| ());
+            });
+            assert_eq!(profile.unwrap().hits().map(|(_, count)| count).sum::<u32>(), 1);
+            check(&counted.unwrap().unwrap(), 4, has_level_2(machine, 0, level_2), 1);
+            assert!(machine.interrupted.take().iter().all(|(_, of)| of.error.is_none()));
+            machine.down();
+            assert!(machine.mocks[0].breach().is_none());
+            if made.get() < access {
+                assert!(access > 10);
+                break;
             }
         }
     }

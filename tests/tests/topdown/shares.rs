@@ -1,7 +1,7 @@
 //! Shares of fed programs: over reads, a wrap, starts and stops, and beside events.
 
 use pmu_core::{CounterSet, Event, EventSelect};
-use pmu_intel::topdown::{TopDownCounter, TopDownError, TopDownFilter, TopDownPart};
+use pmu_intel::topdown::{TopDownCounter, TopDownError, TopDownFilter, TopDownPart, TopDownView};
 use pmu_tests::opened::Random;
 use pmu_virt::{Mode, Privilege};
 
@@ -180,6 +180,57 @@ fn user_mode_reads_both_registers_by_rdpmc() {
                     assert_eq!(slots, 0, "denied");
                 }
             }
+        }
+    }
+}
+
+/// User mode's read of the two registers, which a read of the kernel interrupts before each of its steps: the sequence
+/// counter tells user mode to read again.
+#[test]
+fn user_modes_read_that_a_read_of_the_kernel_interrupts_is_repeated() {
+    for processor in processors() {
+        for interrupted in 0..5 {
+            let mock = processor.mock();
+            let kernel = Kernel::new(&processor, &mock);
+            let mut session = kernel.take(&mock);
+            let mut topdown =
+                TopDownCounter::take(kernel.unit, &mock, &mut session, &kernel.memory).unwrap();
+            let filter = TopDownFilter { user_rdpmc: true, ..TopDownFilter::USER };
+            topdown.start(&mut session, filter).unwrap();
+            let mut expected = Expected::of(&processor);
+            pass(&mock, 70_000, MIXES[1]);
+            expected.add(70_000, MIXES[1]);
+            // The memory that the kernel shares: the sequence counter, and the view.
+            let (mut sequence, mut shared) = (0, topdown.view());
+            let mut step = 0;
+            let mut before_step = |shared: &mut TopDownView, sequence: &mut u32| {
+                if step == interrupted {
+                    topdown.read(&mut session).unwrap();
+                    (*sequence, *shared) = (*sequence + 2, topdown.view());
+                    pass(&mock, 300, MIXES[3]);
+                    expected.add(300, MIXES[3]);
+                }
+                step += 1;
+            };
+            let read = |index| pmu_core::MsrBackend::read_pmc(&mock, index).unwrap();
+            let mut tries = 0;
+            let counts = loop {
+                tries += 1;
+                before_step(&mut shared, &mut sequence);
+                let began = sequence;
+                before_step(&mut shared, &mut sequence);
+                let view = shared;
+                before_step(&mut shared, &mut sequence);
+                let [slots, metrics] = view.indices.expect("both count");
+                let slots = read(slots);
+                before_step(&mut shared, &mut sequence);
+                let counts = view.counts(slots, read(metrics));
+                if sequence == began {
+                    break counts;
+                }
+            };
+            assert_eq!(tries, if (1..4).contains(&interrupted) { 2 } else { 1 });
+            expected.check(&counts, 2, &format!("{processor:?}, before step {interrupted}"));
         }
     }
 }
