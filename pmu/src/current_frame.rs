@@ -5,7 +5,8 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use pmu_core::{PlainFrame, ProcessId};
 
-/// Storage for the frame of the interrupt that a processor is handling, for a kernel whose handlers get no frame.
+/// Storage for the [frame](pmu_core::InterruptFrame) of the interrupt that a processor is handling, for a kernel whose
+/// handlers get no frame.
 ///
 /// The trap entry stores the frame and then calls the handler. The handler of the performance interrupt reads the
 /// frame. An NMI may interrupt both the trap entry and the handler.
@@ -60,7 +61,7 @@ impl CurrentFrame {
     }
 
     /// Calls `handler` with `frame` as the current frame. When `handler` returns, the previous frame becomes the
-    /// current frame again. So calls may be nested.
+    /// current frame again. An NMI that interrupts `handler` may therefore call `enter`, too.
     ///
     /// # Context
     /// Interrupt or NMI, on the processor of this storage. The handler stays on its processor.

@@ -56,8 +56,8 @@ pub trait ApicRegisters {
         None
     }
 
-    /// Writes the extended LVT entry with this number. [`read_extended_entry`](Self::read_extended_entry) has returned
-    /// a value for this number.
+    /// Writes the extended LVT entry with this number. The method is called only with numbers for which
+    /// [`read_extended_entry`](Self::read_extended_entry) returns a value.
     fn write_extended_entry(&self, number: u8, entry: u32) {
         let _ = (number, entry);
     }
@@ -78,9 +78,9 @@ impl<A: ApicRegisters + ?Sized> ApicRegisters for &A {
 /// Delivery of the performance interrupt: as an NMI, or by a vector.
 ///
 /// An NMI also interrupts code with interrupts off, so it can interrupt any other handler. An interrupt by vector waits
-/// until interrupts are on, so the sample shows the code that runs then. The handler of the vector acknowledges the
-/// interrupt at the local APIC. [`service`](pmu_core::ProfileInterface::service) serves NMIs and interrupts by vector
-/// in the same way.
+/// until interrupts are on, so the sample shows the code that runs at that time, and not the code that caused the
+/// overflow. The handler of the vector acknowledges the interrupt at the local APIC.
+/// [`service`](pmu_core::ProfileInterface::service) treats NMIs and interrupts by vector in the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Delivery(u32);

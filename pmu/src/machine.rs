@@ -62,7 +62,8 @@ impl Machine {
     /// own tables.
     ///
     /// Windows' table for AMD has no source of cycles. On Zen, most sources of this table do not count the events that
-    /// they are named after. There are two alternatives:
+    /// they are named after. For a source of cycles, or for sources that count what their names say, there are two
+    /// ways:
     /// - [`detect_zen`](Self::detect_zen) returns a machine on which each source counts the event that it is named
     ///   after, and which has a source of cycles.
     /// - [`AddedSources::add_event`](pmu_core::AddedSources::add_event) makes a source of any event, such as cycles, on
@@ -74,9 +75,9 @@ impl Machine {
         Self::of(snapshot, Emon::detect(snapshot), Amd64::detect(snapshot))
     }
 
-    /// Detects the machine as [`detect`](Self::detect) does. One difference: with a Zen processor, the machine has the
-    /// sources of [`Zen`], not the sources of [`Amd64`]. [`Zen`] has fewer sources, and each source counts the event
-    /// that it is named after.
+    /// Detects the machine as [`detect`](Self::detect) does. There is one difference: on a Zen processor, the machine
+    /// has the sources of [`Zen`], not the sources of [`Amd64`]. [`Zen`] has fewer sources, and each source counts the
+    /// event that it is named after.
     ///
     /// ```
     /// use pmu::Machine;
@@ -182,7 +183,7 @@ impl Machine {
     }
 
     /// Returns an event source that has no profile sources, only the opened events of one processor. `events` is the
-    /// table of these events. The events run on the counters that both this processor and the boot processor have.
+    /// table of these events. The events run only on counters that both that processor and the boot processor have.
     ///
     /// On a hybrid machine, a processor may have more counters than the boot processor. To use all counters of one
     /// processor, call [`OpenedEvents::new`] with the unit that [`unit_of`](SourceInterface::unit_of) returns for that

@@ -14,8 +14,8 @@ const APIC_BASE: MsrUpdate = MsrUpdate::read(0x1B);
 const X2APIC_MODE: u64 = 1 << 10;
 const ENABLED: u64 = 1 << 11;
 
-/// Local APIC of the processor that executes the call, in the mode that `IA32_APIC_BASE` specifies. `NativeApic`
-/// implements [`ApicRegisters`], for a kernel without its own code for the local APIC.
+/// The executing processor's local APIC, in the mode that `IA32_APIC_BASE` specifies. `NativeApic` implements
+/// [`ApicRegisters`], for a kernel without its own code for the local APIC.
 ///
 /// ```
 /// use pmu::core::MsrBackend;

@@ -108,7 +108,7 @@ unsafe impl<M: Send> OnProcessor for TopDownCounter<'_, M> {}
 /// # Ok::<(), pmu::Busy>(())
 /// ```
 ///
-/// An `Rc` cannot be such a value, because another task could hold a clone of the `Rc`.
+/// A slot cannot hold an `Rc`, because another task could hold a clone of the `Rc`.
 ///
 /// ```compile_fail,E0277
 /// # struct Kernel;
@@ -257,12 +257,12 @@ pub enum Busy {
     InUse,
     /// The storage has no slot for a processor with this number.
     NoPlace {
-        /// Number of the executing processor.
+        /// Number of the processor that executed the call.
         processor: usize,
     },
     /// The slot belongs to another processor.
     OfProcessor {
-        /// Number of the executing processor.
+        /// Number of the processor that executed the call.
         processor: usize,
     },
 }

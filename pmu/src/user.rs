@@ -27,13 +27,13 @@
 //!   does not run;
 //! - in the handler, after [`service`](pmu_core::service()) serviced an interrupt of the processor's counters:
 //!   `service` may have reloaded the event's counter;
-//! - at least once per half of the counter's range: with a counter of 48 bits, once per 2⁴⁷ events. A call at every
-//!   timer tick is often enough.
+//! - at least once per half of the counter's range: with a counter of 48 bits, once per 2⁴⁷ events. It is enough to
+//!   call `publish` at every timer tick.
 //!
 //! A thread that was switched out in the middle of a read executes RDPMC once more. That RDPMC raises #GP if the new
 //! processor, on a hybrid machine, lacks the counter. It also raises #GP if the kernel hid the page and cleared
 //! CR4.PCE. In its #GP handler the kernel makes the instruction return 0, and the thread then finds that the page's
-//! sequence has changed.
+//! sequence has changed, and reads the page again.
 
 mod clock;
 mod page;

@@ -130,8 +130,8 @@ impl Watchdog {
         fits.then(|| Event::generic(event).every(period))
     }
 
-    /// Stops watching. A kernel calls this before it closes the event, because an event that is opened later may have
-    /// the same identity.
+    /// Stops watching. A kernel calls this before it closes the event, because an event that is opened later may get
+    /// the identity of the closed event.
     pub fn unwatch(&self) {
         self.place.store(0, Relaxed);
     }

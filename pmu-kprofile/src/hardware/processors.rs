@@ -83,7 +83,7 @@ pub trait RemoteProcessors {
     /// - The error that the session returned.
     /// - [`NoAnswer`](InterfaceError::NoAnswer): the session is in use. A request to stop a source then stays in the
     ///   mailbox and is performed later.
-    /// - [`NoSession`](InterfaceError::NoSession): the processor has no session, so nothing has to be stopped.
+    /// - [`NoSession`](InterfaceError::NoSession): the processor has no session, so no source runs on it.
     fn serve(&self, request: SourceRequest) -> Result<(), InterfaceError>;
 
     /// Interrupts another processor. The handler of the interrupt calls [`Mailbox::drain`](crate::Mailbox::drain)

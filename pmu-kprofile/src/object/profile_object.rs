@@ -183,9 +183,10 @@ impl<'b> ProfileObject<'b> {
 
     /// Returns whether this object keeps its profile source running on `processor`.
     ///
-    /// The result is `true` from the start of the source on the processor until the stop of the source there. When this
-    /// crate learns that the processor went down or lost its state, the result becomes `false`. If an operation failed
-    /// on one processor, call this function to find out on which other processors the operation succeeded.
+    /// The result becomes `true` when the source is started on the processor, and `false` when the source is stopped
+    /// there. The result also becomes `false` when this crate learns that the processor went down or lost its state. If
+    /// an operation failed on one processor, call this function to find out on which other processors the operation
+    /// succeeded.
     ///
     /// # Context
     /// Any.

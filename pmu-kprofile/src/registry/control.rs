@@ -139,9 +139,9 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Stops a profile, and returns a token that tells when no processor can be reading the object any more.
     ///
     /// The call removes the object from the list of started objects. If no other object uses the source on a processor,
-    /// the call stops the source there. The token tells when the grace period is over: all interrupt dispatches that
-    /// may be reading the object have then ended. Dropping the token does not put the object back on the list. The
-    /// object cannot be started again before the grace period is over.
+    /// the call stops the source there. The token tells when the grace period is over, that is, when all interrupt
+    /// dispatches that may be reading the object have ended. Dropping the token does not put the object back on the
+    /// list. The object cannot be started again before the grace period is over.
     ///
     /// ```
     /// # use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Profiles};

@@ -32,7 +32,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// object, and the [statistics](Self::statistics) do not count the interrupt.
     ///
     /// # Context
-    /// Interrupt or NMI, on the processor that the frame names.
+    /// Interrupt or NMI, on the processor whose number `frame` contains.
     ///
     /// # Examples
     /// ```
@@ -71,7 +71,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Dispatches an interrupt of the profile timer, as Windows' `KeProfileInterrupt` does.
     ///
     /// # Context
-    /// Interrupt or NMI, on the processor that the frame names.
+    /// Interrupt or NMI, on the processor whose number `frame` contains.
     ///
     /// # Examples
     /// ```

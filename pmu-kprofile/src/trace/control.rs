@@ -108,9 +108,10 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
         Ok(())
     }
 
-    /// Selects the events whose trace records have the PEBS index. `hooks` has the hook ids of these events; a hook id
-    /// is the number in a record's header that says which event the record describes. `hooks` must be empty or have the
-    /// one element [`CONTEXT_SWITCH_HOOK`]. Initially no event is selected.
+    /// Selects the events whose trace records have the [PEBS index](crate::trace::Extended::pebs_index). `hooks` has
+    /// the hook ids of these events; a hook id is the number in a record's header that says which event the record
+    /// describes. `hooks` must be empty or have the one element [`CONTEXT_SWITCH_HOOK`]. Initially no event is
+    /// selected.
     ///
     /// # Context
     /// Task.

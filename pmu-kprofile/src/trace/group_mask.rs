@@ -1,29 +1,30 @@
 //! Group masks: the kernel events that a logger records. The flags have the names of Windows' `ntwmi.h`.
 
-/// `PERF_PROFILE`: flag of a group mask that selects sampled profiles.
+/// `PERF_PROFILE`: flag that selects sampled profiles in a [`GroupMask`].
 pub const PERF_PROFILE: u32 = 0x2000_0002;
 
-/// `PERF_PMC_PROFILE`: flag of a group mask that selects PMC interrupts.
+/// `PERF_PMC_PROFILE`: flag that selects PMC interrupts in a [`GroupMask`].
 pub const PERF_PMC_PROFILE: u32 = 0x2000_0400;
 
 /// `PERF_PROFILING`: the two flags of a [`GroupMask`] that make a logger record sampled profiles and PMC interrupts.
 pub const PERF_PROFILING: u32 = PERF_PROFILE | PERF_PMC_PROFILE;
 
-/// `PERF_CONTEXT_SWITCH`: flag of a group mask that selects switches from one thread to another.
+/// `PERF_CONTEXT_SWITCH`: flag that selects switches from one thread to another in a [`GroupMask`].
 pub const PERF_CONTEXT_SWITCH: u32 = 0x2000_0004;
 
-/// `PERF_COMPACT_CSWITCH`: flag of a group mask that selects context switches. The form of these records is not
-/// documented.
+/// `PERF_COMPACT_CSWITCH`: flag that selects compact records of context switches in a [`GroupMask`]. The form of
+/// compact records is not documented.
 pub const PERF_COMPACT_CSWITCH: u32 = 0x2000_0100;
 
-/// `PERF_HV_PROFILE`: flag of a group mask that selects sampled profiles of the hypervisor.
+/// `PERF_HV_PROFILE`: flag that selects sampled profiles of the hypervisor in a [`GroupMask`].
 pub const PERF_HV_PROFILE: u32 = 0x8080_0000;
 
-/// `EVENT_TRACE_FLAG_PROFILE`: flag of `EVENT_TRACE_PROPERTIES.EnableFlags` that selects sampled profiles, as
-/// [`PERF_PROFILE`] does in a group mask.
+/// `EVENT_TRACE_FLAG_PROFILE`: flag that selects sampled profiles in `EVENT_TRACE_PROPERTIES.EnableFlags`. In a
+/// [`GroupMask`], [`PERF_PROFILE`] selects them.
 pub const EVENT_TRACE_FLAG_PROFILE: u32 = 0x0100_0000;
 
-/// `PERF_MASK_INDEX`: the bits of a flag that hold the index of the flag's word in a group mask.
+/// `PERF_MASK_INDEX`: mask of a flag's top three bits. These bits are the index of the word of a [`GroupMask`] in which
+/// the flag's lower bits are set.
 pub const PERF_MASK_INDEX: u32 = 0xE000_0000;
 
 /// `PERF_NUM_MASKS`: number of 32-bit words in a group mask.

@@ -94,8 +94,8 @@ impl IntervalServices {
     /// Returns the interval of a source, in the unit of the source, for the service `NtQueryIntervalProfile`.
     ///
     /// The result is 0 for a source that is not supported. For `ProfileAlignmentFixup`, the result is the interval that
-    /// was set last, initially 0. As in Windows, the service succeeds even if the caller's memory faults when the
-    /// kernel writes the result there.
+    /// was set last, initially 0. As in Windows, the service succeeds even if the kernel then faults when it writes the
+    /// result to the caller's memory.
     ///
     /// # Context
     /// Task.
@@ -123,11 +123,12 @@ impl IntervalServices {
     /// `ProfileAlignmentFixup`. The interval of `ProfileAlignmentFixup` is only stored.
     ///
     /// If [`begin_trace`](Self::begin_trace) turned tracing on and the result is not `Ok(None)`, the function calls
-    /// `record` with a [`SourceInterval`] of hook id 0x0F48. The caller writes this record to the trace. If the
-    /// previous interval was set while tracing was off, the member `old` of the `SourceInterval` is 0.
+    /// `record` with a [`SourceInterval`] of the hook id [`SET_INTERVAL_HOOK`](crate::trace::SET_INTERVAL_HOOK). The
+    /// closure writes this record to the trace. If the previous interval was set while tracing was off, the member
+    /// `old` of the `SourceInterval` is 0.
     ///
-    /// A running counter is loaded with the new interval at its next overflow. A running timer takes the new interval
-    /// at [`Session::apply_interval`](pmu_core::Session::apply_interval).
+    /// A running counter is loaded with the new interval at its next overflow. A running timer gets the new interval
+    /// when the kernel calls [`Session::apply_interval`](pmu_core::Session::apply_interval).
     ///
     /// # Context
     /// Task.
@@ -170,8 +171,9 @@ impl IntervalServices {
     /// Begins to trace changes of intervals, and records the present interval of each of `sources`.
     ///
     /// `sources` are the sources whose samples will be traced. A reader of the trace weighs the samples by the recorded
-    /// intervals. For each supported source, the function calls `record` with a [`SourceInterval`] of hook id 0x0F49.
-    /// The old and the new interval in this record are equal. Before Windows 6.0 the function does nothing.
+    /// intervals. For each supported source, the function calls `record` with a [`SourceInterval`] of the hook id
+    /// [`COLLECTION_START_HOOK`](crate::trace::COLLECTION_START_HOOK). The old and the new interval in this record are
+    /// equal. Before Windows 6.0 the function does nothing.
     ///
     /// # Context
     /// Task. Call this function before `TraceControl::set_group_mask` turns the tracing of samples on.
@@ -210,8 +212,9 @@ impl IntervalServices {
 
     /// Ends the tracing of intervals, and records the present interval of each of `sources`.
     ///
-    /// For each supported source, the function calls `record` with a [`SourceInterval`] of hook id 0x0F4A. If
-    /// [`begin_trace`](Self::begin_trace) did not turn tracing on, `record` is not called.
+    /// For each supported source, the function calls `record` with a [`SourceInterval`] of the hook id
+    /// [`COLLECTION_END_HOOK`](crate::trace::COLLECTION_END_HOOK). If [`begin_trace`](Self::begin_trace) did not turn
+    /// tracing on, `record` is not called.
     ///
     /// # Context
     /// Task. Call this function after the tracing of samples was turned off.

@@ -12,7 +12,7 @@ use crate::trace::record_error::RecordError;
 
 /// A trace record of Windows' kernel logger: a header, extended data, and an event.
 ///
-/// Encoding a decoded record gives the same bytes again.
+/// Encoding a record yields exactly the bytes from which the record was decoded.
 ///
 /// ```
 /// use pmu_kprofile::PointerWidth;

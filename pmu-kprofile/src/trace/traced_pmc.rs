@@ -102,8 +102,8 @@ impl TracedPmc {
         }
     }
 
-    /// Selects the sources that are counted, and allocates counters for these sources on each active processor. This
-    /// serves the request with the information class 0x0F, `EventTraceProfileCounterListInformation`.
+    /// Selects the sources that are counted, and allocates counters for these sources on each active processor. The
+    /// function handles the request with the information class 0x0F, `EventTraceProfileCounterListInformation`.
     ///
     /// The function makes the checks that Windows makes, in the same order. `array` has the bytes of the request's
     /// member `ProfileSource`: the sources' 32-bit numbers after the trace handle.
@@ -169,11 +169,11 @@ impl TracedPmc {
         self.allocated.iter().for_each(|mask| mask.store(0, Ordering::Relaxed));
     }
 
-    /// Selects the events whose records have the values of the selected [counters](Self::set_counters). This serves the
-    /// request with the information class 0x0E, `EventTraceProfileEventListInformation`.
+    /// Selects the events whose records have the values of the selected [counters](Self::set_counters). The function
+    /// handles the request with the information class 0x0E, `EventTraceProfileEventListInformation`.
     ///
-    /// `array` has the bytes of the request's member `HookId`: the 32-bit numbers after the trace handle. **Inferred**:
-    /// Windows makes the same checks as for the selection of counters.
+    /// `array` has the bytes of the request's member `HookId`: the events' hook ids, as 32-bit numbers after the trace
+    /// handle. **Inferred**: Windows makes the same checks as for the selection of counters.
     ///
     /// # Context
     /// Task.

@@ -19,7 +19,8 @@ use crate::per_processor::Busy;
 ///
 /// A kernel that records no branches does not need this static.
 ///
-/// This example reads the branches before the end of a function, and before each sample of a profile:
+/// This example records branches while `sample` runs. It prints the last branches before each sample of a profile, and
+/// counts the last branches before the end:
 ///
 /// ```
 /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -68,10 +69,10 @@ impl<K: Kernel, const P: usize, const N: usize> PmuBranches<K, P, N> {
         Self { of, kernel: PhantomData }
     }
 
-    /// Takes the branch records of the processor that executes the call. `this_processor` is the snapshot of that
-    /// processor. The returned recorder starts and stops the recording, and switches the records at a switch of
-    /// threads. Before the recorder is dropped, the kernel calls [`shut_down`](BranchRecorder::shut_down). To record
-    /// only while one function runs, use [`record`](Self::record).
+    /// Takes ownership of the branch records of the processor that executes the call. `this_processor` is the snapshot
+    /// of that processor. The returned recorder starts and stops the recording, and at a context switch saves and
+    /// restores a thread's records. Before the recorder is dropped, the kernel calls
+    /// [`shut_down`](BranchRecorder::shut_down). To record only while one function runs, use [`record`](Self::record).
     ///
     /// A second call on the same processor fails until the recorder is shut down.
     ///
@@ -80,8 +81,8 @@ impl<K: Kernel, const P: usize, const N: usize> PmuBranches<K, P, N> {
     ///
     /// # Errors
     /// - [`Session`](PmuError::Session): the processor's number is `P` or more.
-    /// - [`Branches`](PmuError::Branches): the processor has no supported branch records, or the branch records could
-    ///   not be taken.
+    /// - [`Branches`](PmuError::Branches): the processor has no supported branch records, another recorder has not been
+    ///   shut down, or an access to the records' registers failed.
     pub fn take(
         &'static self,
         this_processor: &Snapshot,
@@ -105,7 +106,7 @@ impl<K: Kernel, const P: usize, const N: usize> PmuBranches<K, P, N> {
     ///
     /// In `work`, [`read`](BranchRecorder::read) returns the last branches before the call of `read`. To keep the
     /// interrupt handler's branches out of samples, `work` calls
-    /// [`freeze_on_interrupt`](BranchRecorder::freeze_on_interrupt). If `work` unwinds, the recording ends.
+    /// [`freeze_on_interrupt`](BranchRecorder::freeze_on_interrupt). The recording also ends if `work` unwinds.
     ///
     /// # Context
     /// Task.
@@ -133,7 +134,8 @@ impl<K: Kernel, const P: usize, const N: usize> PmuBranches<K, P, N> {
     }
 
     /// Returns the branch records of the processor that executes the call, for
-    /// [`Pmu::interrupt_beside`](crate::Pmu::interrupt_beside). Returns `None` if no task has taken the records yet.
+    /// [`Pmu::interrupt_beside`](crate::Pmu::interrupt_beside). Returns `None` if no task has [taken](Self::take) the
+    /// records yet.
     ///
     /// # Context
     /// The handler of the performance interrupt, which may be an NMI.

@@ -35,8 +35,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
-    /// - [`Group`](PmuError::Group): the events cannot be counted together on this processor, or an access failed.
-    ///   After this error, none of the events runs. If `work` was run, its counts are lost.
+    /// - [`Group`](PmuError::Group): the events cannot be counted together on this processor, or an access to a
+    ///   counter's register failed. After this error, none of the events runs. If `work` was run, its counts are lost.
     ///
     /// If `work` unwinds, the events are closed.
     pub fn count<const C: usize>(

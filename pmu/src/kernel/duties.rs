@@ -19,7 +19,8 @@ use crate::per_processor::Processors;
 /// ```
 pub struct Duties<K>(PhantomData<fn() -> K>);
 
-/// Platform of the sessions of a [`Kernel`]: the kernel's local APIC.
+/// The [`Platform`](pmu_core::Platform) that a [`Pmu`](crate::Pmu) uses: the local APIC, through the functions of a
+/// [`Kernel`].
 pub type KernelApic<K> = LocalApic<Duties<K>, Duties<K>>;
 
 impl<K: Kernel> Duties<K> {

@@ -24,13 +24,13 @@ pub enum PmuError {
     Suspended,
     /// This processor's session is in use, or the [`Pmu`](crate::Pmu) has no room for a processor with this number.
     Session(Busy),
-    /// A source could not be started or stopped, or the counters could not be taken or released.
+    /// A profile source could not be started or stopped, or the processor's counters could not be taken or released.
     Interface(InterfaceError),
     /// An event could not be opened, started or read.
     Counters(CounterError),
     /// A group of events could not be opened, started or read.
     Group(GroupError),
-    /// Some events of a thread could not be switched in or out.
+    /// At a context switch, some events of a thread could not be switched in or out.
     Switch(SwitchError),
     /// The event cannot be a profile source.
     Source(AddSourceError),

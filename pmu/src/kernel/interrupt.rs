@@ -16,7 +16,7 @@ use crate::local_apic::Delivery;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[must_use = "the interrupt may be another owner's, or a register may not have answered"]
 pub struct Interrupted {
-    /// Claim of the interrupt: tells a handler that several drivers share whether the interrupt came from this `Pmu`.
+    /// Tells whether the interrupt came from this `Pmu`, for a kernel in which several drivers share the handler.
     pub claim: Claim,
     /// Number of counters that had overflowed.
     pub overflows: u32,
@@ -54,8 +54,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     ///
     /// # Context
-    /// The handler of the performance interrupt, which may be an NMI. `frame` names the processor that executes the
-    /// handler.
+    /// The handler of the performance interrupt, which may be an NMI. `frame` contains the number of the processor that
+    /// executes the handler.
     #[inline]
     pub fn interrupt<F: InterruptFrame>(&'static self, frame: &F) -> Interrupted {
         self.interrupt_with(frame, |_| ())
@@ -65,8 +65,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// overflow of an event that the kernel opened. A kernel opens events in the closure of [`with`](Self::with).
     ///
     /// # Context
-    /// The handler of the performance interrupt, which may be an NMI. `frame` names the processor that executes the
-    /// handler.
+    /// The handler of the performance interrupt, which may be an NMI. `frame` contains the number of the processor that
+    /// executes the handler.
     #[inline]
     pub fn interrupt_with<F: InterruptFrame>(
         &'static self,
@@ -83,8 +83,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Handles the performance interrupt as [`interrupt_with`](Self::interrupt_with) does, together with a [`Facility`]
     /// beside the counters, such as the [branch records](crate::PmuBranches) of the processor. The call first lets the
     /// facility read its hardware. The call then passes the facility to `sampled` with each overflow of a source, and
-    /// with each overflow of an event that the kernel opened. The started profiles have already counted a source's
-    /// overflow.
+    /// with each overflow of an event that the kernel opened. When `sampled` receives a source's overflow, the started
+    /// profiles have already counted the overflow.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -108,8 +108,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     ///
     /// # Context
-    /// The handler of the performance interrupt, which may be an NMI. `frame` names the processor that executes the
-    /// handler.
+    /// The handler of the performance interrupt, which may be an NMI. `frame` contains the number of the processor that
+    /// executes the handler.
     #[inline]
     pub fn interrupt_beside<F: InterruptFrame, B: Facility>(
         &'static self,
@@ -158,10 +158,11 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         interrupted
     }
 
-    /// Returns the event source and the counter memory of a processor. Functions of `pmu-core` that handlers and other
-    /// processors call take these two values: `sample_read`, `user_view`, `remote_count`, and `guest_control` for each
-    /// VM entry. The source's method `opened` returns the table of opened events, which has `set_period` and
-    /// `stop_reporting`. Two traits have a method `opened`. If both are in scope, call `EventSource::opened(&events)`.
+    /// Returns the event source and the counter memory of a processor. These two values are the arguments of functions
+    /// in `pmu-core` that handlers and other processors call: `sample_read`, `user_view`, `remote_count`, and, for each
+    /// VM entry, `guest_control`. The source's method `opened` returns the table of opened events, which has
+    /// `set_period` and `stop_reporting`. Two traits have a method `opened`. If both are in scope, call
+    /// `EventSource::opened(&events)`.
     ///
     /// Returns `None` before the first [`processor_up`](Self::processor_up), and for a processor number of `P` or more.
     ///

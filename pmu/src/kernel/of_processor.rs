@@ -14,7 +14,8 @@ use crate::kernel::sources::MachineSources;
 use crate::per_processor::OnProcessor;
 use crate::watchdog::Watchdog;
 
-/// The session of a processor of a [`Pmu`](crate::Pmu): the machine's sources, added sources, and opened events.
+/// The [`Session`] that a [`Pmu`](crate::Pmu) has for each processor, with the machine's sources, added sources, and
+/// opened events.
 pub type PmuSession<K> = Session<
     'static,
     WithOpenedEvents<'static, MachineSources<K>>,

@@ -25,8 +25,9 @@ use crate::per_processor::PerProcessor;
 /// | [`processor_up`](Self::processor_up), [`processor_down`](Self::processor_down) | on the processor that comes up, or goes down |
 /// | [`processor_suspended`](Self::processor_suspended), [`processor_resumed`](Self::processor_resumed) | on the processor, around a suspend |
 /// | [`interrupt`](Self::interrupt), [`serve_call`](Self::serve_call) | in the handlers of the performance interrupt, and of [`Kernel::interrupt`] |
-/// | [`count`](Self::count) | events of a function |
-/// | [`count_slots`](Self::count_slots) | where the issue slots of a function go, beside a [`PmuTopDown`](crate::PmuTopDown) |
+/// | [`count`](Self::count) | counts of events while a function runs |
+/// | [`count_slots`](Self::count_slots) | where the issue slots go while a function runs, with a
+/// [`PmuTopDown`](crate::PmuTopDown) |
 /// | [`profile`](Self::profile), [`sample`](Self::sample) | where and when an event happens, on every processor |
 /// | [`watch`](Self::watch), [`touch`](Self::touch) | the watchdog of a processor |
 /// | [`with`](Self::with), [`machine`](Self::machine), [`profiles`](Self::profiles), [`hardware`](Self::hardware) | the parts, for operations that `Pmu` itself does not have |

@@ -14,8 +14,8 @@ use crate::kernel::required::Kernel;
 use crate::per_processor::Busy;
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
-    /// Takes the counters of the processor that executes the call, and starts the sources of the started profiles
-    /// there. `this_processor` is the snapshot of that processor. The first call also detects the
+    /// Takes ownership of the counters of the processor that executes the call, and starts the sources of all started
+    /// profiles on that processor. `this_processor` is the snapshot of that processor. The first call also detects the
     /// [`Machine`](crate::Machine).
     ///
     /// ```
@@ -71,16 +71,16 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// profiles continue on the other processors.
     ///
     /// The call closes all events of the processor. After the next [`processor_up`](Self::processor_up), the
-    /// [`EventId`](pmu_core::EventId) of a closed event may name another event. So before this call, the kernel closes
-    /// its own events, and switches out the events of threads.
+    /// [`EventId`](pmu_core::EventId) of a closed event may name another event. To keep no such `EventId`, the kernel
+    /// closes its own events and switches out the events of threads before this call.
     ///
     /// # Context
     /// Task, on the processor.
     ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
-    /// - [`Interface`](PmuError::Interface): accesses to a register failed. The processor is still up, and the kernel
-    ///   may repeat the call.
+    /// - [`Interface`](PmuError::Interface): accesses to a counter's register failed. The processor is still up, and
+    ///   the kernel may repeat the call.
     /// - [`Profile`](PmuError::Profile): the processor is down. Some profiles still list the processor as
     ///   one that runs their source.
     pub fn processor_down(&'static self) -> Result<(), PmuError> {
@@ -99,9 +99,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         self.change(|profiles, hardware| profiles.try_restart_processor(this, hardware))
     }
 
-    /// Stops the counters of the processor that executes the call before a suspend, and keeps the counts in memory. The
-    /// registers may then lose their contents. [`processor_resumed`](Self::processor_resumed) programs the registers
-    /// again.
+    /// Stops the executing processor's counters before a suspend, and keeps the counts in memory. The registers may
+    /// then lose their contents. [`processor_resumed`](Self::processor_resumed) programs the registers again.
     ///
     /// Until the processor resumes, operations on it fail with [`Suspended`](PmuError::Suspended), except
     /// [`processor_down`](Self::processor_down). If another processor requests a start or stop of a profile's source,
@@ -128,8 +127,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session), [`Suspended`](PmuError::Suspended): the processor
     ///   is not up, its session is in use, or the processor is already suspended.
-    /// - [`Interface`](PmuError::Interface): accesses to a register failed, and the processor is not suspended. A
-    ///   source or event whose counter failed does not run.
+    /// - [`Interface`](PmuError::Interface): accesses to a counter's register failed, and the processor is not
+    ///   suspended. A source or event whose counter failed does not run.
     pub fn processor_suspended(
         &'static self,
         mut overflowed: impl FnMut(EventOverflow),
@@ -150,8 +149,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         })
     }
 
-    /// Programs the counters of the processor that executes the call again, after their registers lost their contents
-    /// in a suspend. Profiles, events and the watchdog continue. Returns the counters that the call loaded again: see
+    /// Programs the executing processor's counters again, after their registers lost their contents in a suspend.
+    /// Profiles, events and the watchdog continue. Returns the set of counters that the call loaded again: see
     /// [`CounterSession::resume`](pmu_core::CounterSession::resume).
     ///
     /// If the kernel called [`processor_suspended`](Self::processor_suspended) before the suspend, each opened event
@@ -171,8 +170,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
     /// - [`Interface`](PmuError::Interface), [`Profile`](PmuError::Profile), [`Counters`](PmuError::Counters): accesses
-    ///   to a register failed, so some profiles or events, or the watchdog, do not run on the processor. A second call
-    ///   starts the profiles and the watchdog again. The kernel itself starts its own events again, if their
+    ///   to a counter's register failed, so some profiles or events, or the watchdog, do not run on the processor. A
+    ///   second call starts the profiles and the watchdog again. The kernel itself restarts its own events whose
     ///   [`event_status`](pmu_core::CounterSession::event_status) is [`Error`](pmu_core::EventStatus::Error).
     pub fn processor_resumed(&'static self) -> Result<CounterSet, PmuError> {
         let (this, resumed, watched) = K::pinned(|| {

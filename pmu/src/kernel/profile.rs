@@ -12,7 +12,7 @@ use crate::kernel::pmu::Pmu;
 use crate::kernel::required::Kernel;
 use crate::machine::Machine;
 
-/// The source of a profile's interrupts: a source of the machine, or any event that interrupts.
+/// The cause of a profile's interrupts: a profile source of the machine, or any event with a period.
 ///
 /// ```
 /// use pmu::Profiled;
@@ -25,7 +25,7 @@ use crate::machine::Machine;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Profiled {
-    /// A source of the machine, with its machine-wide interval.
+    /// A profile source of the machine. Its interval is the same for all profiles.
     Source(KProfileSource),
     /// An event with a period.
     Event(Event),
@@ -45,15 +45,15 @@ impl From<Event> for Profiled {
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Counts the addresses at which an event or a source interrupts while `work` runs, on every processor that is up
-    /// or comes up. Returns the stopped profile object. Its [`hits`](ProfileObject::hits) are the addresses with their
-    /// counts.
+    /// or comes up meanwhile. Returns the stopped profile object. Its [`hits`](ProfileObject::hits) are the addresses
+    /// with their counts.
     ///
-    /// The addresses of `range` are divided into buckets of equal size, each with a counter in `buffer`. The size is
-    /// the smallest power of two for which the buffer has enough counters. Each interrupt adds 1 to a counter; the call
-    /// does not clear the buffer first.
+    /// The addresses of `range` are divided into buckets of equal size, each with a counter in `buffer`. This size is
+    /// the smallest power of two for which the buffer has enough counters. Each interrupt in `range` adds 1 to the
+    /// counter of its bucket. The call does not clear the buffer first.
     ///
-    /// Two profiles of the same event with different periods can run at the same time. Each of them needs its own
-    /// counter.
+    /// Two profiles of the same event with different periods can run at the same time. Each of the two then occupies
+    /// its own hardware counter.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -91,7 +91,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// - [`Profile`](PmuError::Profile), and `work` was not run: no processor is up, or the profile could not start on
     ///   a processor.
     /// - [`Profile`](PmuError::Profile), and `work` was run: the profile could not stop. The counts are in `buffer`,
-    ///   and a source may still run on the processor that the error names.
+    ///   and the profile's source may still run on the processor that the error names.
     pub fn profile<'b>(
         &'static self,
         by: impl Into<Profiled>,

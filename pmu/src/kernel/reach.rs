@@ -22,9 +22,9 @@ pub type PmuHardware<K, const P: usize, const E: usize, const N: usize> =
     Remote<'static, Reach<K, P, E, N>, P>;
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
-    /// Returns the profile hardware of all processors that are up, for objects that the kernel creates itself.
+    /// Returns the profile hardware of all processors that are up, for profile objects that the kernel creates itself.
     ///
-    /// Run each call that starts or stops such an object [pinned](Kernel::pinned).
+    /// The kernel makes each call that starts or stops a profile object with this hardware [pinned](Kernel::pinned).
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -54,8 +54,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// gives each event a different [tag](pmu_core::Event::tagged), and compares the tag with
     /// [`event_tag`](pmu_core::CounterSession::event_tag).
     ///
-    /// Between two calls the task may move to another processor, where the same [`EventId`](pmu_core::EventId) means
-    /// another event. So make operations that belong together in one call.
+    /// Between two calls of `with`, the task may move to another processor, where the same
+    /// [`EventId`](pmu_core::EventId) means another event. So make operations that belong together in one call of
+    /// `with`.
     ///
     /// A profile does not start or stop on the processor during the call: see [`profile`](Self::profile).
     ///
@@ -90,11 +91,11 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         K::pinned(|| self.here(|here| act(&mut here.session, &here.unit)))
     }
 
-    /// Serves the requests of other processors to start and stop profile sources on this processor, and ends the
+    /// Carries out the requests of other processors to start and stop profile sources on this processor, and ends the
     /// interrupt at the local APIC.
     ///
-    /// If the handler interrupted a task that uses the processor's session, the task serves the requests when it no
-    /// longer uses the session. A suspended processor serves the requests when it resumes.
+    /// If the handler interrupted a task that uses the processor's session, that task carries out the requests when it
+    /// no longer uses the session. A suspended processor carries out the requests when it resumes.
     ///
     /// # Context
     /// The handler of the interrupt that [`Kernel::interrupt`] sends. That interrupt is not an NMI.

@@ -15,7 +15,7 @@ use crate::machine::Machine;
 /// # For implementers
 /// - `msr`, `this_processor`, `write_performance_entry` and `end_of_interrupt` are called in task, interrupt and NMI
 ///   context. These functions take no lock that the interrupted code may hold.
-/// - `interrupt` is called in task context, and in the handler of the interrupt that it sends.
+/// - `interrupt` is called in task context, and in the handler of the interrupt that `interrupt` sends.
 /// - The other functions are called in task context.
 ///
 /// Example of a kernel in x2APIC mode, which keeps preemption off in interrupt handlers:
@@ -126,8 +126,8 @@ pub unsafe trait Kernel: Sized + 'static {
         None
     }
 
-    /// Writes the extended LVT entry with this number. [`read_extended_entry`](Self::read_extended_entry) has returned
-    /// a value for this number.
+    /// Writes the extended LVT entry with this number. The function is called only with numbers for which
+    /// [`read_extended_entry`](Self::read_extended_entry) returns a value.
     fn write_extended_entry(number: u8, entry: u32) {
         let _ = (number, entry);
     }
@@ -136,7 +136,7 @@ pub unsafe trait Kernel: Sized + 'static {
     /// example is a source of AMD's instruction-based sampling. The kernel chooses the source's number, below 0x8000
     /// and outside the machine's table, and passes it to [`Pmu::profile`](crate::Pmu::profile) or
     /// [`Pmu::sample`](crate::Pmu::sample). `Pmu` then calls [`serve_source`](Self::serve_source) on every processor,
-    /// to start and to stop the source.
+    /// to start the source and later to stop it.
     ///
     /// A unit of instruction-based sampling interrupts through an extended LVT entry. So a kernel with such a source
     /// also implements [`read_extended_entry`](Self::read_extended_entry) and

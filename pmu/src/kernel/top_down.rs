@@ -22,7 +22,7 @@ use crate::per_processor::{Busy, PerProcessor};
 ///
 /// | operation | |
 /// |---|---|
-/// | [`Pmu::count_slots`] | where the issue slots of a function go |
+/// | [`Pmu::count_slots`] | where the issue slots go while a function runs |
 /// | [`Pmu::take_top_down`], [`Pmu::release_top_down`] | on each processor, for operations of the next row |
 /// | [`Pmu::with_top_down`] | the counts of threads and of the processor, windows for guests, and suspends |
 /// | [`here`](Self::here) | in the handler of the performance interrupt, if slots are counted for hours |
@@ -47,7 +47,8 @@ impl<K: Kernel, const P: usize> PmuTopDown<K, P> {
     }
 
     /// Returns the top-down counters of the processor that executes the call, for
-    /// [`Pmu::interrupt_beside`](crate::Pmu::interrupt_beside). Returns `None` if no task has taken the counters yet.
+    /// [`Pmu::interrupt_beside`](crate::Pmu::interrupt_beside). Returns `None` if no task has
+    /// [taken](Pmu::take_top_down) the counters yet.
     ///
     /// On a P-core, the counter of slots overflows if no task reads it for hours. Each overflow interrupts. Without
     /// this facility, the next read notices only one overflow, and the counts of all further overflows are lost.
@@ -166,8 +167,8 @@ impl<K: Kernel, const P: usize> fmt::Debug for PmuTopDown<K, P> {
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Counts where this processor's issue slots go while `work` runs. The counts divide the slots into four shares:
     /// retired, lost to wrong speculation, lost to the front end, and lost to the back end. If the processor has
-    /// top-down level 2, the counts also have the parts of these shares. `top_down` is the kernel's static
-    /// [`PmuTopDown`].
+    /// top-down level 2, the counts also have one [part](crate::intel::topdown::TopDownPart) of each share, such as the
+    /// slots lost to memory. `top_down` is the kernel's static [`PmuTopDown`].
     ///
     /// `work` runs [pinned](Kernel::pinned), so no other task is counted. Interrupt handlers that run during `work` are
     /// counted, too. To count only one thread, use [`with_top_down`](Self::with_top_down).
@@ -199,7 +200,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session): the processor
-    ///   is not up, or its session is in use.
+    ///   is not up or is suspended, or its session is in use.
     /// - [`TopDown`](PmuError::TopDown), and `work` was not run: the processor has [no](TopDownError::NoTopDown)
     ///   supported top-down counters, the counters are in use, or the processor's slots are already being counted.
     /// - [`TopDown`](PmuError::TopDown), and `work` was run: the counts are lost. If the counters could not be
@@ -224,15 +225,16 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         })
     }
 
-    /// Takes the top-down counters of the processor that executes the call, for [`with_top_down`](Self::with_top_down).
-    /// `this_processor` is the snapshot of that processor. On a P-core, the session then lacks fixed counter 3.
+    /// Takes ownership of the executing processor's top-down counters, for [`with_top_down`](Self::with_top_down).
+    /// `this_processor` is the snapshot of that processor. On a P-core, the processor's session then cannot use fixed
+    /// counter 3.
     ///
     /// # Context
     /// Task, on the processor, after [`processor_up`](Self::processor_up).
     ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session): the processor
-    ///   is not up, or its session is in use.
+    ///   is not up or is suspended, or its session is in use.
     /// - [`TopDown`](PmuError::TopDown): the errors of [`TopDownCounter::take`], and
     ///   [`NoTopDown`](TopDownError::NoTopDown).
     pub fn take_top_down(
@@ -256,7 +258,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session): the processor
-    ///   is not up, or its session is in use.
+    ///   is not up or is suspended, or its session is in use.
     /// - [`TopDown`](PmuError::TopDown): no task has taken the counters ([`ShutDown`](TopDownError::ShutDown)), or a
     ///   register access failed. After a failed access, the counters are still taken, and the kernel can repeat the
     ///   call.
@@ -320,7 +322,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// `act` was not called:
     ///
     /// - [`NotUp`](PmuError::NotUp), [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session): the processor
-    ///   is not up, or its session is in use.
+    ///   is not up or is suspended, or its session is in use.
     /// - [`TopDown`](PmuError::TopDown): no task has taken the counters ([`ShutDown`](TopDownError::ShutDown)).
     pub fn with_top_down<R>(
         &'static self,

@@ -30,12 +30,12 @@ impl PerfEventAttr {
     /// Size of the attributes in the latest version, which [`to_bytes`](Self::to_bytes) writes.
     pub const SIZE: usize = 144;
 
-    /// Greatest size of a caller's attributes: one page.
+    /// Greatest size of attributes that user mode passes: one page.
     pub const MAX_SIZE: usize = 4096;
 
-    /// Returns the size of the caller's attributes in bytes. `head` is the first eight bytes of the attributes. The
-    /// kernel copies this number of bytes from user mode, and gives the bytes to [`from_bytes`](Self::from_bytes). A
-    /// size of 0 stands for the size of the first version.
+    /// Returns the size, in bytes, of attributes that user mode passes. `head` is the first eight bytes of the
+    /// attributes. The kernel copies this number of bytes from user mode, and gives the bytes to
+    /// [`from_bytes`](Self::from_bytes). A size of 0 stands for the size of the first version.
     ///
     /// ```
     /// use pmu::perf::{AttrError, PerfEventAttr};
@@ -206,8 +206,8 @@ pub enum AttrError {
     /// writes the size of the version that it supports to the caller's `size`; here this size is
     /// [`PerfEventAttr::SIZE`].
     Size(u32),
-    /// A byte beyond the latest version is not 0. Linux also writes to the caller's `size`, as for
-    /// [`Size`](Self::Size).
+    /// A byte beyond the latest version is not 0. As for [`Size`](Self::Size), Linux also writes the size that it
+    /// supports to the caller's `size`.
     Unknown {
         /// Offset of the first nonzero byte beyond the latest version.
         at: usize,

@@ -121,7 +121,7 @@ impl BranchSamples {
     /// branches at the levels that `attributes` do not exclude.
     ///
     /// # Errors
-    /// The cases in which Linux answers `EINVAL`.
+    /// `wanted` is a value for which Linux returns `EINVAL`.
     pub fn of(wanted: u64, attributes: &PerfAttributes) -> Result<Self, BranchSampleError> {
         let unknown = wanted & !((Self::COUNTERS << 1) - 1);
         if unknown != 0 {

@@ -17,8 +17,8 @@ pub enum Cache {
     L1Data,
     /// `L1-icache`: the first level's instruction cache.
     L1Instruction,
-    /// `LLC`: the last-level cache. On a processor without events of that cache, `LLC` is the nearest cache with
-    /// events.
+    /// `LLC`: the last-level cache. On a processor without events of that cache, `LLC` means the outermost cache that
+    /// has events.
     LastLevel,
     /// `dTLB`: translations of data addresses.
     DataTlb,
@@ -63,7 +63,7 @@ pub struct CacheEvent {
     pub cache: Cache,
     /// The operation on the cache.
     pub operation: CacheOperation,
-    /// If `true`, counts the misses; if `false`, counts all accesses.
+    /// `true` if the event counts misses; `false` if the event counts all accesses.
     pub misses: bool,
 }
 

@@ -97,10 +97,10 @@ impl PerfAttributes {
     /// processors encode differently: cache events ([`PERF_TYPE_HW_CACHE`]), bus cycles and stalled cycles. Any other
     /// event is returned unchanged.
     ///
-    /// `names` finds an event of the processor by its name in the vendor's list. The result is the event's `config` and
-    /// `config1`, as `pmu_events` has them, or `None`. The returned event is the event that Linux counts, if the
-    /// vendor's list has that event. Page walks are an exception: on some processors, Linux counts the walks that
-    /// began, and the returned event counts the walks that completed.
+    /// `names` takes the name of an event in the vendor's list, and returns the event's `config` and `config1`, as
+    /// `pmu_events` has them. If the processor has no such event, `names` returns `None`. The returned event is the
+    /// event that Linux counts, if the vendor's list has that event. Page walks are an exception: on some processors,
+    /// Linux counts the walks that began, and the returned event counts the walks that completed.
     ///
     /// ```
     /// use pmu::perf::{PERF_TYPE_HW_CACHE, PerfAttributes};

@@ -2,8 +2,7 @@
 
 use pmu_core::EventTable;
 
-/// State of an event that samples at a given frequency: its period is adjusted so that the event interrupts that number
-/// of times per second.
+/// Adjusts the period of an event so that the event interrupts with a given frequency.
 ///
 /// As in Linux, the period that gives this number of interrupts is estimated at each interrupt and each timer tick. The
 /// event's period then changes by an eighth of its difference from the estimate. All times are in nanoseconds of the

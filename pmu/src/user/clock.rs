@@ -1,10 +1,10 @@
-//! Time from the TSC, computed by user mode in the same way as by the kernel.
+//! Time from the TSC, which user mode and the kernel compute in the same way.
 
 /// Clock of a kernel that counts nanoseconds by the TSC: the kernel's time is `zero` + ((TSC · `mult`) >> `shift`).
 /// `perf_event_mmap_page` describes a clock in the same way.
 ///
 /// The kernel passes times of this clock to the operations on events. User mode can then compute an event's present
-/// times from the page.
+/// times from the [page](crate::user::UserPage) and the TSC.
 ///
 /// The TSC must tick at a constant rate (CPUID leaf 80000007H, EDX bit 8). The TSC must also be the same on all
 /// processors on which the thread runs. Sources: SDM vol. 3B, "Invariant TSC"; APM vol. 3, appendix E.

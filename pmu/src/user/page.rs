@@ -23,12 +23,12 @@ const HEADER: u32 = 96;
 /// Page that a kernel shares with a user thread, so that the thread can read an event without a system call.
 ///
 /// The page has the layout and meaning of `perf_event_mmap_page` in `linux/perf_event.h`, version 0. So libraries that
-/// read Linux' page can read this page. The page is a sequence lock: `lock` is odd while the kernel writes.
+/// read Linux' page can also read a `UserPage`. The page is a sequence lock: `lock` is odd while the kernel writes.
 ///
 /// A page of zeros *hides* the event: the page has no data for RDPMC, so the thread reads the event by a system call.
 ///
-/// `pmc_width` is the counter's width, or that width plus 1, and may change with each [`publish`](Self::publish). So a
-/// reader reads `pmc_width`, like `index` and `offset`, again in each pass of the sequence lock.
+/// `pmc_width` is the counter's width, or the counter's width plus 1. Like `index` and `offset`, `pmc_width` may change
+/// with each [`publish`](Self::publish). So a reader reads these three fields again in each pass of the sequence lock.
 ///
 /// # Examples
 /// The kernel publishes, in each of the cases that the [module](crate::user) lists:
@@ -157,8 +157,8 @@ impl UserPage {
         }
     }
 
-    /// Writes the data by which the thread reads the event by RDPMC. The closure `view` returns this data, usually from
-    /// [`CounterSession::user_view`](pmu_core::CounterSession::user_view). If `view` fails, the page
+    /// Writes the data that the thread needs to read the event by RDPMC. The closure `view` returns the data, usually
+    /// from [`CounterSession::user_view`](pmu_core::CounterSession::user_view). If `view` fails, the page
     /// [hides](Self::hide) the event.
     ///
     /// With a `clock`, the thread can also compute the event's present times. `clock` must be the clock by which `view`

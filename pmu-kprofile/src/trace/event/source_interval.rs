@@ -36,9 +36,9 @@ pub struct SourceInterval<'b> {
     pub hook: IntervalHook,
     /// Number of the source: see [`KProfileSource`](pmu_core::KProfileSource).
     pub source: u32,
-    /// Interval that is in force after the recorded event, in the unit of the source.
+    /// Interval that is in force after this occasion, in the unit of the source.
     pub new: u32,
-    /// Interval that was in force before the recorded event; 0 if that interval was set while tracing was off.
+    /// Interval that was in force before this occasion; 0 if that interval was set while tracing was off.
     pub old: u32,
     /// Name of the source. Only records of version 3 have the name.
     pub name: Option<Utf16<'b>>,
