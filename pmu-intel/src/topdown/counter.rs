@@ -292,7 +292,9 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
 
     /// Returns the data from which user mode computes the processor's counts. The data is valid until the next call of
     /// another method, or until an overflow of the slots' counter, which comes after hours without a read. So a kernel
-    /// that shares the data reads at its timer tick. On an E-core, user mode cannot compute the counts, and must ask the kernel for the counts.
+    /// that shares the data reads at its timer tick.
+    ///
+    /// On an E-core, user mode cannot compute the counts, and must ask the kernel for the counts.
     pub fn view(&self) -> TopDownView {
         self.view_of(self.of_processor(), self.processor.is_some())
     }
