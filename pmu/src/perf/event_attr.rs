@@ -1,6 +1,7 @@
 //! `perf_event_attr` with all its fields, and the event that it stands for.
 
-use pmu_core::{CounterSet, Event, EventSelect};
+use pmu_amd::ibs::IbsSampling;
+use pmu_core::{CounterSet, Event, EventSelect, GenericEvent};
 use pmu_intel::precise::{PreciseEvent, Precision};
 
 use crate::perf::attr_flags::AttrFlags;
@@ -143,7 +144,7 @@ impl PerfEventAttr {
     ///
     /// Returns `None` if `precise_ip` is 0 or above 3: such an event does not use precise records.
     ///
-    /// On AMD's processors, Linux samples ops instead ([`amd::ibs`](crate::amd::ibs)). There,
+    /// For AMD's processors, the conversion is [`op_sampling`](Self::op_sampling). There,
     /// [`Machine::precise_of`](crate::Machine::precise_of) returns an error.
     ///
     /// # Errors
@@ -157,6 +158,43 @@ impl PerfEventAttr {
         let latency = counted.select.take_latency();
         let event = PreciseEvent::new(counted.event(constraints)?, precision);
         Ok(Some(if latency == 0 { event } else { event.with_latency(latency) }))
+    }
+
+    /// Converts attributes with a [`precise_ip`](Self::precise_ip) of 1 or 2 into a sampling of ops by AMD's
+    /// instruction-based sampling, as Linux does: by cycles (`cycles`, or the raw event 0x76), or by ops (the raw event
+    /// 0xC1).
+    ///
+    /// ```
+    /// use pmu::amd::ibs::IbsSampling;
+    /// use pmu::perf::PerfEvent;
+    /// let attr = PerfEvent::parse("cycles/period=400000/upp", |_| None)?.attr;
+    /// let ops = IbsSampling::cycles(400_000).at(true, false); // user mode only
+    /// assert_eq!(attr.op_sampling()?, Some(ops));
+    /// # Ok::<(), pmu::perf::PerfError>(())
+    /// ```
+    ///
+    /// Returns `None` if `precise_ip` is 0 or above 3: such an event does not sample ops. The start of the sampling
+    /// checks the period.
+    ///
+    /// # Errors
+    /// - The errors of [`event`](Self::event).
+    /// - [`Facility`](PerfError::Facility) with [`PreciseSampling`](Facility::PreciseSampling): the unit does not
+    ///   sample by this event, with a `precise_ip` of 3, or in guests only.
+    pub fn op_sampling(&self) -> Result<Option<IbsSampling>, PerfError> {
+        if !(1..=3).contains(&self.precise_ip) {
+            return Ok(None);
+        }
+        let event = Self { precise_ip: 0, ..*self }.event(|_| None)?;
+        let period = u32::try_from(event.period().unwrap_or(0)).unwrap_or(u32::MAX);
+        let select = event.select().map(EventSelect::select_bits);
+        let sampling = match (event.name(), select) {
+            _ if self.precise_ip == 3 || !event.counts_outside_guests() => None,
+            (Some(GenericEvent::Cycles), _) | (_, Some(0x76)) => Some(IbsSampling::cycles(period)),
+            (_, Some(0xC1)) => Some(IbsSampling::ops(period)),
+            _ => None,
+        };
+        let sampling = sampling.ok_or(PerfError::Facility(Facility::PreciseSampling))?;
+        Ok(Some(sampling.at(event.counts_user(), event.counts_kernel())))
     }
 
     /// Returns the facility that the event needs beside a counter.

@@ -268,6 +268,41 @@ fn sizes_and_reserved_fields_are_judged_as_linux_does() {
     assert!(read(&bytes).unwrap().flags.contains(AttrFlags::FREQ));
 }
 
+/// As Linux' AMD core PMU passes precise events on to IBS: cycles, 0x76 and 0xC1, of precision 1 and 2.
+#[test]
+fn a_precise_event_of_cycles_or_ops_samples_ops_on_amd() {
+    use pmu::amd::ibs::IbsSampling;
+    use pmu::perf::PerfEvent;
+    let sampling = |text: &str| PerfEvent::parse(text, |_| None).unwrap().attr.op_sampling();
+    let (cycles, ops) = (IbsSampling::cycles(400_000), IbsSampling::ops(400_000));
+    for (text, expected) in [
+        ("cycles/period=400000/p", cycles.at(true, true)),
+        ("cycles/period=400000/upp", cycles.at(true, false)),
+        ("cpu/event=0x76,period=400000/pp", cycles.at(true, true)),
+        ("cpu/event=0xc1,period=400000/kpp", ops.at(false, true)),
+        // Too long: the start refuses it.
+        ("cycles/period=0x100000000/p", IbsSampling::cycles(u32::MAX).at(true, true)),
+    ] {
+        assert_eq!(sampling(text), Ok(Some(expected)), "{text}");
+    }
+    let refused = Err(PerfError::Facility(Facility::PreciseSampling));
+    for text in [
+        "cycles/period=400000/ppp",
+        "cycles/period=400000/ppG",
+        "instructions/period=400000/pp",
+        "cpu/event=0x76,umask=1,period=400000/pp",
+        "cpu/event=0xc1,inv,period=400000/pp",
+        "cpu/event=0xc0,period=400000/pp",
+    ] {
+        assert_eq!(sampling(text), refused, "{text}");
+    }
+    assert_eq!(sampling("cycles/period=400000/u"), Ok(None));
+    assert_eq!(
+        sampling("cycles/period=400000,config2=1/pp"),
+        Err(PerfError::Facility(Facility::AutoCounterReload))
+    );
+}
+
 #[test]
 fn what_needs_more_than_a_counter_is_named() {
     let plain = PerfEventAttr::default();
