@@ -5,15 +5,15 @@ use core::fmt;
 /// The XSAVE area in which the kernel keeps a thread's architectural branch records.
 ///
 /// The kernel allocates and initializes the area. The area has XSAVES' compacted format.
-/// [`BranchRecorder::switch_out_to`](crate::BranchRecorder::switch_out_to) and
-/// [`switch_in_from`](crate::BranchRecorder::switch_in_from) decide when the area is saved and restored.
+/// [`BranchRecorder::switch_out_to`](crate::BranchRecorder::switch_out_to) copies the records into the area, and
+/// [`switch_in_from`](crate::BranchRecorder::switch_in_from) copies the records back.
 ///
 /// Source: SDM vol. 1, "Managing State Using the XSAVE Feature Set", state component 15: `IA32_LBR_CTL`,
 /// `IA32_LBR_DEPTH`, `IA32_LER_FROM_IP`, `IA32_LER_TO_IP`, `IA32_LER_INFO`, and then FROM, TO and INFO of each record.
 ///
 /// # Context
-/// The recorder calls both methods in task context, on the processor of the records, while this processor does not
-/// record. The performance interrupt may come at any time. The handler of this interrupt does not use the area.
+/// The recorder calls both methods in task context, on the processor of the records, while the recording is stopped.
+/// The performance interrupt may come at any time, but its handler does not use the area.
 ///
 /// # Safety
 /// - The methods execute XSAVES and XRSTORS for state component 15 (bit 15 of EDX:EAX) and for no other component.
@@ -58,12 +58,13 @@ use core::fmt;
 /// # let _ = Area::new();
 /// ```
 ///
-/// Wrong: EDX:EAX of all ones. XRSTORS then also replaces the registers of SSE and AVX, which the compiler uses.
+/// Wrong: all bits of EDX:EAX are set. XRSTORS then also replaces the registers of SSE and AVX, which the compiler
+/// uses.
 pub unsafe trait SaveBranches {
     /// Executes XSAVES for component 15: copies the registers of the records into the area.
     ///
     /// # Errors
-    /// The instruction raised an exception, and the area's records are not valid.
+    /// XSAVES raised an exception, and the area's records are not valid.
     fn save(&mut self) -> Result<(), XsaveFault>;
 
     /// Executes XRSTORS for component 15: copies the area into the registers of the records. If bit 15 of the area's
@@ -74,7 +75,7 @@ pub unsafe trait SaveBranches {
     fn restore(&mut self) -> Result<(), XsaveFault>;
 }
 
-/// An exception of XSAVES or XRSTORS.
+/// Error of [`SaveBranches`]: XSAVES or XRSTORS raised an exception.
 ///
 /// ```
 /// assert_eq!(pmu_core::XsaveFault.to_string(), "XSAVES or XRSTORS raised an exception");
@@ -91,8 +92,8 @@ impl fmt::Display for XsaveFault {
 
 impl core::error::Error for XsaveFault {}
 
-/// Saved call stack of a thread that is switched out, in an XSAVE area of the kernel. The call stack continues when the
-/// thread runs again.
+/// Saved call stack of a thread that is switched out, in an XSAVE area of the kernel. When the thread runs again, the
+/// processor continues to record this call stack.
 ///
 /// This type is the counterpart of [`SavedBranches`](crate::SavedBranches) for XSAVES. The kernel commonly stores the
 /// value with the thread's registers.

@@ -32,7 +32,7 @@ pub enum NoBranches {
     ImplausibleDepth(u8),
     /// An erratum makes the records of this processor useless.
     Erratum,
-    /// The register that declares the format could not be read.
+    /// The register that declares the records' format could not be read.
     Access(MsrFault),
 }
 
@@ -99,7 +99,8 @@ pub enum BranchError {
     FilterUnsupported(BranchFilter),
     /// The recording was never started, so it cannot be resumed.
     NotStarted,
-    /// The save area is too small for the processor's records, or contains records of another format or number.
+    /// The save area is too small for the processor's records, or its records come from a processor whose records have
+    /// another format or number.
     SavedElsewhere,
     /// XSAVES does not save this processor's branch records, or
     /// [`use_xsaves`](crate::BranchRecorder::use_xsaves) was not called.
@@ -124,8 +125,8 @@ pub enum BranchError {
     Faulted(MsrFault),
 }
 
-/// Converts an error of the detection into an error of the recorder. A function that detects the records and takes a
-/// recorder then needs only one error type.
+/// Converts an error of the detection into an error of the recorder. A function that both detects the records and
+/// creates a recorder can then return one error type.
 ///
 /// ```
 /// use pmu_core::{BranchError, NoBranches};

@@ -46,7 +46,7 @@ impl BranchFilter {
     }
 
     /// Returns the filter that records a call stack: a near call adds a record, and a near return removes the newest
-    /// record. The records are then the callers of the present function, the innermost first.
+    /// record. The records are then the callers of the current function, the innermost first.
     ///
     /// ```
     /// use pmu_core::{BranchFilter, BranchKinds};

@@ -10,8 +10,8 @@ use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
 
 /// A processor's branch records, for the handler of the performance interrupt. [`service_with`](crate::service_with)
-/// takes this value, and passes it to the handler with each overflow.
-/// [`BranchRecorder::read`](crate::BranchRecorder::read) returns such a value to a task.
+/// takes this value, and gives your closure a reference to the value with each overflow. In a task,
+/// [`BranchRecorder::read`](crate::BranchRecorder::read) returns a `Branches`.
 ///
 /// ```
 /// use pmu_core::{
@@ -50,7 +50,7 @@ pub struct Branches<'a> {
 impl<'a> Branches<'a> {
     /// Creates the value with which an interrupt handler reads a processor's branch records. `memory` is the memory of
     /// this processor's [`BranchRecorder`](crate::BranchRecorder). The value has no branches if no recorder uses the
-    /// memory, or if the recorder does not record. The value also has no branches if the recorder was taken with
+    /// memory, or if the recorder does not record. The value also has no branches if the recorder was created with
     /// another `unit`, for example with the unit of another core type. In these cases the interrupt accesses no
     /// register of the branch records.
     pub const fn new(unit: &'a BranchUnit, memory: &'a BranchMemory) -> Self {
@@ -94,7 +94,8 @@ impl<'a> Branches<'a> {
     /// of the interrupt handler.
     ///
     /// If the result is `false`, and the filter records branches of the kernel, the newest records may be branches of
-    /// the interrupt handler itself. The result is also `false` for branches that a task has read.
+    /// the interrupt handler itself. For a value that [`BranchRecorder::read`](crate::BranchRecorder::read) returned,
+    /// the result is always `false`.
     pub const fn is_frozen(&self) -> bool {
         self.is_frozen
     }

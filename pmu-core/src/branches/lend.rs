@@ -8,7 +8,7 @@ use crate::counters::hooks::facility_control::FacilityControl;
 use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
 
-/// In an interrupt, a recorder does the same as [`Branches`](crate::Branches) with the recorder's memory.
+/// While an interrupt is serviced, a recorder works like a [`Branches`](crate::Branches) with the recorder's memory.
 impl<R: MsrBackend> Facility for BranchRecorder<'_, R> {
     fn status_bits(&self) -> u64 {
         self.branches.status_bits()
@@ -40,10 +40,10 @@ impl<R: MsrBackend> Facility for BranchRecorder<'_, R> {
     }
 }
 
-/// [`suspend`](FacilityControl::suspend) stops the recording, disables freezing, and clears the records. So the
-/// borrower of the counters, such as a guest, finds no records. A call stack is saved in the recorder's memory, and
-/// [`resume`](FacilityControl::resume) restores the call stack. Other records are lost. All accesses use the recorder's
-/// own backend.
+/// [`suspend`](FacilityControl::suspend) stops the recording, disables freezing, and clears the records, so that the
+/// borrower of the counters, such as a guest, finds no records. If the records are a call stack, `suspend` first saves
+/// them in the recorder's memory, and [`resume`](FacilityControl::resume) restores them. Records that are not a call
+/// stack are lost. All register accesses use the recorder's own backend.
 ///
 /// If the records cannot be suspended, the recording continues. If the records could not be cleared, samples have no
 /// branches until the recording is cleared or restarted. If the recording could not continue,

@@ -7,11 +7,11 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 use crate::branches::record::RawBranch;
 use crate::branches::unit::BranchUnit;
 
-/// Memory for the branch records of one processor: 24 bytes per record, and 16 bytes for the processor.
+/// Memory for the branch records of one processor: 24 bytes per record, plus 16 bytes.
 ///
-/// The embedder provides the memory, commonly in a static array with one element per processor. The interrupt reads the
-/// records into this memory, so the records take no room on the stack. The memory also tells the interrupt whether the
-/// processor records. `&BranchMemory<[BranchSlot; N]>` coerces to `&BranchMemory`.
+/// The embedder provides the memory, commonly in a static array with one element per processor. The interrupt handler
+/// reads the records into this memory, so the records take no room on the stack. The memory also tells the handler
+/// whether the processor records. `&BranchMemory<[BranchSlot; N]>` coerces to `&BranchMemory`.
 ///
 /// ```
 /// use pmu_core::{BranchMemory, BranchSlot};
@@ -153,10 +153,10 @@ impl BranchMemory {
     }
 
     /// Releases the memory of a recorder that ended without [`shut_down`](crate::BranchRecorder::shut_down), for
-    /// example in a panic of its driver. The processor keeps recording until the next recorder is taken.
+    /// example in a panic of its driver. The processor keeps recording until the next recorder is created.
     ///
     /// # Context
-    /// Task, on the processor of this memory, while none of this processor's interrupts is being serviced.
+    /// Task, on the processor of this memory, while no performance interrupt of this processor is being serviced.
     ///
     /// # Safety
     /// - The old recorder is not used again. Otherwise the old and the new owner could read each other's branches.

@@ -55,11 +55,11 @@ pub struct Branch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum BranchPath {
-    /// The branch was on the right path, and was not executed speculatively.
+    /// The branch was on the path that the program took, and was not executed speculatively.
     Correct,
-    /// The branch was executed speculatively, and was on the right path.
+    /// The branch was on the path that the program took, and was executed speculatively.
     Speculative,
-    /// The branch was executed speculatively, on a path that the program did not take.
+    /// The branch was on a path that the program did not take, and was executed speculatively.
     Wrong,
 }
 

@@ -81,18 +81,18 @@ pub(crate) struct Lent {
 }
 
 impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
-    /// Takes the branch records of the processor that executes the call. If an earlier owner left recording or freezing
-    /// enabled, the call disables both. The call clears the records.
+    /// Takes ownership of this processor's branch records: disables recording and freezing, which an earlier owner may
+    /// have left enabled, and clears the records.
     ///
-    /// `unit` describes this processor. `memory` must have room for the processor's [records](BranchUnit::depth).
+    /// Make this call on the processor that `unit` describes. `memory` must have room for the processor's
+    /// [records](BranchUnit::depth).
     ///
     /// # Errors
     /// - [`InsufficientMemory`](BranchError::InsufficientMemory), [`MemoryInUse`](BranchError::MemoryInUse): no
     ///   register was accessed.
     /// - [`Unresponsive`](BranchError::Unresponsive): the processor declares the records, but lacks them. This happens
     ///   under some hypervisors.
-    /// - [`Access`](BranchError::Access), [`Faulted`](BranchError::Faulted): an access failed. The memory is free
-    ///   again.
+    /// - [`Access`](BranchError::Access): a register access failed. The memory is free again.
     pub fn take(
         unit: &'a BranchUnit,
         msr: M,
@@ -150,7 +150,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     ///
     /// Call this before [`start`](Self::start), and only if this processor's interrupt handler passes [`Branches`] to
     /// `service_with`. **Every** performance interrupt freezes the records, and only `Branches` releases them. If the
-    /// records do not freeze, `Branches` stops the recording when the service begins.
+    /// records do not freeze, `Branches` stops the recording at the beginning of `service_with`.
     ///
     /// This call has no effect on a [call stack](BranchFilter::call_stack), which never freezes: freezing near a call
     /// or a return would corrupt the call stack.
@@ -158,7 +158,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// # Errors
     /// - [`FreezeUnsupported`](BranchError::FreezeUnsupported): the processor cannot freeze its records,
     ///   [`take`](Self::take) could not access the registers for freezing, or the freeze bit cannot be set.
-    /// - [`Access`](BranchError::Access): an access failed; the records do not freeze.
+    /// - [`Access`](BranchError::Access): a register access failed, and the records do not freeze.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn freeze_on_interrupt(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
@@ -193,14 +193,15 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         self.unit.release(&self.msr)
     }
 
-    /// Clears the records and starts to record the branches that `filter` selects. Returns a filter for the branches
-    /// that are recorded. The processor may record more branches than `filter` selects: see [`BranchUnit::recorded`].
+    /// Clears the records and starts to record the branches that `filter` selects. The processor may record more
+    /// branches than `filter` selects: see [`BranchUnit::recorded`]. Returns the filter that selects all branches that
+    /// the processor records.
     ///
     /// If the processor already records, the call first stops the recording.
     ///
     /// # Errors
     /// - [`FilterUnsupported`](BranchError::FilterUnsupported): nothing was changed.
-    /// - [`Access`](BranchError::Access): an access failed, and the processor does not record.
+    /// - [`Access`](BranchError::Access): a register access failed, and the processor does not record.
     /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn start(&mut self, filter: BranchFilter) -> Result<BranchFilter, BranchError> {
@@ -237,7 +238,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         self.msr.wrmsr_retrying(register, self.memory.control.load(Relaxed))
     }
 
-    /// Stops the recording. The records do not change, and [`read`](Self::read) returns them.
+    /// Stops the recording. The records stay in their registers, and [`read`](Self::read) returns them.
     ///
     /// Some recordings [delay the counter's interrupt](BranchUnit::holds_interrupt). Stop such a recording before the
     /// processor goes idle, and before the counter is stopped. Call [`restart`](Self::restart) afterwards.
@@ -261,7 +262,10 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     ///
     /// # Errors
     /// - [`NotStarted`](BranchError::NotStarted): no recording was started.
-    /// - [`Access`](BranchError::Access), [`Faulted`](BranchError::Faulted), [`ShutDown`](BranchError::ShutDown).
+    /// - [`Access`](BranchError::Access): a register access failed, and the processor does not record.
+    /// - [`Faulted`](BranchError::Faulted): a register access failed. The recorder assumes that the processor still
+    ///   records.
+    /// - [`ShutDown`](BranchError::ShutDown).
     pub fn restart(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
         if self.filter.is_none() {
@@ -271,13 +275,14 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         clear.and_then(|()| self.go_on()).map_err(|fault| self.error(fault))
     }
 
-    /// Programs the branch records again, after their registers lost their contents in a suspend. Clears the records.
-    /// If the processor recorded before the suspend, the recording continues.
+    /// Programs the registers of the branch records again after they lost their contents, for example in a suspend to
+    /// memory, and clears the records. If the processor recorded before, the recording continues.
     ///
-    /// Call this on the resumed processor. For the counters, also call [`reprogram`](crate::CounterSession::reprogram).
+    /// Call this on the processor that lost the registers' contents. For the counters, also call
+    /// [`reprogram`](crate::CounterSession::reprogram).
     ///
     /// # Errors
-    /// - [`Access`](BranchError::Access): an access failed, and the processor does not record.
+    /// - [`Access`](BranchError::Access): a register access failed, and the processor does not record.
     /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped.
     /// - [`Lent`](BranchError::Lent): the records are lent. When the [window](crate::CounterWindow) ends, the records
     ///   are programmed again.
@@ -303,9 +308,9 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         if freezes { self.set_freeze(true) } else { Ok(()) }
     }
 
-    /// Stops the recording, and reads the records: the branches before this call.
+    /// Stops the recording, and reads the records of the branches before this call.
     ///
-    /// [`restart`](Self::restart) continues the recording. Until then the records stay in the memory.
+    /// The records stay in the memory until [`restart`](Self::restart) continues the recording.
     ///
     /// ```
     /// # use pmu_core::{BranchError, BranchRecorder, MsrBackend};
@@ -336,15 +341,14 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         Ok(Branches::of(self.unit, self.memory, len))
     }
 
-    /// Clears all records. The recording neither starts nor stops. A record does not name its thread. So a kernel that
-    /// records all threads calls this at each thread switch.
+    /// Clears all records. The recording neither starts nor stops. A kernel that records all threads calls this at each
+    /// thread switch, because a record does not tell which thread executed the branch.
     ///
     /// # Errors
-    /// - [`Access`](BranchError::Access): an access failed, and the processor does not record. The next
+    /// - [`Access`](BranchError::Access): a register access failed, and the processor does not record. The next
     ///   [`restart`](Self::restart) or [`start`](Self::start) clears the records first.
-    /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped, and continues. Samples have no branches
-    ///   until a call of `clear`, [`restart`](Self::restart) or a thread switch succeeds. So no sample contains the old
-    ///   branches.
+    /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped, and continues. No sample contains the
+    ///   old branches: samples have no branches until `clear`, [`restart`](Self::restart) or a thread switch succeeds.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn clear(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
@@ -362,8 +366,9 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// [`ShutDown`](BranchError::ShutDown).
     ///
     /// # Errors
-    /// [`Access`](BranchError::Access), [`Faulted`](BranchError::Faulted): an access failed, and the recorder keeps the
-    /// memory. The call can be repeated.
+    /// After each of these errors, the recorder keeps the memory, and the call can be repeated:
+    /// - [`Access`](BranchError::Access): a register access failed, and the processor does not record.
+    /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped.
     pub fn shut_down(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
         self.halt().map_err(|fault| self.error(fault))?;
@@ -380,7 +385,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         self.is_open && self.memory.mode() & (RECORDING | LOST) == RECORDING
     }
 
-    /// Returns the branches that were recorded before a pending overflow, for the closure that you pass to
+    /// Returns the branches that were recorded before a pending overflow. Call this in the closure that you pass to
     /// [`lend_with`](crate::CounterSession::lend_with).
     pub fn branches(&self) -> &Branches<'a> {
         &self.branches

@@ -3,7 +3,8 @@
 use crate::branches::record::RawBranch;
 use crate::branches::unit::BranchFormat;
 
-/// Saved call stack of a thread that is switched out. The call stack continues when the thread runs again.
+/// Saved call stack of a thread that is switched out. When the thread runs again, the processor continues to record
+/// this call stack.
 ///
 /// [`BranchRecorder::switch_out`](crate::BranchRecorder::switch_out) saves the records, and
 /// [`switch_in`](crate::BranchRecorder::switch_in) restores them, on any processor with the same format and number of

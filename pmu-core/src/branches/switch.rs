@@ -8,7 +8,7 @@ use crate::msr::fault::MsrFault;
 
 impl<M: MsrBackend> BranchRecorder<'_, M> {
     /// Ends the recording of a thread that leaves the processor: stops the recording, saves the records if `saved` is
-    /// given, and clears the records. So no other thread, guest or owner can read these records.
+    /// given, and clears the records. No other thread, guest or owner can then read these records.
     ///
     /// Only a [call stack](crate::BranchFilter::call_stack) is worth saving: all other records only describe the
     /// branches just before the thread left. If the processor cannot record call stacks, pass `None`.
@@ -27,11 +27,11 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     ///
     /// # Errors
     /// - [`SavedElsewhere`](BranchError::SavedElsewhere): `saved` has no room for the records; nothing was changed.
-    /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped, and continues. Samples have no branches
-    ///   until the recording is cleared or restarted, or until the next thread switch. So no sample contains the
-    ///   thread's branches.
-    /// - [`Access`](BranchError::Access): an access failed, and the processor does not record. `saved` has the newest
-    ///   records, up to the record that could not be read.
+    /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped, and continues. No sample contains the
+    ///   thread's branches: samples have no branches until the recording is cleared or restarted, or until the next
+    ///   thread switch.
+    /// - [`Access`](BranchError::Access): a register access failed, and the processor does not record. `saved` has the
+    ///   newest records, up to the record that could not be read.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn switch_out<const N: usize>(
         &mut self,
@@ -82,9 +82,10 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     /// - [`SavedElsewhere`](BranchError::SavedElsewhere): `saved` comes from a processor with another format or number
     ///   of records; nothing was changed.
     /// - [`NotStarted`](BranchError::NotStarted): no recording was started.
-    /// - [`Access`](BranchError::Access): an access failed. The processor does not record, and contains none of the
-    ///   thread's records.
-    /// - [`Faulted`](BranchError::Faulted), [`ShutDown`](BranchError::ShutDown).
+    /// - [`Access`](BranchError::Access): a register access failed. The processor does not record, and contains none of
+    ///   the thread's records.
+    /// - [`Faulted`](BranchError::Faulted): an earlier recording could not be stopped.
+    /// - [`ShutDown`](BranchError::ShutDown).
     pub fn switch_in<const N: usize>(
         &mut self,
         saved: Option<&SavedBranches<N>>,

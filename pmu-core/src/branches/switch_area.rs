@@ -19,8 +19,8 @@ const REGISTERS: u32 = 40;
 const RECORD: u32 = 24;
 
 impl<M: MsrBackend> BranchRecorder<'_, M> {
-    /// Checks that this processor's XSAVES saves the branch records, for [`switch_out_to`](Self::switch_out_to) and
-    /// [`switch_in_from`](Self::switch_in_from). Call this once after [`take`](Self::take).
+    /// Checks that this processor's XSAVES saves the branch records, as [`switch_out_to`](Self::switch_out_to) and
+    /// [`switch_in_from`](Self::switch_in_from) require. Call this once after [`take`](Self::take).
     ///
     /// `cpuid` must execute CPUID on this processor. The call accesses no MSR. The call checks the declared size,
     /// because a hypervisor may declare a size that does not fit the number of records.
@@ -106,9 +106,10 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     /// - [`NotStarted`](BranchError::NotStarted): no recording was started.
     /// - [`Xsaves`](BranchError::Xsaves): XRSTORS failed. The processor does not record, and contains none of the
     ///   thread's records.
-    /// - [`Access`](BranchError::Access): an access failed, and the processor does not record. The next call that
-    ///   starts the recording clears the records first.
-    /// - [`Faulted`](BranchError::Faulted), [`ShutDown`](BranchError::ShutDown).
+    /// - [`Access`](BranchError::Access): a register access failed, and the processor does not record. The next call
+    ///   that starts the recording clears the records first.
+    /// - [`Faulted`](BranchError::Faulted): an earlier recording could not be stopped.
+    /// - [`ShutDown`](BranchError::ShutDown).
     pub fn switch_in_from<A: SaveBranches>(
         &mut self,
         saved: &mut BranchArea<A>,

@@ -9,8 +9,8 @@ use crate::msr::address::MsrAddress;
 
 /// Description of a processor's branch records: their registers, their format and their number.
 ///
-/// `pmu_intel::branches` and `pmu_amd::branches` detect a processor's branch records, and return their description. One
-/// type describes all processors, so an interrupt handler needs no generics.
+/// `pmu_intel::branches` and `pmu_amd::branches` detect a processor's branch records, and return their description.
+/// This one type describes the records of every vendor, so an interrupt handler needs no type parameter for them.
 ///
 /// ```
 /// # use pmu_core::{BranchFilter, BranchUnit};
@@ -36,9 +36,9 @@ pub struct BranchRegisters {
     pub enable: BranchEnable,
     /// The register that filters the branches. `None` if the filter is in the enabling register.
     pub filter: Option<MsrAddress>,
-    /// Returns the filter register's value for the given filter, and a filter for the branches that the processor then
-    /// records. The processor records at least the given filter's branches. If the filter's bits are in the same
-    /// register as the enable bit, the value includes the enable bit.
+    /// Returns the filter register's value for the given filter, and the filter that the processor then applies. The
+    /// second filter selects at least the branches of the given filter. If the filter's bits are in the same register
+    /// as the enable bit, the value includes the enable bit.
     pub select: fn(&BranchOffers, BranchFilter) -> (u64, BranchFilter),
     /// The register with the number of records, if there is one. Each write to this register clears all records.
     pub depth: Option<MsrAddress>,
@@ -52,7 +52,7 @@ pub struct BranchRegisters {
     pub to: Option<u32>,
     /// Address of the register that holds the first record's further information, if there is one.
     pub info: Option<u32>,
-    /// Distance between the registers of adjacent records.
+    /// Difference between the register addresses of adjacent records.
     pub step: u32,
 }
 
@@ -64,7 +64,7 @@ pub enum BranchEnable {
     Register(MsrAddress),
     /// Bits of a register that also has other owners.
     Bits {
-        /// The recorder's bits.
+        /// The register's bits that belong to the recorder.
         bits: RegisterBits,
         /// Values of these bits while the processor records.
         on: u64,
@@ -97,7 +97,8 @@ pub enum BranchOrder {
     /// The processor fills the records from the first on, and ends the recording when all records are filled. The
     /// enabling register tells how many records are filled.
     Filled {
-        /// Lowest of the four bits with the index of the next record to be filled; 0 if all are filled.
+        /// Position of a four-bit field in the enabling register: the number of the field's lowest bit. The field has
+        /// the index of the next record to be filled, or 0 if all records are filled.
         next: u8,
         /// The bit that is set if at least one record is filled.
         valid: u64,
@@ -138,15 +139,15 @@ pub struct BranchOffers {
     pub address_bits: u8,
 }
 
-/// A format of branch records, as functions of a vendor crate.
+/// A format of branch records: a vendor crate's functions that decode and restore the records.
 #[derive(Clone, Copy)]
 pub struct BranchFormat {
     /// Name of the format, for display.
     pub name: &'static str,
     /// Decodes a record. Returns `None` if the record is empty or erroneous.
     pub decode: fn(&BranchOffers, RawBranch) -> Option<Branch>,
-    /// Returns `true` for an empty record that no further record follows. The caller has read only `from` and `to` of
-    /// the record.
+    /// Returns whether the record is empty and no older record exists. The caller has read only `from` and `to` of the
+    /// record.
     pub is_end: fn(RawBranch) -> bool,
     /// Returns the values to write to the registers when a saved record is restored.
     pub writable: fn(RawBranch) -> RawBranch,
@@ -245,9 +246,9 @@ impl BranchUnit {
         matches!(self.registers.order, BranchOrder::Filled { .. })
     }
 
-    /// Returns the branches that the processor records for this filter. The result has more branches than `filter` if
-    /// the processor's own filter cannot select exactly these branches. Returns `None` if `filter` is empty, or if
-    /// `filter` is a call stack and the processor cannot record call stacks.
+    /// Returns the filter that the processor applies when `filter` is requested. The result selects more branches than
+    /// `filter` if the processor cannot select exactly the branches of `filter`. Returns `None` if `filter` is empty,
+    /// or if `filter` is a call stack and the processor cannot record call stacks.
     pub fn recorded(&self, filter: BranchFilter) -> Option<BranchFilter> {
         self.selection(filter).map(|(_, recorded)| recorded)
     }

@@ -17,8 +17,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// must not write the register themselves. [`shut_down`](Self::shut_down) leaves the bits as they are.
     ///
     /// The handler of a shared interrupt calls [`service`](crate::service) first, and then looks for the overflows of
-    /// the other owners. This order matters: an overflow that came before `service` unmasked the LVT entry raises no
-    /// further interrupt.
+    /// the other owners. This order matters, because an overflow that came before `service` unmasked the LVT entry
+    /// raises no further interrupt.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterId, CounterSession, EventSource, MsrBackend, Platform};
@@ -34,8 +34,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - [`OwnControlBits`](CounterError::OwnControlBits): some of `bits` belong to the session's counters, the
     ///   session's counters are [lent](Self::lend), or the processor has no global control register.
-    /// - [`Access`](CounterError::Access): a register access failed, and the register is unchanged.
-    /// - [`Faulted`](CounterError::Faulted): accesses to the register failed. The session's events may no longer run.
+    /// - [`Access`](CounterError::Access): the write failed, and the register is unchanged.
+    /// - [`Faulted`](CounterError::Faulted): the write failed, and so did the write of the previous value. The
+    ///   session's events may no longer run.
     pub fn set_others_control(&mut self, bits: u64, enabled: bool) -> Result<(), CounterError> {
         let not_others = CounterError::OwnControlBits(bits & self.own().bits());
         let global = self.unit().global().filter(|_| self.has_own()).ok_or(not_others)?;
@@ -75,8 +76,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.wrmsr_retrying(global.acknowledge, bits).map_err(CounterError::Access)
     }
 
-    /// Writes the bits in `mask` of the fixed counters' control register, for other owners of fixed counters. `bits`
-    /// has the new values of these bits. While the session lives, other owners must not write the register themselves.
+    /// Writes bits of the fixed counters' control register for other owners of fixed counters. `mask` selects the bits,
+    /// and `bits` has their new values. While the session lives, other owners must not write the register themselves.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, CounterSet, EventSource, MsrBackend, Platform};

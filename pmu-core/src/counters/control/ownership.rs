@@ -14,21 +14,20 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {
-    /// Takes the counters in `only` that exist both in `processor` and in the [`CounterUnit`] of `source`, and returns
-    /// a session for these counters. `processor` describes the processor that executes the call. The session keeps
-    /// `source`, and does not access counters outside `only`.
+    /// Takes ownership of the counters in `only` that exist both in `processor` and in the [`CounterUnit`] of `source`,
+    /// and returns a session for these counters. `processor` describes the processor that executes the call. The
+    /// session keeps `source`, and does not access counters outside `only`.
     ///
     /// The call stops each counter, verifies that RDMSR and RDPMC read a written value back, and leaves the counter at
     /// 0. The call then prepares the processor:
-    /// - The call disables precise sampling by `IA32_PEBS_ENABLE`; for Intel's version 6 see
+    /// - The call disables precise sampling by `IA32_PEBS_ENABLE`; for Intel's architectural version 6 see
     ///   [`UnusedRegisters`](crate::UnusedRegisters).
     /// - The call enables the counters in the global control register, if there is one.
     /// - The call acknowledges overflow bits that were left set, and unmasks the LVT entry.
     ///
-    /// The session does not take a counter that fails this verification. The session does not take a counter without a
-    /// slot in the memory, either. The session does not access these counters again. Only opened events use fixed
-    /// counters. So the session takes no fixed counters if the source's table of opened events has no room for any
-    /// event. [`counters`](Self::counters) also returns the counters that were not taken.
+    /// A counter is not taken, and not accessed again, if it fails this verification or has no slot in the memory.
+    /// Fixed counters are not taken if the source's table of opened events has no room, because only opened events use
+    /// fixed counters. [`counters`](Self::counters) returns the counters that were taken and those that were not.
     ///
     /// ```
     /// # use pmu_core::{
@@ -183,9 +182,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         verified
     }
 
-    /// Takes counters that another owner gave up, and returns the counters that were taken. Counters that the session
-    /// already has are not changed. After the call, the other owner must not enable the taken counters in the global
-    /// control register.
+    /// Extends the session by counters that another owner gave up, and returns the counters that were added. Counters
+    /// that the session already has are not changed. After the call, the other owner must not enable the added counters
+    /// in the global control register.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterId, CounterSession, CounterUnit, EventSource, MsrBackend, Platform};
@@ -206,8 +205,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// - [`NotAvailable`](CounterError::NotAvailable): this processor lacks one of the counters, the memory has no
     ///   slot for one of the counters, or the session's counters are [lent](Self::lend).
     /// - [`Unresponsive`](CounterError::Unresponsive): none of the counters could be verified.
-    /// - [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): accesses to the global control register
-    ///   failed.
+    /// - [`Access`](CounterError::Access): a register access failed, and no counter was added.
+    /// - [`Faulted`](CounterError::Faulted): accesses to the global control register failed, and no counter was added.
+    ///   The session's events may no longer run.
     pub fn take_more(
         &mut self,
         processor: &CounterUnit,
@@ -239,8 +239,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         Ok(verified)
     }
 
-    /// Gives counters to another owner. The call stops the counters and clears their bits of the global control
-    /// register. The session does not access these counters again.
+    /// Gives some of the session's counters to another owner. The call stops the counters and clears their bits of the
+    /// global control register. The session does not access these counters again.
     ///
     /// ```
     /// # use pmu_core::{
@@ -264,8 +264,11 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): one of the counters is in use, has faulted, or does not belong
     ///   to the session. This error is also returned if the session would keep no counter.
-    /// - [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): accesses to the global control register
-    ///   failed, or accesses to a counter's control register that [`save`](Self::save) left programmed.
+    /// - [`Access`](CounterError::Access): a register access failed, and the session keeps the counters. The register
+    ///   is the global control register, or the control register of a counter that [`save`](Self::save) left
+    ///   programmed.
+    /// - [`Faulted`](CounterError::Faulted): accesses to the global control register failed. The session keeps the
+    ///   counters, but its events may no longer run.
     pub fn give_back(&mut self, counters: CounterSet) -> Result<(), CounterError> {
         let rest = self.own().without(counters);
         let in_use = |slot: &CounterSlot| {

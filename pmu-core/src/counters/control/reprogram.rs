@@ -21,17 +21,18 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// performance interrupt can come.
     ///
     /// Returns the counters whose events begin a new period without finishing the old period. The total of such an
-    /// event lacks the count since the counter's last interrupt. A kernel that knows of a suspend can keep these
-    /// counts: it calls [`suspend`](Self::suspend) before the suspend, and [`resume`](Self::resume) instead of this
-    /// method.
+    /// event lacks the count since the counter's last interrupt. A kernel that can act before the registers lose their
+    /// contents keeps these counts: it calls [`suspend`](Self::suspend) before, and [`resume`](Self::resume) instead of
+    /// this method afterwards.
     ///
     /// If a counter's registers kept their contents, the counter continues. If an overflow of such a counter is
     /// pending, the call reports the overflow to `overflowed`, because the interrupt may be lost. The interrupted
-    /// address is unknown, so a sampler should ignore the overflow (`|_| ()`).
+    /// address is unknown, so a sampler should ignore the overflow and pass `|_| ()`.
     ///
     /// Events that were not running, and counters that were [saved](Self::save), are not started. Counters that had
-    /// faulted are free again. The events that were on these counters do not run. An event that
-    /// [rotates](crate::Event::rotating) takes turns again. Any other event has to be started again, with its group.
+    /// faulted are free again, but the events that were on these counters do not run: a
+    /// [rotating](crate::Event::rotating) event waits for its turn, and a non-rotating event has to be started again,
+    /// with its group.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, CounterSet, EventSource, MsrBackend, Platform};

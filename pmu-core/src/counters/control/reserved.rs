@@ -18,12 +18,12 @@ use crate::platform::Platform;
 /// own](crate::Facility::own_counters), such as Intel's precise records.
 ///
 /// A reserved counter still belongs to the session, but counts no event of the session. The session still stops the
-/// counter while an interrupt is serviced, acknowledges the counter's overflows, and lends the counter. All
-/// reservations end at a [`reprogram`](Self::reprogram), or if the service of an interrupt fails.
+/// counter while an interrupt is serviced, acknowledges the counter's overflows, and [lends](Self::lend) the counter.
+/// All reservations end when [`reprogram`](Self::reprogram) is called, or when [`service`](crate::service) fails.
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Reserves a free counter for a [facility](crate::Facility) that records overflows itself, such as precise
-    /// sampling. The counter is in `among`, and can count the event. Returns the counter, and the select that the event
-    /// has on this processor. The call does not use the event's period, tag and extra register.
+    /// sampling. The counter is one of `among` that can count the event. Returns the counter, and the select that the
+    /// event has on this processor. The call does not use the event's period, tag and extra register.
     ///
     /// ```
     /// # use pmu_core::{
@@ -45,10 +45,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - The errors of [`open_event`](Self::open_event) for an event that the processor cannot count.
     /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): no counter of `among` can count the event.
-    /// - [`NoFreeCounter`](CounterError::NoFreeCounter): each such counter is in use, or an
-    ///   [exclusive](Event::exclusive) event runs. With [`OnSharedCore`](crate::OnSharedCore), a counter is also in use
-    ///   if the core's other logical processor uses its counter of the same number.
-    /// - [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): a register access failed.
+    /// - [`NoFreeCounter`](CounterError::NoFreeCounter): each counter of `among` that can count the event is in use, or
+    ///   an [exclusive](Event::exclusive) event runs. With [`OnSharedCore`](crate::OnSharedCore), a counter is also in
+    ///   use if the core's other logical processor uses its own counter of the same number.
+    /// - [`Access`](CounterError::Access): a register access failed, and no counter was reserved.
+    /// - [`Faulted`](CounterError::Faulted): accesses to the global control register failed. The session's events may
+    ///   no longer run.
     pub fn reserve(
         &mut self,
         processor: &CounterUnit,
@@ -118,8 +120,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): the counter is not reserved, or is [lent](Self::lend).
-    /// - [`Period`](CounterError::Period): the counter cannot be loaded for this period.
-    /// - [`Access`](CounterError::Access): the write failed.
+    /// - [`Period`](CounterError::Period): the period is 0, or is too long for the counter.
+    /// - [`Access`](CounterError::Access): the write to the counter's value register failed.
     pub fn load_reserved(&mut self, counter: CounterId, period: u64) -> Result<u64, CounterError> {
         let registers = self.reserved(counter)?;
         let longest = registers.max_load(self.memory.full_width.load(Relaxed));
@@ -137,7 +139,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): the counter is not reserved, or is [lent](Self::lend).
-    /// - [`Access`](CounterError::Access): the write failed.
+    /// - [`Access`](CounterError::Access): the write to the counter's control register failed.
     pub fn start_reserved(
         &mut self,
         counter: CounterId,
@@ -158,21 +160,24 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.set_control(&registers, 0).map_err(CounterError::Access)
     }
 
-    /// Reads a [reserved](Self::reserve) counter.
+    /// Returns the value of a [reserved](Self::reserve) counter.
     ///
     /// # Errors
-    /// The errors of [`start_reserved`](Self::start_reserved).
+    /// - [`NotAvailable`](CounterError::NotAvailable): the counter is not reserved, or is [lent](Self::lend).
+    /// - [`Access`](CounterError::Access): the counter could not be read.
     pub fn read_reserved(&mut self, counter: CounterId) -> Result<u64, CounterError> {
         let registers = self.reserved(counter)?;
         self.read(&registers).map_err(CounterError::Access)
     }
 
-    /// Stops several [reserved](Self::reserve) counters at once by the global control register, or lets these counters
-    /// count again.
+    /// Stops several [reserved](Self::reserve) counters at once by the global control register if `pause` is `true`;
+    /// otherwise lets these counters count again.
     ///
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): a counter is not reserved, or is [lent](Self::lend).
-    /// - [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): a register access failed.
+    /// - [`Access`](CounterError::Access): the write failed, and the counters are unchanged.
+    /// - [`Faulted`](CounterError::Faulted): accesses to the global control register failed. The session's events may
+    ///   no longer run.
     pub fn pause_reserved(
         &mut self,
         counters: CounterSet,
@@ -184,13 +189,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if pause { self.pause(counters) } else { self.unpause(counters) }
     }
 
-    /// Acknowledges the overflows of [reserved](Self::reserve) counters, and further bits of the overflow status that
-    /// belong to the facility. If an interrupt for one of these bits still comes, [`service`](crate::service) claims
-    /// the interrupt.
+    /// Acknowledges the overflows of the [reserved](Self::reserve) `counters`, and the facility's own bits of the
+    /// overflow status, which `facility` contains. If an interrupt for one of these bits still comes,
+    /// [`service`](crate::service) claims the interrupt.
     ///
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): a counter is not reserved, or is [lent](Self::lend).
-    /// - [`Access`](CounterError::Access): a register access failed.
+    /// - [`Access`](CounterError::Access): the read of the overflow status or the write that acknowledges it failed.
     pub fn acknowledge_reserved(
         &mut self,
         counters: CounterSet,
@@ -216,7 +221,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): the counter is not reserved, or is [lent](Self::lend).
-    /// - [`Faulted`](CounterError::Faulted): accesses failed, and the counter stays reserved.
+    /// - [`Faulted`](CounterError::Faulted): accesses to the counter's control register failed, and the counter stays
+    ///   reserved.
     pub fn release_reserved(&mut self, counter: CounterId) -> Result<(), CounterError> {
         self.reserved(counter)?;
         self.release(counter).map_err(CounterError::Faulted)

@@ -11,8 +11,8 @@ use crate::msr::fault::MsrFault;
 /// interrupts.
 ///
 /// The call clears the global control register, each event select, the fixed counters' control register, and the
-/// overflow status. Other per-counter registers keep their values; [`UnusedRegisters`](crate::UnusedRegisters) clears
-/// such registers.
+/// overflow status. Other per-counter registers keep their values;
+/// [`UnusedRegisters::clear`](crate::UnusedRegisters::clear) clears them.
 ///
 /// The call needs no session, and does not end sessions. After this call, use this processor's sessions only for
 /// [`reprogram`](crate::CounterSession::reprogram), which starts the sessions' events again. If a performance interrupt

@@ -15,7 +15,7 @@ use crate::msr::access::MsrAccess;
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
-/// State of one counter whose thread is switched out.
+/// Saved state of one counter of a thread that is switched out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SavedCounter {

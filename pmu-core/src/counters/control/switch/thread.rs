@@ -49,8 +49,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Returns the events that failed, and the reason of the first failure. All other events were removed. An event
     /// fails for one of these reasons:
     ///
-    /// - [`Faulted`](CounterError::Faulted): accesses to a register of the event's counter failed.
-    /// - [`CounterLost`](CounterError::CounterLost): accesses to a register of the event's counter failed earlier.
+    /// - [`Faulted`](CounterError::Faulted): accesses to a register of the event's counter failed during this call.
+    /// - [`CounterLost`](CounterError::CounterLost): accesses to a register of the event's counter failed before this
+    ///   call.
     ///
     /// The failed event is removed nevertheless, and starts again when it is switched in. The count since the counter's
     /// last interrupt is lost.
@@ -171,7 +172,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///   event does not [rotate](crate::Event::rotating), and finds no counter or extra register. The event is opened,
     ///   but does not run. After the next [`switch_out`](Self::switch_out), the next `switch_in` tries again to start
     ///   the event.
-    /// - [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): a register access failed. The event is
+    /// - [`Access`](CounterError::Access): a register access failed. The event is opened, but does not run.
+    /// - [`Faulted`](CounterError::Faulted): accesses to a register failed, and its counter has faulted. The event is
     ///   opened, but does not run.
     /// - [`OtherProcessor`](CounterError::OtherProcessor): `processor` and the session's core type differ in generic
     ///   events or select bits. All given events stay switched out.

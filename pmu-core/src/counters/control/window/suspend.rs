@@ -14,9 +14,9 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Stops this processor's counters before a suspend, and keeps the counts of opened events and the remainders of
-    /// their periods in memory. Until [`resume`](Self::resume), no interrupt accesses a register, and the registers may
-    /// lose their contents. In between, call no other method of the session than [`shut_down`](Self::shut_down).
+    /// Stops this processor's counters before a suspend, and keeps opened events' counts, and the remainders of their
+    /// periods, in memory. Until [`resume`](Self::resume), no interrupt accesses a register, and the registers may lose
+    /// their contents. Before `resume`, call no other method of the session than [`shut_down`](Self::shut_down).
     ///
     /// If an overflow is pending, the call itself reports the overflow to `overflowed`.
     ///
@@ -47,10 +47,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Programs this processor's counters again after [`suspend`](Self::suspend), whether the registers lost their
     /// contents or not. Each opened event continues with its count and with the remainder of its period. The events'
-    /// times lack the time of the suspend. An event of the [`EventSource`]'s own table begins a new period.
+    /// `enabled` and `running` times do not include the time of the suspend. An event of the [`EventSource`]'s own
+    /// table begins a new period.
     ///
-    /// If the counters were not suspended, the call does the same as [`reprogram`](Self::reprogram), and returns the
-    /// same counters. After a suspend, the call returns the counters of all running events.
+    /// Returns the counters of all running events. If [`suspend`](Self::suspend) was not called before, this method is
+    /// the same as [`reprogram`](Self::reprogram), and returns the counters that `reprogram` returns.
     ///
     /// # Errors
     /// The errors of [`reprogram`](Self::reprogram).
