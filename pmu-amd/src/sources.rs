@@ -25,7 +25,7 @@ macro_rules! table {
         /// The sources of the Amd64 interface, ascending by value.
         ///
         /// `ProfileTime` runs on a timer. The event select in the row of `ProfileTime` is that of unhalted cycles. A
-        /// counter would count this event instead of the timer.
+        /// counter with this select would count cycles, not time.
         pub static SOURCES: [ProfileSource; 176] = [$(
             ProfileSource::new($value, $name, event($event, $unit_mask))
                 $(.another_name_of($canonical))?

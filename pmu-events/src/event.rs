@@ -78,9 +78,9 @@ impl PmuEvent {
     /// event correctly.
     ///
     /// An example is the number of retired floating-point operations on AMD Zen processors. `pmu-core` does not merge
-    /// counters, so it [refuses](pmu_core::CounterError::NeedsCounterPair) such an event. It accepts the event if the
-    /// caller declares, by [`at_most_15_per_cycle`](Event::at_most_15_per_cycle), that the event happens at most 15
-    /// times per cycle.
+    /// counters, so it [refuses](pmu_core::CounterError::NeedsCounterPair) such an event. `pmu-core` accepts the event
+    /// if the caller declares, by [`at_most_15_per_cycle`](Event::at_most_15_per_cycle), that the event happens at most
+    /// 15 times per cycle.
     ///
     /// ```
     /// use pmu_core::Event;

@@ -23,10 +23,10 @@ pub enum IbsError {
     ShutDown,
     /// The unit is [suspended](pmu_core::CounterSession::lend_with) together with the counters.
     Lent,
-    /// A register access failed, and the unit does not sample.
+    /// An access to a register of the unit failed. The unit does not sample.
     Access(MsrFault),
-    /// A register access failed, and the unit could not be stopped. The driver treats the unit as running until its
-    /// next sample.
+    /// An access to a register of the unit failed, so the unit could not be stopped. The driver treats the unit as
+    /// running until its next sample.
     Faulted(MsrFault),
 }
 

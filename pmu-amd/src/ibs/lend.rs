@@ -5,11 +5,11 @@ use pmu_core::{Facility, FacilityControl, Interrupted, MsrBackend, MsrFault};
 use crate::ibs::record::IbsRecord;
 use crate::ibs::sampler::IbsSampler;
 
-/// Argument for [`lend_with`](pmu_core::CounterSession::lend_with), which then suspends the unit of an [`IbsSampler`]
-/// while the counters are lent. [`IbsSampler::lent`] creates the argument.
+/// Argument for [`lend_with`](pmu_core::CounterSession::lend_with): suspends the unit of an [`IbsSampler`] while a
+/// borrower, such as a guest, uses the counters. [`IbsSampler::lent`] creates the argument.
 ///
-/// The borrower of the counters, such as a guest, finds the unit stopped and without a sample. The unit's other
-/// registers still hold the data of the last sample, so a hypervisor intercepts a guest's accesses to these registers.
+/// The borrower finds the unit stopped and without a sample. The unit's other registers still hold the data of the last
+/// sample, so a hypervisor intercepts a guest's accesses to these registers.
 #[derive(Debug)]
 pub struct LentIbs<'s, 'a, M, F> {
     pub(crate) sampler: &'s mut IbsSampler<'a, M>,
@@ -19,11 +19,11 @@ pub struct LentIbs<'s, 'a, M, F> {
 impl<'a, M: MsrBackend> IbsSampler<'a, M> {
     /// Returns the argument with which [`lend_with`](pmu_core::CounterSession::lend_with) suspends the unit until the
     /// [window](pmu_core::CounterWindow) ends, for instance while a guest runs. If the unit has an unreported sample
-    /// when it is suspended, `lend_with` calls `report` with the sample. `report` is like the closure of
+    /// when it is suspended, `lend_with` calls `report` with the sample. `report` is used as in
     /// [`Ibs::new`](crate::ibs::Ibs::new).
     ///
     /// The interrupt of this sample may still come, in the window or at any later time. [`Ibs`](crate::ibs::Ibs) then
-    /// claims the interrupt. In the window, the handler accesses no register, and
+    /// [claims](pmu_core::Claim) the interrupt. In the window, the handler accesses no register, and
     /// [`Serviced::lent`](pmu_core::Serviced::lent) tells the handler to ask the borrower, too.
     ///
     /// ```
@@ -88,7 +88,7 @@ impl<M: MsrBackend> IbsSampler<'_, M> {
 
 /// All register accesses use the sampler's own backend.
 ///
-/// If the unit cannot be suspended, it continues to sample. If starting the unit again fails, too,
+/// If suspending the unit fails, the unit continues to sample. If the unit then also cannot be started again,
 /// [`is_sampling`](IbsSampler::is_sampling) returns `false`. If the unit cannot be resumed at the end of a window, it
 /// does not sample. The sampler's operations then return [`Lent`](crate::ibs::IbsError::Lent), until the end of another
 /// window resumes the unit.

@@ -6,9 +6,9 @@ use crate::ibs::sampling::{ControlValues, IbsSampling};
 
 /// Memory for one sampling unit of one processor: 56 bytes.
 ///
-/// The embedder provides the memory, and an [`IbsSampler`](crate::ibs::IbsSampler) takes it. The interrupt path
-/// ([`Ibs`](crate::ibs::Ibs)) uses the memory, but not the sampler. An interrupt may come at any time, even before a
-/// sampler has taken the memory.
+/// The embedder provides the memory, and an [`IbsSampler`](crate::ibs::IbsSampler) owns it until the sampler is shut
+/// down. The interrupt path ([`Ibs`](crate::ibs::Ibs)) uses the memory, but not the sampler. An interrupt may come at
+/// any time, even while no sampler owns the memory.
 ///
 /// ```
 /// use pmu_amd::ibs::IbsMemory;
@@ -53,7 +53,7 @@ const KERNEL: u8 = 1 << 1;
 const PHYSICAL: u8 = 1 << 2;
 
 impl IbsMemory {
-    /// Creates memory that no sampler has taken.
+    /// Creates memory that no sampler owns.
     pub const fn new() -> Self {
         Self {
             newest: [const { AtomicU64::new(0) }; 3],
@@ -67,8 +67,8 @@ impl IbsMemory {
         }
     }
 
-    /// Returns the number of samples that were read, but not reported, since the memory was taken. The number wraps
-    /// around after 2³² − 1. Such samples are:
+    /// Returns the number of samples that were read, but not reported, since the present sampler
+    /// [took](crate::ibs::IbsSampler::take) the memory. The number wraps around after 2³² − 1. The handler drops:
     /// - samples of a privilege level that was not requested;
     /// - samples without a valid address, if only one privilege level was requested;
     /// - ops and fetches whose latency is below the requested latency, although the processor's latency filter let them
@@ -79,8 +79,8 @@ impl IbsMemory {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of samples that were lost since the memory was taken, because a register could not be read.
-    /// The number wraps around after 2³² − 1.
+    /// Returns the number of samples that were lost since the present sampler [took](crate::ibs::IbsSampler::take) the
+    /// memory, because a register could not be read. The number wraps around after 2³² − 1.
     pub fn lost(&self) -> u32 {
         self.lost.load(Ordering::Relaxed)
     }

@@ -78,16 +78,19 @@ pub struct IbsSampler<'a, M> {
 }
 
 impl<'a, M: MsrBackend> IbsSampler<'a, M> {
-    /// Takes a unit of the processor that executes the call. At most one sampler may use a unit at a time. A second
-    /// sampler, with other memory, would stop the sampling of the first sampler. If an earlier owner left the unit
-    /// enabled or with a sample, the call stops the unit and discards the sample. If the interrupt of this sample still
-    /// comes, [`Ibs`] claims the interrupt.
+    /// Takes ownership of a sampling unit of the processor that executes the call. At most one sampler may use a unit
+    /// at a time: a second sampler, with other memory, would stop the sampling of the first sampler. If an earlier
+    /// owner left the unit enabled or with a sample, the call stops the unit and discards the sample. If the interrupt
+    /// of this sample still comes, [`Ibs`] [claims](pmu_core::Claim) the interrupt.
     ///
     /// # Errors
-    /// - [`MemoryInUse`](IbsError::MemoryInUse): no register was accessed.
+    /// - [`MemoryInUse`](IbsError::MemoryInUse): another sampler owns `memory`. No register was accessed.
     /// - [`NoInterrupt`](IbsError::NoInterrupt), [`Entry`](IbsError::Entry): the unit cannot interrupt, and was not
     ///   changed. The memory is free again.
-    /// - [`Access`](IbsError::Access), [`Faulted`](IbsError::Faulted): an access failed. The memory is free again.
+    /// - [`Access`](IbsError::Access): `IBS_CTL` could not be read, and the unit was not changed; or an access to the
+    ///   unit's own registers failed, and the unit does not sample. The memory is free again.
+    /// - [`Faulted`](IbsError::Faulted): a unit that an earlier owner may have left enabled could not be stopped. The
+    ///   memory is free again.
     pub fn take(
         unit: IbsUnit,
         msr: M,
@@ -147,8 +150,8 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
     }
 
     /// Returns whether the unit samples. The result is `false` after the interrupt handler failed to read the unit, or
-    /// failed to enable the unit again. [`Ibs`] then tries again at the next interrupt, and [`start`](Self::start)
-    /// starts the unit at once.
+    /// failed to enable the unit again. [`Ibs`] then tries again at the next interrupt. [`start`](Self::start) starts
+    /// the unit at once.
     pub fn is_sampling(&self) -> bool {
         let state = self.memory.state();
         self.is_open && state.is_sampling() && !state.is_waiting() && !state.is_unread()
@@ -160,10 +163,11 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
     /// comes. So do not mask the entry of the local vector table between a stop and a start.
     ///
     /// # Errors
-    /// - [`Sampling`](IbsError::Sampling): nothing was changed.
-    /// - [`Access`](IbsError::Access): an access failed, and the unit does not sample.
+    /// - [`Sampling`](IbsError::Sampling): the unit does not support `sampling`. Nothing was changed.
+    /// - [`Access`](IbsError::Access): an access to a register of the unit failed. The unit does not sample.
     /// - [`Faulted`](IbsError::Faulted): the unit was sampling, and could not be stopped: see [`stop`](Self::stop).
-    /// - [`ShutDown`](IbsError::ShutDown), [`Lent`](IbsError::Lent): nothing was changed.
+    /// - [`ShutDown`](IbsError::ShutDown), [`Lent`](IbsError::Lent): the sampler was shut down, or the unit is
+    ///   suspended. Nothing was changed.
     pub fn start(&mut self, sampling: &IbsSampling) -> Result<(), IbsError> {
         self.check()?;
         let values = self.unit.control_values(sampling)?;
@@ -196,18 +200,19 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
         enabled.inspect_err(|_| self.memory.withdraw(before))
     }
 
-    /// Stops the unit. At most one interrupt of the unit comes after this call. [`Ibs`] claims this interrupt and
-    /// reports its sample. If the counters are lent when the interrupt comes, [`Ibs`] claims the interrupt, but
-    /// accesses no register. In this case, [`lend_with`](pmu_core::CounterSession::lend_with) has already reported the
-    /// sample.
+    /// Stops the unit. At most one interrupt of the unit comes after this call. [`Ibs`] [claims](pmu_core::Claim) this
+    /// interrupt and reports its sample. If the counters are lent when the interrupt comes, [`Ibs`] claims the
+    /// interrupt, but accesses no register. In this case, [`lend_with`](pmu_core::CounterSession::lend_with) has
+    /// already reported the sample.
     ///
-    /// No register tells whether this interrupt will come. So [`Ibs`] adds one claim to the first interrupt after this
-    /// call, however late that interrupt comes. That interrupt may belong to another owner.
+    /// No register tells whether this interrupt will come. So [`Ibs`] claims the first interrupt after this call,
+    /// however late that interrupt comes, and even if that interrupt belongs to another owner.
     ///
     /// # Errors
     /// - [`Faulted`](IbsError::Faulted): the driver treats the unit as running until its next interrupt, which stops
     ///   the unit. The call can be repeated.
-    /// - [`ShutDown`](IbsError::ShutDown), [`Lent`](IbsError::Lent): nothing was changed.
+    /// - [`ShutDown`](IbsError::ShutDown), [`Lent`](IbsError::Lent): the sampler was shut down, or the unit is
+    ///   suspended. Nothing was changed.
     pub fn stop(&mut self) -> Result<(), IbsError> {
         self.check()?;
         self.halt().map_err(IbsError::Faulted)
@@ -247,9 +252,11 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
     /// # Errors
     /// - [`NoInterrupt`](IbsError::NoInterrupt), [`Entry`](IbsError::Entry): the unit cannot interrupt, and does not
     ///   sample.
-    /// - [`Access`](IbsError::Access), [`Faulted`](IbsError::Faulted): as for [`take`](Self::take).
-    ///   [`is_sampling`](Self::is_sampling) then returns `false`, and [`start`](Self::start) starts the unit.
-    /// - [`ShutDown`](IbsError::ShutDown), [`Lent`](IbsError::Lent): nothing was changed.
+    /// - [`Access`](IbsError::Access), [`Faulted`](IbsError::Faulted): an access to a register of the unit failed, as
+    ///   described at [`take`](Self::take). [`is_sampling`](Self::is_sampling) then returns `false`, and
+    ///   [`start`](Self::start) starts the unit.
+    /// - [`ShutDown`](IbsError::ShutDown), [`Lent`](IbsError::Lent): the sampler was shut down, or the unit is
+    ///   suspended. Nothing was changed.
     pub fn reprogram(&mut self, platform: &impl Platform) -> Result<(), IbsError> {
         self.check()?;
         let sampled = self.memory.forget().is_sampling();
@@ -261,12 +268,14 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
         Ok(())
     }
 
-    /// Stops the unit, and releases the memory. As after [`stop`](Self::stop), [`Ibs`] claims one interrupt, however
-    /// late it comes. Later operations of the sampler return [`ShutDown`](IbsError::ShutDown).
+    /// Stops the unit, and releases the memory. The unit's last interrupt may come after this call, so [`Ibs`] claims
+    /// one more interrupt: see [`stop`](Self::stop). Later operations of the sampler return
+    /// [`ShutDown`](IbsError::ShutDown).
     ///
     /// # Errors
     /// - [`Faulted`](IbsError::Faulted): the sampler keeps the memory. The call can be repeated.
-    /// - [`ShutDown`](IbsError::ShutDown), [`Lent`](IbsError::Lent): nothing was changed.
+    /// - [`ShutDown`](IbsError::ShutDown), [`Lent`](IbsError::Lent): the sampler was shut down, or the unit is
+    ///   suspended. Nothing was changed.
     pub fn shut_down(&mut self) -> Result<(), IbsError> {
         self.stop()?;
         self.is_open = false;

@@ -73,7 +73,7 @@ impl IbsSampling {
         Self { user, kernel, ..self }
     }
 
-    /// Samples only fetches or ops that missed the third-level cache. Such samples are not evenly spaced, because the
+    /// Samples only fetches or ops that missed the third-level cache. The samples are not evenly spaced, because the
     /// processor begins a new period after each op that it does not sample.
     pub const fn l3_misses_only(self) -> Self {
         Self { l3_miss_only: true, ..self }
@@ -121,7 +121,7 @@ impl IbsSampling {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum IbsSamplingError {
-    /// The request is for the other kind of unit.
+    /// The request is for ops and the unit samples fetches, or the request is for fetches and the unit samples ops.
     OtherUnit,
     /// The period is not a multiple of 16 from `min` to `max`.
     Period {

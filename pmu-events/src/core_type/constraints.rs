@@ -17,15 +17,15 @@ impl CoreType {
     ///
     /// Mode bits, and other bits that select no event, are ignored.
     ///
-    /// The function compares the encoding with the events of the table, and takes the first of these sets that is not
+    /// The function compares the encoding with the events of the table, and uses the first of these sets that is not
     /// empty:
     /// 1. the events with the same event number, unit mask and qualifiers;
     /// 2. the events with the same event number and unit mask;
     /// 3. the events with the same event number.
     ///
-    /// The function ignores the events of the set that must be sampled precisely. If the set has only such events, the
-    /// function uses all of them. The result has the counters that can count all remaining events. If no counter can
-    /// count all of these events, the result has each counter that can count at least one of these events.
+    /// From this set, the function removes the events that must be sampled precisely, unless the set has only such
+    /// events. The result has the counters that can count every event of the reduced set. If there is no such counter,
+    /// the result has each counter that can count at least one event of the reduced set.
     ///
     /// ```
     /// use pmu_core::{CounterSet, Event, EventSelect};

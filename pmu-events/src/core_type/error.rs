@@ -29,8 +29,9 @@ pub enum EventError {
     /// hybrid, the other core type belongs to another kind of core. On other processors, the other core type belongs to
     /// another stepping.
     OtherCore(&'static CoreType),
-    /// The event is one of a unit beside the cores, by Linux' name of the unit. No counter of a core counts the event;
-    /// [`Uncore`](crate::Uncore) has its encoding. Only [`event_or_uncore`](CoreType::event_or_uncore) tells.
+    /// The event belongs to a unit beside the cores, such as a memory controller. The value is Linux' name of the unit.
+    /// No counter of a core counts the event; [`Uncore`](crate::Uncore) has the event's encoding. Only
+    /// [`event_or_uncore`](CoreType::event_or_uncore) returns this error.
     Uncore(&'static str),
 }
 

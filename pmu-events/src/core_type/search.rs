@@ -61,10 +61,10 @@ impl CoreType {
         }
     }
 
-    /// Finds the event with this name, as [`event`](Self::event) does, and tells the events of units beside the cores
-    /// apart from names that do not exist.
+    /// Finds the event with this name, as [`event`](Self::event) does. If an event of a unit beside the cores has the
+    /// name, the error names the unit.
     ///
-    /// Which events these units have is linked into a program that calls this function.
+    /// A program that calls this function links the lists of all these units' events.
     ///
     /// ```
     /// use pmu_events::{EventError, ZEN4};
@@ -74,7 +74,8 @@ impl CoreType {
     ///
     /// # Errors
     /// - The errors of [`event`](Self::event).
-    /// - [`Uncore`](EventError::Uncore) instead of [`Unknown`](EventError::Unknown): an event of a unit has this name.
+    /// - [`Uncore`](EventError::Uncore) instead of [`Unknown`](EventError::Unknown): an event of a unit beside the
+    ///   cores has this name.
     pub fn event_or_uncore(&self, name: &str) -> Result<PmuEvent, EventError> {
         self.event(name).map_err(|error| {
             let named = |event: &UncoreEvent| event.name().eq_ignore_ascii_case(name);

@@ -9,8 +9,8 @@ use crate::metric::kinds::Metric;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum MetricError {
-    /// No formula of the metric is known for the core type, because the core type lacks the events. The value is the
-    /// metric.
+    /// No formula of the metric is known for the core type, because the core type lacks events for the metric. The
+    /// value is the metric.
     NotHere(Metric),
     /// No count was given for an event that the metric needs. The value is the event's name.
     NotCounted(&'static str),

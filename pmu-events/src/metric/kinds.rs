@@ -92,7 +92,8 @@ pub enum Metric {
     Decode,
     /// Level 3 of Intel's small cores: fetch bandwidth lost to wrong predecoding.
     Predecode,
-    /// Level 3 of Intel's small cores: fetch bandwidth lost for another reason.
+    /// Level 3 of Intel's small cores: fetch bandwidth lost for a reason other than microcode, decoders and
+    /// predecoding.
     OtherFrontend,
     /// Level 3: branch mispredicts other than those of retired branches.
     OtherMispredicts,
@@ -122,7 +123,8 @@ pub enum Metric {
     AmxBusy,
     /// Level 3 of Intel's small cores: resource bound because of a full scheduler of memory operations.
     MemoryScheduler,
-    /// Level 3 of Intel's small cores: resource bound because of a full scheduler of other operations.
+    /// Level 3 of Intel's small cores: resource bound because of a full scheduler of operations that do not access
+    /// memory.
     OtherScheduler,
     /// Level 3 of Intel's small cores: resource bound because of a lack of physical registers.
     Registers,
@@ -142,7 +144,7 @@ pub enum Metric {
     NonFusedBranches,
     /// Level 3: light operations of branches.
     BranchInstructions,
-    /// Level 3: the remaining light operations.
+    /// Level 3: light operations that no other level 3 metric counts.
     OtherLightOperations,
     /// Level 3: heavy operations from decoders.
     FewUopsInstructions,

@@ -5,8 +5,8 @@ use core::fmt;
 /// An event of a unit beside the cores, such as the L3 cache, the data fabric or a memory controller.
 ///
 /// This is data for a driver of the unit: name, unit and encoding. The counters of the unit are not those of a core:
-/// they have registers of their own, for all cores of the unit. `pmu-core` drives none of them, so an `UncoreEvent` is
-/// no [`Event`](pmu_core::Event).
+/// they have registers of their own, for all cores of the unit. `pmu-core` drives none of them, so an `UncoreEvent`
+/// cannot be converted to an [`Event`](pmu_core::Event).
 ///
 /// ```
 /// use pmu_events::{Uncore, ZEN5};
@@ -27,22 +27,22 @@ pub struct UncoreEvent {
 impl UncoreEvent {
     /// Returns the name of the event, as the vendor's list spells it.
     ///
-    /// Units may have events of the same name, such as their clocks.
+    /// Different units may have events of the same name, for instance for their clocks.
     pub const fn name(&self) -> &'static str {
         self.name
     }
 
     /// Returns the name of the unit, as Linux' perf calls its PMU: `uncore_imc`, `uncore_cha`, `amd_l3`.
     ///
-    /// Where a processor has several such units, Linux appends an underscore and a number to the name of each.
+    /// If a processor has several units of one kind, Linux appends an underscore and a number to the name of each unit.
     pub const fn unit(&self) -> &'static str {
         self.unit
     }
 
     /// Returns the fields of the event's encoding, by perf's names, with their values.
     ///
-    /// A field that is not among them is 0, with one exception: if the L3's fields of threads, cores and slices are
-    /// missing, all threads, cores and slices are meant.
+    /// A field that is not returned is 0, with one exception: if the fields that select threads, cores and slices of
+    /// the L3 are missing, the event counts for all threads, cores and slices.
     ///
     /// The position of a field in the unit's registers is in Linux' files `/sys/bus/event_source/devices/*/format`, and
     /// in the vendor's manual: for Intel the uncore performance monitoring reference manual of the processor, for AMD

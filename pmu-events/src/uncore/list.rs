@@ -3,7 +3,7 @@
 use crate::name::pattern::matches;
 use crate::uncore::event::UncoreEvent;
 
-/// The events of the units beside the cores of some processors: L3 caches, data fabric, memory controllers, links.
+/// The events of a kind of processor's units beside the cores: L3 caches, data fabric, memory controllers, links.
 ///
 /// The events are linked only into a program that uses this type.
 ///
@@ -25,7 +25,7 @@ pub struct Uncore {
 }
 
 impl Uncore {
-    /// Returns the place in Linux from which the events were taken.
+    /// Returns the version of Linux and the list in Linux from which the events were taken.
     pub const fn source(&self) -> &'static str {
         self.source
     }
