@@ -60,7 +60,7 @@ impl Emon {
     /// ```
     ///
     /// # Errors
-    /// Returns the first of these conditions that is not met.
+    /// Returns the first condition that is not met.
     pub fn detect(snapshot: &Snapshot) -> Result<Self, NoInterface> {
         let perfmon = ArchitecturalPerfmon::from_snapshot(snapshot);
         let (count, width) = (perfmon.counters(), perfmon.width());

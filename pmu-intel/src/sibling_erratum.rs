@@ -5,15 +5,15 @@ use core::ops::RangeInclusive;
 
 use pmu_core::{EventSelect, Snapshot};
 
-/// An erratum of Sandy Bridge, Ivy Bridge and Haswell: with hyper-threading, retired memory events are miscounted. A
-/// counter can miss such an event. The event can also increment the general counter with the same number on the core's
-/// other logical processor.
+/// An erratum of Sandy Bridge, Ivy Bridge and Haswell: with hyper-threading, retired memory events are miscounted. If
+/// general counter *n* counts a retired memory event, counter *n* can miss occurrences of the event. An occurrence can
+/// also increment counter *n* of the core's other logical processor.
 ///
 /// The kernel takes one of these measures:
-/// - The kernel uses an [`OnSharedCore`](pmu_core::OnSharedCore) as the event source of its sessions. While such an
-///   event is on a general counter, the core's other logical processor does not use the counter with the same number.
-/// - The kernel calls [`check`](Self::check) before it opens an event, and does not open an event that the call
-///   refuses.
+/// - The kernel uses an [`OnSharedCore`](pmu_core::OnSharedCore) as the event source of its sessions. While a retired
+///   memory event is on general counter *n*, the core's other logical processor does not use its own counter *n*.
+/// - Before the kernel opens an event, the kernel calls [`check`](Self::check), and does not open an event for which
+///   the call returns an error.
 /// - The kernel accepts that the counts of both logical processors can be wrong.
 ///
 /// The erratum has no effect if hyper-threading is off. CPUID does not tell whether hyper-threading is off. So call

@@ -65,8 +65,8 @@ pub fn unused_registers(processor: &Snapshot) -> [UnusedRegisters; 2] {
 /// [register that exists](unused_registers) once. Before version 6 of architectural perfmon, the call writes no
 /// register. The call does not write `IA32_PEBS_BASE` and `IA32_PEBS_INDEX`.
 ///
-/// Call this function before the counters are taken. Call this function again before another kernel is started, in
-/// addition to [`stop_all`](pmu_core::stop_all).
+/// Call this function before a session takes the counters. Call this function again before another kernel is started,
+/// in addition to [`stop_all`](pmu_core::stop_all).
 ///
 /// # Context
 /// Any context, while no other owner uses these counters.

@@ -11,11 +11,13 @@ use pmu_core::MsrFault;
 pub enum BranchTraceError {
     /// The processor has no branch trace store, or the words of its DS save area have 32 bits.
     Unavailable,
-    /// Another tracer, which was not shut down, uses the memory or shares the memory of the precise records.
+    /// Another tracer, which was not shut down, uses the trace memory, or uses the DS save area in the recorder's
+    /// memory.
     MemoryInUse,
     /// The size of the memory's buffer is 0, or is not a multiple of a page.
     InsufficientMemory,
-    /// No recorder has taken the memory of the precise records.
+    /// No [`PreciseRecorder`](crate::precise::PreciseRecorder) has taken the memory that was passed as the recorder's
+    /// memory.
     NoRecorder,
     /// The tracer was shut down.
     ShutDown,

@@ -21,7 +21,7 @@ impl<M: MsrBackend> BranchTracer<M> {
     }
 }
 
-/// Acts as a [`BranchTrace`] with the same memory.
+/// Works as a [`BranchTrace`] that was created with the tracer's memory.
 impl<R: MsrBackend, F: FnMut(Branch)> Facility for LentBranchTrace<'_, R, F> {
     fn status_bits(&self) -> u64 {
         BranchTrace::new(self.tracer.memory, None, |_| ()).status_bits()
@@ -40,7 +40,7 @@ impl<R: MsrBackend, F: FnMut(Branch)> Facility for LentBranchTrace<'_, R, F> {
     }
 }
 
-/// All accesses use the tracer's own backend.
+/// All register accesses use the tracer's own backend, and not the argument `msr`.
 impl<R: MsrBackend, F: FnMut(Branch)> FacilityControl for LentBranchTrace<'_, R, F> {
     fn suspend<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
         let tracer = &mut *self.tracer;

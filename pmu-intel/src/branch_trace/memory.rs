@@ -74,15 +74,15 @@ impl BranchTraceMemory {
         self.buffer.0.len() / RECORD
     }
 
-    /// Returns the number of times that the driver dropped the whole buffer, since the memory was taken. The driver
+    /// Returns the number of times that the driver dropped the whole buffer since a tracer took the memory. The driver
     /// drops the buffer if the buffer's index in the DS save area is not the address of a record. The number wraps
     /// around after 2³² − 1.
     pub fn lost(&self) -> u32 {
         self.lost.load(Relaxed)
     }
 
-    /// Returns the number of branches that were not reported because of their privilege levels, since the memory was
-    /// taken. The number wraps around after 2³² − 1.
+    /// Returns the number of branches that were not reported because the trace was not started for their privilege
+    /// levels. The count begins when a tracer takes the memory. The number wraps around after 2³² − 1.
     pub fn hidden(&self) -> u32 {
         self.hidden.load(Relaxed)
     }

@@ -45,8 +45,8 @@ impl<'a> TracedBranches<'a> {
     }
 
     /// Leaves out each branch from or to user mode if `user` is `false`, and each branch from or to the kernel if
-    /// `kernel` is `false`. A branch between the kernel and user mode stays only if both are `true`, because the branch
-    /// reveals an address of the kernel.
+    /// `kernel` is `false`. A branch between the kernel and user mode is returned only if both arguments are `true`,
+    /// because the branch reveals an address of the kernel.
     ///
     /// ```
     /// use pmu_intel::branch_trace::TracedBranches;

@@ -19,8 +19,8 @@ use crate::registers::{DebugCtl, IA32_DEBUGCTL, IA32_DS_AREA};
 ///
 /// While the processor traces, each taken branch costs many additional cycles. The facility
 /// [`BranchTrace`](crate::branch_trace::BranchTrace) reports the branches in each performance interrupt. The trace
-/// itself interrupts when three quarters of the buffer are full. The handler serves this interrupt only if a
-/// [session](pmu_core::CounterSession) has taken counters.
+/// itself interrupts when three quarters of the buffer are full. The interrupt handler recognizes this interrupt only
+/// while a [session](pmu_core::CounterSession) owns counters of the processor.
 ///
 /// The tracer cannot move to another thread. Before dropping the tracer, call [`shut_down`](Self::shut_down) on the
 /// processor of the memory. Dropping the tracer accesses no register, so the processor continues to trace, and the
@@ -59,8 +59,8 @@ pub struct BranchTracer<M> {
 }
 
 impl<M: MsrBackend> BranchTracer<M> {
-    /// Takes the branch trace of the processor that executes the call. If an earlier owner left the trace enabled, the
-    /// call stops the trace.
+    /// Takes ownership of the branch trace of the processor that executes the call. If an earlier owner left the trace
+    /// enabled, the call stops the trace.
     ///
     /// `processor` describes this processor. If the processor has a
     /// [`PreciseRecorder`](crate::precise::PreciseRecorder), `beside` is that recorder's memory, because the tracer and
@@ -68,7 +68,8 @@ impl<M: MsrBackend> BranchTracer<M> {
     /// `None`, the tracer owns `IA32_DS_AREA`.
     ///
     /// # Errors
-    /// - [`Unavailable`](BranchTraceError::Unavailable): CPUID or `IA32_MISC_ENABLE` declares no branch trace store.
+    /// - [`Unavailable`](BranchTraceError::Unavailable): CPUID or `IA32_MISC_ENABLE` declares no branch trace store, or
+    ///   the words of the DS save area have 32 bits.
     /// - [`InsufficientMemory`](BranchTraceError::InsufficientMemory), [`MemoryInUse`](BranchTraceError::MemoryInUse),
     ///   [`NoRecorder`](BranchTraceError::NoRecorder): no register was written.
     /// - [`Access`](BranchTraceError::Access): an access failed. The memory is free again.
@@ -80,8 +81,8 @@ impl<M: MsrBackend> BranchTracer<M> {
     /// - `memory` and `beside` are used on this processor only, and the tracer stays on this processor. No
     ///   [`PreciseRecorder`](crate::precise::PreciseRecorder) is taken on this processor, except the recorder of
     ///   `beside`.
-    /// - No other code writes `IA32_DS_AREA`, the bits of [`BRANCH_TRACE`] in `IA32_DEBUGCTL`, or the words of the
-    ///   area.
+    /// - No other code writes `IA32_DS_AREA`, the bits of [`BRANCH_TRACE`] in `IA32_DEBUGCTL`, or the words of the DS
+    ///   save area.
     ///
     /// In addition, `msr` meets the requirements of [`write_ds_area`](crate::debug_store::write_ds_area).
     pub unsafe fn take(
@@ -162,14 +163,15 @@ impl<M: MsrBackend> BranchTracer<M> {
 
     /// Starts to trace branches within user mode if `user` is set, and branches within the kernel if `kernel` is set.
     /// The call first stops a running trace, and drops the branches in the buffer. If both arguments are `false`, the
-    /// call does nothing more.
+    /// call does not start a new trace.
     ///
     /// A processor without DS-CPL cannot filter branches by privilege level. On such a processor, the buffer receives
     /// all branches. When the driver reads the buffer, the driver drops the branches that were not requested.
     ///
     /// # Errors
-    /// - [`Access`](BranchTraceError::Access): an access failed, and nothing is traced.
-    /// - [`Faulted`](BranchTraceError::Faulted): an access failed, and the processor may still trace.
+    /// - [`Access`](BranchTraceError::Access): a register access failed, and the call has stopped the trace again.
+    /// - [`Faulted`](BranchTraceError::Faulted): a register access failed, and the trace could not be stopped. The
+    ///   processor may still trace.
     /// - [`ShutDown`](BranchTraceError::ShutDown), [`Lent`](BranchTraceError::Lent): nothing was changed.
     pub fn start(&mut self, user: bool, kernel: bool) -> Result<(), BranchTraceError> {
         self.stop(|_| ())?;
@@ -226,8 +228,8 @@ impl<M: MsrBackend> BranchTracer<M> {
     /// [`ShutDown`](BranchTraceError::ShutDown).
     ///
     /// # Errors
-    /// - [`Faulted`](BranchTraceError::Faulted): an access failed, and the tracer keeps the memory. The call can be
-    ///   repeated.
+    /// - [`Faulted`](BranchTraceError::Faulted): a register access failed, and the tracer keeps the memory. The call
+    ///   can be repeated.
     /// - [`ShutDown`](BranchTraceError::ShutDown), [`Lent`](BranchTraceError::Lent): nothing was changed.
     pub fn shut_down(&mut self, report: impl FnMut(Branch)) -> Result<(), BranchTraceError> {
         self.stop(report)?;

@@ -18,7 +18,7 @@ use crate::debug_store::support::DebugStoreSupport;
 ///
 /// A kernel that itself uses precise records creates this value with the
 /// [memory of its recorder](crate::precise::PreciseMemory::control_area). While the recorder uses this memory, the
-/// processor has an area even if no request has created an area. In this time, no request changes the area.
+/// processor already has an area, which no request can change. A request to create an area is then refused.
 ///
 /// ```
 /// use pmu_intel::debug_store::{ControlAreaMemory, ProcessorProfileControl};
@@ -58,7 +58,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         matches!(self.rules.width, PointerWidth::Bits64)
     }
 
-    /// Serves a request with the information class `SystemProcessorProfileControlArea`, as Windows does.
+    /// Handles a request with the information class `SystemProcessorProfileControlArea`, as Windows does.
     ///
     /// The call makes the checks of Windows, in the same order: the Windows version, the caller's mode, and the
     /// request's length. To create the area, the call then checks that there is memory, that the processor has a usable

@@ -21,7 +21,7 @@ pub enum ControlAreaError {
     InsufficientResources,
     /// The processor has no usable Debug Store.
     NotSupported,
-    /// The processor has an area already. `area` is also the address in the answer to the request.
+    /// The processor has an area already. The answer to the request also contains `area`.
     AlreadyExists {
         /// Address of the area.
         area: u64,

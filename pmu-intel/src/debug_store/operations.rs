@@ -102,8 +102,8 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 ///   defines.
 ///
 /// Even if `value` is 0, do not call this function from code that may have interrupted an operation of a session on
-/// this processor. The session changes other bits of the register by a read and a write. If this call came between the
-/// two, the session's write would undo the call's change.
+/// this processor. The session changes other bits of the register by a read and a write. If this call came between that
+/// read and that write, the session's write would undo the change that this call made.
 pub unsafe fn update_pebs_enable<M: MsrBackend>(
     msr: &M,
     bits: u64,
@@ -153,8 +153,8 @@ pub unsafe fn update_pebs_enable<M: MsrBackend>(
 /// - If `bits` has `lbr` or `btf` set, the kernel's debugger and the kernel's handler of debug exceptions can cope with
 ///   the new value.
 /// - Do not call this function from code that may have interrupted an operation of a session on this processor. The
-///   session changes another bit of the register by a read and a write. If this call came between the two, the
-///   session's write would undo the call's change.
+///   session changes another bit of the register by a read and a write. If this call came between that read and that
+///   write, the session's write would undo the change that this call made.
 pub unsafe fn update_debugctl<M: MsrBackend>(
     msr: &M,
     bits: DebugCtl,

@@ -20,7 +20,8 @@ pub enum NoPrecise {
     /// The Debug Store has 32-bit words (no DTES64). This crate can decode the records of such a processor, but cannot
     /// make the processor write records.
     NarrowWords,
-    /// The processor has no overflow status register, in which a bit tells that a buffer has reached its threshold.
+    /// The processor has no overflow status register, `IA32_PERF_GLOBAL_STATUS`. Without this register, an interrupt
+    /// handler cannot tell that the buffer has reached its threshold.
     NoStatus,
     /// This crate does not know the format with this number.
     UnknownFormat(u8),
@@ -68,15 +69,16 @@ pub enum PreciseEventError {
     /// The requested precision needs the address of the sampled instruction. Records of this processor have only the
     /// address of the next instruction.
     NextAddressOnly,
-    /// For this event, no counter records exactly the instruction at which the counter overflows.
+    /// Zero skid is [required](crate::precise::Precision::ZeroSkidRequired), but no counter for this event can record
+    /// exactly the instruction that made the counter overflow.
     NoExactCounter,
-    /// Records of this processor cannot have the groups in the value.
+    /// Records of this processor cannot have these groups.
     Groups(PreciseGroups),
-    /// A latency was requested for an event that is not the processor's event of load latencies. Some processors have
-    /// no such event.
+    /// A latency was requested for an event that is not the processor's load-latency event. Some processors have no
+    /// load-latency event.
     NotLatencyEvent,
-    /// The event is the processor's event of load latencies, but no
-    /// [latency](crate::precise::PreciseEvent::with_latency) was requested.
+    /// The event is the processor's load-latency event, but no [latency](crate::precise::PreciseEvent::with_latency)
+    /// was requested.
     NoLatency,
     /// The event is [loaded by the handler](crate::precise::PreciseEvent::loaded_by_handler), so the recorder's
     /// threshold must be [`EachRecord`](crate::precise::PreciseThreshold::EachRecord).
@@ -136,24 +138,24 @@ pub enum PreciseError {
     NeedsPhysicalAddress,
     /// The processor cannot record the event as requested.
     Event(PreciseEventError),
-    /// Another started event has a different latency threshold. The value is that threshold.
+    /// Another started event has a different latency threshold. The value is the other event's threshold in cycles.
     LatencyInUse(u16),
     /// Another started event has a different condition in `MSR_PEBS_FRONTEND`. The value is that condition.
     FrontendInUse(u32),
     /// No event was started on this counter.
     NotStarted,
-    /// The session refused an operation.
+    /// An operation of the counter session failed, for example because no counter is free.
     Counters(CounterError),
     /// A [`BranchTracer`](crate::branch_trace::BranchTracer) uses the DS save area in the recorder's memory. Shut the
     /// tracer down first.
     Traced,
     /// The recorder was shut down.
     ShutDown,
-    /// The recorder is [suspended](pmu_core::CounterSession::lend_with) together with the counters.
+    /// The recorder is [suspended](pmu_core::CounterSession::lend_with) while the session's counters are lent.
     Lent,
-    /// A register access failed, and the processor no longer writes records of the event.
+    /// A register access of the recorder failed. The processor no longer writes records of the event.
     Access(MsrFault),
-    /// A register access failed, and the processor may still write records.
+    /// A register access of the recorder failed. The processor may still write records.
     Faulted(MsrFault),
 }
 

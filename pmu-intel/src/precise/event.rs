@@ -5,14 +5,14 @@ use pmu_core::Event;
 use crate::precise::groups::PreciseGroups;
 
 /// The allowed skid: the distance of the sampled instruction from the instruction that caused the overflow. The levels
-/// are the same as in perf's `precise_ip`.
+/// have the numbers and meanings of perf's `precise_ip`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Precision {
     /// Level 1: constant skid. A record may have only the address of the next instruction.
     ConstantSkid = 1,
-    /// Level 2: zero skid is requested. A record has the address of an instruction that caused the event. A later
-    /// instruction than the one that made the counter overflow may be sampled.
+    /// Level 2: zero skid is requested. A record has the address of an instruction that caused the event. The sampled
+    /// instruction may be later than the instruction that made the counter overflow.
     ZeroSkidRequested = 2,
     /// Level 3: zero skid is required. A record describes exactly the instruction that made the counter overflow (PDIR,
     /// PDIST).
@@ -69,7 +69,7 @@ pub struct PreciseEvent {
 
 impl PreciseEvent {
     /// Creates a request to record an event. Each record has the instruction's address, the counters that overflowed,
-    /// and the time. Some formats lack one or more of these.
+    /// and the time. Records of some formats lack one or more of these values.
     pub const fn new(event: Event, precision: Precision) -> Self {
         let groups = PreciseGroups::NONE;
         Self { event, precision, groups, latency: 0, by_handler: false }
@@ -82,8 +82,9 @@ impl PreciseEvent {
         self
     }
 
-    /// Samples only loads with a latency of at least `cycles` (perf's `ldlat`). The event must be the processor's event
-    /// of load latencies. Each record then has the group [`MEMORY`](PreciseGroups::MEMORY).
+    /// Samples only loads with a latency of at least `cycles` (perf's `ldlat`). The event must be the processor's
+    /// load-latency event, for example `MEM_TRANS_RETIRED.LOAD_LATENCY`. Each record then has the group
+    /// [`MEMORY`](PreciseGroups::MEMORY).
     ///
     /// A processor has only one latency threshold, so all started events must have the same `cycles`.
     ///
@@ -100,8 +101,8 @@ impl PreciseEvent {
         Self { latency: cycles, ..self.with(PreciseGroups::MEMORY) }
     }
 
-    /// Makes the interrupt handler, instead of the processor, load the counter with each new period. Each record then
-    /// interrupts, and each interrupt needs one more register write per counter.
+    /// Makes the interrupt handler, instead of the processor, load the counter with each new period. The processor then
+    /// interrupts for each record, and each interrupt needs one more register write per counter.
     /// [`PreciseMemory::set_period`](crate::precise::PreciseMemory::set_period) can change the period of such an event
     /// at any time, for instance to sample at a target frequency.
     #[must_use]
@@ -120,7 +121,8 @@ impl PreciseEvent {
         self.precision
     }
 
-    /// Returns the least [latency](Self::with_latency) of the sampled loads, in cycles, or 0 if none was set.
+    /// Returns the least [latency](Self::with_latency) of the sampled loads, in cycles. Returns 0 if no latency was
+    /// set.
     pub const fn latency(&self) -> u16 {
         self.latency
     }

@@ -47,7 +47,7 @@ impl PreciseGroups {
         Self((count as u16) << Self::COUNT)
     }
 
-    /// Returns the number of branches.
+    /// Returns the number of last branches that the records are to have, or 0 if the set has no branches.
     pub const fn branch_count(self) -> u8 {
         (self.0 >> Self::COUNT) as u8
     }
@@ -94,7 +94,7 @@ impl PreciseGroups {
     }
 }
 
-/// Both sets' groups, with the greater number of branches.
+/// Returns the union of both sets, with the greater of the two numbers of branches.
 impl BitOr for PreciseGroups {
     type Output = Self;
 

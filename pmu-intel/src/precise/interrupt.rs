@@ -9,7 +9,7 @@ use crate::precise::unit::PreciseUnit;
 /// Reports a processor's precise records in the performance interrupt: a [`Facility`] for
 /// [`service_with`](pmu_core::service_with).
 ///
-/// The facility passes each record to a closure, before it acknowledges the interrupt.
+/// The facility passes each record to a closure, and then acknowledges the interrupt.
 ///
 /// # Context
 /// Any context, including interrupt and NMI.
@@ -22,7 +22,7 @@ pub struct Precise<'a, F> {
 
 impl<'a, F: FnMut(&PreciseReport<'_>)> Precise<'a, F> {
     /// Creates the facility. `unit` and `memory` are the arguments with which the processor's recorder was
-    /// [taken](crate::precise::PreciseRecorder::take). While no recorder has the memory, the facility accesses no
+    /// [taken](crate::precise::PreciseRecorder::take). While no recorder uses the memory, the facility accesses no
     /// register in an interrupt.
     pub const fn new(unit: &'a PreciseUnit, memory: &'a PreciseMemory, report: F) -> Self {
         Self { unit, memory, report }

@@ -92,7 +92,7 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
     }
 }
 
-/// Acts as a [`Precise`] with the same memory.
+/// Works as a [`Precise`] that was created with the recorder's memory.
 impl<R: MsrBackend, F: FnMut(&PreciseReport<'_>)> Facility for LentPrecise<'_, '_, R, F> {
     fn status_bits(&self) -> u64 {
         let recorder = &self.recorder;
@@ -113,7 +113,7 @@ impl<R: MsrBackend, F: FnMut(&PreciseReport<'_>)> Facility for LentPrecise<'_, '
     }
 }
 
-/// All accesses use the recorder's own backend.
+/// All register accesses use the recorder's own backend, and not the argument `msr`.
 impl<R: MsrBackend, F: FnMut(&PreciseReport<'_>)> FacilityControl for LentPrecise<'_, '_, R, F> {
     fn suspend<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
         if self.recorder.is_lent || !self.recorder.is_open() {

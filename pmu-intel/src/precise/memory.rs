@@ -60,13 +60,13 @@ pub struct PreciseMemory<B: ?Sized = [AtomicU64]> {
 #[repr(C, align(4096))]
 struct Pages<B: ?Sized>(B);
 
-/// Numbers of records that were not reported since the memory was taken. Each number wraps around after 2³² − 1.
+/// Numbers of records that were not reported since a recorder took the memory. Each number wraps around after 2³² − 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct DroppedRecords {
     /// Number of times that a whole buffer of records was lost. The driver drops a buffer if the PEBS index is not the
-    /// address of a record. With architectural PEBS, a full buffer also counts, because the processor writes no records
-    /// while the buffer is full.
+    /// address of a record. With architectural PEBS, a full buffer also counts as lost records, because the processor
+    /// writes no records while the buffer is full.
     pub lost: u32,
     /// Number of records that contradict themselves, or have groups that this crate does not know.
     pub malformed: u32,
@@ -147,8 +147,8 @@ impl PreciseMemory {
     }
 
     /// Returns the linear address at which the processor writes the next record, or `None` if no recorder has taken the
-    /// memory. A kernel can store this address in its own trace records. Architectural PEBS has no such address in
-    /// memory, so the result is then the address of the buffer.
+    /// memory. A kernel can store this address in its own trace records. Architectural PEBS does not keep this address
+    /// in memory, so the result is then the address of the buffer's first byte.
     ///
     /// # Context
     /// Any context, on the processor of the memory.

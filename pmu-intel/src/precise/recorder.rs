@@ -95,9 +95,9 @@ pub struct PreciseRecorder<'a, M> {
 }
 
 impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
-    /// Takes the precise records of the processor that executes the call. If counters still write records for an
-    /// earlier owner, the call stops these records. The recorder then owns `IA32_DS_AREA` and `IA32_PEBS_ENABLE`. With
-    /// architectural PEBS, the recorder instead owns the registers of architectural PEBS.
+    /// Takes ownership of the precise records of the processor that executes the call. If counters still write records
+    /// for an earlier owner, the call stops these records. From then on, the recorder owns `IA32_DS_AREA` and
+    /// `IA32_PEBS_ENABLE`, or with architectural PEBS the registers of architectural PEBS.
     ///
     /// `unit` describes this processor. `physical` is the physical address of the memory's buffer.
     /// [Architectural PEBS](PreciseUnit::needs_physical_address) needs this address.
@@ -106,7 +106,7 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
     /// - [`InsufficientMemory`](PreciseError::InsufficientMemory),
     ///   [`NeedsPhysicalAddress`](PreciseError::NeedsPhysicalAddress), [`MemoryInUse`](PreciseError::MemoryInUse): no
     ///   register was accessed.
-    /// - [`Access`](PreciseError::Access): an access failed. The memory is free again.
+    /// - [`Access`](PreciseError::Access): a register access failed. The memory is free again.
     ///
     /// # Safety
     /// Until [`shut_down`](Self::shut_down) returns successfully:
@@ -123,7 +123,7 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
     /// In addition, `msr` writes the given values, once. `msr` does not keep the `MsrAddress` of a register, and does
     /// not pass the address to other safe code.
     ///
-    /// Wrong: two processors with the same memory.
+    /// Wrong example, in which two processors use the same memory:
     ///
     /// ```
     /// # use core::sync::atomic::AtomicU64;
@@ -183,7 +183,8 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
 
     /// Sets the fill level of the buffer at which the processor interrupts. The threshold takes effect when the next
     /// event is started or stopped. While an event that is
-    /// [loaded by the handler](crate::precise::PreciseEvent::loaded_by_handler) is started, each record interrupts.
+    /// [loaded by the handler](crate::precise::PreciseEvent::loaded_by_handler) is started, the processor interrupts
+    /// for each record, whatever the threshold.
     pub const fn set_threshold(&mut self, threshold: PreciseThreshold) {
         self.threshold = threshold;
     }
@@ -371,9 +372,12 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
     ///
     /// # Errors
     /// - [`NotStarted`](PreciseError::NotStarted): no event was started on this counter.
-    /// - [`Counters`](PreciseError::Counters), [`Access`](PreciseError::Access), [`Faulted`](PreciseError::Faulted): an
-    ///   access failed. Repeat the call, or call [`reprogram`](Self::reprogram).
+    /// - [`Counters`](PreciseError::Counters): an operation of the session failed.
+    /// - [`Access`](PreciseError::Access): a register access failed while the recorder read the buffer.
+    /// - [`Faulted`](PreciseError::Faulted): a register access failed, and the processor may still write records.
     /// - [`ShutDown`](PreciseError::ShutDown), [`Lent`](PreciseError::Lent): nothing was changed.
+    ///
+    /// After `Counters`, `Access` or `Faulted`, repeat the call, or call [`reprogram`](Self::reprogram).
     pub fn stop<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
         session: &mut CounterSession<'_, S, N, P>,
@@ -433,10 +437,12 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
     /// [`ShutDown`](PreciseError::ShutDown).
     ///
     /// # Errors
-    /// - [`Counters`](PreciseError::Counters), [`Faulted`](PreciseError::Faulted): an access failed, and the recorder
-    ///   keeps the memory. The call can be repeated.
+    /// - [`Counters`](PreciseError::Counters): an operation of the session failed.
+    /// - [`Faulted`](PreciseError::Faulted): a register access of the recorder failed.
     /// - [`Traced`](PreciseError::Traced), [`ShutDown`](PreciseError::ShutDown), [`Lent`](PreciseError::Lent): nothing
     ///   was changed.
+    ///
+    /// After `Counters` or `Faulted`, the recorder keeps the memory, and the call can be repeated.
     pub fn shut_down<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
         session: &mut CounterSession<'_, S, N, P>,

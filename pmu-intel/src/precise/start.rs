@@ -22,10 +22,11 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
     /// - [`Event`](PreciseError::Event), [`LatencyInUse`](PreciseError::LatencyInUse),
     ///   [`FrontendInUse`](PreciseError::FrontendInUse), [`InsufficientMemory`](PreciseError::InsufficientMemory):
     ///   nothing was changed.
-    /// - [`Counters`](PreciseError::Counters): the session has no free counter, or an access of the session failed.
-    /// - [`Access`](PreciseError::Access): an access failed, and the event is not started.
-    /// - [`Faulted`](PreciseError::Faulted): an access failed. The recorder's other events have also stopped.
-    ///   [`reprogram`](Self::reprogram) starts these events again.
+    /// - [`Counters`](PreciseError::Counters): the session has no free counter, or a register access of the session
+    ///   failed.
+    /// - [`Access`](PreciseError::Access): a register access of the recorder failed, and the event is not started.
+    /// - [`Faulted`](PreciseError::Faulted): a register access of the recorder failed, and the recorder's other events
+    ///   have also stopped. [`reprogram`](Self::reprogram) starts the other events again.
     /// - [`ShutDown`](PreciseError::ShutDown), [`Lent`](PreciseError::Lent): nothing was changed.
     ///
     /// If a failed start cannot be undone, the event's counter stays reserved. The counter's records are then not

@@ -13,7 +13,8 @@ use crate::precise::memory::PreciseMemory;
 use crate::precise::recorder::PreciseRecorder;
 use crate::precise::report::PreciseReport;
 
-/// A thread's event with precise records. Whenever the thread runs again, the event continues its period.
+/// An event of one thread, sampled by precise records. Whenever the thread is switched in again, the event continues
+/// its period.
 ///
 /// ```
 /// use pmu_core::{CounterSession, EventSource, MsrBackend, Platform};
@@ -64,8 +65,9 @@ impl ThreadRecords {
         Self { event, started: None, rest: 0 }
     }
 
-    /// Returns the counter on which the event is started, or `None` if the event is not started. The recorder's
-    /// [`stop`](PreciseRecorder::stop) and [`shut_down`](PreciseRecorder::shut_down) also stop the event.
+    /// Returns the counter on which the event is started, or `None` if the event is not started. The result is also
+    /// `None` after the recorder's [`stop`](PreciseRecorder::stop) or [`shut_down`](PreciseRecorder::shut_down) has
+    /// stopped the event.
     pub fn counter(&self) -> Option<CounterId> {
         self.started().map(|started| started.counter)
     }
@@ -107,7 +109,7 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
     /// call does nothing.
     ///
     /// # Errors
-    /// The errors of [`stop`](Self::stop). [`NotStarted`](PreciseError::NotStarted) also means that the event is
+    /// The errors of [`stop`](Self::stop). Here, [`NotStarted`](PreciseError::NotStarted) means that the event is
     /// started on another processor.
     pub fn switch_out<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
@@ -138,9 +140,9 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
     /// receives the records that are in the buffer.
     ///
     /// # Errors
-    /// - [`Counters`](PreciseError::Counters): an event of the session uses one of the recorder's counters, or an
-    ///   access failed.
-    /// - [`Access`](PreciseError::Access): an access failed. The call can be repeated.
+    /// - [`Counters`](PreciseError::Counters): an event of the session uses one of the recorder's counters, or a
+    ///   register access of the session failed.
+    /// - [`Access`](PreciseError::Access): a register access of the recorder failed. The call can be repeated.
     /// - [`ShutDown`](PreciseError::ShutDown), [`Lent`](PreciseError::Lent): nothing was changed.
     pub fn reprogram<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,

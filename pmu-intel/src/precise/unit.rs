@@ -187,7 +187,7 @@ impl PreciseUnit {
     }
 
     /// Returns the counters that can record exactly the instruction at which the counter overflows (PDIR, PDIST). On
-    /// some processors, these counters can do so for one event only.
+    /// some processors, only one event can be recorded in this way.
     pub const fn exact_counters(&self) -> CounterSet {
         self.exact
     }

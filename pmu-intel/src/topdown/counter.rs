@@ -23,9 +23,9 @@ use crate::topdown::view::TopDownView;
 /// thread, by [part](crate::topdown::TopDownPart).
 ///
 /// On a P-core, the handle uses the slots' counter and `MSR_PERF_METRICS`, and starts and reads the two registers
-/// together. The metrics are fractions of the slots, in units of 1/255. To keep the counts accurate, each read sets
-/// both registers to 0. The error is then at most 1/255 of the slots since the previous read. So a kernel that counts
-/// for a long time reads at each timer tick.
+/// together. The metrics are fractions of the slots, in units of 1/255. Each read sets both registers to 0, so the
+/// error of the read is at most 1/255 of the slots since the previous read. The longer the time between two reads, the
+/// greater this error. To keep the error small, read at each timer tick.
 ///
 /// On an E-core, the handle opens a group of four events in the session. The group needs four free entries in the
 /// session's event table.
@@ -90,9 +90,10 @@ pub struct TopDownCounter<'a, M> {
 }
 
 impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
-    /// Takes the top-down counters of the processor that executes the call. `unit` describes this processor, and
-    /// `counters` is this processor's session. On a P-core, the session must not use fixed counter 3. To verify the
-    /// counters, the call writes each counter, and reads the value back by RDPMC.
+    /// Takes ownership of the top-down counters of the processor that executes the call. `unit` describes this
+    /// processor, and `counters` is this processor's session. On a P-core, the call removes fixed counter 3 from the
+    /// session, so no event of the session may run on this counter. To verify that the registers work, the call writes
+    /// each register, and reads the value back by RDPMC.
     ///
     /// # Errors
     /// - [`MemoryInUse`](TopDownError::MemoryInUse).
@@ -175,7 +176,8 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
     /// - [`AlreadyStarted`](TopDownError::AlreadyStarted).
     /// - [`Filter`](TopDownError::Filter): `filter` has no privilege level, or a thread's slots are being counted with
     ///   a different filter.
-    /// - [`Session`](TopDownError::Session), [`Access`](TopDownError::Access): the slots are not counted.
+    /// - [`Session`](TopDownError::Session): an operation of the session failed, and the slots are not counted.
+    /// - [`Access`](TopDownError::Access): a register access failed, and the slots are not counted.
     /// - [`Faulted`](TopDownError::Faulted), [`ShutDown`](TopDownError::ShutDown), [`Lent`](TopDownError::Lent).
     pub fn start<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
@@ -208,7 +210,7 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
         Ok(self.of_processor())
     }
 
-    /// Stops counting the processor's slots. A thread's slots are still counted.
+    /// Stops counting the processor's slots. If a thread's slots are being counted too, that counting continues.
     ///
     /// # Errors
     /// - [`NotStarted`](TopDownError::NotStarted).
@@ -256,8 +258,8 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
     /// before the session is shut down. After an error, the call can be repeated.
     ///
     /// # Errors
-    /// [`Session`](TopDownError::Session), [`Access`](TopDownError::Access), [`Faulted`](TopDownError::Faulted): a
-    /// register access failed. The handle keeps the memory.
+    /// [`Session`](TopDownError::Session), [`Access`](TopDownError::Access), [`Faulted`](TopDownError::Faulted): an
+    /// operation of the session or a register access failed. The handle keeps the memory.
     pub fn shut_down<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
         counters: &mut CounterSession<'_, S, N, P>,

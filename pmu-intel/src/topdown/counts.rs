@@ -89,7 +89,7 @@ impl TopDownCounts {
         self.with(other, u64::wrapping_add)
     }
 
-    /// Returns the counts since `earlier`, an earlier value of the same counts.
+    /// Returns the counts since `earlier`, which was read earlier for the same processor or thread.
     ///
     /// ```
     /// use pmu_intel::topdown::{TopDownCounts, TopDownPart};

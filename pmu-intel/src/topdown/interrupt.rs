@@ -7,11 +7,12 @@ use crate::topdown::counts::TopDownCounts;
 use crate::topdown::memory::TopDownMemory;
 use crate::topdown::unit::TopDownUnit;
 
-/// Serves overflows of one processor's top-down counters in the performance interrupt, as a [`Facility`]. The slots'
+/// Handles overflows of one processor's top-down counters in the performance interrupt, as a [`Facility`]. The slots'
 /// counter and the metrics overflow together, and count as one overflow.
 ///
-/// The registers overflow only if the kernel does not read the counts for hours. Then the registers raise the
-/// performance interrupt, like any counter. Without this facility, no driver would claim that interrupt.
+/// The registers overflow only if the kernel does not read the counts for hours. An overflow raises the performance
+/// interrupt, like the overflow of any counter. Without this facility, the interrupt handler would not recognize that
+/// interrupt.
 ///
 /// ```
 /// use pmu_core::{Claim, CounterMemory, EventSource, MsrBackend, Platform, service_with};
@@ -48,7 +49,7 @@ impl<'a> TopDownInterrupt<'a> {
     }
 
     /// Reads the counts since the memory was taken, for the processor and for all threads together. The call does not
-    /// change the registers. So each part has an error of at most 1/255 of the slots since a task last
+    /// set the registers to 0, so each part has an error of at most 1/255 of the slots since a task last
     /// [read](crate::topdown::TopDownCounter::read) the counts.
     ///
     /// Returns `None` in these cases: on an E-core; if no slots are being counted; if the interrupt came while a task

@@ -9,8 +9,8 @@ use crate::topdown::counts::{PARTS, TopDownCounts};
 ///
 /// The embedder provides the memory, commonly one static per processor. A task's
 /// [`TopDownCounter`](crate::topdown::TopDownCounter) and the interrupt's
-/// [`TopDownInterrupt`](crate::topdown::TopDownInterrupt) share the memory. The memory records whether it has been
-/// taken, so the interrupt may come at any time.
+/// [`TopDownInterrupt`](crate::topdown::TopDownInterrupt) share the memory. The interrupt may come at any time, even
+/// before a task takes the memory, because the memory records whether it has been taken.
 ///
 /// ```
 /// use pmu_intel::topdown::TopDownMemory;

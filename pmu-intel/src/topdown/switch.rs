@@ -66,12 +66,12 @@ impl<M: MsrBackend> TopDownCounter<'_, M> {
     }
 
     /// Stops counting for the thread that leaves the processor, and adds the thread's counts to `saved`. On a P-core,
-    /// the call sets both registers to 0, so the next thread cannot read this thread's counts.
+    /// the call sets fixed counter 3 and `MSR_PERF_METRICS` to 0, so the next thread cannot read this thread's counts.
     ///
     /// # Errors
     /// - [`NotStarted`](TopDownError::NotStarted): no thread's slots are counted.
-    /// - The errors of [`read`](TopDownCounter::read). The thread's slots are no longer counted. Counts since the last
-    ///   read may be lost. Lost counts are not added to another thread's counts.
+    /// - The errors of [`read`](TopDownCounter::read). After such an error, the thread's slots are no longer counted,
+    ///   and the thread's counts since the last read may be lost. Lost counts are not added to another thread's counts.
     pub fn switch_out<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
         counters: &mut CounterSession<'_, S, N, P>,

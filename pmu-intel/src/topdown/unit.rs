@@ -15,8 +15,8 @@ pub(crate) const SLOTS: u8 = 3;
 
 /// Description of a processor's top-down counters:
 /// - On a P-core, fixed counter 3 counts issue slots, and `MSR_PERF_METRICS` has the shares of the parts.
-/// - On an E-core, fixed counters 4 to 6 and one event of a general counter count one part each. If the session lacks
-///   one of these fixed counters, an event of a general counter counts its part.
+/// - On an E-core, fixed counters 4 to 6 and one general counter count one part each. If the session lacks one of these
+///   fixed counters, a general counter counts the part instead.
 ///
 /// ```
 /// # use pmu_core::{MsrBackend, Snapshot};

@@ -31,8 +31,8 @@ use crate::topdown::unit::SLOTS;
 pub struct TopDownView {
     /// The counts up to the last time that the registers were set to 0.
     pub counted: TopDownCounts,
-    /// The RDPMC indices (ECX) of the slots and of the metrics. `None` if the registers do not count for this reader at
-    /// present.
+    /// The RDPMC indices (ECX) of the slots and of the metrics. `None` if the registers at present do not count for the
+    /// processor or thread of this view.
     pub indices: Option<[PmcIndex; 2]>,
     level_2: bool,
 }

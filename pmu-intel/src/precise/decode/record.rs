@@ -42,8 +42,8 @@ impl<'a> PreciseRecord<'a> {
     }
 
     /// Limits the record to privilege levels above 0 (`user`), to privilege level 0 (`kernel`), or to both. The
-    /// returned record lacks addresses of data and of branches at other levels. Returns `None` if the sampled
-    /// instruction or the next instruction is at another level.
+    /// returned record lacks the addresses of data and branches at privilege levels that were not requested. Returns
+    /// `None` if the sampled instruction or the next instruction is at such a privilege level.
     ///
     /// ```
     /// use pmu_intel::precise::{PreciseFormat, PreciseRecords};
@@ -136,8 +136,8 @@ impl<'a> PreciseRecord<'a> {
         }
     }
 
-    /// Returns the instruction's access to memory. Records of formats 1 to 3 always have this group. Use the group only
-    /// if the event counts accesses to memory.
+    /// Returns the instruction's access to memory. Records of formats 1 to 3 always have this group, but its contents
+    /// are meaningful only if the event counts accesses to memory.
     pub fn memory(&self) -> Option<MemoryInfo> {
         let info = match self.format {
             PreciseFormat::Bits32 | PreciseFormat::Core => return None,

@@ -11,8 +11,9 @@ use crate::precise::decode::words::Words;
 /// Iterator over the precise records in a buffer, the oldest first.
 ///
 /// The buffer's content is not trusted. The iterator drops and [counts](Self::malformed) a record that contradicts
-/// itself, or that has a group that this crate does not know. If the record's size is also impossible, the iterator
-/// drops the rest of the buffer. For any content, the iterator ends, does not allocate, and does not panic.
+/// itself, or that has a group that this crate does not know. If the size in a record is impossible, the iterator
+/// cannot find the next record, and drops the rest of the buffer. For any content, the iterator ends, does not
+/// allocate, and does not panic.
 ///
 /// ```
 /// use pmu_intel::precise::{PreciseFormat, PreciseRecords};
