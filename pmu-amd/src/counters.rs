@@ -49,17 +49,23 @@ const HYGON: [u8; 12] = *b"HygonGenuine";
 /// # Errors
 /// The error is the reason why the processor has no usable counters: [`OtherVendor`](NoInterface::OtherVendor),
 /// [`NoLongMode`](NoInterface::NoLongMode) or [`HiddenByHypervisor`](NoInterface::HiddenByHypervisor).
-#[inline(never)] // Linked once: both the interface and the machine detect them.
 pub fn counters(processor: &Snapshot) -> Result<CounterUnit, NoInterface> {
+    check(processor, &[AMD, HYGON])?;
+    Ok(best(processor))
+}
+
+/// Checks that a processor of one of these vendors has counters like AMD's.
+#[inline(never)] // Linked once: both the interfaces and the machine detect them.
+pub(crate) fn check(processor: &Snapshot, vendors: &[[u8; 12]]) -> Result<(), NoInterface> {
     let vendor = processor.vendor();
-    if vendor != AMD && vendor != HYGON {
+    if !vendors.contains(&vendor) {
         Err(NoInterface::OtherVendor(vendor))
     } else if !processor.has_long_mode() {
         Err(NoInterface::NoLongMode)
     } else if processor.hypervisor_hides_counters() {
         Err(NoInterface::HiddenByHypervisor)
     } else {
-        Ok(best(processor))
+        Ok(())
     }
 }
 

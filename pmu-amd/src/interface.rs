@@ -6,13 +6,13 @@ use core::sync::atomic::AtomicU32;
 use pmu_core::ProfileInterface;
 use pmu_core::classes::BUG_CHECK_HAL_MEMORY_ALLOCATION;
 use pmu_core::{
-    CounterAnswer, CounterUnit, HalInterface, IntervalLimits, NoInterface, Rules, Snapshot,
-    SourceInterface, SourceTable,
+    CounterAnswer, CounterUnit, HalInterface, NoInterface, Rules, Snapshot, SourceInterface,
+    SourceTable,
 };
 
 use crate::counters;
 use crate::cpuid::Family;
-use crate::sources::{SOURCES, TABLE};
+use crate::sources::{self, SOURCES, TABLE};
 
 /// The Amd64 interface: Windows' profile sources on the core counters of an AMD machine.
 ///
@@ -75,10 +75,8 @@ impl Amd64 {
     /// # Errors
     /// The error names the first of these conditions that does not hold.
     pub fn detect(snapshot: &Snapshot) -> Result<Self, NoInterface> {
-        if snapshot.vendor() != *b"AuthenticAMD" {
-            return Err(NoInterface::OtherVendor(snapshot.vendor()));
-        }
-        counters::counters(snapshot).map(Self::new)
+        counters::check(snapshot, &[counters::AMD])?;
+        Ok(Self::new(counters::unit(snapshot)))
     }
 
     /// Detects the interface as the HAL of a given Windows version does. The HAL may have no interface, or use only the
@@ -152,9 +150,10 @@ impl Amd64 {
     }
 
     const fn new(unit: CounterUnit) -> Self {
-        let mut intervals = [const { AtomicU32::new(IntervalLimits::EVENTS.default) }; _];
-        intervals[0] = AtomicU32::new(IntervalLimits::TIME.default);
-        Self { unit, legacy: false, intervals, answer: CounterAnswer::new() }
+        let (intervals, answer) = ([const { AtomicU32::new(0) }; _], CounterAnswer::new());
+        let mut amd64 = Self { unit, legacy: false, intervals, answer };
+        sources::set_defaults(&mut amd64.intervals);
+        amd64
     }
 }
 
@@ -191,8 +190,8 @@ unsafe impl SourceInterface for Amd64 {
     }
 
     #[inline]
-    fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
-        self.intervals.get(row)
+    fn intervals(&self) -> &[AtomicU32] {
+        &self.intervals
     }
 
     fn answer(&self) -> Option<&CounterAnswer> {

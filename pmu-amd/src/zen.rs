@@ -3,13 +3,14 @@
 use core::sync::atomic::AtomicU32;
 
 use pmu_core::{
-    CounterAnswer, CounterUnit, EventSelect, IntervalLimits, ProfileSource, Snapshot, SourceIndex,
-    SourceInterface, SourceTable,
+    CounterAnswer, CounterUnit, EventSelect, ProfileSource, Snapshot, SourceIndex, SourceInterface,
+    SourceTable,
 };
 
 use crate::counters;
 use crate::generation::Generation;
 use crate::registers::PerfCtl;
+use crate::sources;
 
 /// Profile interface for AMD's Zen processors: Windows' general profile sources. Each source counts the event that it
 /// is named after.
@@ -56,11 +57,9 @@ impl Zen {
     /// hide the counters.
     pub fn detect(processor: &Snapshot) -> Option<Self> {
         let table = table(Generation::of(processor)?)?;
-        if !processor.has_long_mode() || processor.hypervisor_hides_counters() {
-            return None;
-        }
-        let mut intervals = [const { AtomicU32::new(IntervalLimits::EVENTS.default) }; _];
-        intervals[0] = AtomicU32::new(IntervalLimits::TIME.default);
+        counters::check(processor, &[counters::AMD]).ok()?;
+        let mut intervals = [const { AtomicU32::new(0) }; _];
+        sources::set_defaults(&mut intervals);
         let (unit, answer) = (counters::unit(processor), CounterAnswer::new());
         Some(Self { unit, table, intervals, answer })
     }
@@ -108,8 +107,8 @@ unsafe impl SourceInterface for Zen {
     }
 
     #[inline]
-    fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
-        self.intervals.get(row)
+    fn intervals(&self) -> &[AtomicU32] {
+        &self.intervals
     }
 
     fn answer(&self) -> Option<&CounterAnswer> {

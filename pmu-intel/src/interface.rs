@@ -169,8 +169,8 @@ unsafe impl SourceInterface for Emon {
     }
 
     #[inline]
-    fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
-        self.intervals.get(row)
+    fn intervals(&self) -> &[AtomicU32] {
+        &self.intervals
     }
 
     fn answer(&self) -> Option<&CounterAnswer> {

@@ -380,8 +380,8 @@ unsafe impl SourceInterface for Machine {
     }
 
     #[inline]
-    fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
-        whichever!(self, interface => interface.interval_cell(row))
+    fn intervals(&self) -> &[AtomicU32] {
+        whichever!(self, interface => interface.intervals())
     }
 
     fn answer(&self) -> Option<&CounterAnswer> {

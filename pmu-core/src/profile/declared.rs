@@ -20,7 +20,8 @@ pub(crate) fn declared_interval<I: SourceInterface + ?Sized>(
     }
     let declared = match interface.table().row(source) {
         Some(row) => interface
-            .interval_cell(row)
+            .intervals()
+            .get(row)
             .filter(|_| interface.is_declared(row))
             .map(|cell| (cell, IntervalLimits::of(unit_of(source)))),
         None => interface.added().interval(source, interface.unit()),

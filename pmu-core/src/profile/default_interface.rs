@@ -77,7 +77,7 @@ unsafe impl SourceInterface for DefaultInterface {
         row == 0
     }
 
-    fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
-        (row == 0).then_some(&self.time)
+    fn intervals(&self) -> &[AtomicU32] {
+        core::slice::from_ref(&self.time)
     }
 }

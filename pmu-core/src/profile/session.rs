@@ -134,6 +134,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     }
 
     /// Returns the index of a source in the interface's table.
+    #[inline(never)] // Linked once: each operation on a source asks.
     fn row(&self, source: KProfileSource) -> Option<usize> {
         self.interface().table().row(source)
     }
@@ -270,7 +271,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
 
     fn start_timer(&self, row: usize) -> Result<(), InterfaceError> {
         let unsupported = InterfaceError::UnsupportedSource(KProfileSource::TIME);
-        let cell = self.interface().interval_cell(row).ok_or(unsupported)?;
+        let cell = self.interface().intervals().get(row).ok_or(unsupported)?;
         self.timer().platform.start_profile_timer(Interval::stored(cell.load(Relaxed)))?;
         Ok(())
     }

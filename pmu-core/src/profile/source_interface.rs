@@ -64,8 +64,8 @@ use crate::snapshot::Snapshot;
 ///     fn is_declared(&self, row: usize) -> bool {
 ///         row < ROWS.len()
 ///     }
-///     fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
-///         self.intervals.get(row)
+///     fn intervals(&self) -> &[AtomicU32] {
+///         &self.intervals
 ///     }
 /// }
 ///
@@ -98,8 +98,8 @@ pub unsafe trait SourceInterface {
     /// checks its own processor, by the row's event select and [event bit](crate::ProfileSource::event_bit).
     fn is_declared(&self, row: usize) -> bool;
 
-    /// Returns the variable with the machine-wide interval of a row of the table.
-    fn interval_cell(&self, row: usize) -> Option<&AtomicU32>;
+    /// Returns the variables with the machine-wide intervals of the table's rows, in the order of the rows.
+    fn intervals(&self) -> &[AtomicU32];
 
     /// Returns the variable that tells whether any counter of the machine has responded. If the result is `None`,
     /// [`query`](crate::ProfileInterface::query) relies on CPUID, even if no counter ever responded.
@@ -147,7 +147,7 @@ unsafe impl<I: SourceInterface> EventSource for I {
 
     #[inline]
     fn row_period(&self, row: usize) -> Option<u32> {
-        Some(self.interval_cell(row)?.load(Ordering::Relaxed))
+        Some(self.intervals().get(row)?.load(Ordering::Relaxed))
     }
 
     fn table_id(&self) -> usize {
@@ -199,8 +199,8 @@ macro_rules! forward_interface {
         }
 
         #[inline]
-        fn interval_cell(&$self, row: usize) -> Option<&AtomicU32> {
-            $inner.interval_cell(row)
+        fn intervals(&$self) -> &[AtomicU32] {
+            $inner.intervals()
         }
 
         fn answer(&$self) -> Option<&CounterAnswer> {

@@ -11,12 +11,14 @@ use pmu_core::{
 use crate::kernel::required::Kernel;
 use crate::machine::Machine;
 
-/// The profile sources of a [`Machine`], and the sources that the kernel added to them. The value also has a reference
-/// to the description of the counters, so the interrupt handler does not match on the machine's variant.
+/// The profile sources of a [`Machine`], and the sources that the kernel added to them. The value also has
+/// references to the parts of the machine's variant, so neither the interrupt handler nor a task matches on the variant.
 pub struct MachineSources<K> {
     machine: &'static Machine,
     unit: &'static CounterUnit,
     table: &'static SourceTable,
+    intervals: &'static [AtomicU32],
+    answer: Option<&'static CounterAnswer>,
     added: &'static AddedSources,
     kernel: PhantomData<fn() -> K>,
 }
@@ -29,7 +31,9 @@ impl<K> fmt::Debug for MachineSources<K> {
 
 impl<K> MachineSources<K> {
     pub(super) fn new(machine: &'static Machine, added: &'static AddedSources) -> Self {
-        Self { machine, unit: machine.unit(), table: machine.table(), added, kernel: PhantomData }
+        let (unit, table, intervals) = (machine.unit(), machine.table(), machine.intervals());
+        let answer = machine.answer();
+        Self { machine, unit, table, intervals, answer, added, kernel: PhantomData }
     }
 }
 
@@ -61,12 +65,13 @@ unsafe impl<K: Kernel> SourceInterface for MachineSources<K> {
         self.machine.is_declared(row)
     }
 
-    fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
-        self.machine.interval_cell(row)
+    #[inline]
+    fn intervals(&self) -> &[AtomicU32] {
+        self.intervals
     }
 
     fn answer(&self) -> Option<&CounterAnswer> {
-        self.machine.answer()
+        self.answer
     }
 
     #[inline]

@@ -66,11 +66,11 @@ fn an_interface_has_its_name_its_rows_and_their_first_intervals() {
         assert_eq!((interface.name(), interface.requires_memory()), (name, requires_memory));
         let rows = interface.table().rows().len();
         for row in 1..rows {
-            let interval = interface.interval_cell(row).unwrap().load(Ordering::Relaxed);
+            let interval = interface.intervals()[row].load(Ordering::Relaxed);
             assert!(interface.is_declared(row), "{name}: {row}");
             assert_eq!(interval, 65_536, "{name}: {row}");
         }
-        assert_eq!(interface.interval_cell(0).unwrap().load(Ordering::Relaxed), 10_000);
+        assert_eq!(interface.intervals()[0].load(Ordering::Relaxed), 10_000);
         for beyond in [rows, rows + 1, usize::MAX] {
             assert!(!interface.is_declared(beyond), "{name}: {beyond} of {rows}");
         }

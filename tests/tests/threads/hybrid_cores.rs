@@ -153,8 +153,8 @@ unsafe impl SourceInterface for Wide {
     fn is_declared(&self, row: usize) -> bool {
         row < ROWS.len()
     }
-    fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
-        self.1.get(row)
+    fn intervals(&self) -> &[AtomicU32] {
+        &self.1
     }
 }
 
