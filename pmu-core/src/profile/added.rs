@@ -103,8 +103,7 @@ impl AddedSlot {
         let interval = u64::from(self.interval.load(Relaxed));
         match self.hertz.load(Relaxed) {
             0 => interval,
-            // At least 1: an event with a period of 0 does not interrupt.
-            hertz => (u128::from(interval) * u128::from(hertz) / 10_000_000).max(1) as u64,
+            hertz => of_time(interval, hertz),
         }
     }
 }
@@ -132,6 +131,16 @@ impl AddedSlot {
 #[derive(Debug)]
 pub struct AddedSources<S: ?Sized = [AddedSlot]> {
     slots: S,
+}
+
+/// Returns how often an event with this frequency happens during a time in units of 100 ns; at least 1, because an event
+/// with a period of 0 does not interrupt.
+#[inline(never)] // Few sources are timers.
+fn of_time(interval: u64, hertz: u64) -> u64 {
+    const UNITS: u64 = 10_000_000; // per second
+    // The product of both takes more than 64 bits.
+    let (whole, rest) = (hertz / UNITS, hertz % UNITS);
+    interval.saturating_mul(whole).saturating_add(interval * rest / UNITS).max(1)
 }
 
 /// Number of the first slot's source, if the source is that of an event. Trace records have 16 bits for a source.
@@ -312,22 +321,28 @@ impl AddedSources {
         fits: impl Fn(&AddedSlot) -> bool,
     ) -> Result<(&'static AddedSlot, KProfileSource), AddSourceError> {
         let event = Event { reporting: Reporting::NONE, tag: 0, rotates: false, ..*event };
-        let slots = || self.slots.iter().zip(FIRST_EVENT..);
-        let known = slots().find_map(|(slot, _)| {
-            let source = slot.of_event.get().filter(|source| source.event == event)?;
-            let holds = slot.source().is_none_or(|other| ptr::eq(other, source));
-            (holds && fits(slot)).then_some((slot, source))
-        });
-        let (slot, source) = known
-            .or_else(|| {
+        let (mut known, mut free) = (None, None);
+        for (index, slot) in self.slots.iter().enumerate() {
+            let added = slot.source();
+            let holds = |source| added.is_none_or(|other| ptr::eq(other, source));
+            match slot.of_event.get() {
+                Some(source) if source.event == event && holds(source) && fits(slot) => {
+                    known = known.or(Some((slot, source)));
+                }
+                None if added.is_none() => free = free.or(Some((slot, index))),
+                _ => {}
+            }
+        }
+        let (slot, source) = match (known, free) {
+            (Some(known), _) => known,
+            (None, Some((slot, index))) => {
                 let select = event.select().unwrap_or(EventSelect::from_bits(0));
-                slots().filter(|(slot, _)| slot.source().is_none()).find_map(|(slot, number)| {
-                    let row = ProfileSource::new(number, "ProfileEvent", select);
-                    let source = slot.of_event.set(AddedSource::of_event(row, event)).ok()?;
-                    Some((slot, source))
-                })
-            })
-            .ok_or_else(|| self.full())?;
+                let row = ProfileSource::new(FIRST_EVENT | index as u32, "ProfileEvent", select);
+                let source = slot.of_event.set(AddedSource::of_event(row, event));
+                (slot, source.map_err(|_| self.full())?)
+            }
+            (None, None) => return Err(self.full()),
+        };
         slot.hertz.store(0, Relaxed);
         slot.interval.store(interval.get(), Relaxed);
         slot.source.store(ptr::from_ref(source).cast_mut(), Release);
