@@ -264,6 +264,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     }
 
     /// Returns the select of a row's event on a counter, if this processor has the event.
+    #[inline(never)] // Linked once: a start of a row asks twice.
     pub(crate) fn row_select(&self, row: usize) -> Option<EventSelect> {
         let select = self.source.row_select(row)?;
         let (difference, bit) = (self.hybrid, self.source.row_event_bit(row));

@@ -82,14 +82,16 @@ impl Planner<'_> {
     /// Events on counters keep their encodings if possible. Returns `false`, with the plan as it was, if there are no
     /// such encodings.
     pub(crate) fn choose_encodings(&mut self) -> bool {
-        let has_extra =
-            |placed: Placement| self.table().entry(placed.event).is_some_and(EventEntry::has_extra);
-        let all = self.plan.counters();
-        let all = all.retain(|counter| self.plan.at(counter).is_some_and(has_extra));
-        let runs = |placed: Placement| self.running(placed.event).is_some();
-        let running = all.retain(|counter| self.plan.at(counter).is_some_and(runs));
-        let refined = Refined { running, others: all.without(running) };
-        self.search(refined, running.len()) || self.search(refined, 0)
+        let mut refined = Refined { running: CounterSet::NONE, others: CounterSet::NONE };
+        for counter in self.plan.counters().iter() {
+            let Some(placed) = self.plan.at(counter) else { continue };
+            if self.table().entry(placed.event).is_some_and(EventEntry::has_extra) {
+                let runs = self.running(placed.event).is_some();
+                let alike = if runs { &mut refined.running } else { &mut refined.others };
+                *alike = *alike | counter.only();
+            }
+        }
+        self.search(refined, refined.running.len()) || self.search(refined, 0)
     }
 
     /// Tries for the first event each register that has no value yet, and then chooses for the others. Prefers a

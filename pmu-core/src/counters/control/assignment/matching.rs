@@ -12,9 +12,9 @@ impl Planner<'_> {
     /// This is an augmenting path of the bipartite matching of events and counters, searched breadth first: if any
     /// assignment of all these events exists, there is such a path.
     #[inline(never)]
-    pub(crate) fn make_room(&mut self, event: EventId, moves: bool) -> Option<CounterId> {
+    pub(crate) fn make_room(&mut self, event: EventId) -> Option<CounterId> {
         let used = self.plan.counters();
-        let capable = self.capable(event, moves);
+        let capable = self.capable(event);
         let free = capable.without(used);
         if let Some(counter) = (free & CounterSet::FIXED).first().or(free.first()) {
             return Some(counter);
@@ -25,7 +25,7 @@ impl Planner<'_> {
             let mut farther = CounterSet::NONE;
             for counter in frontier.iter() {
                 let Some(placed) = self.plan.at(counter) else { continue };
-                let next = self.capable(placed.event, moves).without(reached);
+                let next = self.capable(placed.event).without(reached);
                 for alternative in next.iter() {
                     if let Some(taker) = taker.get_mut(alternative.place()) {
                         *taker = Some(counter);

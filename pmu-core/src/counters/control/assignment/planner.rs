@@ -17,6 +17,7 @@ use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Returns a planner, whose plan is empty.
+    #[inline(never)]
     pub(crate) fn planner(&self) -> Planner<'_> {
         Planner {
             table: self.table(),
@@ -24,6 +25,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             counters: self.not_faulted(),
             plan: Plan::EMPTY,
             before: Plan::EMPTY,
+            moves: false,
             moving: [Moving::NONE; 2],
             leaving: CounterSet::NONE,
             failure: None,
@@ -65,6 +67,8 @@ pub(crate) struct Planner<'a> {
     pub(crate) plan: Plan,
     /// While an event is placed, the plan before it; then, the assignment before the change.
     pub(crate) before: Plan,
+    /// Events that are placed already may move to other counters.
+    pub(crate) moves: bool,
     /// Rows' events without a counter: at most one after a failure, and one in a cycle of moves.
     moving: [Moving; 2],
     /// The counters that events are still to leave.
@@ -148,9 +152,9 @@ impl Planner<'_> {
     }
 
     /// Returns the counters that an event may have.
-    pub(crate) fn capable(&self, event: EventId, moves: bool) -> CounterSet {
+    pub(crate) fn capable(&self, event: EventId) -> CounterSet {
         match self.before.find(event) {
-            Some(counter) if !moves => counter.only(),
+            Some(counter) if !self.moves => counter.only(),
             _ => self.table.capable(event) & self.counters,
         }
     }

@@ -30,17 +30,17 @@ impl Planner<'_> {
     pub(crate) fn try_place(&mut self, event: EventId) -> Result<(), NoRoom> {
         self.check_alone(event)?;
         self.before = self.plan;
-        let mut moves = false;
+        self.moves = false;
         loop {
-            let outcome = self.try_place_all(event, moves);
+            let outcome = self.try_place_all(event);
             if outcome.is_ok() {
                 return outcome;
             }
             self.plan = self.before;
-            if moves {
+            if self.moves {
                 return outcome;
             }
-            moves = true;
+            self.moves = true;
         }
     }
 
@@ -62,9 +62,9 @@ impl Planner<'_> {
         self.table.entry(event).map_or(Membership::unpack(0), EventEntry::membership)
     }
 
-    fn try_place_all(&mut self, event: EventId, moves: bool) -> Result<(), NoRoom> {
+    fn try_place_all(&mut self, event: EventId) -> Result<(), NoRoom> {
         for event in self.table.with_group(event) {
-            if !self.try_place_one(event, moves) {
+            if !self.try_place_one(event) {
                 return Err(NoRoom { event, register: 0 });
             }
             let extra = self.table.entry(event).and_then(|entry| entry.extra_register(0));
@@ -80,10 +80,10 @@ impl Planner<'_> {
     /// Adds an event to the plan. Other events keep their counters, unless `moves`. Returns `false` if there is no
     /// counter.
     #[inline(never)]
-    fn try_place_one(&mut self, event: EventId, moves: bool) -> bool {
+    fn try_place_one(&mut self, event: EventId) -> bool {
         // The event may have been removed to make room for another.
         let present = self.running(event).filter(|counter| self.plan.at(*counter).is_none());
-        let Some(counter) = present.or_else(|| self.make_room(event, moves)) else { return false };
+        let Some(counter) = present.or_else(|| self.make_room(event)) else { return false };
         let encoding = self.table.entry(event).map_or(0, EventEntry::encoding);
         self.plan.set(counter, Some(Placement { event, encoding }));
         true
