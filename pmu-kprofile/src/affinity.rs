@@ -121,6 +121,11 @@ pub(crate) const fn mask_of(processor: ProcessorNumber) -> u64 {
     1u64.unbounded_shl(processor.number as u32)
 }
 
+/// Returns the mask of a group in which only one processor is.
+pub(crate) const fn mask_in(processor: ProcessorNumber, group: usize) -> u64 {
+    if processor.group as usize == group { mask_of(processor) } else { 0 }
+}
+
 /// Returns the mask of a group's processors that are among the first `count`, in full groups of 64.
 pub(crate) const fn first_of_group(count: usize, group: usize) -> u64 {
     let left = count.saturating_sub(group * 64);

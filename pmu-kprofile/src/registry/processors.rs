@@ -2,7 +2,7 @@
 
 use pmu_core::ProcessorNumber;
 
-use crate::affinity::{Affinity, mask_of, processors_in};
+use crate::affinity::{mask_in, mask_of, processors_in};
 use crate::hardware::profile_hardware::ProfileHardware;
 use crate::registry::error::ProfileError;
 use crate::registry::write::WriteGuard;
@@ -14,7 +14,7 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
         &self,
         hardware: &mut H,
     ) -> Result<(), ProfileError> {
-        self.start_missing(&Affinity::ALL, hardware)
+        self.start_missing(None, hardware)
     }
 
     /// Restarts the sources of a processor: see
@@ -25,21 +25,22 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
         hardware: &mut H,
     ) -> Result<(), ProfileError> {
         self.keep_running(processor.group.into(), !mask_of(processor));
-        self.start_missing(&Affinity::of(processor), hardware)
+        self.start_missing(Some(processor), hardware)
     }
 
-    /// Starts, on the active processors among some, each source that an object wants and lacks there. A source that
-    /// several objects lack is tried once.
+    /// Starts, on one active processor or on all of them, each source that an object wants and lacks there. A source
+    /// that several objects lack is tried once.
     fn start_missing<H: ProfileHardware>(
         &self,
-        some: &Affinity,
+        one: Option<ProcessorNumber>,
         hardware: &mut H,
     ) -> Result<(), ProfileError> {
         let mut outcome = Ok(());
         for (place, object) in self.objects().enumerate() {
             let source = object.source();
             let earlier = || self.objects().take(place).filter(|other| other.source() == source);
-            let on = |group| self.active.mask(group) & some.mask(group);
+            let on =
+                |group| self.active.mask(group) & one.map_or(u64::MAX, |one| mask_in(one, group));
             let missing = |group| match object.wanted(group) & on(group) & !object.running(group) {
                 0 => 0,
                 missing => earlier().fold(missing, |missing, other| missing & !other.wanted(group)),

@@ -184,13 +184,12 @@ impl SavedEvent {
         GroupId::of_bits(Membership::unpack(self.membership).group)
     }
 
-    /// Returns the event with its select on a processor: RDPMC user disable differs between cores.
-    pub(crate) fn on(&self, processor: &CounterUnit) -> Self {
+    /// Returns the event's select on a processor: RDPMC user disable differs between cores.
+    pub(crate) fn select_on(&self, processor: &CounterUnit) -> EventSelect {
         let select = EventSelect::from_bits(self.select & !EventSelect::NO_USER_RDPMC);
         let user_rdpmc = Membership::unpack(self.membership).has(Membership::USER_RDPMC);
         let denied = processor.has_user_rdpmc_control() && !user_rdpmc;
-        let select = select.without_user_rdpmc(denied);
-        Self { select: select.select_bits(), ..*self }
+        select.without_user_rdpmc(denied)
     }
 
     /// Returns the generic name by which the event was opened.

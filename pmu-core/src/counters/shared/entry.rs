@@ -140,6 +140,7 @@ impl EventEntry {
     }
 
     /// Returns the event as data, after it was detached from its counter.
+    #[inline(never)] // Inlined, the parts are moved one by one.
     pub(crate) fn extract(&self) -> SavedEvent {
         let mut event = SavedEvent {
             started: self.state() as u8 >= EventState::Waiting as u8,

@@ -9,6 +9,7 @@ use crate::counters::hooks::event_source::EventSource;
 use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::names::event_id::EventId;
+use crate::counters::names::group_id::GroupId;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::msr::backend::MsrBackend;
@@ -93,17 +94,27 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             if let ThreadEvent::SwitchedOut(event) = place
                 && let Some(group) = event.group()
             {
-                // The events that stay on this processor.
-                for (event, entry) in self.members(group) {
-                    let stopped = self.detach_and_stop(event, entry, now);
-                    SwitchError::add(&mut outcome, bit(number), stopped);
-                }
+                self.stop_rest(group, bit(number), now, &mut outcome);
             }
         }
         SwitchError::add(&mut outcome, 0, self.settle_reloads());
         SwitchError::add(&mut outcome, 0, self.unpause(together));
         self.settle_core();
         outcome
+    }
+
+    /// Stops the events of a group that stay on this processor, of which `taken` is another event.
+    #[inline(never)] // Linked once, even where the number of the thread's events is a constant.
+    fn stop_rest(
+        &self,
+        group: GroupId,
+        taken: u64,
+        now: u64,
+        outcome: &mut Result<(), SwitchError>,
+    ) {
+        for (event, entry) in self.members(group) {
+            SwitchError::add(outcome, taken, self.detach_and_stop(event, entry, now));
+        }
     }
 
     /// Returns the counters of these events, if groups are among them.
@@ -215,7 +226,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         now: u64,
     ) -> Result<EventId, CounterError> {
         let (id, entry) = self.free_entry()?;
-        let mut event = event.on(processor);
+        let mut event = *event;
+        event.select = event.select_on(processor).select_bits();
         let membership = Membership::unpack(event.membership);
         let counters = self.reloadable(event.counters(), membership);
         event.counters = counters.ok_or(CounterError::NotReloadable)?.bits();
