@@ -133,8 +133,8 @@ pub struct AddedSources<S: ?Sized = [AddedSlot]> {
     slots: S,
 }
 
-/// Returns how often an event with this frequency happens during a time in units of 100 ns; at least 1, because an event
-/// with a period of 0 does not interrupt.
+/// Returns how often an event with this frequency happens during a time in units of 100 ns. The result is at least 1,
+/// because an event with a period of 0 does not interrupt.
 #[inline(never)] // Few sources are timers.
 fn of_time(interval: u64, hertz: u64) -> u64 {
     const UNITS: u64 = 10_000_000; // per second
