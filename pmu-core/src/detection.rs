@@ -35,8 +35,8 @@ pub enum NoInterface {
 }
 
 impl NoInterface {
-    /// Combines the reasons of two vendor crates that detected no counters. Returns the reason of the crate for the
-    /// processor's vendor.
+    /// Combines the reasons of two vendor crates that detected no counters: returns the reason from the crate that
+    /// supports the processor's vendor.
     pub fn or(self, other: Self) -> Self {
         if matches!(self, Self::OtherVendor(_)) { other } else { self }
     }

@@ -140,8 +140,9 @@ pub trait InterruptFrame {
         0
     }
 
-    /// Returns the processor's PEBS index if a Debug Store is in use, for the embedder's own callbacks. Trace records
-    /// have no field for this index, because Windows' record of a sampled profile has none.
+    /// Returns the processor's PEBS index, which is the address of the next PEBS record, if a Debug Store is in use.
+    /// The index is for the embedder's own callbacks: Windows' trace record of a sampled profile has no field for the
+    /// index.
     fn pebs_index(&self) -> Option<u64> {
         None
     }

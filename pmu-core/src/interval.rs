@@ -66,9 +66,9 @@ impl IntervalLimits {
 
     /// Limits of every counter source: 4,096 to 2³¹−1 events, by default 65,536.
     ///
-    /// For each interval within these limits, the value loaded into a counter has bit 31 set. This matters because a
-    /// write to a counter may be sign-extended from bit 31 (Intel SDM vol. 3B, "Full-Width Writes to Performance
-    /// Counter Registers").
+    /// For each interval within these limits, the value loaded into a counter has bit 31 set. Some counters sign-extend
+    /// a written value from bit 31, and would get a wrong value if bit 31 were clear (Intel SDM vol. 3B, "Full-Width
+    /// Writes to Performance Counter Registers").
     pub const EVENTS: Self =
         Self { unit: IntervalUnit::Events, default: 0x1_0000, min: 0x1000, max: 0x7FFF_FFFF };
 

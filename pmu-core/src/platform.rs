@@ -46,9 +46,9 @@ pub trait Platform {
     fn mask_performance_interrupt(&self);
 
     /// Unmasks an extended entry of AMD's local vector table, and gives the entry the performance interrupt's vector or
-    /// delivery mode. The entry is at offset 0x500 + 16·`entry` of the local APIC. Firmware may have assigned the entry
-    /// to several facilities, such as instruction-based sampling. So the driver never masks the entry again (AMD APM
-    /// vol. 2, "Extended Interrupts"). The driver calls this method in task context.
+    /// delivery mode. The entry is at offset 0x500 + 16·`entry` of the local APIC. The driver never masks the entry
+    /// again, because firmware may have assigned the entry to several facilities, such as instruction-based sampling
+    /// (AMD APM vol. 2, "Extended Interrupts"). The driver calls this method in task context.
     ///
     /// The default implementation is for a platform without extended entries, and returns an error.
     ///
@@ -108,7 +108,7 @@ impl core::error::Error for TimerUnavailable {}
 pub enum ExtendedEntryError {
     /// The platform, or its local APIC, has no entry with this number.
     NotAvailable,
-    /// The entry already delivers another user's interrupt. The number is the register value of the entry.
+    /// The entry already delivers another user's interrupt. The number is the present value of the entry's register.
     InUse(u32),
 }
 

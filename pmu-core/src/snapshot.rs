@@ -41,7 +41,7 @@ const SUBLEAF: u32 = 0xFF << 16;
 
 const NOTHING: CpuIdResult = CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
 
-/// The CPUID leaves of one processor that matter to a PMU, read once.
+/// The CPUID leaves that matter to a PMU, read once from one processor.
 ///
 /// Take a snapshot once on each processor. The boot processor's snapshot selects the profile interface. Each session
 /// gets the snapshot of its own processor. CPUID is not executed afterwards. A snapshot is itself a reader for

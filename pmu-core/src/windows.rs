@@ -211,7 +211,7 @@ impl WindowsVersion {
     }
 
     /// Returns whether interrupts of `ProfileTime` can be traced as sampled profiles. From Windows 8 on, the kernel
-    /// starts a profile object for such a trace. The trace records are the same in all versions.
+    /// starts a profile object for the trace. The trace records are the same in all versions.
     pub const fn traces_sampled_profile(self) -> bool {
         self as u8 >= Self::WindowsXp as u8
     }

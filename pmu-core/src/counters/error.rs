@@ -11,10 +11,10 @@ use crate::msr::fault::MsrFault;
 
 /// Error of an operation on a processor's counters.
 ///
-/// A failed operation changed nothing, with these exceptions:
+/// A failed operation changed nothing, except in these cases:
 /// - The error is [`Faulted`](Self::Faulted).
 /// - The operation's documentation names a change.
-/// - The operation was to take counters. After its failure, none of the requested counters runs.
+/// - The operation was to take counters. After the failure, none of the requested counters runs.
 ///
 /// ```
 /// use pmu_core::CounterError;
@@ -85,8 +85,8 @@ pub enum CounterError {
     /// counter's last interrupt is lost. The event can be started again.
     CounterLost(EventId),
     /// No counter is free for the event. Each counter that can count the event has faulted, or is used by an event that
-    /// keeps its counter. After a [`service`](crate::service) that [masked](ServiceError::masked) the interrupt, every
-    /// counter is treated as faulted until [`reprogram`](crate::CounterSession::reprogram).
+    /// does not give up its counter. After a [`service`](crate::service) that [masked](ServiceError::masked) the
+    /// interrupt, every counter is treated as faulted until [`reprogram`](crate::CounterSession::reprogram).
     NoFreeCounter,
     /// The [extra register](crate::Event::with_extra) at this address is not available to the event. Either running
     /// events use the register with another value, or the processor's events use more extra registers than the session
@@ -136,19 +136,20 @@ pub enum CounterError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ServiceError {
-    /// The first access that failed twice.
+    /// The first register access that failed, and failed again when it was retried.
     pub fault: MsrFault,
     /// Counters that faulted. If the event of a faulted counter is in a group, the counters of the group's other events
     /// are also in this set. The events of faulted counters no longer run.
     ///
     /// An event that [rotates](crate::Event::rotating) takes turns again at the next
-    /// [`rotate`](crate::CounterSession::rotate). A task has to start any other event again. Before
-    /// [`reprogram`](crate::CounterSession::reprogram), the event can start only on another counter. Until the event is
-    /// started again, [`is_started`](crate::CounterSession::is_started) returns `false` for the event.
+    /// [`rotate`](crate::CounterSession::rotate). A non-rotating event runs again only after a task starts the event.
+    /// Before [`reprogram`](crate::CounterSession::reprogram), the event can start only on another counter. Until the
+    /// event is started again, [`is_started`](crate::CounterSession::is_started) returns `false` for the event.
     pub counters: CounterSet,
     /// Set if the LVT entry is masked. The service masks the entry if it can neither read nor clear the overflow
-    /// status. Otherwise the same interrupt could recur forever. Until [`reprogram`](crate::CounterSession::reprogram),
-    /// the session uses no counter and starts no event, and other owners of the interrupt receive no interrupts.
+    /// status. Otherwise the overflow status, which stays set, could raise interrupts without end. Until
+    /// [`reprogram`](crate::CounterSession::reprogram), the session uses no counter and starts no event, and other
+    /// owners of the interrupt receive no interrupts.
     pub masked: bool,
 }
 
@@ -276,8 +277,8 @@ impl core::error::Error for GroupError {
     }
 }
 
-/// Converts a [`CounterError`] into a [`GroupError`] without a failed member. A function that starts groups and single
-/// events then needs only one error type.
+/// Converts a [`CounterError`] into a [`GroupError`] without a failed member. A function that starts both groups and
+/// single events can then return one error type.
 ///
 /// ```
 /// use pmu_core::{CounterError, GroupError};
@@ -329,9 +330,9 @@ pub(crate) fn no_such(group: GroupId) -> GroupError {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SwitchError {
     /// Mask of the events that failed: bit *n* stands for the event at index *n* of the given slice. Bit 63 stands for
-    /// all events from index 63 on. No bit is set if groups could not be stopped or resumed together. No bit is set,
-    /// either, if the failed event is not in the slice. Such an event waits on this processor, and could not be put on
-    /// a free counter.
+    /// all events from index 63 on. No bit is set if groups could not be stopped or resumed together. Nor is a bit set
+    /// if the failed event is not in the given slice: an event that waits on this processor, and could not be put on a
+    /// free counter.
     pub events: u64,
     /// Reason of the first failure.
     pub reason: CounterError,

@@ -33,7 +33,7 @@ impl MsrAddress {
     /// # Safety
     /// - No value written to this register breaks memory safety: the register holds no pointer that the processor
     ///   follows, and no value makes the processor write to memory. Event selects, counters and their global control
-    ///   are such registers. `IA32_DS_AREA`, `IA32_PEBS_ENABLE` and `IA32_DEBUGCTL` are not such registers. Write these
+    ///   register meet this condition. `IA32_DS_AREA`, `IA32_PEBS_ENABLE` and `IA32_DEBUGCTL` do not: write these three
     ///   registers in an unsafe function that documents the caller's duties, and keep their `MsrAddress` private.
     #[inline]
     pub const unsafe fn new(address: u32) -> Self {

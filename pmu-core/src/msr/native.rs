@@ -146,7 +146,7 @@ impl FaultFixup {
 /// driver does not mistake this error for a missing counter, because the driver reads each counter by RDMSR first.
 ///
 /// In an NMI handler, the fixup of a fault ends with IRET, which unblocks NMIs. Another NMI may then interrupt the
-/// handler, even within the handler's call of `service`. Therefore the kernel ensures at least one of these:
+/// handler, even within the handler's call of `service`. Therefore the kernel ensures at least one of these conditions:
 ///
 /// - The kernel's NMI entry can nest: a nested NMI does not reuse the NMI stack from the top.
 /// - The backend never faults in an NMI handler.

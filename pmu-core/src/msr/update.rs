@@ -37,8 +37,8 @@ impl MsrUpdate {
     /// # Safety
     /// - For any value in the register, at any time and any number of times, the change does not break memory safety.
     /// - The change is a read and a write. If an interrupt between the read and the write changes other bits of the
-    ///   register, the write restores the old values of those other bits. Restoring these old values does not break
-    ///   memory safety, either.
+    ///   register, the write restores the old values of those other bits. Restoring these old values must not break
+    ///   memory safety.
     #[inline]
     pub const unsafe fn new(register: u32, clear: u64, set: u64) -> Self {
         Self { register, clear, set }

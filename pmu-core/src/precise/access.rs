@@ -40,7 +40,7 @@ pub struct DataAccess {
     pub line: Option<LineState>,
     /// Number of cycles from a load's miss in the first-level cache to the arrival of the data.
     pub latency: Option<u16>,
-    /// Source of the address's translation.
+    /// The TLB or page walk that translated the linear address.
     pub translation: Option<Translation>,
     /// Size of the page in the TLB entry.
     pub page: Option<PageSize>,
@@ -68,12 +68,12 @@ pub enum DataSource {
     /// The core's third-level cache, or the first- or second-level cache of another core that shares this third-level
     /// cache.
     L3,
-    /// A cache in the same socket, of cores with another third-level cache.
+    /// A cache of cores that are in the same socket, but use another third-level cache.
     NearCache,
     /// A cache of another socket.
     FarCache,
-    /// A cache of cores with another third-level cache. The processor does not report whether these cores are in the
-    /// same socket.
+    /// A cache of cores that use another third-level cache. The processor does not report whether these cores are in
+    /// the same socket.
     OtherCache,
     /// DRAM.
     Memory,

@@ -34,7 +34,7 @@ pub struct InstructionFetch {
     pub l3_miss: Option<bool>,
     /// The fetch missed the cache of decoded instructions.
     pub op_cache_miss: Option<bool>,
-    /// Source of the address's translation.
+    /// The TLB or page walk that translated the linear address.
     pub translation: Option<Translation>,
     /// Size of the page in the first-level TLB's entry.
     pub page: Option<PageSize>,

@@ -7,8 +7,8 @@ use crate::precise::fetch::InstructionFetch;
 /// The processor's record of one sampled instruction.
 ///
 /// AMD's instruction-based sampling and Intel's precise event-based sampling both tag one instruction and record what
-/// happens to the instruction. A field is `None` if the processor did not record its value, or declared the value
-/// invalid.
+/// happens to the instruction. A field is `None` if the processor did not record the field's value, or declared the
+/// value invalid.
 ///
 /// In the default value, all fields are `None`.
 ///

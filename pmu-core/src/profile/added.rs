@@ -18,8 +18,8 @@ use crate::interval::{Interval, IntervalError, IntervalLimits, IntervalUnit};
 use crate::profile::source::{KProfileSource, ProfileSource};
 use crate::write_once::WriteOnce;
 
-/// A source that is not in an interface's table. The value contains the source's event, and the counters that can count
-/// the event.
+/// A profile source that is not in the profile interface's table of sources. The value contains the source's event, and
+/// the counters that can count the event.
 #[derive(Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct AddedSource {
@@ -224,11 +224,11 @@ impl AddedSources {
     /// [raw](Event::raw), or found in a vendor's list of events. The event's period becomes the source's interval.
     ///
     /// The source gets a value of 0x8000 or above. No interface's table has such a value. The set does not keep the
-    /// event's tag. The added event does not [rotate](Event::rotating). If the same event was added before, the call
-    /// returns the event's source, and sets the source's interval to the new period.
+    /// event's tag. The added event does not [rotate](Event::rotating). If the event was added before, the call returns
+    /// the event's existing source, and sets this source's interval to the new period.
     ///
-    /// The set copies the event into a slot. The slot is never used for another event. So a set with room for `N`
-    /// sources takes at most `N` different events.
+    /// The set copies the event into a slot, and never uses this slot for another event. A set with room for `N`
+    /// sources therefore takes at most `N` different events.
     ///
     /// ```
     /// use pmu_core::{AddedSlot, AddedSources, Event, GenericEvent};
@@ -252,9 +252,10 @@ impl AddedSources {
         self.take(event, interval, |_| true).map(|(_, source)| source)
     }
 
-    /// Adds an event as a source for one user, such as a running profile. At the end, the user
-    /// [releases](Self::release) the source. If other users use the event with another period, the call returns another
-    /// source, which occupies another slot. Otherwise the call does the same as [`add_event`](Self::add_event).
+    /// Adds an event as a source for one user, such as a running profile, until the user [releases](Self::release) the
+    /// source. This call differs from [`add_event`](Self::add_event) if other users of the event have claimed it with
+    /// another period: their source keeps its interval, and the call returns a second source, which occupies a second
+    /// slot.
     ///
     /// If `processor` is given, the call checks that this processor can count the event. A refused event occupies no
     /// slot.
@@ -302,7 +303,8 @@ impl AddedSources {
         Ok(source)
     }
 
-    /// Ends one use of a source that [`claim`](Self::claim) returned. The source keeps its slot for the same event.
+    /// Ends one use of a source that [`claim`](Self::claim) returned. The source's slot stays reserved for the source's
+    /// event.
     ///
     /// # Context
     /// Task. Other callers may add sources at the same time.

@@ -43,17 +43,17 @@ numbers! {
     EVENT_TRACE_INFORMATION_CLASS {
         EVENT_TRACE_GROUP_MASK = 0x01 "EventTraceGroupMaskInformation" "A logger's group mask.";
         EVENT_TRACE_TIME_PROFILE = 0x03 "EventTraceTimeProfileInformation" "The interval of `ProfileTime`.";
-        EVENT_TRACE_PEBS_TRACING = 0x0B "EventTracePebsTracingInformation" "The hooks whose records have the PEBS index. Set only.";
+        EVENT_TRACE_PEBS_TRACING = 0x0B "EventTracePebsTracingInformation" "The kernel trace events (hooks) whose records have the PEBS index. Set only.";
         EVENT_TRACE_PROFILE_CONFIG = 0x0C "EventTraceProfileConfigInformation" "The sources of PMC interrupts. Set only.";
         EVENT_TRACE_PROFILE_SOURCE_LIST = 0x0D "EventTraceProfileSourceListInformation" "The sources, with their names. Query only.";
-        EVENT_TRACE_PROFILE_EVENT_LIST = 0x0E "EventTraceProfileEventListInformation" "The hooks whose records have PMC values. Set only.";
+        EVENT_TRACE_PROFILE_EVENT_LIST = 0x0E "EventTraceProfileEventListInformation" "The kernel trace events (hooks) whose records have PMC values. Set only.";
         EVENT_TRACE_PROFILE_COUNTER_LIST = 0x0F "EventTraceProfileCounterListInformation" "The sources of PMC values. Set only.";
         EVENT_TRACE_LAST_BRANCH_CONFIGURATION = 0x13 "EventTraceLastBranchConfigurationInformation" "The kinds of branches to record, from version 1709.";
-        EVENT_TRACE_LAST_BRANCH_EVENT_LIST = 0x14 "EventTraceLastBranchEventListInformation" "The hooks whose records have branches, from version 1709.";
+        EVENT_TRACE_LAST_BRANCH_EVENT_LIST = 0x14 "EventTraceLastBranchEventListInformation" "The kernel trace events (hooks) whose records have branches, from version 1709.";
         EVENT_TRACE_PROFILE_SOURCE_ADD = 0x15 "EventTraceProfileSourceAddInformation" "Adds a source at run time, from version 1803.";
         EVENT_TRACE_PROFILE_SOURCE_REMOVE = 0x16 "EventTraceProfileSourceRemoveInformation" "Removes a source that was added, from version 1803.";
         EVENT_TRACE_PROCESSOR_TRACE_CONFIGURATION = 0x17 "EventTraceProcessorTraceConfigurationInformation" "Processor Trace, from version 1803.";
-        EVENT_TRACE_PROCESSOR_TRACE_EVENT_LIST = 0x18 "EventTraceProcessorTraceEventListInformation" "The hooks whose records have a part of the processor's trace, from version 1803.";
+        EVENT_TRACE_PROCESSOR_TRACE_EVENT_LIST = 0x18 "EventTraceProcessorTraceEventListInformation" "The kernel trace events (hooks) whose records have a part of the processor's trace, from version 1803.";
     }
     TRACE_QUERY_INFO_CLASS {
         TRACE_SYSTEM_TRACE_ENABLE_FLAGS = 4 "TraceSystemTraceEnableFlagsInfo" "A group mask.";
@@ -63,10 +63,10 @@ numbers! {
         TRACE_PMC_EVENT_LIST = 8 "TracePmcEventListInfo" "The events whose records have PMC values.";
         TRACE_PMC_COUNTER_LIST = 9 "TracePmcCounterListInfo" "The sources of PMC values.";
         TRACE_LBR_CONFIGURATION = 20 "TraceLbrConfigurationInfo" "The kinds of branches to record.";
-        TRACE_LBR_EVENT_LIST = 21 "TraceLbrEventListInfo" "The hooks whose records have branches.";
+        TRACE_LBR_EVENT_LIST = 21 "TraceLbrEventListInfo" "The kernel trace events (hooks) whose records have branches.";
         TRACE_MAX_PMC_COUNTER = 22 "TraceMaxPmcCounterQuery" "The maximum number of sources of PMC values.";
         TRACE_PMC_COUNTER_OWNERS = 25 "TracePmcCounterOwners" "The owners of the counters.";
-        TRACE_PMC_SESSION = 27 "TracePmcSessionInformation" "The sessions with their sources and hooks.";
+        TRACE_PMC_SESSION = 27 "TracePmcSessionInformation" "The sessions, with their sources and kernel trace events (hooks).";
     }
     HAL_QUERY_INFORMATION_CLASS {
         HAL_QUERY_PROFILE_SOURCE = 1 "HalProfileSourceInformation" "A source: whether it is supported, and its interval.";

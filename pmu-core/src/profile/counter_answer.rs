@@ -5,7 +5,8 @@ use core::sync::atomic::{AtomicU8, Ordering};
 const NONE_ANSWERED: u8 = 1;
 const ANSWERED: u8 = 2;
 
-/// Record of whether any counter of a machine has responded. The state is unknown until a session takes counters.
+/// Record of whether any counter of a machine has responded, that is, kept a written value. The state is unknown until
+/// a session takes counters.
 ///
 /// ```
 /// use pmu_core::CounterAnswer;

@@ -52,10 +52,11 @@ pub trait ProfileInterface: SourceInterface {
         self.table().row_named(name)
     }
 
-    /// Returns the information on a source without accessing a register. So the availability is
-    /// [`Unsupported`](crate::Availability::Unsupported) or [`Declared`](crate::Availability::Declared). If
-    /// [`initialize`](Self::initialize) finds all counters [unresponsive](crate::CounterError::Unresponsive), only
-    /// `ProfileTime` is supported, until a counter of the machine responds.
+    /// Returns the information on a source without accessing a register. The availability is therefore
+    /// [`Unsupported`](crate::Availability::Unsupported) or [`Declared`](crate::Availability::Declared), never
+    /// [`Verified`](crate::Availability::Verified). If [`initialize`](Self::initialize) finds all counters
+    /// [unresponsive](crate::CounterError::Unresponsive), only `ProfileTime` is supported, until a counter of the
+    /// machine responds.
     ///
     /// ```
     /// # use pmu_core::{DefaultInterface, ProfileInterface};
@@ -126,8 +127,8 @@ pub trait ProfileInterface: SourceInterface {
         Ok(interval)
     }
 
-    /// Takes the general counters of the processor that executes the call. Returns a session, which starts sources on
-    /// these counters. `processor` is a snapshot of this processor.
+    /// Takes ownership of the general counters of the processor that executes the call, and returns a session that
+    /// starts sources on these counters. `processor` is a snapshot of this processor.
     ///
     /// ```
     /// # use pmu_core::{
@@ -172,9 +173,9 @@ pub trait ProfileInterface: SourceInterface {
         Session::initialize(self, processor, CounterSet::GENERAL, msr, platform, memory)
     }
 
-    /// Takes those counters in `only` that the processor has, and returns a session. `only` may include fixed counters.
-    /// Counters outside `only` stay with their owners. If `only` is empty, the session takes no counter, and
-    /// profiles by time.
+    /// Takes ownership of those counters in `only` that the processor has, and returns a session. `only` may include
+    /// fixed counters. Counters outside `only` stay with their owners. If `only` is empty, the session takes no
+    /// counter, and profiles by time.
     ///
     /// ```
     /// # use pmu_core::{

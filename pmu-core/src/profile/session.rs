@@ -351,7 +351,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     ///
     /// # Errors
     /// - [`NotStarted`](InterfaceError::NotStarted): no counter runs for the source.
-    /// - [`RegistersLost`](CounterError::RegistersLost), [`Access`](CounterError::Access).
+    /// - [`RegistersLost`](CounterError::RegistersLost): the counter's registers lost their contents.
+    /// - [`Access`](CounterError::Access): the counter could not be read.
     pub fn read(&self, source: KProfileSource) -> Result<u64, InterfaceError> {
         let event = self.event(source).ok_or(InterfaceError::NotStarted(source))?;
         self.counters.read_loaded(event).map_err(|error| of_source(error, source))

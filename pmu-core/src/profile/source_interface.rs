@@ -15,9 +15,10 @@ use crate::snapshot::Snapshot;
 /// A vendor crate's description of a whole machine: the counters of its processors, and the table of profile sources
 /// that run on these counters.
 ///
-/// One value, which describes the boot processor, serves all processors. Tasks and interrupt handlers share the value.
-/// Only the intervals in the value change. Each processor's state is in a [`CounterMemory`](crate::CounterMemory),
-/// which the interrupt handler uses, and in a [`Session`](crate::Session), which the kernel's tasks use.
+/// One value, which describes the boot processor, is used on all processors. Tasks and interrupt handlers share the
+/// value. Only the intervals in the value change. Each processor's state is in a
+/// [`CounterMemory`](crate::CounterMemory), which the interrupt handler uses, and in a [`Session`](crate::Session),
+/// which the kernel's tasks use.
 ///
 /// # Safety
 /// - Each call of [`unit`](Self::unit) returns the same unit. Otherwise the driver could access registers that were not
@@ -120,14 +121,15 @@ pub unsafe trait SourceInterface {
     }
 
     /// On a core that needs [`OnSharedCore`](crate::OnSharedCore), returns the [`CoreThread`] of the logical processor
-    /// that executes the call. On any other core, returns `None`. A processor always gets the same result.
+    /// that executes the call. On any other core, returns `None`. All calls on one processor return the same result.
     #[inline]
     fn core_thread(&self) -> Option<CoreThread<'_>> {
         None
     }
 }
 
-/// The rows of the interface's table are the counters' events.
+/// Makes every profile interface an event source: the rows of the interface's table are the events that the counters
+/// count.
 // SAFETY: the unit and the events are the interface's, which `SourceInterface` promises not to change.
 unsafe impl<I: SourceInterface> EventSource for I {
     #[inline]

@@ -13,8 +13,8 @@ use crate::snapshot::Snapshot;
 
 /// A profile interface together with sources that are not in its table.
 ///
-/// An added source runs as an opened event. So create the session from a [`WithOpenedEvents`](crate::WithOpenedEvents)
-/// that wraps this value.
+/// Create the session from a [`WithOpenedEvents`](crate::WithOpenedEvents) that wraps this value, because an added
+/// source runs as an opened event.
 ///
 /// ```
 /// use pmu_core::{AddedSlot, AddedSources, EventEntry, EventTable, WithOpenedEvents, WithAddedSources};

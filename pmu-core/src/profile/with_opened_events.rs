@@ -111,8 +111,8 @@ impl<'a, I: SourceInterface> WithOpenedEvents<'a, I> {
         Self { interface, events }
     }
 
-    /// Takes those counters in `only` that the processor has, and returns the session. Sources run on general counters,
-    /// and opened events on general and fixed counters.
+    /// Takes ownership of those counters in `only` that the processor has, and returns the session. Sources run on
+    /// general counters, and opened events on general and fixed counters.
     ///
     /// # Errors
     /// The errors of [`ProfileInterface::initialize`](crate::ProfileInterface::initialize).

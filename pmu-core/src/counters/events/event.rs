@@ -10,7 +10,7 @@ use crate::msr::address::MsrAddress;
 /// An event to be counted, with its privilege levels, its period, and the counters that may count it.
 ///
 /// A new event is counted at every privilege level, on any counter, without interrupts. The event's total is exact,
-/// apart from occurrences in the interrupt handler itself. Such occurrences may be missing in two cases:
+/// apart from occurrences in the interrupt handler itself. Occurrences in the handler may be missing in two cases:
 /// - On Intel, the driver stops the counters while it services an interrupt.
 /// - Without an overflow status (AMD before PerfMonV2, Intel's architectural version 1), the driver stops a wrapped
 ///   counter to re-arm the counter. A counter wraps once per 2^47 events on AMD, and once per 2^31 events on Intel.
@@ -163,7 +163,7 @@ impl Event {
 
     /// Restricts counting to the time in which no guest runs. On AMD, a bit of the event's select restricts the
     /// counting. On Intel, the hypervisor must load the values of [`guest_control`](crate::guest_control) at each VM
-    /// entry and VM exit. Without these values, the event is counted in guests, too. On Intel's architectural
+    /// entry and VM exit. Without these values, the event is also counted in guests. On Intel's architectural
     /// performance monitoring version 1, opening the event fails.
     ///
     /// On AMD without SVM, no guest can run: the event is counted all the time.
@@ -181,7 +181,7 @@ impl Event {
     }
 
     /// Makes the event interrupt once per `period` occurrences. The event's count is readable only if
-    /// [`with_total`](Self::with_total) is set, too.
+    /// [`with_total`](Self::with_total) is also set.
     ///
     /// With a period of 0, the event does not interrupt. If the period exceeds the counter's range, the driver loads
     /// the counter several times per period. Opening the event fails if the period is below the table's
@@ -198,9 +198,9 @@ impl Event {
         self
     }
 
-    /// Keeps a total even if the event [interrupts](Self::every), at the cost of one RDPMC per interrupt. On some
-    /// processors, the counters run while the interrupt is serviced. There, the total lacks the events between this
-    /// RDPMC and the reload of the counter.
+    /// Keeps a total even if the event [interrupts](Self::every), at the cost of one RDPMC per interrupt. If the
+    /// processor's counters run while the interrupt is serviced, the total lacks the events between this RDPMC and the
+    /// reload of the counter.
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};
@@ -254,15 +254,15 @@ impl Event {
     }
 
     /// Makes the event exclusive, as `perf_event_attr::exclusive` does: while the event is on a counter, no other event
-    /// of the session is on a counter. A group is exclusive if its first event is exclusive; the events of an exclusive
-    /// group are still counted together.
+    /// of the session is on a counter. A group is exclusive if its first event is exclusive. The events of an exclusive
+    /// group are counted together, and exclude only events outside the group.
     ///
     /// A running event that does not [rotate](Self::rotating) prevents an exclusive event from starting. Running events
     /// that rotate leave their counters for an exclusive event. While the exclusive event is on a counter, no other
-    /// event starts. If a rotating event finds no counter for one of these reasons, it waits for its turn. A
-    /// non-rotating event [fails to start](crate::CounterError::NoFreeCounter).
+    /// event starts. A rotating event that cannot start for one of these reasons waits for its turn. A non-rotating
+    /// event [fails to start](crate::CounterError::NoFreeCounter).
     ///
-    /// The events in the [`EventSource`](crate::EventSource)'s own table are events of the session, too. Counters of
+    /// The events in the [`EventSource`](crate::EventSource)'s own table are also events of the session. Counters of
     /// other owners are not affected.
     ///
     /// ```
@@ -365,12 +365,12 @@ impl Event {
     /// Refines the event by an extra register: an MSR for conditions that do not fit in the select. Examples on Intel
     /// are the registers for off-core response (`MSR_OFFCORE_RSP_0`), load latency and front-end events.
     ///
-    /// The session owns the register from the event's first start on, and restores it at shutdown. Events with the same
-    /// value share the register. Events with different values cannot be counted at the same time: the second event
-    /// fails to start, or takes turns if it [rotates](Self::rotating).
+    /// The session owns the register from the event's first start on, and restores it at shutdown. Events that need the
+    /// same value share the register. Events that need different values cannot be counted at the same time: the second
+    /// event fails to start, or takes turns if it [rotates](Self::rotating).
     ///
-    /// On Intel's Nehalem and Westmere, the two logical processors of a core share each such register. The kernel must
-    /// let only one of these two processors use the register. Source: SDM vol. 4, scope of the registers.
+    /// On Intel's Nehalem and Westmere, the two logical processors of a core share each of these registers. The kernel
+    /// must let only one of the two logical processors use the register. Source: SDM vol. 4, scope of the registers.
     ///
     /// ```
     /// use pmu_core::{Event, EventSelect, MsrAddress};

@@ -9,8 +9,8 @@ impl Event {
     /// bit is set, the event's own overflow also begins a new period, and the event never interrupts.
     ///
     /// The processor loads the counters itself (Intel's auto counter reload). The event interrupts only if its own
-    /// period ends before the period of each reloading event. So a kernel can sample an event only in code in which the
-    /// event is frequent.
+    /// period ends before the period of each reloading event. In this way, a kernel can sample an event only in code in
+    /// which the event is frequent.
     ///
     /// The event needs a period below 2³¹, and cannot keep a total. The session's event source must be
     /// [`WithCounterReload`](crate::WithCounterReload). Otherwise opening the group fails with
@@ -30,8 +30,8 @@ impl Event {
         self
     }
 
-    /// Returns a mask of events, with one bit per event of the group. An overflow of these events reloads this event's
-    /// counter.
+    /// Returns the mask that was given to [`reloaded_by`](Self::reloaded_by): one bit for each event of the group whose
+    /// overflow reloads this event's counter.
     ///
     /// ```
     /// use pmu_core::{Event, GenericEvent};

@@ -148,9 +148,9 @@ impl SavedEvent {
     /// without this event.
     ///
     /// For the first event of a group, and for an event in no group, the call does the same as
-    /// [`to_be_started(false)`](Self::to_be_started). An event in no group also remembers the call.
-    /// [`make_group`](Self::make_group) may later put the event into a group. If the event is not the group's first
-    /// event, the event is then disabled in the group.
+    /// [`to_be_started(false)`](Self::to_be_started). An event in no group also remembers the call: if
+    /// [`make_group`](Self::make_group) later puts the event into a group, but not at the first place, the event is
+    /// disabled in the group.
     #[must_use]
     pub const fn disabled(mut self) -> Self {
         let membership = Membership::unpack(self.membership);
@@ -160,8 +160,8 @@ impl SavedEvent {
         self
     }
 
-    /// [Enables](crate::CounterSession::enable_event) the event, and returns it: the event is then counted with its
-    /// group again. `first` is the first event of the group.
+    /// [Enables](crate::CounterSession::enable_event) the event, and returns it: the event's group is then counted with
+    /// this event again. `first` is the first event of the group.
     #[must_use]
     pub const fn enabled(mut self, first: &Self) -> Self {
         let membership = Membership::unpack(self.membership);

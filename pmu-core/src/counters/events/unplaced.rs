@@ -41,12 +41,12 @@ impl SavedEvent {
 
     /// Makes a group of `events`, which are then counted together or not at all. Pass all events of the group to
     /// [`switch_in`](crate::CounterSession::switch_in) in one call. The first event decides whether the group
-    /// [rotates](Event::rotating), whether it is [exclusive](Event::exclusive), and whether it is to be started. Any
-    /// other event of the group stays stopped if it is [disabled](Self::disabled). Events that belong to another group
-    /// leave that group.
+    /// [rotates](Event::rotating), whether it is [exclusive](Event::exclusive), and whether it is to be started. An
+    /// event other than the first stays stopped if it is [disabled](Self::disabled). Events that belong to another
+    /// group leave that group.
     ///
-    /// Only [`switch_in`](crate::CounterSession::switch_in) finds out whether the processor's counters can count the
-    /// whole group. Otherwise `switch_in` returns an error.
+    /// This call does not check whether a processor's counters can count the whole group. If they cannot,
+    /// [`switch_in`](crate::CounterSession::switch_in) returns an error.
     ///
     /// # Errors
     /// If one of these errors is returned, nothing was changed:
@@ -83,12 +83,12 @@ impl SavedEvent {
         Ok(group)
     }
 
-    /// Returns a child of the event, for a new thread: the same event with this `tag`. The child's count and times are
-    /// 0, and the child begins a new period. The child is to be started if the event is to be started.
+    /// Returns a child of the event, for a new thread: a copy of the event, with this `tag`. The child's count and
+    /// times are 0, and the child begins a new period. The child is to be started if the event is to be started.
     ///
     /// The child is in no group, even if the event belongs to a group. [`make_group`](Self::make_group) makes the
     /// children of one thread a group of their own. If the event is [disabled](Self::disabled) in its group, the child
-    /// is disabled in the children's group, too.
+    /// is also disabled in the children's group.
     pub fn child(&self, tag: u64) -> Self {
         let Membership { flags, reload, .. } = Membership::unpack(self.membership);
         let flags = flags & !(Membership::FIRST | Membership::RELOADS);

@@ -41,7 +41,7 @@ pub struct UserView {
     /// Number to add to the counter's value, modulo 2⁶⁴.
     pub offset: u64,
     /// Set if the event is started, so that its enabled time advances. If the event is on a counter, its running time
-    /// advances, too.
+    /// also advances.
     pub is_enabled: bool,
     /// Enabled time at `now`, in the units of the caller's clock.
     pub enabled: u64,

@@ -10,7 +10,7 @@ use crate::counters::shared::table::EventTable;
 /// The events that a processor's counters count. Some events are rows of a table that all processors share: each row
 /// describes one event. The other events were opened on this processor.
 ///
-/// The interrupt path calls these methods in any context. So no method may take a lock, allocate or panic.
+/// The interrupt path calls these methods in any context, including NMI. No method may take a lock, allocate or panic.
 ///
 /// # Safety
 /// - Each call of [`unit`](Self::unit) returns the same unit. The session accesses the registers that this unit names.
@@ -80,22 +80,22 @@ pub unsafe trait EventSource {
     /// period is below 2³¹.
     fn row_period(&self, row: usize) -> Option<u32>;
 
-    /// Returns a value that identifies the table of rows. [Saved](crate::CounterSession::save) counters are restored
-    /// only under the same value.
+    /// Returns a value that identifies the table of rows. Counters that were [saved](crate::CounterSession::save) can
+    /// be restored only if the value is the same as when they were saved.
     fn table_id(&self) -> usize;
 
     /// Returns the table of the events that are opened on this processor.
     fn opened(&self) -> &EventTable;
 
-    /// Returns which logical processor of its core executes the call, on a core whose logical processors corrupt each
-    /// other's counters. [`OnSharedCore`](crate::OnSharedCore) returns it; any other source returns `None`.
+    /// Returns the logical processor that executes the call, if its core's logical processors corrupt each other's
+    /// counters. [`OnSharedCore`](crate::OnSharedCore) returns a value; all other sources return `None`.
     #[inline]
     fn core_thread(&self) -> Option<CoreThread<'_>> {
         None
     }
 
     /// Returns the registers by which overflows reload counters, and memory that records the registers' values.
-    /// [`WithCounterReload`](crate::WithCounterReload) returns both; any other source returns `None`.
+    /// [`WithCounterReload`](crate::WithCounterReload) returns a value; all other sources return `None`.
     #[inline]
     fn counter_reload(&self) -> Option<(&CounterReload, &ReloadMemory)> {
         None

@@ -60,15 +60,16 @@ use crate::msr::fault::MsrFault;
 /// A method retries an access that fails. If the retry fails too, the method still makes its other accesses, and then
 /// returns the first such fault. The pass continues, so no overflow is lost, and `service_with` returns the fault.
 pub trait Facility {
-    /// Set if the facility interrupts without a counter. The facility is then also served alone, without the counters:
+    /// Set if the facility raises interrupts without a counter. `service_with` then calls the facility's methods even
+    /// when it does not service the counters:
     /// - while no session has taken the counters;
     /// - while the LVT entry is masked;
     /// - in an interrupt during an operation of a session that services the counters itself, such as
     ///   [`reprogram`](crate::CounterSession::reprogram).
     ///
-    /// Such a pass consists of [`begin`](Self::begin), [`collect`](Self::collect) and [`end`](Self::end). While the
-    /// counters are [lent](crate::CounterSession::lend), no facility is served: only [`while_lent`](Self::while_lent)
-    /// is called.
+    /// A pass without the counters consists of [`begin`](Self::begin), [`collect`](Self::collect) and
+    /// [`end`](Self::end). While the counters are [lent](crate::CounterSession::lend), only
+    /// [`while_lent`](Self::while_lent) is called.
     const ALONE: bool = false;
 
     /// Returns the bits of the global overflow status that belong to the facility. These bits are acknowledged together
@@ -78,9 +79,9 @@ pub trait Facility {
         0
     }
 
-    /// Returns those counters of the session for which the facility itself reports the overflows. The service
-    /// acknowledges the overflows of these counters, but does not report the overflows, and does not reload the
-    /// counters.
+    /// Returns those counters of the session for which the facility itself reports the overflows.
+    /// [`service_with`](crate::service_with) acknowledges the overflows of these counters, but neither reports the
+    /// overflows nor reloads the counters.
     #[inline]
     fn own_counters(&self) -> CounterSet {
         CounterSet::NONE
@@ -143,7 +144,7 @@ pub trait Facility {
 #[derive(Clone, Copy, Debug)]
 pub struct Interrupted<'a> {
     /// The global overflow status, including other owners' bits. The value is 0 if the processor has no such status, if
-    /// the status could not be read, or if the facility is served [alone](Facility::ALONE).
+    /// the status could not be read, or if this pass does [not service the counters](Facility::ALONE).
     pub status: u64,
     /// The session's counters that overflowed, except the facility's [own](Facility::own_counters). A processor without
     /// an overflow status is an exception: the set contains all of the session's general counters except the facility's
@@ -262,7 +263,7 @@ impl<F: Facility + ?Sized> Facility for &mut F {
 }
 
 /// Two facilities. Both are always called: the second facility is called even if the first one fails. If a status bit
-/// belongs to both, the interrupt of this bit is counted once.
+/// belongs to both facilities, the interrupt of this bit is counted once.
 impl<A: Facility, B: Facility> Facility for (A, B) {
     const ALONE: bool = A::ALONE || B::ALONE;
 

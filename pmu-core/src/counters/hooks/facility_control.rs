@@ -37,8 +37,8 @@ use crate::msr::fault::MsrFault;
 /// [`Facility`].
 pub trait FacilityControl: Facility {
     /// Prepares the facility for [`suspend`](Self::suspend), before the counters are stopped. A facility that delays
-    /// the counters' interrupt stops in this method. Otherwise the delayed interrupt would never come, because the
-    /// counter is stopped. If the counters cannot be stopped, [`resume`](Self::resume) undoes this call.
+    /// the counters' interrupt stops in this method, because the delayed interrupt of a stopped counter never comes. If
+    /// the counters cannot be stopped, [`resume`](Self::resume) undoes this call.
     ///
     /// # Errors
     /// An access failed. The facility continues as before the call.

@@ -15,14 +15,14 @@ use crate::counters::shared::table::EventTable;
 /// of both logical processors schedule such an event exclusively, as Linux does. While the event is on a general
 /// counter, the other logical processor does not use its counter of the same number.
 ///
-/// If a [rotating](crate::Event::rotating) event finds no counter for this reason, the event waits for its turn. A
+/// If no counter is left for an event, a [rotating](crate::Event::rotating) event waits for its turn, and a
 /// non-rotating event fails to start. With this source, start events by
 /// [`start_event`](crate::CounterSession::start_event).
 /// [`start_event_if_free`](crate::CounterSession::start_event_if_free) always fails with
 /// [`NoCounterForEvent`](crate::CounterError::NoCounterForEvent).
 ///
-/// The sessions do not schedule the events of guests: a guest that has [lent](crate::CounterSession::lend) counters can
-/// count such an event at any time.
+/// The sessions do not schedule the events of guests: a guest to which counters are [lent](crate::CounterSession::lend)
+/// can count a corrupting event at any time.
 ///
 /// ```
 /// use pmu_core::{CoreCounters, CounterUnit, EventEntry, EventTable, OnSharedCore, OpenedEvents};

@@ -17,7 +17,7 @@ use crate::counters::shared::table::EventTable;
 /// reloads a counter.
 ///
 /// The example samples mispredicted branches only in code in which such branches are frequent. Every 10,000 branches,
-/// the count of mispredicted branches begins anew. So an interrupt comes only if 500 of 10,000 branches were
+/// the count of mispredicted branches begins anew, so an interrupt comes only if 500 of 10,000 branches were
 /// mispredicted:
 ///
 /// ```
@@ -54,7 +54,7 @@ pub struct WithCounterReload<'a, S> {
 }
 
 impl<'a, S: EventSource> WithCounterReload<'a, S> {
-    /// Wraps the source of a processor whose reload registers `reload` describes.
+    /// Wraps `source`. `reload` describes the processor's reload registers, and `memory` records their values.
     pub const fn new(source: S, reload: CounterReload, memory: &'a ReloadMemory) -> Self {
         Self { source, reload, memory }
     }

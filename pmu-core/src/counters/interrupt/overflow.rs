@@ -9,7 +9,7 @@ use crate::counters::names::event_id::EventId;
 pub struct EventOverflow {
     /// The event that overflowed.
     pub event: EventId,
-    /// Number of events that this overflow stands for, which is the event's period.
+    /// Number of occurrences of the event that this overflow stands for: the event's period.
     pub period: u64,
     /// The counter that overflowed.
     pub counter: CounterId,

@@ -40,8 +40,8 @@ const SERVED_WITHIN: u64 = 1 << 31;
 /// - If the processor [freezes](crate::CounterSession::freeze_on_interrupt) its counters: the moment of the overflow,
 ///   for all counts.
 /// - If `service` stops the counters: the moment at which `service` stopped them, for all counts.
-/// - Otherwise (AMD before PerfMonV2, Intel's architectural version 1, and after `service`): the moment of the count's
-///   own RDPMC.
+/// - Otherwise, on AMD before PerfMonV2, on Intel's architectural version 1, and in a call after `service`: the moment
+///   of the count's own RDPMC.
 ///
 /// ```
 /// use pmu_core::{CounterMemory, EventOverflow, EventSource, GroupError, MsrBackend, Platform, sample_read, service};

@@ -43,10 +43,10 @@ use crate::platform::Platform;
 /// [`reprogram`](crate::CounterSession::reprogram).
 ///
 /// # Errors
-/// A failed access is retried once. The error contains the first access that failed twice, and the set of faulted
-/// counters. Faulted counters may no longer count or interrupt. If one counter of a group faults, all counters of the
-/// group are in this set. The events of faulted counters do not run. The remaining accesses are still attempted. The
-/// caller treats the interrupt as [`OursAndMore`](crate::Claim::OursAndMore).
+/// A failed access is retried once, and the remaining accesses are still attempted. The error contains the first access
+/// that failed twice, and the set of faulted counters, which may no longer count or interrupt. If one counter of a
+/// group faults, all counters of the group are in this set. The events of faulted counters do not run. The caller
+/// treats the interrupt as [`OursAndMore`](crate::Claim::OursAndMore).
 ///
 /// If the overflow status can be neither read nor cleared, the LVT entry is left [masked](ServiceError::masked). Until
 /// [`reprogram`](crate::CounterSession::reprogram), later calls access no register.
@@ -62,8 +62,8 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
     service_with(source, msr, platform, memory, (), move |overflow, ()| overflowed(overflow))
 }
 
-/// Services the performance interrupt of the counters and of a [`Facility`], such as branch records. `overflowed` also
-/// receives a reference to the facility, which has already collected the hardware's records.
+/// Services the performance interrupt of the counters and of a [`Facility`], such as branch records. With each
+/// overflow, `overflowed` receives a reference to the facility, which has already collected the hardware's records.
 ///
 /// The call takes the facility by value, because a facility commonly consists of references only. `()` stands for no
 /// facility: the call then does the same as [`service`]. For two facilities, pass a pair.
@@ -71,7 +71,7 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
 /// The returned [`claim`](Serviced::claim) includes the facility's own interrupts. The facility's bits of the overflow
 /// status are acknowledged together with the counters' bits, and are not in [`others`](Serviced::others). A facility
 /// that interrupts [without a counter](Facility::ALONE) is served even if the counters cannot be serviced, for instance
-/// because no session has taken them.
+/// because no session has taken the counters.
 ///
 /// ```
 /// # use pmu_core::{Claim, CounterMemory, EventSource, Facility, MsrBackend, Platform};

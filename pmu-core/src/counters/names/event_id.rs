@@ -37,7 +37,7 @@ impl EventId {
         if self.0 < Self::FIRST_OPENED { Some(self.0 as usize) } else { None }
     }
 
-    /// Returns the identity of the opened event at this place of its [`EventTable`](crate::EventTable).
+    /// Returns the identity of the opened event at the index `place` of its [`EventTable`](crate::EventTable).
     pub const fn of_place(place: usize) -> Self {
         Self(Self::FIRST_OPENED | place as u16 & (Self::FIRST_OPENED - 1))
     }

@@ -10,7 +10,7 @@ pub struct CounterBank {
     pub select: u32,
     /// Address of the first counter's value register.
     pub value: u32,
-    /// Distance between the registers of adjacent counters.
+    /// Difference between the register addresses of adjacent counters.
     pub step: u32,
     /// Number of counters, from the first on, that RDPMC can read. For RDPMC, ECX contains the counter's number.
     pub rdpmc: u8,
@@ -39,11 +39,11 @@ pub struct FullWidth {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FixedCounters {
-    /// The control register that all fixed counters share.
+    /// Address of the control register that all fixed counters share.
     pub control: u32,
     /// Address of the first counter's value register.
     pub value: u32,
-    /// Distance between the value registers of adjacent counters.
+    /// Difference between the addresses of adjacent counters' value registers.
     pub step: u32,
     /// Each counter's event, as bits 15:0 of an event select. 0 stands for an event that no event select names.
     pub events: [u16; MAX_FIXED],

@@ -161,8 +161,8 @@ impl Counter {
         self.mask
     }
 
-    /// Writes `value` to the stopped counter, at the counter's full-width address if the counter has such an address.
-    /// Without full-width writes, `value` must be a [preload](Self::preload) for less than 2³¹ events.
+    /// Writes `value` to the stopped counter, at the counter's full-width address if there is one. Without full-width
+    /// writes, `value` must be a [preload](Self::preload) for less than 2³¹ events.
     ///
     /// # Errors
     /// The write failed.
@@ -170,9 +170,10 @@ impl Counter {
         msr.wrmsr_retrying(self.register_for(value), value)
     }
 
-    /// Programs a general counter's select as [`start_reserved`](crate::CounterSession::start_reserved) does. A
-    /// facility with reserved counters calls this in its [`resume`](crate::FacilityControl::resume). For a fixed
-    /// counter, the call writes nothing, because the session restores the counter's control bits.
+    /// Programs a general counter's event select so that its overflows do not interrupt, as
+    /// [`start_reserved`](crate::CounterSession::start_reserved) does. A facility with reserved counters calls this in
+    /// its [`resume`](crate::FacilityControl::resume). For a fixed counter, the call writes nothing, because the
+    /// session restores the counter's control bits.
     ///
     /// # Errors
     /// The write failed.

@@ -7,7 +7,7 @@ use crate::msr::address::MsrAddress;
 use crate::msr::backend::MsrBackend;
 
 /// Additional registers of some processors, one for each counter. No driver of these crates uses these registers.
-/// Firmware, or the kernel before a kexec, may have left values there. Such values can make the processor reload
+/// Firmware, or the kernel before a kexec, may have left values there. These values can make the processor reload
 /// counters or write records to memory without the driver's knowledge.
 ///
 /// [`CounterSession::take`](crate::CounterSession::take) does not clear these registers. A kernel can clear the
@@ -53,7 +53,7 @@ impl UnusedRegisters {
     }
 
     /// Writes 0 to the unused register of each counter that is both in `counters` and in `unit`. Returns the counters
-    /// for which the write failed twice; no session may take such counters.
+    /// for which the write failed twice; no session may take these counters.
     ///
     /// Call this on the processor that `unit` describes:
     /// - before the counters are taken;

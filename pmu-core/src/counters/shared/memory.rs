@@ -8,12 +8,12 @@ use crate::counters::names::event_id::EventId;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::counters::shared::table::EventTable;
 
-/// Memory for the counters of one processor: 8 bytes per counter, and 32 bytes for the processor.
+/// Memory for the counters of one processor: 8 bytes per counter, plus 32 bytes.
 ///
 /// The embedder lends the memory to a [`CounterSession`](crate::CounterSession) for as long as the processor counts.
 /// The memory is commonly an element of a static array with one element per processor. [`service`](crate::service())
-/// needs this memory, but not the session. The memory also records whether a session has taken the memory, so `service`
-/// may be called at any time. `&CounterMemory<[CounterSlot; N]>` coerces to `&CounterMemory`.
+/// needs this memory, but not the session. The memory also records whether a session uses it, so `service` may be
+/// called at any time. `&CounterMemory<[CounterSlot; N]>` coerces to `&CounterMemory`.
 ///
 /// ```
 /// use pmu_core::{CounterMemory, CounterSlot, MAX_COUNTERS};
@@ -265,7 +265,7 @@ impl CounterMemory {
     /// until the next session takes them, or until [`stop_all`](crate::stop_all).
     ///
     /// # Context
-    /// Task, on the processor of this memory, while none of this processor's interrupts is being serviced.
+    /// Task, on the processor of this memory, while no performance interrupt of this processor is being serviced.
     ///
     /// # Safety
     /// - The old session is not used again. Otherwise the old session and the next session would share counters. Events

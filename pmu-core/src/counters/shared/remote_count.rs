@@ -15,15 +15,16 @@ use crate::counters::shared::table::EventTable;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum RemoteCount {
-    /// The event is on no counter. So the count is complete, and its times are valid at the given `now`.
+    /// The event is on no counter, so the count is complete. Its times are valid at the time `now` that was given to
+    /// [`remote_count`].
     Current(EventCount),
     /// The event is on a counter, whose value only the event's own processor can read.
     Older {
         /// The count at the last interrupt of the counter, or at the event's start if no interrupt came since. The
         /// times include no time after the processor's last operation that updated times.
         count: EventCount,
-        /// Upper limit of the number of events that the count lacks, until the counter's next interrupt is serviced.
-        /// The limit is the number of events with which the counter was loaded, which is at most the event's period.
+        /// Greatest number of occurrences that the count can lack until the counter's next interrupt is serviced. This
+        /// limit is the number of occurrences for which the counter was loaded, which is at most the event's period.
         /// `None` if the event has no period, because the counter then interrupts too seldom for a useful limit.
         lacks: Option<u64>,
     },
@@ -32,8 +33,8 @@ pub enum RemoteCount {
     Changing,
 }
 
-/// Reads the count of an event that is open on another processor, without an interrupt to that processor and without an
-/// access to a register. `table` and `memory` belong to the event's processor.
+/// Reads the count of an event that is open on another processor, without interrupting that processor and without
+/// accessing a register. `table` and `memory` belong to the event's processor.
 ///
 /// If the answer is [`Older`](RemoteCount::Older), the kernel decides whether that count is recent enough. If the count
 /// is too old, or if the answer is [`Changing`](RemoteCount::Changing), the kernel calls

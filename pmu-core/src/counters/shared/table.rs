@@ -94,9 +94,10 @@ impl EventTable {
 
     /// Sets the shortest period that the table accepts. Events that are already open keep their periods.
     ///
-    /// The service of an interrupt can itself cause occurrences of the event. If one service causes a full period, the
-    /// next interrupt follows at once, forever. So lower this minimum only for events that the kernel's interrupt path
-    /// does not cause. Events that are counted only in user mode are such events.
+    /// Servicing an interrupt can itself cause occurrences of the event. If servicing one interrupt causes as many
+    /// occurrences as the period has, the next interrupt comes immediately, and the processor does nothing but service
+    /// interrupts. Lower the minimum only for events that the kernel's interrupt path does not cause, such as events
+    /// that are counted only in user mode.
     ///
     /// ```
     /// # use pmu_core::{Event, EventEntry, EventTable, GenericEvent};
@@ -113,9 +114,9 @@ impl EventTable {
         self.min_period.store(events.max(1), Relaxed);
     }
 
-    /// Sets the period of an opened event that interrupts. The new period is loaded at the event's next overflow. A
-    /// call from the handler of this overflow is in time. A new period that is shorter than the remainder of the old
-    /// period is also loaded when the event is stopped and started. An event that
+    /// Sets the period of an opened event that interrupts. The new period begins at the event's next overflow. If the
+    /// handler of an overflow makes this call, the new period begins at this overflow. A new period that is shorter
+    /// than the remainder of the old period is also loaded when the event is stopped and started. An event that
     /// [stopped reporting](Self::stop_reporting) reports again.
     ///
     /// ```
@@ -303,10 +304,10 @@ impl EventTable {
 
     /// Releases the table of a session that ended without [`shut_down`](crate::CounterSession::shut_down): closes all
     /// events, so that another session can take the table. The old session's [memory](crate::CounterMemory::reclaim)
-    /// must be reclaimed, too. The events' [extra registers](crate::Event::with_extra) keep their values.
+    /// must also be reclaimed. The events' [extra registers](crate::Event::with_extra) keep their values.
     ///
     /// # Context
-    /// Task, on the processor of this table, while none of this processor's interrupts is being serviced.
+    /// Task, on the processor of this table, while no performance interrupt of this processor is being serviced.
     ///
     /// # Safety
     /// - The old session is not used again. Otherwise the old session and the next session that takes the table would

@@ -75,7 +75,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///   events have to move to other counters. If there is no counter for the event, a
     ///   [rotating](crate::Event::rotating) group leaves its counters, and the whole group waits for its turn.
     ///
-    /// For `PERF_IOC_FLAG_GROUP`, call this for each event of the group, with the first event at the end.
+    /// For `PERF_IOC_FLAG_GROUP`, call this for each event of the group, and last for the group's first event.
     ///
     /// # Errors
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.

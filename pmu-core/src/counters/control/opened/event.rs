@@ -96,14 +96,15 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Starts an opened event on a counter that can count it. If every such counter is in use, the call tries to free a
     /// counter by moving other events to other counters. If no counter becomes free, a [rotating](Event::rotating)
-    /// event waits for its turn. Any other event takes the counter of a rotating event.
+    /// event waits for its turn, and a non-rotating event takes the counter of a rotating event.
     ///
-    /// The event's total continues from its last value. If the event was stopped within a period, that period
-    /// continues.
+    /// The event's total continues from its last value. If the event was stopped within a period, the rest of this
+    /// period continues.
     ///
     /// `now` is the time by the caller's clock. The events' times are counted in the units of this clock. All calls for
-    /// one table use the same clock, because a call may also add to other events' times. If `now` is earlier than in a
-    /// previous call, the call adds no time. A caller without a clock always passes 0.
+    /// one [`EventTable`](crate::EventTable) use the same clock, because a call for one event may also advance the
+    /// times of other events. If `now` is earlier than in a previous call, the call adds no time. A caller without a
+    /// clock always passes 0.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventCount, EventId, EventSource, MsrBackend, Platform};
@@ -127,8 +128,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`AlreadyStarted`](CounterError::AlreadyStarted): the event is already started.
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter), [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse): the
     ///   event finds no counter or extra register, and does not rotate.
-    /// - [`Access`](CounterError::Access): a register access failed, and the operation was undone.
-    /// - [`Faulted`](CounterError::Faulted): a register access failed, and a counter could not be stopped again.
+    /// - [`Access`](CounterError::Access): a register access failed, and the start was undone.
+    /// - [`Faulted`](CounterError::Faulted): a register access failed, and the start could not be undone, because a
+    ///   counter could not be stopped.
     pub fn start_event(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         self.begin_time(event, now)?;
         self.give_counters(event, now).map_err(|unplaced| unplaced.reason)

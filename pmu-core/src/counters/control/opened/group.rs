@@ -115,16 +115,16 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Starts the events of a group together, by one write if there is a global control register. The events' totals
-    /// continue from their last values. If an event was stopped within a period, that period continues.
+    /// continue from their last values. If an event was stopped within a period, the rest of this period continues.
     ///
     /// If too few counters are free, the call tries to free more by moving other events to other counters. If there are
-    /// still too few, a [rotating](Event::rotating) group waits for its turn. Any other group takes the counters of
-    /// rotating events.
+    /// still too few, a [rotating](Event::rotating) group waits for its turn, and a non-rotating group takes the
+    /// counters of rotating events.
     ///
-    /// Each event of the group needs a counter and its [extra register](Event::with_extra). So does each running event
-    /// that keeps a counter. If there is an assignment of counters and extra registers, the call finds the assignment.
-    /// The search visits each counter once per event, and tries each order of setting the extra registers at most once.
-    /// The call accesses registers only after the search.
+    /// The call searches for an assignment of counters and [extra registers](Event::with_extra) to the group's events
+    /// and to all running events that must keep a counter. If such an assignment exists, the call finds it. The search
+    /// visits each counter once per event, and tries each order of setting the extra registers at most once. The call
+    /// accesses registers only after the search.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, GroupError, GroupId, MsrBackend, Platform};
@@ -148,8 +148,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter), [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse): the
     ///   group finds too few counters or extra registers, and does not rotate. The error names the first event that has
     ///   no room beside the events before it.
-    /// - [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): a register access failed, and none of
-    ///   the group's events runs.
+    /// - [`Access`](CounterError::Access): a register access failed, and the start was undone.
+    /// - [`Faulted`](CounterError::Faulted): accesses to a register failed, and its counter has faulted. None of the
+    ///   group's events runs.
     pub fn start_group(&mut self, group: GroupId, now: u64) -> Result<(), GroupError> {
         let first = self.first_of(group)?;
         for (member, event) in self.group_events(group).enumerate() {
@@ -182,7 +183,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///   processor.
     /// - [`NotStarted`](CounterError::NotStarted): none of the group's events is started.
     /// - The errors of [`stop_event`](Self::stop_event), for the first event that could not be stopped. Every event
-    ///   with accessible registers was stopped.
+    ///   whose registers could be accessed was stopped.
     pub fn stop_group(&mut self, group: GroupId, now: u64) -> Result<(), GroupError> {
         let first = self.first_of(group)?;
         if !self.group_events(group).any(|event| self.is_started(event)) {
@@ -234,7 +235,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// The times of all counts are equal, so the ratio of two counts needs no [scaling](EventCount::scaled).
     ///
-    /// An interrupt handler has no session, and reads a group by [`sample_read`](crate::sample_read).
+    /// An interrupt handler, which has no session, reads a group by [`sample_read`](crate::sample_read).
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventCount, EventSource, GroupError, GroupId, MsrBackend, Platform};

@@ -56,8 +56,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// Returns the first failure of a register access. Events that do not need the failed register have taken their
-    /// turns.
+    /// Returns the first failure of a register access. The rotation has been completed for all events that do not need
+    /// the failed register.
     pub fn rotate(&mut self, now: u64) -> Result<(), CounterError> {
         if !self.is_open() {
             return Ok(());

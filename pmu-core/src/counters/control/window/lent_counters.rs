@@ -82,8 +82,8 @@ impl LentCounters {
         self.programmed = programmed;
     }
 
-    /// States that the borrower of the counters is about to set `bits` of the overflow status. None of `bits` is the
-    /// overflow bit of a counter. If the borrower still has registers programmed when the
+    /// States that the borrower of the counters is about to set the bits in `bits` in the overflow status. None of
+    /// `bits` is the overflow bit of a counter. If the borrower still has registers programmed when the
     /// [window](crate::CounterWindow) ends, the window's end also acknowledges `bits`. If `bits` stayed set, each
     /// unmasking of the LVT entry would raise an interrupt.
     ///
