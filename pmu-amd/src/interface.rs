@@ -79,8 +79,9 @@ impl Amd64 {
         Ok(Self::new(counters::unit(snapshot)))
     }
 
-    /// Detects the interface as the HAL of a given Windows version does. The HAL may have no interface, or use only the
-    /// [four legacy counters](Self::with_legacy_counters). The conditions of [`detect`](Self::detect) are also checked.
+    /// Detects the interface as the HAL of a given Windows version does. That HAL may have no interface, or use only
+    /// the [four legacy counters](Self::with_legacy_counters). The call also checks the conditions of
+    /// [`detect`](Self::detect).
     ///
     /// [`has_four_amd_counters`](pmu_core::WindowsVersion::has_four_amd_counters) tells for each Windows version
     /// whether its HAL uses only four counters.

@@ -31,7 +31,7 @@
 //!   call `publish` at every timer tick.
 //!
 //! A thread that was switched out in the middle of a read executes RDPMC once more. That RDPMC raises #GP if the new
-//! processor, on a hybrid machine, lacks the counter. It also raises #GP if the kernel hid the page and cleared
+//! processor, on a hybrid machine, lacks the counter. The RDPMC also raises #GP if the kernel hid the page and cleared
 //! CR4.PCE. In its #GP handler the kernel makes the instruction return 0, and the thread then finds that the page's
 //! sequence has changed, and reads the page again.
 

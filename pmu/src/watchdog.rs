@@ -8,8 +8,8 @@ use pmu_core::{CounterMemory, CounterUnit, Event, EventId, GenericEvent};
 /// Hard-lockup detector of one processor. The detector reports, by an NMI, that the processor has not taken its timer
 /// tick for several seconds.
 ///
-/// An event of cycles interrupts by NMI every few seconds of the processor's work. If the processor's own timer tick
-/// has not come since the previous interrupt, the processor is stuck with interrupts off.
+/// An event that counts cycles interrupts by NMI every few seconds, unless the processor is halted. If the processor's
+/// own timer tick has not come since the previous interrupt, the processor is stuck with interrupts off.
 /// [`service`](pmu_core::service) re-arms the event like any other event. The event does not count while the processor
 /// is halted. So an idle processor that takes no tick is not reported.
 ///
@@ -107,8 +107,8 @@ impl Watchdog {
     /// `seconds` seconds. Choose `seconds` as several times the interval of the timer tick.
     ///
     /// Returns `None` if `unit` has no event of core cycles and no event of reference cycles. Also returns `None` if
-    /// the period is 0 or exceeds 63 bits. A kernel that knows the number of an event of cycles opens [`Event::raw`]
-    /// with that period instead.
+    /// the period is 0 or exceeds 63 bits. If `unit` lacks these events, but the kernel knows the number of an event of
+    /// cycles, the kernel opens an [`Event::raw`] with the period `hertz` · `seconds` instead.
     ///
     /// ```
     /// use pmu::Watchdog;

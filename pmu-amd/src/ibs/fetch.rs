@@ -11,7 +11,7 @@ use crate::ibs::unit::IbsUnit;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct IbsFetchRecord {
-    /// `IBS_FETCH_CTL`, as it was when the sample was found; `None` if stopping the unit overwrote the register.
+    /// `IBS_FETCH_CTL`, as it was when the driver found the sample; `None` if stopping the unit overwrote the register.
     pub control: Option<IbsFetchCtl>,
     /// `IBS_FETCH_LINADDR`.
     pub linear_address: u64,
@@ -23,8 +23,8 @@ pub struct IbsFetchRecord {
 }
 
 impl IbsFetchRecord {
-    /// Converts the record to the form that is common to all vendors. A field is `None` if a validity bit makes the
-    /// field invalid, or if the processor does not record the field.
+    /// Converts the record to a [`PreciseSample`], the form that is common to all vendors. A field is `None` if a
+    /// validity bit makes the field invalid, or if the processor does not record the field.
     pub fn sample(&self, unit: &IbsUnit) -> PreciseSample {
         PreciseSample {
             address: self.address(unit),

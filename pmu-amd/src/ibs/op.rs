@@ -32,8 +32,8 @@ pub struct IbsOpRecord {
 }
 
 impl IbsOpRecord {
-    /// Converts the record to the form that is common to all vendors. A field is `None` if a validity bit or an erratum
-    /// makes the field invalid, or if the processor does not record the field.
+    /// Converts the record to a [`PreciseSample`], the form that is common to all vendors. A field is `None` if a
+    /// validity bit or an erratum makes the field invalid, or if the processor does not record the field.
     pub fn sample(&self, unit: &IbsUnit) -> PreciseSample {
         PreciseSample {
             address: self.address(unit),

@@ -244,8 +244,8 @@ pub struct IbsOpCtl2 {
     __: u64,
 }
 
-/// `IBS_FETCH_CTL2`: disable bit and filters of fetch sampling. The order of the two filters by bit 63 is opposite to
-/// [`IbsOpCtl2`].
+/// `IBS_FETCH_CTL2`: disable bit and filters of fetch sampling. The two filters by address bit 63 are in the opposite
+/// order to those of [`IbsOpCtl2`].
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct IbsFetchCtl2 {

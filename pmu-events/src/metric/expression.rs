@@ -149,7 +149,7 @@ impl Iterator for Names {
     }
 }
 
-/// An event of a metric's formula: an event of the core type, with fields of the event's select that the formula sets.
+/// An event in a metric's formula: an event of the core type, in whose select the formula may set fields.
 ///
 /// ```
 /// use pmu_core::Event;
@@ -192,7 +192,7 @@ impl MetricEvent {
         self.name
     }
 
-    /// Returns the event of the core type, with the fields that the formula sets in its select.
+    /// Returns the event of the core type. The event's select has the fields that the formula sets.
     pub const fn event(&self) -> PmuEvent {
         self.event
     }

@@ -5,8 +5,8 @@ use core::fmt;
 /// An event of a unit beside the cores, such as the L3 cache, the data fabric or a memory controller.
 ///
 /// This is data for a driver of the unit: name, unit and encoding. The counters of the unit are not those of a core:
-/// they have registers of their own, for all cores of the unit. `pmu-core` drives none of them, so an `UncoreEvent`
-/// cannot be converted to an [`Event`](pmu_core::Event).
+/// they have registers of their own, for all cores of the unit. `pmu-core` drives none of these registers, so an
+/// `UncoreEvent` cannot be converted to an [`Event`](pmu_core::Event).
 ///
 /// ```
 /// use pmu_events::{Uncore, ZEN5};

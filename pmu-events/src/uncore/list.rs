@@ -3,7 +3,7 @@
 use crate::name::pattern::matches;
 use crate::uncore::event::UncoreEvent;
 
-/// The events of a kind of processor's units beside the cores: L3 caches, data fabric, memory controllers, links.
+/// The uncore events of one kind of processors: events of L3 caches, data fabric, memory controllers and links.
 ///
 /// The events are linked only into a program that uses this type.
 ///

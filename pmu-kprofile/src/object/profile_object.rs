@@ -185,8 +185,8 @@ impl<'b> ProfileObject<'b> {
     ///
     /// The result becomes `true` when the source is started on the processor, and `false` when the source is stopped
     /// there. The result also becomes `false` when this crate learns that the processor went down or lost its state. If
-    /// an operation failed on one processor, call this function to find out on which other processors the operation
-    /// succeeded.
+    /// starting or stopping the object failed on one processor, this function tells on which other processors the
+    /// source runs for the object.
     ///
     /// # Context
     /// Any.

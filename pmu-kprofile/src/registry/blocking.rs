@@ -32,7 +32,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
 
     /// Starts a profile object that is not `'static`, in the same way as [`start`](Self::start).
     ///
-    /// [`scope`](Self::scope) and [`start_owned`](Self::start_owned) do the same without `unsafe`.
+    /// Safe alternatives are [`scope`](Self::scope) and [`start_owned`](Self::start_owned).
     ///
     /// # Context
     /// Task. Waits.

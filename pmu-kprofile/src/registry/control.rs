@@ -186,8 +186,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Starts the sources of started profiles on processors that became active, and retries the starts that failed
     /// earlier.
     ///
-    /// Call this function after a processor came up and its session was initialized. Call it also after a processor
-    /// went down.
+    /// Call this function after a processor came up and its session was initialized, and after a processor went down.
     ///
     /// This call, and each call that starts or stops a profile, records that no source runs on the processors that are
     /// inactive at that time. If a processor goes down and comes back between two of these calls, this crate does not

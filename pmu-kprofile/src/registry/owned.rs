@@ -83,7 +83,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Starts an object that a handle keeps alive, without waiting.
     ///
     /// The returned value holds the handle until the object is stopped by [`Started::try_stop`] or by `Started::stop`.
-    /// If the returned value is dropped before that, the object stays started and the handle is leaked.
+    /// If the returned value is dropped while the object is started, the object stays started and the handle is leaked.
     ///
     /// ```
     /// use std::sync::Arc; // The handle needs the feature `alloc`.

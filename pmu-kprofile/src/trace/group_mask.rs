@@ -20,7 +20,7 @@ pub const PERF_COMPACT_CSWITCH: u32 = 0x2000_0100;
 pub const PERF_HV_PROFILE: u32 = 0x8080_0000;
 
 /// `EVENT_TRACE_FLAG_PROFILE`: flag that selects sampled profiles in `EVENT_TRACE_PROPERTIES.EnableFlags`. In a
-/// [`GroupMask`], [`PERF_PROFILE`] selects them.
+/// [`GroupMask`], [`PERF_PROFILE`] selects sampled profiles.
 pub const EVENT_TRACE_FLAG_PROFILE: u32 = 0x0100_0000;
 
 /// `PERF_MASK_INDEX`: mask of a flag's top three bits. These bits are the index of the word of a [`GroupMask`] in which

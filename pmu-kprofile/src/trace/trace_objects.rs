@@ -15,7 +15,7 @@ pub const MAX_PMC_SOURCES: usize = 4;
 /// [`with_switches`](Self::with_switches) adds the tracing of context switches.
 ///
 /// Windows 8 and later trace with callback objects. Earlier versions of Windows traced sampled profiles without an
-/// object. This crate uses the same objects for all versions, and traces the interrupts that Windows traces.
+/// object. This crate traces with these objects in all versions, and traces the interrupts that each version traces.
 #[derive(Debug)]
 pub struct TraceObjects {
     pub(super) sampled: ProfileObject<'static>,

@@ -71,8 +71,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// profiles continue on the other processors.
     ///
     /// The call closes all events of the processor. After the next [`processor_up`](Self::processor_up), the
-    /// [`EventId`](pmu_core::EventId) of a closed event may name another event. To keep no such `EventId`, the kernel
-    /// closes its own events and switches out the events of threads before this call.
+    /// [`EventId`](pmu_core::EventId) of a closed event may name another event. So before this call, the kernel closes
+    /// its own events, switches out the events of threads, and forgets the identities of these events.
     ///
     /// # Context
     /// Task, on the processor.

@@ -204,7 +204,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// - [`TopDown`](PmuError::TopDown), and `work` was not run: the processor has [no](TopDownError::NoTopDown)
     ///   supported top-down counters, the counters are in use, or the processor's slots are already being counted.
     /// - [`TopDown`](PmuError::TopDown), and `work` was run: the counts are lost. If the counters could not be
-    ///   released, [`release_top_down`](Self::release_top_down) tries again.
+    ///   released, [`release_top_down`](Self::release_top_down) tries to release them again.
     ///
     /// If `work` unwinds, the counting ends.
     pub fn count_slots(
@@ -269,8 +269,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         K::pinned(|| self.here(|here| top_down.release(here))?)
     }
 
-    /// Calls `act` with the top-down counters of the processor that executes the call, and with the two arguments that
-    /// [`with`](Self::with) passes. A task must have [taken](Self::take_top_down) the top-down counters before.
+    /// Calls `act` with the top-down counters, the session and the description of the counters of the processor that
+    /// executes the call. The last two are as in [`with`](Self::with). A task must have [taken](Self::take_top_down)
+    /// the top-down counters before.
     ///
     /// At a context switch, the kernel switches a thread's slots and a thread's events in the same call:
     ///

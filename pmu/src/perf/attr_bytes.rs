@@ -63,7 +63,8 @@ impl PerfEventAttr {
     /// the caller's size.
     ///
     /// # Errors
-    /// [`AttrError::errno`] returns the number with which Linux' system call fails in the same case.
+    /// The bytes are not valid attributes: see [`AttrError`]. [`AttrError::errno`] returns the number with which Linux'
+    /// system call then fails.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, AttrError> {
         let head = bytes.first_chunk().ok_or(AttrError::Short { needed: 8 })?;
         let size = Self::size_of(*head)?;
@@ -202,12 +203,11 @@ fn u32_at(bytes: &[u8; PerfEventAttr::SIZE], at: usize) -> u32 {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum AttrError {
-    /// The size in the attributes is below the size of the first version, or above a page. In this case Linux also
-    /// writes the size of the version that it supports to the caller's `size`; here this size is
-    /// [`PerfEventAttr::SIZE`].
+    /// The size in the attributes is below the size of the first version, or above a page. As in Linux, the kernel then
+    /// also writes the size that it supports, [`PerfEventAttr::SIZE`], into the field `size` in user mode.
     Size(u32),
-    /// A byte beyond the latest version is not 0. As for [`Size`](Self::Size), Linux also writes the size that it
-    /// supports to the caller's `size`.
+    /// A byte beyond the latest version is not 0. As for [`Size`](Self::Size), the kernel then also writes the size
+    /// that it supports into the field `size` in user mode.
     Unknown {
         /// Offset of the first nonzero byte beyond the latest version.
         at: usize,

@@ -155,8 +155,8 @@ impl BranchSamples {
 
     /// Returns the entry of a recorded branch; `None` if `branch_sample_type` does not select the branch. The processor
     /// also records branches that are not selected, if its hardware filter cannot exclude them. The address of the
-    /// branch's target decides whether the branch leads to user mode or to the kernel. If a record does not contain the
-    /// kind of its branch, any selection by kind includes the branch.
+    /// branch's target decides whether the branch leads to user mode or to the kernel. If a record does not tell the
+    /// kind of its branch, the branch passes any selection by kind.
     pub fn entry(&self, branch: &Branch) -> Option<BranchEntry> {
         let wants = |bit| self.wanted & bit != 0;
         let transaction = branch.transaction.unwrap_or_default();

@@ -97,7 +97,7 @@ impl PerfEventAttr {
     ///
     /// Some processors can deny RDPMC to user mode for each counter separately. On such a processor, user mode cannot
     /// read the counter of the returned event. Linux permits RDPMC for an event of a task, but not for an event of a
-    /// processor, because that event also counts other tasks. To behave as Linux, a kernel opens an event of a task
+    /// processor, because that event also counts other tasks. To behave like Linux, a kernel opens an event of a task
     /// [`with_user_rdpmc`](Event::with_user_rdpmc) if the event's page may be mapped.
     ///
     /// An event with a frequency starts with [`Frequency::INITIAL_PERIOD`]. The kernel acts on the other flags. For
@@ -144,8 +144,8 @@ impl PerfEventAttr {
     ///
     /// Returns `None` if `precise_ip` is 0 or above 3: such an event does not use precise records.
     ///
-    /// For AMD's processors, the conversion is [`op_sampling`](Self::op_sampling). There,
-    /// [`Machine::precise_of`](crate::Machine::precise_of) returns an error.
+    /// On AMD's processors, [`Machine::precise_of`](crate::Machine::precise_of) returns an error, and
+    /// [`op_sampling`](Self::op_sampling) converts the attributes.
     ///
     /// # Errors
     /// The errors of [`event`](Self::event).
@@ -160,9 +160,9 @@ impl PerfEventAttr {
         Ok(Some(if latency == 0 { event } else { event.with_latency(latency) }))
     }
 
-    /// Converts attributes with a [`precise_ip`](Self::precise_ip) of 1 or 2 into a sampling of ops by AMD's
-    /// instruction-based sampling, as Linux does: by cycles (`cycles`, or the raw event 0x76), or by ops (the raw event
-    /// 0xC1).
+    /// Converts attributes with a [`precise_ip`](Self::precise_ip) of 1 or 2 into a request for AMD's instruction-based
+    /// sampling of ops, as Linux does. The period counts cycles (the event `cycles`, or the raw event 0x76) or ops (the
+    /// raw event 0xC1).
     ///
     /// ```
     /// use pmu::amd::ibs::IbsSampling;
@@ -173,13 +173,13 @@ impl PerfEventAttr {
     /// # Ok::<(), pmu::perf::PerfError>(())
     /// ```
     ///
-    /// Returns `None` if `precise_ip` is 0 or above 3: such an event does not sample ops. The start of the sampling
-    /// checks the period.
+    /// Returns `None` if `precise_ip` is 0 or above 3: such an event does not sample ops. The function does not check
+    /// the period: [`IbsSampler::start`](crate::amd::ibs::IbsSampler::start) does.
     ///
     /// # Errors
     /// - The errors of [`event`](Self::event).
-    /// - [`Facility`](PerfError::Facility) with [`PreciseSampling`](Facility::PreciseSampling): the unit does not
-    ///   sample by this event, with a `precise_ip` of 3, or in guests only.
+    /// - [`Facility`](PerfError::Facility) with [`PreciseSampling`](Facility::PreciseSampling): the event counts
+    ///   neither cycles nor ops, `precise_ip` is 3, or the event counts in guests only.
     pub fn op_sampling(&self) -> Result<Option<IbsSampling>, PerfError> {
         if !(1..=3).contains(&self.precise_ip) {
             return Ok(None);

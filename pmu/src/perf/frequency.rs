@@ -2,11 +2,11 @@
 
 use pmu_core::EventTable;
 
-/// Adjusts the period of an event so that the event interrupts with a given frequency.
+/// Adjusts the period of an event so that the event interrupts at a given frequency.
 ///
-/// As in Linux, the period that gives this number of interrupts is estimated at each interrupt and each timer tick. The
-/// event's period then changes by an eighth of its difference from the estimate. All times are in nanoseconds of the
-/// same clock.
+/// As in Linux, the period that gives this frequency is estimated at each interrupt and each timer tick. The event's
+/// period then changes by an eighth of its difference from the estimate. All times are in nanoseconds of the same
+/// clock.
 ///
 /// ```
 /// use pmu::perf::Frequency;

@@ -12,7 +12,7 @@ use crate::perf::error::PerfError;
 /// As a text, the configuration is written in one of two ways. The first way is hexadecimal, as in `r01c0`, with the
 /// event in the low byte and the unit mask in the next byte. The second way is terms, as in
 /// `cpu/event=0xc0,umask=0x1/`, where a flag may be written without a value. As in perf, `cpu/r1a8/` and
-/// `cpu/config=0x1a8/` are the same as `r1a8`. The terms have the names and bits that the Linux kernel's format files
+/// `cpu/config=0x1a8/` mean the same as `r1a8`. The terms have the names and bits that the Linux kernel's format files
 /// give them:
 ///
 /// | term | bits |
@@ -26,7 +26,7 @@ use crate::perf::error::PerfError;
 /// A processor's event selects may lack some of these bits. Opening an event fails if the event has a bit that the
 /// selects lack. Intel's `in_tx` and `in_tx_cp`, bits 32 and 33, are also parsed. [`terms`](Self::terms) writes these
 /// two bits as bits of AMD's `event`, and perf refuses that text on Intel's processors. The hexadecimal form, such as
-/// `r1000001c0`, is right on the processors of both vendors.
+/// `r1000001c0`, is correct for the processors of both vendors.
 ///
 /// ```
 /// use pmu::perf::RawConfig;

@@ -27,8 +27,9 @@ const HEADER: u32 = 96;
 ///
 /// A page of zeros *hides* the event: the page has no data for RDPMC, so the thread reads the event by a system call.
 ///
-/// `pmc_width` is the counter's width, or the counter's width plus 1. Like `index` and `offset`, `pmc_width` may change
-/// with each [`publish`](Self::publish). So a reader reads these three fields again in each pass of the sequence lock.
+/// `pmc_width` is the counter's width, or the counter's width plus 1: see [`UserView::width`]. Like `index` and
+/// `offset`, `pmc_width` may change with each [`publish`](Self::publish). So a reader reads these three fields again in
+/// each pass of the sequence lock.
 ///
 /// # Examples
 /// The kernel publishes, in each of the cases that the [module](crate::user) lists:
@@ -130,7 +131,8 @@ impl Default for UserPage {
 }
 
 impl UserPage {
-    /// Creates a page without an event. A thread that reads the page is told to use a system call instead.
+    /// Creates a page without an event. For a thread, [`read`](Self::read) returns `None`, so the thread uses a system
+    /// call instead.
     pub const fn new() -> Self {
         Self {
             version: AtomicU32::new(0),
@@ -280,7 +282,7 @@ impl UserPage {
     /// Returns `None` in the same cases as [`read`](Self::read).
     ///
     /// # Context
-    /// As for [`read`](Self::read).
+    /// User mode, on the thread to which the page belongs: see [`read`](Self::read).
     #[inline]
     pub fn read_with_times(
         &self,
