@@ -6,6 +6,7 @@ pub mod branches;
 pub mod claim;
 pub mod counter;
 pub mod delivery;
+pub mod errata;
 pub mod firmware;
 pub mod freezing;
 pub mod handler;

@@ -29,7 +29,7 @@ const fn known(id: &'static str, tried: Tried, claim: &'static str) -> Known {
 }
 
 /// Every claim, in the order in which they are tried.
-pub const CLAIMS: [Known; 83] = {
+pub const CLAIMS: [Known; 84] = {
     use Tried::{BareMetal, Linux, Reading, Stick};
     [
         known("model.absent", Reading, "registers that CPUID does not declare fault"),
@@ -264,6 +264,11 @@ pub const CLAIMS: [Known; 83] = {
             "ibs.errata",
             Stick,
             "the errata are those of the families and models that the driver knows",
+        ),
+        known(
+            "ibs.fetch-address",
+            Stick,
+            "a fetch sample has the address 0 only on the models that the driver knows",
         ),
         known(
             "precise.registers",

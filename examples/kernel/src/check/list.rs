@@ -2,13 +2,15 @@
 
 use crate::check::bench::Bench;
 use crate::check::claim::Outcome;
-use crate::check::{branches, counter, delivery, firmware, freezing, ops, precise, processors};
+use crate::check::{
+    branches, counter, delivery, errata, firmware, freezing, ops, precise, processors,
+};
 
 /// A claim's id, and what tries it.
 pub type Claim = (&'static str, fn(&Bench) -> Outcome);
 
 /// The claims. Those of the firmware come first, since they read what nothing has written.
-pub const CLAIMS: [Claim; 38] = [
+pub const CLAIMS: [Claim; 39] = [
     ("firmware.running", firmware::running),
     ("firmware.overflowed", firmware::overflowed),
     ("firmware.frozen", firmware::frozen),
@@ -34,7 +36,8 @@ pub const CLAIMS: [Claim; 38] = [
     ("branches.filter", branches::filter),
     ("branches.freeze", branches::freeze),
     ("ibs.entry", ops::entry),
-    ("ibs.errata", ops::errata),
+    ("ibs.errata", errata::fetch_count),
+    ("ibs.fetch-address", errata::fetch_address),
     ("ibs.address", ops::exact_address),
     ("ibs.stop", ops::stop),
     ("precise.registers", precise::registers),

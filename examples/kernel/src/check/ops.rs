@@ -3,9 +3,9 @@
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use pmu::Duties;
-use pmu::amd::ibs::registers::{IBS_CTL, IBS_FETCH_CTL, IbsCtl, IbsFetchCtl};
+use pmu::amd::ibs::registers::{IBS_CTL, IbsCtl};
 use pmu::amd::ibs::{
-    Ibs, IbsErratum, IbsError, IbsKind, IbsMemory, IbsRecord, IbsSampler, IbsSampling, IbsUnit,
+    Ibs, IbsError, IbsKind, IbsMemory, IbsRecord, IbsSampler, IbsSampling, IbsUnit,
 };
 use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
 use pmu::core::{
@@ -14,7 +14,7 @@ use pmu::core::{
 };
 use spin::Once;
 
-use crate::check::bench::{Bench, address, read, work, work_until, write};
+use crate::check::bench::{Bench, address, read, work, work_until};
 use crate::check::claim::{Outcome, Reason};
 use crate::check::handler;
 use crate::demos::loops::{CALLS, COUNTED};
@@ -45,7 +45,8 @@ static ELSEWHERE: AtomicU32 = AtomicU32::new(0);
 static TAKEN: AtomicU32 = AtomicU32::new(0);
 static UNCLAIMED: AtomicU32 = AtomicU32::new(0);
 
-fn unit(kind: IbsKind) -> Option<IbsUnit> {
+/// Returns the unit that samples ops, or fetches.
+pub fn unit(kind: IbsKind) -> Option<IbsUnit> {
     IbsUnit::of(&Snapshot::capture(CpuIdReaderNative), kind)
 }
 
@@ -161,35 +162,4 @@ pub fn stop(_: &Bench) -> Outcome {
             .with("late", late)
             .with("unclaimed", unclaimed))
     })
-}
-
-/// A write that enables fetch sampling again resets the count of fetches, but on the families that the driver knows to
-/// keep the count.
-pub fn errata(_: &Bench) -> Outcome {
-    let Some(unit) = unit(IbsKind::Fetch) else { return Outcome::ABSENT };
-    if unit.capabilities().control2() {
-        // Another register enables.
-        return Outcome::ABSENT;
-    }
-    let control = address(IBS_FETCH_CTL);
-    const LOWEST: u16 = 20_000;
-    const HIGHEST: u16 = 60_000;
-    // So long a period that none ends here.
-    let enabled = IbsFetchCtl::new().with_max_count(u16::MAX).with_enable(true);
-    let count = || read(control).map_or(0, |value| IbsFetchCtl::from_bits(value).count());
-    write(control, enabled.with_enable(false).into_bits());
-    write(control, enabled.into_bits());
-    // High enough that what is fetched after the write does not reach it.
-    let counts = work_until(PATIENCE_MS, || count() > LOWEST);
-    let before = count();
-    write(control, enabled.into_bits());
-    let after = count();
-    write(control, 0);
-    if !counts || before > HIGHEST {
-        return Outcome::of(false).with("before", before.into()).with("after", after.into());
-    }
-    let kept = after >= before;
-    Outcome::of(kept == unit.has(IbsErratum::FetchCountKept))
-        .with("before", before.into())
-        .with("after", after.into())
 }

@@ -91,10 +91,12 @@ impl core::error::Error for SpecError {}
 pub(crate) fn parse(spec: &str) -> Result<GuestPmu, SpecError> {
     let (vendor, keys) = spec.split_once(':').unwrap_or((spec, ""));
     let has = |name: &str| keys.split(',').any(|key| key == name);
-    let (lbr, ibs) = (has("lbr"), has("ibs"));
-    let pebs = keys.split(',').map(split).find(|(key, _)| *key == "pebs");
-    let mut keys =
-        keys.split(',').filter(|key| !["", "lbr", "ibs"].contains(key) && split(key).0 != "pebs");
+    let lbr = has("lbr");
+    let valued = |name: &str| keys.split(',').map(split).find(|(key, _)| *key == name);
+    let (pebs, ibs) = (valued("pebs"), valued("ibs"));
+    let mut keys = keys
+        .split(',')
+        .filter(|key| !["", "lbr"].contains(key) && !["pebs", "ibs"].contains(&split(key).0));
     let counters = match vendor {
         "none" => Configuration::hidden(hidden(keys)?),
         "intel" => intel(keys)?,
@@ -106,7 +108,7 @@ pub(crate) fn parse(spec: &str) -> Result<GuestPmu, SpecError> {
     if let Some(branches) = branches {
         VirtualBranches::new(&counters, branches).map_err(SpecError::Branches)?;
     }
-    let sampling = ibs.then(|| sampling(&counters)).transpose()?;
+    let sampling = ibs.map(|(_, value)| sampling(&counters, value)).transpose()?;
     let precise = pebs.map(|(_, value)| precise(value)).transpose()?;
     if let Some(precise) = precise {
         VirtualPrecise::new(&counters, precise).map_err(SpecError::Precise)?;
@@ -125,13 +127,21 @@ fn precise(format: Option<&str>) -> Result<PreciseConfiguration, SpecError> {
     Ok(PreciseConfiguration { branch_trace: true, ..PreciseConfiguration::debug_store(format) })
 }
 
-/// Returns the instruction-based sampling of a processor with these counters.
-fn sampling(counters: &Configuration) -> Result<IbsConfiguration, SpecError> {
-    match counters {
-        Configuration::Amd(AmdConfiguration {
-            counters: AmdCounters::PerfMonV2 { .. }, ..
-        }) => Ok(IbsConfiguration::ZEN_4),
-        _ => Err(SpecError::Sampling),
+/// Returns the instruction-based sampling of a processor with these counters: Zen 4's if there is no value, Zen 5's, or
+/// that of Zen 4 with the erratum of families 16h to 18h.
+fn sampling(counters: &Configuration, value: Option<&str>) -> Result<IbsConfiguration, SpecError> {
+    let Configuration::Amd(AmdConfiguration { counters: AmdCounters::PerfMonV2 { .. }, .. }) =
+        counters
+    else {
+        return Err(SpecError::Sampling);
+    };
+    match value {
+        None => Ok(IbsConfiguration::ZEN_4),
+        Some("zen5") => Ok(IbsConfiguration::ZEN_5),
+        Some("fetch-count-kept") => {
+            Ok(IbsConfiguration { fetch_count_kept: true, ..IbsConfiguration::ZEN_4 })
+        }
+        Some(other) => Err(SpecError::Key(format!("ibs={other}"))),
     }
 }
 
@@ -362,6 +372,7 @@ mod tests {
             ("intel:gp=300", "gp=300: number too large to fit in target type"),
             ("intel:full-width=1", "`full-width` takes no value"),
             ("intel:bts", "no key `bts` here"),
+            ("amd:v2,ibs=zen7", "no key `ibs=zen7` here"),
             ("intel:pebs=7", "pebs: the format 7 of precise records is not 0-6"),
             ("intel:pebs=adaptive", "pebs=adaptive: invalid digit found in string"),
             ("intel:version=5,pebs=architectural", "pebs: precise records in version 5 of the PMU"),
