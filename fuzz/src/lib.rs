@@ -47,6 +47,7 @@ mod vmm {
     pub(crate) mod error;
     pub(crate) mod guest;
     pub(crate) mod guest_pmu {
+        pub(crate) mod deviating;
         pub(crate) mod facilities;
         pub(crate) mod spec;
     }
