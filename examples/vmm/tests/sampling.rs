@@ -235,3 +235,34 @@ fn a_guest_without_sampling_has_no_register_of_it() {
     );
     guest::expect(&kernel, "--pmu amd:v2", &[0, 13, 13, 13, 13, 0]);
 }
+
+/// APM vol. 3, CPUID function 0x8000_0001: ECX bit 10, IBS. A KVM may keep the bit from every guest, or show its host's.
+#[test]
+fn a_guest_without_sampling_is_not_told_of_it() {
+    const FEATURES: u32 = 0x8000_0001;
+    if !kvm() {
+        return;
+    }
+    let kernel = image(
+        |a| {
+            a.mov(eax, FEATURES)?;
+            a.cpuid()?;
+            a.mov(eax, ecx)?;
+            a.xor(edx, edx)?;
+            print(a)?;
+            exit(a, 0x10)
+        },
+        &[],
+    );
+    let [with, without] = ["amd:v2,ibs", "amd:v2"].map(|pmu| {
+        let output = run(&kernel, &format!("--pmu {pmu}"));
+        assert_eq!(output.status.code(), Some(33), "{}", messages(&output));
+        numbers(&output)[0] >> 10 & 1
+    });
+    let of_host = core::arch::x86_64::__cpuid(FEATURES).ecx >> 10 & 1;
+    if with == 0 || without != 0 && of_host != 0 {
+        guest::skipped("the bit of IBS", "this KVM answers it itself");
+        return;
+    }
+    assert_eq!([with, without], [1, 0]);
+}
