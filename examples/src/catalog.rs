@@ -13,7 +13,7 @@ use crate::machine::Source;
 use pmu_core::{
     Availability, CpuidDump, IntervalLimits, KProfileSource, Snapshot, SourceInformation,
 };
-use pmu_events::{CoreType, EventError, Metric, PmuEvent, Precise, Processor};
+use pmu_events::{CoreEventError, CoreType, EventError, Metric, PmuEvent, Precise, Processor};
 use words::{counters, perf};
 
 /// A recorded processor, or this one.
@@ -48,12 +48,11 @@ pub enum NoEvent {
 /// No event has this name, or perf's raw configuration does not hold it.
 pub fn source(name: &str) -> Result<Source, NoEvent> {
     let processor = detect(None).map_err(NoEvent::NoCatalog)?;
-    let found = processor.event(name).or_else(|error| match error {
-        EventError::Unknown => processor.core_type().event_or_uncore(name),
-        other => Err(other),
-    });
-    let event = found.map_err(|error| match error {
-        EventError::Unknown => NoEvent::Unknown(nearest(processor.core_type(), name)),
+    let event = processor.event(name).map_err(|error| match error {
+        EventError::Unknown => match processor.core_type().event_or_uncore(name) {
+            Err(error @ CoreEventError::Uncore(_)) => NoEvent::Refused(format!("{name}: {error}")),
+            _ => NoEvent::Unknown(nearest(processor.core_type(), name)),
+        },
         EventError::Character { .. } | EventError::TooLong => NoEvent::Unknown(String::new()),
         other => NoEvent::Refused(format!("{name}: {other}")),
     })?;
@@ -153,7 +152,9 @@ pub fn events(
                 format!("{pattern:?}: no event of {core_type} matches; `*` matches all")
             }
             None => match core_type.event_or_uncore(pattern) {
-                Err(error @ EventError::Uncore(_)) => at_fault(error) + "; --uncore prints it",
+                Err(error @ CoreEventError::Uncore(_)) => {
+                    format!("{pattern:?}: {error}; --uncore prints it")
+                }
                 _ => at_fault(EventError::Unknown) + &nearest(core_type, pattern),
             },
         });

@@ -15,7 +15,7 @@ mod processor;
 mod tables;
 mod uncore;
 
-pub use core_type::error::{EventError, UnknownCoreType};
+pub use core_type::error::{CoreEventError, EventError, UnknownCoreType};
 pub use core_type::lookup::Events;
 pub use core_type::search::Matching;
 pub use event::{Encoding, ExtraMsr, PmuEvent};

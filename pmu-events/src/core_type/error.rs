@@ -4,6 +4,7 @@ use core::fmt;
 
 use crate::format::core_type::CoreType;
 use crate::name::hash::MAX_NAME;
+use crate::uncore::event::UncoreEvent;
 
 /// Reason that a name or a pattern did not lead to an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,10 +30,6 @@ pub enum EventError {
     /// hybrid, the other core type belongs to another kind of core. On other processors, the other core type belongs to
     /// another stepping.
     OtherCore(&'static CoreType),
-    /// The event belongs to a unit beside the cores, such as a memory controller. The value is Linux' name of the unit.
-    /// No counter of a core counts the event; [`Uncore`](crate::Uncore) has the event's encoding. Only
-    /// [`event_or_uncore`](CoreType::event_or_uncore) returns this error.
-    Uncore(&'static str),
 }
 
 impl fmt::Display for EventError {
@@ -47,7 +44,29 @@ impl fmt::Display for EventError {
             Self::OtherCore(other) => {
                 write!(f, "an event of {other}, which is another core type of the same model")
             }
-            Self::Uncore(unit) => {
+        }
+    }
+}
+
+impl core::error::Error for EventError {}
+
+/// Reason that [`CoreType::event_or_uncore`] found no event of a core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum CoreEventError {
+    /// Neither the core type nor a unit beside the cores has an event of this name. The value is the core type's error.
+    Core(EventError),
+    /// A unit beside the cores has the event. No counter of a core counts the event.
+    Uncore(UncoreEvent),
+}
+
+impl fmt::Display for CoreEventError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Core(error) => fmt::Display::fmt(error, f),
+            Self::Uncore(event) => {
+                let unit = event.unit();
                 write!(
                     f,
                     "an event of {unit}, a unit beside the cores: no counter of a core counts it"
@@ -57,7 +76,7 @@ impl fmt::Display for EventError {
     }
 }
 
-impl core::error::Error for EventError {}
+impl core::error::Error for CoreEventError {}
 
 /// Error of [`CoreType::named`]: no core type has this name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Events by a pattern, and by a misspelled name.
 
-use crate::core_type::error::EventError;
+use crate::core_type::error::{CoreEventError, EventError};
 use crate::core_type::lookup::Events;
 use crate::event::PmuEvent;
 use crate::format::core_type::CoreType;
@@ -67,21 +67,21 @@ impl CoreType {
     /// A program that calls this function links the lists of all these units' events.
     ///
     /// ```
-    /// use pmu_events::{EventError, ZEN4};
+    /// use pmu_events::{CoreEventError, ZEN4};
     /// assert!(ZEN4.event_or_uncore("ex_ret_instr").is_ok());
-    /// assert_eq!(ZEN4.event_or_uncore("umc_mem_clk").err(), Some(EventError::Uncore("amd_umc")));
+    /// let Err(CoreEventError::Uncore(clock)) = ZEN4.event_or_uncore("umc_mem_clk") else { panic!() };
+    /// assert_eq!(clock.unit(), "amd_umc");
     /// ```
     ///
     /// # Errors
-    /// - The errors of [`event`](Self::event).
-    /// - [`Uncore`](EventError::Uncore) instead of [`Unknown`](EventError::Unknown): an event of a unit beside the
-    ///   cores has this name.
-    pub fn event_or_uncore(&self, name: &str) -> Result<PmuEvent, EventError> {
+    /// - [`Uncore`](CoreEventError::Uncore): a unit beside the cores has an event of this name.
+    /// - [`Core`](CoreEventError::Core): the error of [`event`](Self::event).
+    pub fn event_or_uncore(&self, name: &str) -> Result<PmuEvent, CoreEventError> {
         self.event(name).map_err(|error| {
             let named = |event: &UncoreEvent| event.name().eq_ignore_ascii_case(name);
             match Uncore::of(self).and_then(|units| units.events().find(named)) {
-                Some(event) if error == EventError::Unknown => EventError::Uncore(event.unit()),
-                _ => error,
+                Some(event) => CoreEventError::Uncore(event),
+                None => CoreEventError::Core(error),
             }
         })
     }
