@@ -41,8 +41,8 @@ pub trait Platform {
     fn unmask_performance_interrupt(&self);
 
     /// Masks the performance interrupt: writes LVTPC with its mask bit set. [`service`](crate::service) calls this
-    /// method if `service` can neither read nor clear the overflow status. Otherwise the interrupt could repeat
-    /// forever.
+    /// method if `service` can neither read nor clear the overflow status. Otherwise the overflow status, which stays
+    /// set, could raise the interrupt again and again.
     fn mask_performance_interrupt(&self);
 
     /// Unmasks an extended entry of AMD's local vector table, and gives the entry the performance interrupt's vector or

@@ -51,8 +51,8 @@ impl<'a> Branches<'a> {
     /// Creates the value with which an interrupt handler reads a processor's branch records. `memory` is the memory of
     /// this processor's [`BranchRecorder`](crate::BranchRecorder). The value has no branches if no recorder uses the
     /// memory, or if the recorder does not record. The value also has no branches if the recorder was created with
-    /// another `unit`, for example with the unit of another core type. In these cases the interrupt accesses no
-    /// register of the branch records.
+    /// another `unit`, for example with the unit of another core type. A value without branches accesses no register of
+    /// the branch records.
     pub const fn new(unit: &'a BranchUnit, memory: &'a BranchMemory) -> Self {
         Self { unit, memory, found: 0, len: 0, is_frozen: false, stopped: false }
     }

@@ -156,7 +156,7 @@ impl BranchMemory {
     /// example in a panic of its driver. The processor keeps recording until the next recorder is created.
     ///
     /// # Context
-    /// Task, on the processor of this memory, while no performance interrupt of this processor is being serviced.
+    /// Task, on the processor of this memory, while no interrupt of this processor is being serviced.
     ///
     /// # Safety
     /// - The old recorder is not used again. Otherwise the old and the new owner could read each other's branches.

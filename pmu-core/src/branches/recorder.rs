@@ -90,7 +90,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// # Errors
     /// - [`InsufficientMemory`](BranchError::InsufficientMemory), [`MemoryInUse`](BranchError::MemoryInUse): no
     ///   register was accessed.
-    /// - [`Unresponsive`](BranchError::Unresponsive): the processor declares the records, but lacks them. This happens
+    /// - [`Unresponsive`](BranchError::Unresponsive): the processor declares the records, but lacks them, for example
     ///   under some hypervisors.
     /// - [`Access`](BranchError::Access): a register access failed. The memory is free again.
     pub fn take(

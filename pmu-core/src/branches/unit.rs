@@ -229,9 +229,9 @@ impl BranchUnit {
         self.registers.freeze.is_some()
     }
 
-    /// Returns whether the recording delays the counter's interrupt until all records are filled. Stop such a recording
-    /// before the processor goes idle, and before the counter is stopped or frozen: otherwise a delayed interrupt never
-    /// comes.
+    /// Returns whether the recording delays the counter's interrupt until all records are filled. Stop a recording with
+    /// this delay before the processor goes idle, and before the counter is stopped or frozen: otherwise a delayed
+    /// interrupt never comes.
     ///
     /// ```
     /// # use pmu_core::{BranchError, BranchRecorder, BranchUnit, MsrBackend};

@@ -331,8 +331,8 @@ pub(crate) fn no_such(group: GroupId) -> GroupError {
 pub struct SwitchError {
     /// Mask of the events that failed: bit *n* stands for the event at index *n* of the given slice. Bit 63 stands for
     /// all events from index 63 on. No bit is set if groups could not be stopped or resumed together. Nor is a bit set
-    /// if the failed event is not in the given slice: an event that waits on this processor, and could not be put on a
-    /// free counter.
+    /// if the failed event is not in the given slice: the session could not put an event that waited on this processor
+    /// on a free counter.
     pub events: u64,
     /// Reason of the first failure.
     pub reason: CounterError,

@@ -63,7 +63,7 @@ use crate::msr::update::MsrUpdate;
 /// # assert_eq!(Msr.update(MsrUpdate::read(0x1D9)), Ok(0));
 /// ```
 pub trait MsrBackend {
-    /// Error of an access to a register.
+    /// Error of a register access.
     type Error: MsrError;
 
     /// Executes RDMSR.

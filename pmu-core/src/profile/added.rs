@@ -223,9 +223,9 @@ impl AddedSources {
     /// Adds any event as a source, and returns the source. The event may be [generic](Event::generic),
     /// [raw](Event::raw), or found in a vendor's list of events. The event's period becomes the source's interval.
     ///
-    /// The source gets a value of 0x8000 or above. No interface's table has such a value. The set does not keep the
-    /// event's tag. The added event does not [rotate](Event::rotating). If the event was added before, the call returns
-    /// the event's existing source, and sets this source's interval to the new period.
+    /// The source gets a value of 0x8000 or above, which no interface's table uses. The set does not keep the event's
+    /// tag. The added event does not [rotate](Event::rotating). If the event was added before, the call returns the
+    /// event's existing source, and sets this source's interval to the new period.
     ///
     /// The set copies the event into a slot, and never uses this slot for another event. A set with room for `N`
     /// sources therefore takes at most `N` different events.
@@ -253,9 +253,9 @@ impl AddedSources {
     }
 
     /// Adds an event as a source for one user, such as a running profile, until the user [releases](Self::release) the
-    /// source. This call differs from [`add_event`](Self::add_event) if other users of the event have claimed it with
-    /// another period: their source keeps its interval, and the call returns a second source, which occupies a second
-    /// slot.
+    /// source. If other users have claimed the event with another period, their source keeps its interval, and the call
+    /// returns a second source, which occupies a second slot. Otherwise the call does the same as
+    /// [`add_event`](Self::add_event).
     ///
     /// If `processor` is given, the call checks that this processor can count the event. A refused event occupies no
     /// slot.

@@ -200,8 +200,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// ```
     ///
     /// # Errors
-    /// - [`UnsupportedSource`](InterfaceError::UnsupportedSource): this processor lacks the source's event. The boot
-    ///   processor may have the event nevertheless.
+    /// - [`UnsupportedSource`](InterfaceError::UnsupportedSource): this processor lacks the source's event, even if the
+    ///   boot processor has the event.
     /// - [`AlreadyStarted`](InterfaceError::AlreadyStarted): the source runs already.
     /// - [`NoFreeCounter`](InterfaceError::NoFreeCounter): every counter that can count the source is in use.
     /// - [`Timer`](InterfaceError::Timer): the platform's timer cannot run at the interval.

@@ -158,8 +158,8 @@ pub struct ProfileSource {
 }
 
 impl ProfileSource {
-    /// Creates a row of an interface's table of sources: the source with this value and documented name, and the select
-    /// of its event.
+    /// Creates a row of an interface's table of sources, from the source's value, its documented name and its event
+    /// select.
     ///
     /// # Panics
     /// At compile time, if the value is `ProfileMaximum`.

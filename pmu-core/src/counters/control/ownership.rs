@@ -263,7 +263,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     ///
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): one of the counters is in use, has faulted, or does not belong
-    ///   to the session. This error is also returned if the session would keep no counter.
+    ///   to the session; or the session would keep no counter.
     /// - [`Access`](CounterError::Access): a register access failed, and the session keeps the counters. The register
     ///   is the global control register, or the control register of a counter that [`save`](Self::save) left
     ///   programmed.
@@ -291,8 +291,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// the global control register get back the values from before the session. All opened events are closed, and no
     /// event can be started afterwards.
     ///
-    /// An interrupt may still arrive and find no overflow. [`service`](crate::service) claims the first such interrupt,
-    /// so that the kernel does not report an unknown NMI.
+    /// An interrupt may still arrive and find no overflow. [`service`](crate::service) claims the first interrupt
+    /// without an overflow, so that the kernel does not report an unknown NMI.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};
@@ -305,8 +305,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// ```
     ///
     /// # Errors
-    /// [`Faulted`](CounterError::Faulted): accesses to a register failed; the error names the first such register. All
-    /// other counters were stopped. The session stays open, and `shut_down` may be called again.
+    /// [`Faulted`](CounterError::Faulted): accesses to a register failed; the error names the first register whose
+    /// accesses failed. All other counters were stopped. The session stays open, and `shut_down` may be called again.
     pub fn shut_down(&mut self) -> Result<(), CounterError> {
         if !self.is_open() {
             return Ok(());

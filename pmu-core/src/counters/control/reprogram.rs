@@ -20,19 +20,19 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// hibernation, or after the processor was offline. Call this on each processor before the processor's next
     /// performance interrupt can come.
     ///
-    /// Returns the counters whose events begin a new period without finishing the old period. The total of such an
-    /// event lacks the count since the counter's last interrupt. A kernel that can act before the registers lose their
-    /// contents keeps these counts: it calls [`suspend`](Self::suspend) before, and [`resume`](Self::resume) instead of
-    /// this method afterwards.
+    /// Returns the counters whose events begin a new period without finishing the old period. The totals of these
+    /// events lack the counts since the counters' last interrupts. A kernel that can act before the registers lose
+    /// their contents keeps these counts: it calls [`suspend`](Self::suspend) before, and [`resume`](Self::resume)
+    /// instead of this method afterwards.
     ///
-    /// If a counter's registers kept their contents, the counter continues. If an overflow of such a counter is
-    /// pending, the call reports the overflow to `overflowed`, because the interrupt may be lost. The interrupted
-    /// address is unknown, so a sampler should ignore the overflow and pass `|_| ()`.
+    /// A counter whose registers kept their contents continues. If an overflow of this counter is pending, the call
+    /// reports the overflow to `overflowed`, because the interrupt may be lost. The interrupted address is unknown, so
+    /// a sampler should ignore the overflow and pass `|_| ()`.
     ///
     /// Events that were not running, and counters that were [saved](Self::save), are not started. Counters that had
-    /// faulted are free again, but the events that were on these counters do not run: a
-    /// [rotating](crate::Event::rotating) event waits for its turn, and a non-rotating event has to be started again,
-    /// with its group.
+    /// faulted are free again, but the events that were on these counters do not run. A
+    /// [rotating](crate::Event::rotating) event waits for its turn. A non-rotating event has to be started again, with
+    /// its group.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, CounterSet, EventSource, MsrBackend, Platform};
@@ -45,9 +45,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// - [`Faulted`](CounterError::Faulted): accesses to a register failed; the error names the first such register.
-    ///   All other registers were programmed. If an event's counter cannot be programmed, or its [extra
-    ///   register](crate::Event::with_extra) cannot be written, neither the event nor its group runs.
+    /// - [`Faulted`](CounterError::Faulted): accesses to a register failed; the error names the first register whose
+    ///   accesses failed. All other registers were programmed. If an event's counter cannot be programmed, or its
+    ///   [extra register](crate::Event::with_extra) cannot be written, neither the event nor its group runs.
     /// - [`NotAvailable`](CounterError::NotAvailable): the session's counters are [lent](Self::lend).
     pub fn reprogram(
         &mut self,

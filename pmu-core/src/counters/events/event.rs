@@ -259,8 +259,8 @@ impl Event {
     ///
     /// A running event that does not [rotate](Self::rotating) prevents an exclusive event from starting. Running events
     /// that rotate leave their counters for an exclusive event. While the exclusive event is on a counter, no other
-    /// event starts. A rotating event that cannot start for one of these reasons waits for its turn. A non-rotating
-    /// event [fails to start](crate::CounterError::NoFreeCounter).
+    /// event starts. A rotating event that is prevented from starting waits for its turn. A non-rotating event
+    /// [fails to start](crate::CounterError::NoFreeCounter).
     ///
     /// The events in the [`EventSource`](crate::EventSource)'s own table are also events of the session. Counters of
     /// other owners are not affected.

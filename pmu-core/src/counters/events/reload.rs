@@ -4,9 +4,9 @@ use crate::counters::events::event::Event;
 use crate::counters::events::membership::Membership;
 
 impl Event {
-    /// Makes overflows of other events of the group reload this event's counter, which begins a new period of this
-    /// event. `members` has one bit for each of the group's first six events, in the group's order. If the event's own
-    /// bit is set, the event's own overflow also begins a new period, and the event never interrupts.
+    /// Makes overflows of the group's other events reload this event's counter, so that this event begins a new period.
+    /// `members` has one bit for each of the group's first six events, in the group's order. If the event's own bit is
+    /// set, the event's own overflow also begins a new period, and the event never interrupts.
     ///
     /// The processor loads the counters itself (Intel's auto counter reload). The event interrupts only if its own
     /// period ends before the period of each reloading event. In this way, a kernel can sample an event only in code in

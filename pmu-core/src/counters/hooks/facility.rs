@@ -21,8 +21,8 @@ use crate::msr::fault::MsrFault;
 ///    reports each overflow with a reference to the facility, so that a handler can read what `collect` stored.
 /// 5. [`end`](Self::end), after the counters run again.
 ///
-/// Keep a facility small, because it is moved into `service_with`. Commonly a facility consists of two references: to a
-/// description of the hardware, and to memory of the embedder. The handler gets only a shared reference to the
+/// Keep a facility small, because it is moved into `service_with`. Commonly a facility consists of two references: one
+/// to a description of the hardware, and one to the embedder's memory. The handler gets only a shared reference to the
 /// facility, so `collect` stores data for the handler in this memory or in cells.
 ///
 /// This example reads the records of a fake trace buffer. The buffer raises the counters' interrupt when the buffer is
@@ -57,8 +57,9 @@ use crate::msr::fault::MsrFault;
 /// nested call calls no method of the facility. Instead, the outer call makes another pass.
 ///
 /// # Errors
-/// A method retries an access that fails. If the retry fails too, the method still makes its other accesses, and then
-/// returns the first such fault. The pass continues, so no overflow is lost, and `service_with` returns the fault.
+/// A method retries an access that fails. If the retry also fails, the method still makes its remaining accesses, and
+/// then returns the first fault of a retry. The pass continues, so no overflow is lost, and `service_with` returns the
+/// fault.
 pub trait Facility {
     /// Set if the facility raises interrupts without a counter. `service_with` then calls the facility's methods even
     /// when it does not service the counters:
@@ -148,8 +149,8 @@ pub struct Interrupted<'a> {
     pub status: u64,
     /// The session's counters that overflowed, except the facility's [own](Facility::own_counters). A processor without
     /// an overflow status is an exception: the set contains all of the session's general counters except the facility's
-    /// own. There, the driver finds the overflowed counters only after [`collect`](Facility::collect), by reading their
-    /// values.
+    /// own. On a processor without an overflow status, the driver finds the overflowed counters by reading their
+    /// values, but only after [`collect`](Facility::collect).
     pub overflowed: CounterSet,
     pub(crate) memory: &'a CounterMemory,
 }

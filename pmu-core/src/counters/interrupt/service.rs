@@ -70,7 +70,7 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
 ///
 /// The returned [`claim`](Serviced::claim) includes the facility's own interrupts. The facility's bits of the overflow
 /// status are acknowledged together with the counters' bits, and are not in [`others`](Serviced::others). A facility
-/// that interrupts [without a counter](Facility::ALONE) is served even if the counters cannot be serviced, for instance
+/// that interrupts [without a counter](Facility::ALONE) is called even if the counters cannot be serviced, for instance
 /// because no session has taken the counters.
 ///
 /// ```

@@ -265,7 +265,7 @@ impl CounterMemory {
     /// until the next session takes them, or until [`stop_all`](crate::stop_all).
     ///
     /// # Context
-    /// Task, on the processor of this memory, while no performance interrupt of this processor is being serviced.
+    /// Task, on the processor of this memory, while no interrupt of this processor is being serviced.
     ///
     /// # Safety
     /// - The old session is not used again. Otherwise the old session and the next session would share counters. Events

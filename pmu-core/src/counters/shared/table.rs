@@ -307,7 +307,7 @@ impl EventTable {
     /// must also be reclaimed. The events' [extra registers](crate::Event::with_extra) keep their values.
     ///
     /// # Context
-    /// Task, on the processor of this table, while no performance interrupt of this processor is being serviced.
+    /// Task, on the processor of this table, while no interrupt of this processor is being serviced.
     ///
     /// # Safety
     /// - The old session is not used again. Otherwise the old session and the next session that takes the table would

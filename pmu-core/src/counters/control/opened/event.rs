@@ -94,9 +94,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         Ok(entry.count())
     }
 
-    /// Starts an opened event on a counter that can count it. If every such counter is in use, the call tries to free a
-    /// counter by moving other events to other counters. If no counter becomes free, a [rotating](Event::rotating)
-    /// event waits for its turn, and a non-rotating event takes the counter of a rotating event.
+    /// Starts an opened event on a counter that can count it. If every counter that can count the event is in use, the
+    /// call tries to free one by moving other events to other counters. If no counter becomes free, a
+    /// [rotating](Event::rotating) event waits for its turn, and a non-rotating event takes the counter of a rotating
+    /// event.
     ///
     /// The event's total continues from its last value. If the event was stopped within a period, the rest of this
     /// period continues.

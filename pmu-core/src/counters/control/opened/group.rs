@@ -149,8 +149,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///   group finds too few counters or extra registers, and does not rotate. The error names the first event that has
     ///   no room beside the events before it.
     /// - [`Access`](CounterError::Access): a register access failed, and the start was undone.
-    /// - [`Faulted`](CounterError::Faulted): accesses to a register failed, and its counter has faulted. None of the
-    ///   group's events runs.
+    /// - [`Faulted`](CounterError::Faulted): accesses to a register failed, and the start could not be undone. None of
+    ///   the group's events runs.
     pub fn start_group(&mut self, group: GroupId, now: u64) -> Result<(), GroupError> {
         let first = self.first_of(group)?;
         for (member, event) in self.group_events(group).enumerate() {
@@ -201,7 +201,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Stops a group and closes its events. If some of the group's events are switched out, the call closes only the
-    /// events that are on this processor. Events opened later may get the same identities.
+    /// events that are on this processor. Events opened later may get the closed events' identities.
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventSource, GroupId, MsrBackend, Platform};

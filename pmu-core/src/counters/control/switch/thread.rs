@@ -147,7 +147,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// together, and only if all of them are in `events`.
     ///
     /// An event that this processor cannot count is opened and started, but neither the event nor its group is counted.
-    /// The `enabled` time of such an event advances without its `running` time, so that its count can be
+    /// The event's `enabled` time advances, but its `running` time does not, so that the count can be
     /// [scaled](crate::EventCount::scaled). This processor cannot count an event of one of these kinds:
     /// - The event belongs to another [type of core](CounterUnit::core_type).
     /// - The event is a generic event that this processor lacks, or has a select bit that this processor lacks.
@@ -184,8 +184,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///   but does not run. After the next [`switch_out`](Self::switch_out), the next `switch_in` tries again to start
     ///   the event.
     /// - [`Access`](CounterError::Access): a register access failed. The event is opened, but does not run.
-    /// - [`Faulted`](CounterError::Faulted): accesses to a register failed, and its counter has faulted. The event is
-    ///   opened, but does not run.
+    /// - [`Faulted`](CounterError::Faulted): accesses to a register failed, and the start could not be undone. The
+    ///   event is opened, but does not run.
     /// - [`OtherProcessor`](CounterError::OtherProcessor): `processor` and the session's core type differ in generic
     ///   events or select bits. All given events stay switched out.
     pub fn switch_in(

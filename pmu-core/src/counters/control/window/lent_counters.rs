@@ -56,7 +56,7 @@ impl LentCounters {
 
     /// Returns a value of the global control register in which the lent counters' bits are clear. With this value, only
     /// other owners' counters run. The borrower writes this value back before the [window](crate::CounterWindow) ends.
-    /// On Intel, the host-state field of the VMCS for this register has the same value.
+    /// On Intel, the hypervisor also writes this value to the VMCS, in the host-state field for this register.
     pub const fn global_control(&self) -> u64 {
         self.global_control
     }
