@@ -140,7 +140,8 @@ pub enum PreciseError {
     Event(PreciseEventError),
     /// Another started event has a different latency threshold. The value is the other event's threshold in cycles.
     LatencyInUse(u16),
-    /// Another started event has a different condition in `MSR_PEBS_FRONTEND`. The value is that condition.
+    /// Another started event has a different condition in `MSR_PEBS_FRONTEND`. The value is the other event's
+    /// condition.
     FrontendInUse(u32),
     /// No event was started on this counter.
     NotStarted,

@@ -41,7 +41,7 @@ impl Precision {
 /// record.
 ///
 /// A front-end event (perf's `frontend`) has its condition as the event's [extra register](Event::with_extra),
-/// [`MSR_PEBS_FRONTEND`](crate::precise::registers::MSR_PEBS_FRONTEND). All started front-end events have the same
+/// [`MSR_PEBS_FRONTEND`](crate::precise::registers::MSR_PEBS_FRONTEND). All started front-end events must have the same
 /// condition.
 ///
 /// The event's [period](Event::every), [tag](Event::tagged), privilege levels and [counters](Event::on) apply to the

@@ -31,8 +31,8 @@ use crate::topdown::view::TopDownView;
 /// session's event table.
 ///
 /// On a P-core, [`take`](Self::take) removes fixed counter 3 from the session, and [`shut_down`](Self::shut_down)
-/// returns the counter to the session. The facility [`TopDownInterrupt`](crate::topdown::TopDownInterrupt) serves the
-/// interrupts.
+/// returns the counter to the session. The facility [`TopDownInterrupt`](crate::topdown::TopDownInterrupt) handles the
+/// interrupts of the two registers.
 ///
 /// The handle cannot move to another thread. Before dropping the handle, call [`shut_down`](Self::shut_down) on the
 /// processor of the session.
@@ -293,8 +293,8 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
     }
 
     /// Returns the data from which user mode computes the processor's counts. The data is valid until the next call of
-    /// another method, or until an overflow of the slots' counter, which comes after hours without a read. So a kernel
-    /// that shares the data reads at its timer tick.
+    /// another method, or until an overflow of the slots' counter, which comes after hours without a read. If the
+    /// kernel shares the data with user mode, the kernel therefore calls [`read`](Self::read) at its timer tick.
     ///
     /// On an E-core, user mode cannot compute the counts, and must ask the kernel for the counts.
     pub fn view(&self) -> TopDownView {

@@ -24,9 +24,9 @@ pub(crate) const MAX_RECORDS: usize = 32;
 pub enum BranchConfiguration {
     /// Intel's architectural last-branch records. SDM vol. 3B, "Last Branch Records".
     Architectural(ArchitecturalBranches),
-    /// Last-branch records of an Intel processor without CPUID leaf 0x1C. `IA32_PERF_CAPABILITIES[5:0]` gives their
-    /// format. Formats 3 (Nehalem to Ivy Bridge) and 4 (Haswell, Broadwell) have 16 records. Formats 5 (Skylake), 6
-    /// (Goldmont) and 7 (Goldmont Plus) have 32 records. SDM vol. 3B, "LBR Format".
+    /// Last-branch records of an Intel processor without CPUID leaf 0x1C. `IA32_PERF_CAPABILITIES[5:0]` gives the
+    /// format of the records. Formats 3 (Nehalem to Ivy Bridge) and 4 (Haswell, Broadwell) have 16 records. Formats 5
+    /// (Skylake), 6 (Goldmont) and 7 (Goldmont Plus) have 32 records. SDM vol. 3B, "LBR Format".
     Legacy {
         /// Format of the records, 3–7.
         format: u8,
@@ -71,8 +71,9 @@ pub struct AmdBranches {
     pub depth: u8,
     /// A counter's interrupt can freeze the records (EAX bit 2). The guest enables the freeze by bit 11 of `DebugCtl`.
     ///
-    /// The same CPUID bit also declares bit 12 of `DebugCtl`, by which a guest enables the freeze of the counters. A
-    /// [`VirtualPmu`](crate::VirtualPmu) does not implement this freeze on AMD, and ignores writes of bit 12.
+    /// EAX bit 2 also declares bit 12 of `DebugCtl`, by which a guest lets an interrupt freeze the counters. A
+    /// [`VirtualPmu`](crate::VirtualPmu) does not implement the freeze of the counters on AMD, and ignores writes of
+    /// bit 12.
     pub freeze: bool,
 }
 
@@ -89,7 +90,7 @@ impl BranchConfiguration {
         kinds: true,
         counters: 0b1111,
     });
-    /// AMD's branch records: 16 records, which can freeze.
+    /// AMD's branch records: 16 records, which a counter's interrupt can freeze.
     pub const AMD: Self = Self::Amd(AmdBranches { depth: 16, freeze: true });
 
     /// Applies `change` to an architectural configuration, and returns the result. Returns any other configuration
@@ -111,7 +112,7 @@ impl BranchConfiguration {
     }
 
     /// Creates the configuration of AMD's branch records. `depth` is the number of records, 1–16. `freeze` tells
-    /// whether the records can freeze.
+    /// whether a counter's interrupt can freeze the records.
     pub const fn amd(depth: u8, freeze: bool) -> Self {
         Self::Amd(AmdBranches { depth, freeze })
     }

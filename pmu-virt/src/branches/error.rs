@@ -16,13 +16,13 @@ pub enum BranchConfigurationError {
     /// The number of AMD's records is not 1–16, or the bitmap of architectural depths is 0 or has a depth above 32
     /// records. The value is the number or the bitmap.
     Depth(u8),
-    /// The legacy format is not 3–7.
+    /// The legacy format is not 3–7. The value is the format.
     Format(u8),
     /// The configuration has the call stack, but lacks the filter by privilege or the filter by kind. The call stack
     /// needs both filters.
     CallStackWithoutFilters,
-    /// The PMU lacks a counter in [`ArchitecturalBranches::counters`](crate::ArchitecturalBranches::counters), or the
-    /// counter is not among the first four. The value is that bitmap.
+    /// The bitmap [`ArchitecturalBranches::counters`](crate::ArchitecturalBranches::counters) has a counter that the
+    /// PMU lacks, or that is not among the first four. The value is the bitmap.
     Counters(u8),
 }
 

@@ -30,7 +30,8 @@ pub enum FedPath {
     Retired,
     /// The branch was executed speculatively, and retired.
     Speculative,
-    /// The branch was executed speculatively, and did not retire. Only AMD's records have such branches.
+    /// The branch was executed speculatively, and did not retire. Only AMD's records contain branches that did not
+    /// retire.
     Wrong,
 }
 

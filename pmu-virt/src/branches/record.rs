@@ -12,7 +12,7 @@ impl VirtualBranches {
     ///
     /// The embedder feeds the branches in the order of their execution. The embedder feeds a branch first, and then
     /// counts the branch's events by [`VirtualPmu::advance`](crate::VirtualPmu::advance). In the opposite order, an
-    /// overflow of such an event could freeze the records before the branch is recorded.
+    /// overflow that the branch's events cause could freeze the records before the branch is recorded.
     ///
     /// ```
     /// use pmu_virt::{

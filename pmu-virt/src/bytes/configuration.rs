@@ -90,8 +90,8 @@ impl Configuration {
         bytes
     }
 
-    /// Decodes a configuration from bytes that this release or an earlier release has written. The earliest such
-    /// release is 0.2.0.
+    /// Decodes a configuration from bytes that this release or an earlier release has written. Release 0.2.0 was the
+    /// first that wrote such bytes.
     ///
     /// # Errors
     /// - [`Length`](BytesError::Length), [`Version`](BytesError::Version) or [`Malformed`](BytesError::Malformed): the

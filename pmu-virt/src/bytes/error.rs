@@ -10,13 +10,13 @@ use crate::pmu::state_error::StateError;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum BytesError {
-    /// The number of bytes is wrong. The value is this number.
+    /// The number of bytes is wrong. The value is the number of bytes that were given.
     Length(usize),
     /// The bytes have a layout version that this release does not know. The value is the version.
     Version(u16),
-    /// The first impossible byte is at index `at` or later.
+    /// The byte at index `at`, or a later byte, has an impossible value.
     Malformed {
-        /// Index of the byte, from 0.
+        /// Least index that the impossible byte can have, counted from 0.
         at: usize,
     },
     /// The configuration contradicts itself.

@@ -33,8 +33,8 @@ impl VirtualPrecise {
     }
 
     /// Sets the state from bytes that this release or an earlier release wrote for precise records with the same
-    /// configuration. Untrusted bytes are safe to decode. Call [`VirtualPmu::attach`](crate::VirtualPmu::attach)
-    /// afterwards.
+    /// configuration. Untrusted bytes are safe to decode. Afterward, call
+    /// [`VirtualPmu::attach`](crate::VirtualPmu::attach), so that the PMU knows which counters write records.
     ///
     /// # Errors
     /// Each of these errors leaves the state unchanged:

@@ -43,8 +43,8 @@ impl PmuState {
         bytes
     }
 
-    /// Decodes a state from bytes that this release or an earlier release has written. The earliest such release is
-    /// 0.2.0.
+    /// Decodes a state from bytes that this release or an earlier release has written. Release 0.2.0 was the first that
+    /// wrote such bytes.
     ///
     /// Untrusted bytes are safe to decode. There may be any number of zeros at the end of the bytes.
     ///

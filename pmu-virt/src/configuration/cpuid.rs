@@ -33,8 +33,8 @@ pub struct CpuidLeaf {
     pub mask: CpuidRegisters,
     /// Values of the bits in `mask`. All other bits are 0.
     pub value: CpuidRegisters,
-    /// Least value of EAX in the answer. Some leaves return the highest leaf or sub-leaf in EAX. For any other leaf,
-    /// this field is 0.
+    /// Least value of EAX in the answer, for a leaf that returns the highest leaf or sub-leaf in EAX. For any other
+    /// leaf, this field is 0.
     pub at_least: u32,
 }
 

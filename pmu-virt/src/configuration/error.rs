@@ -39,7 +39,7 @@ pub enum ConfigurationError {
         /// Bitmap of the fixed counters.
         fixed: u8,
     },
-    /// A width of counters is not 32–64 bits. The value is the width.
+    /// The width of the general or fixed counters is not 32–64 bits. The value is the width.
     Width(u8),
     /// The configuration has AnyThread in a version below 3.
     AnyThread {

@@ -13,10 +13,10 @@ pub enum HostError {
     Vendor,
     /// CPUID declares no PMU.
     NoPmu,
-    /// The host has general or fixed counters beyond the first eight. The value is the bitmap of all counters of that
-    /// kind.
+    /// The host has more general counters or more fixed counters than the first eight. The value is the bitmap of all
+    /// the host's general counters, or of all the host's fixed counters.
     Counters(u32),
-    /// A [`VirtualPmu`](crate::VirtualPmu) cannot have the host's PMU.
+    /// The host's PMU has a property that a [`VirtualPmu`](crate::VirtualPmu) cannot have.
     Configuration(ConfigurationError),
     /// The two processors have different vendors, or hide their PMUs in different ways.
     NothingInCommon,

@@ -53,13 +53,15 @@ pub struct IntelConfiguration {
     /// If the field is `true`, the embedder decides whether CPUID declares TSX (leaf 7, EBX bits 4, HLE, and 11, RTM).
     /// If the field is `false`, CPUID hides TSX, and `IN_TX` and `IN_TXCP` are reserved.
     pub transactional: bool,
-    /// Event selects have a second unit mask, UMASK2, in bits 47:40 (leaf 0x23, EBX bit 0). This needs version 6.
+    /// Event selects have a second unit mask, UMASK2, in bits 47:40 (leaf 0x23, EBX bit 0). This feature needs version
+    /// 6.
     pub unit_mask_2: bool,
     /// Event selects have the flag EQ in bit 36 (leaf 0x23, EBX bit 1). With EQ, a counter counts the cycles in which
-    /// the number of events equals the counter mask. This needs version 6.
+    /// the number of events equals the counter mask. This feature needs version 6.
     pub equal: bool,
     /// The guest's kernel can hide each counter from RDPMC at CPL 1–3 (leaf 0x23, EBX bit 2). Bit 37 of an event select
-    /// hides a general counter. Bit 33 + 4*n* of `IA32_FIXED_CTR_CTRL` hides fixed counter *n*. This needs version 6.
+    /// hides a general counter. Bit 33 + 4*n* of `IA32_FIXED_CTR_CTRL` hides fixed counter *n*. This feature needs
+    /// version 6.
     pub rdpmc_user_disable: bool,
 }
 

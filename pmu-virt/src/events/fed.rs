@@ -23,14 +23,14 @@ pub struct FedEvents {
 }
 
 impl FedEvents {
-    /// The empty set. The guest's counters do not count.
+    /// The empty set: the embedder feeds no event, so the guest's counters do not count.
     pub const NONE: Self = Self { keys: [SelectKey::NONE; EVENTS], identity: 0x811C_9DC5 };
 
     /// Creates the set of events with these keys.
     ///
     /// # Errors
     /// `keys` has more than 16 keys, or two keys are equal. If both a general and a fixed counter can count an event,
-    /// [`EventKey::fixed`] and [`EventKey::general`] return the same key. Pass this key once.
+    /// [`EventKey::fixed`] and [`EventKey::general`] return equal keys for the event. Pass only one of the two keys.
     pub fn new(keys: &[EventKey]) -> Result<Self, FedEventsError> {
         let mut events = Self::NONE;
         let too_many = FedEventsError::TooMany(keys.len());

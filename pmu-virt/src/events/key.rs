@@ -17,11 +17,11 @@ pub enum Privilege {
 /// Identifies an event that counters count. A key has all fields of an event select, except USR, OS, EN, INT, the pin
 /// control and RDPMC user disable.
 ///
-/// Edge, invert, counter mask and EQ are part of the key, because a counter that uses one of these fields counts a
-/// different quantity. This quantity cannot be computed from the plain event's count. So the embedder feeds this
-/// quantity under the key with the same fields. Both vendors ignore invert if the counter mask is 0 and EQ is clear. In
-/// this case, the key also ignores invert. Unit mask 2 is part of the key, because a different unit mask 2 selects a
-/// different event.
+/// Edge, invert, counter mask and EQ are part of the key. With one of these fields, a counter does not count how many
+/// times the event happens, but for instance how many times the event begins. The embedder feeds such a count under the
+/// key with the same fields, because the count cannot be computed from the number of times that the event happens. If
+/// the counter mask is 0 and EQ is clear, the processors of both vendors ignore invert, and the key ignores invert as
+/// well. Unit mask 2 is part of the key, because a different unit mask 2 selects a different event.
 ///
 /// The qualifiers are also part of the key: `IN_TX` and `IN_TXCP` on Intel, `GuestOnly` and `HostOnly` on AMD. The
 /// selects of the two vendors use the same bits for different fields. So all keys of a [`FedEvents`](crate::FedEvents)
@@ -105,8 +105,8 @@ impl EventKey {
     ///
     /// General counters can also count the events of three fixed counters: retired instructions (fixed counter 0; event
     /// 0xC0, unit mask 0), core cycles (fixed counter 1; 0x3C, 0) and top-down slots (fixed counter 3; 0xA4, 1). For
-    /// these events, [`general`](Self::general) returns the same key, and a count that is fed under this key advances
-    /// both kinds of counters. SDM vol. 3B, "Fixed-function Performance Counters".
+    /// each of these events, [`general`](Self::general) and `fixed` return equal keys, and a count that is fed under
+    /// the key advances both kinds of counters. SDM vol. 3B, "Fixed-function Performance Counters".
     ///
     /// ```
     /// use pmu_virt::EventKey;
@@ -128,8 +128,8 @@ impl EventKey {
         }
     }
 
-    /// Returns the key with this unit mask 2, bits 47:40 of a select of Intel's version 6. If the argument is 0, the
-    /// returned key has no unit mask 2.
+    /// Returns the key with this unit mask 2, bits 47:40 of an Intel event select in version 6. If the argument is 0,
+    /// the returned key has no unit mask 2.
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};

@@ -53,7 +53,7 @@ impl FeedSlot {
 }
 
 /// Index of one event in a [`FedEvents`](crate::FedEvents). [`FedEvents::find`](crate::FedEvents::find) returns the
-/// index. [`Feed::add`](crate::Feed::add) then needs no search.
+/// index, so that [`Feed::add`](crate::Feed::add) needs no search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FedEvent {

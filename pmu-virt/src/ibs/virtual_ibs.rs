@@ -54,7 +54,8 @@ impl VirtualIbs {
         self.configuration
     }
 
-    /// Returns whether the interrupt of a sample is pending, and waits for [`deliver`](Self::deliver).
+    /// Returns whether the interrupt of a sample is pending. The interrupt stays pending until
+    /// [`deliver`](Self::deliver) is called.
     pub fn interrupt_pending(&self) -> bool {
         self.pending
     }
@@ -68,8 +69,9 @@ impl VirtualIbs {
     /// Delivers a pending interrupt through an extended LVT entry. `entry` gives access to the extended entry with the
     /// number [`IbsConfiguration::lvt_entry`]. If this number is `None`, the interrupt is lost.
     ///
-    /// Some interrupt controllers have no extended entries. With such a controller, the embedder does not use this
-    /// method. If [`interrupt_pending`](Self::interrupt_pending) returns `true`, the embedder delivers an NMI itself.
+    /// Do not call this method if the interrupt controller has no extended entries. Instead, if
+    /// [`interrupt_pending`](Self::interrupt_pending) returns `true`, inject an NMI, and
+    /// [clear](Self::set_interrupt_pending) the pending interrupt.
     ///
     /// ```
     /// use pmu_virt::{Delivery, IbsConfiguration, PerformanceEntry, PmiOutcome, VirtualIbs};

@@ -68,8 +68,8 @@ impl HostCounters {
     }
 
     /// Returns whether the hypervisor must intercept RDPMC while the guest is loaded. The hypervisor then answers RDPMC
-    /// by [`read_pmc`](Self::read_pmc). The result is `true` if the processor may have PERF_METRICS (ECX 2000_0000h),
-    /// or counters that no guest has.
+    /// by [`read_pmc`](Self::read_pmc). The result is `true` if the processor may have PERF_METRICS, which RDPMC reads
+    /// with ECX = 2000_0000h, or may have counters that no guest has.
     pub const fn intercepts_rdpmc(&self) -> bool {
         self.has_more
     }
@@ -77,14 +77,15 @@ impl HostCounters {
     /// Executes an intercepted WRMSR of the loaded guest, in the guest's PMU and on the real counters. If the
     /// [policy](EventPolicy) forbids a counter's event, the counter does not count.
     ///
-    /// The result has the same meaning as the result of [`VirtualPmu::write`]. If the write sets bits of the status,
-    /// these bits raise no interrupt. After the call, [`Loaded::global_control`] and [`Loaded::debug_control`] return
-    /// the guest's new values. Accesses: one write. If the write enables the interrupt of a counter, the call also
-    /// reads the status once.
+    /// The result has the same meaning as [`Written::answer`](crate::Written::answer) in the result of
+    /// [`VirtualPmu::write`]. If the write sets bits of the status, these bits raise no interrupt. After the call,
+    /// [`Loaded::global_control`] and [`Loaded::debug_control`] return the guest's new values. Accesses: one write. If
+    /// the write enables the interrupt of a counter, the call also reads the status once.
     ///
     /// # Errors
     /// - Another guest is loaded.
-    /// - An access failed. The guest's PMU then has the new value, but the real register may still have the old value.
+    /// - A register access failed. The guest's PMU then has the new value, but the real register may still have the old
+    ///   value.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};

@@ -25,7 +25,7 @@ const PERF_METRICS: u64 = 1 << 15;
 /// status register with the counters: Processor Trace, and LBR and PEBS with interrupts.
 ///
 /// The counters do not count while the host executes. On Intel, the processor switches the registers at VM entries and
-/// VM exits. For this, the hypervisor sets these fields and controls of the VMCS:
+/// VM exits. For this switch, the hypervisor sets these fields and controls of the VMCS:
 ///
 /// - guest field of `IA32_PERF_GLOBAL_CTRL`: [`Loaded::global_control`](crate::Loaded::global_control), with the entry
 ///   control "load IA32_PERF_GLOBAL_CTRL";
@@ -114,7 +114,8 @@ pub struct HostCounters {
 impl HostCounters {
     /// Describes the counters of a processor with this PMU. A configuration does not tell whether an Intel processor
     /// has PERF_METRICS. So on Intel, the hypervisor must always [intercept](Self::intercepts) RDPMC and the global
-    /// registers. With [`from_cpuid`](Self::from_cpuid), the hypervisor intercepts these only if necessary.
+    /// registers. If the hypervisor calls [`from_cpuid`](Self::from_cpuid) instead, the hypervisor must intercept RDPMC
+    /// and the global registers only if the processor needs this.
     ///
     /// # Errors
     /// `host` is invalid, or lacks one of the features that the switch between guests needs:
@@ -151,7 +152,7 @@ impl HostCounters {
     /// same meaning as those of [`Configuration::from_cpuid`].
     ///
     /// Guests get at most eight general and eight fixed counters. If the processor has PERF_METRICS, or more counters
-    /// than a guest, the hypervisor must also [intercept](Self::intercepts) RDPMC and the global registers.
+    /// than a guest can have, the hypervisor must also [intercept](Self::intercepts) RDPMC and the global registers.
     ///
     /// # Errors
     /// - [`Host`](MediationError::Host): CPUID describes no PMU that a guest can have.

@@ -76,9 +76,9 @@ impl GuestInterrupts {
         Self { state: AtomicU64::new(0), interrupting: AtomicU64::new(0) }
     }
 
-    /// Makes an interrupt [pending](VirtualPmu::pmi_pending) in the guest, if the handler has noted an interrupt for
-    /// the guest. Returns whether the handler had noted an interrupt. The hypervisor calls this after each exit, and
-    /// when a virtual processor sleeps.
+    /// Makes an interrupt [pending](VirtualPmu::pmi_pending) in the guest, if the handler has
+    /// [noted](HostCounters::interrupted) an interrupt for the guest. Returns whether the handler had noted an
+    /// interrupt. The hypervisor calls this after each exit, and when a virtual processor sleeps.
     ///
     /// # Context
     /// Task.
@@ -182,8 +182,8 @@ impl HostCounters {
     /// After a [`put`](Self::put), the interrupt belongs to the guest in two cases:
     ///
     /// - [`interrupt_is_coming`](crate::Put::interrupt_is_coming) was set in the result of `put`.
-    /// - `put` found an overflow, and the guest already had the interrupt for this overflow. The same counter may have
-    ///   overflowed again.
+    /// - `put` found the overflow of a counter, and the guest had already received the interrupt for this overflow. The
+    ///   counter may have overflowed again since, which raises another interrupt.
     ///
     /// An interrupt that belongs to this guest is never attributed to the guest that is loaded next.
     ///

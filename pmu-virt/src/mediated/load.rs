@@ -36,7 +36,7 @@ impl HostCounters {
     /// - The guest's configuration is not [a configuration for this host](Self::guest).
     /// - A counter of the guest writes [precise records](crate::VirtualPrecise).
     /// - The host did not lend some of the guest's counters.
-    /// - An access failed.
+    /// - A register access failed.
     ///
     /// After an error, the guest's state is unchanged. The counters are disarmed: no counter counts or interrupts. If
     /// the call could not disarm a counter, the end of the host's [window](pmu_core::CounterWindow) disarms the

@@ -38,7 +38,7 @@ impl HostCounters {
     /// - on AMD, a read and a write of the global control.
     ///
     /// # Errors
-    /// `loaded` belongs to another guest, or an access failed. A failed call loses no state. The error contains
+    /// `loaded` belongs to another guest, or a register access failed. A failed call loses no state. The error contains
     /// `loaded`, so the caller can repeat the call.
     pub fn put<'w, P: EventPolicy, M: MsrBackend>(
         &self,

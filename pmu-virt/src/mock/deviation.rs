@@ -50,10 +50,10 @@ deviations! {
     /// Writes of `IA32_DEBUGCTL` are ignored, as under some hypervisors.
     IgnoresDebugControl
     /// If several counters overflow, a second interrupt is latched while the driver services the first interrupt, as on
-    /// processors of AMD and Intel. When the driver services the second interrupt, it finds no overflow.
+    /// processors of AMD and Intel. When the driver services the second interrupt, the driver finds no overflow.
     LatchesSecondInterrupt
     /// An interrupt can nest in the handler or the callback of another interrupt, at any access. The reason is that
-    /// every IRET unblocks NMIs, also the IRET from a page fault or from a fixed-up #GP.
+    /// every IRET unblocks NMIs, even the IRET from a page fault or from a fixed-up #GP.
     NestsInterrupts
     /// In version 4 and above, a write that sets bit 59 of the acknowledgement register raises #GP, as under some
     /// hypervisors. The freeze bit of `IA32_DEBUGCTL` can be set, but the counters never freeze.
@@ -64,8 +64,8 @@ deviations! {
     LeftOverflowed
     /// Firmware or the previous kernel did not clear the freeze bit, and the counters are frozen.
     LeftFrozen
-    /// Firmware or the previous kernel did not disable PEBS. So an overflow writes a record, and does not interrupt.
-    /// [`Deviations::cpuid`] declares the Debug Store.
+    /// Firmware or the previous kernel did not disable PEBS. While PEBS is enabled, the processor writes a record when
+    /// a counter overflows, and does not interrupt. [`Deviations::cpuid`] declares the Debug Store.
     LeftPrecise
     /// The second counter reads 0 and ignores writes. PMC3 under TSX force-abort behaves in this way, and so does a
     /// counter that the BIOS reserves.
@@ -76,21 +76,22 @@ deviations! {
     /// itself does nothing for this deviation. A test calls
     /// [`MockMsr::lose_registers`](super::MockMsr::lose_registers).
     LosesRegisters
-    /// The interrupt comes only after the mock has counted a whole feed, perhaps several periods late. This happens if
-    /// the LVT entry holds a vector, and interrupts are off.
+    /// The interrupt comes only after the mock has counted a whole feed, perhaps several periods late. A real interrupt
+    /// is late in this way if the LVT entry selects a vector and not an NMI, and interrupts are disabled.
     ServicesLate
-    /// If a bit of the global status is set when the driver unmasks the LVT entry, an interrupt is raised. Intel's
-    /// processors from version 3 on behave in this way.
+    /// If a bit of the global status is set when the driver unmasks the LVT entry, the unmasking raises an interrupt.
+    /// Intel's processors from version 3 on behave in this way.
     RaisesOnUnmask
     /// While the global control enables no counter, an acknowledgement has no effect. Linux reports this of Zhaoxin's
     /// ZX-C. The mock's CPUID does not declare a Zhaoxin processor, so a test of this deviation selects the driver of
     /// Zhaoxin's counters itself.
     AcknowledgesWhileEnabled
     /// The branch records never freeze, as under some hypervisors. The bit that enables the freeze can be set, but the
-    /// status bit stays 0. So the branches of the interrupt handler are also recorded.
+    /// status bit stays 0. Therefore the branches of the interrupt handler are recorded too.
     NeverFreezesBranches
-    /// A deep sleep (C-state) clears the branch records. Leaf 0x1C, EAX bit 30, declares this for architectural
-    /// records. Linux assumes this for all legacy records. A test calls [`MockMsr::sleep`](super::MockMsr::sleep).
+    /// A deep sleep (C-state) clears the branch records. For architectural records, leaf 0x1C, EAX bit 30, declares
+    /// that a deep sleep clears the records. For legacy records, Linux always assumes it. A test calls
+    /// [`MockMsr::sleep`](super::MockMsr::sleep).
     BranchesLostInDeepSleep
     /// One branch in four is recorded with an error: AMD's erratum 1452 of family 19h sets a reserved bit in the
     /// record. Haswell records the abort of a transaction twice.
@@ -107,8 +108,8 @@ deviations! {
     /// Every fourth index that the processor writes to the Debug Store is wrong: the index is beyond the buffer, before
     /// the buffer, or between two records.
     ScribbledIndex
-    /// If several counters overflow together, the processor writes only one record. In formats 1 and 2, such a record
-    /// does not tell which counter overflowed.
+    /// If several counters overflow together, the processor writes only one record. In formats 1 and 2, the record does
+    /// not tell which of the counters overflowed.
     CollidedRecords
 }
 

@@ -67,8 +67,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         }
     }
 
-    /// Delivers an NMI that does not come from the PMU. If the handler is already running, the call returns `false`,
-    /// and the NMI is delivered when the handler returns.
+    /// Delivers an NMI that does not come from the PMU. If the test's handler is already running, the call returns
+    /// `false`, and the NMI is delivered when the handler returns.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};

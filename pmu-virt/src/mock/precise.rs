@@ -126,8 +126,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         recorded.written != 0
     }
 
-    /// Calls `act` with the precise records. `act` can read and change the records' state without an access. Returns
-    /// `None` if the processor has no precise records.
+    /// Calls `act` with the precise records. `act` reads and changes the records' state directly, without an access of
+    /// the driver. Returns `None` if the processor has no precise records.
     ///
     /// # Panics
     /// `act` accesses a register through the mock.
@@ -175,7 +175,8 @@ impl Deviations {
     /// Writes the [due](VirtualPrecise::due) records of `counters` like [`VirtualPrecise::record`], with these
     /// deviations. `number` is the number of the first record, counted from 0 over the life of the processor.
     ///
-    /// [`MockMsr`] writes its records by this method. A monitor calls the method to show a guest the deviations.
+    /// [`MockMsr`] writes its records by this method. A hypervisor can call this method to run a guest on a processor
+    /// with the deviations.
     ///
     /// ```
     /// # use pmu_virt::{GuestFault, GuestMemory};

@@ -108,8 +108,8 @@ pub struct MockMsr<'h, const T: usize = 64> {
 }
 
 impl<'h, const T: usize> MockMsr<'h, T> {
-    /// Creates a processor with this PMU. The mock answers an illegal access as hardware does, and
-    /// [notes](Self::breach) the access. The LVT entry is masked, as after reset.
+    /// Creates a processor with this PMU. The mock answers an illegal access as hardware does. [`breach`](Self::breach)
+    /// returns the first illegal access. The LVT entry is masked, as after reset.
     pub const fn new(pmu: VirtualPmu) -> Self {
         Self {
             pmu: RefCell::new(pmu),
@@ -219,7 +219,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.before_access.set(Some(before));
     }
 
-    /// Calls `act` with the PMU. `act` can read and change the PMU without an access.
+    /// Calls `act` with the PMU. `act` reads and changes the PMU directly, without an access of the driver.
     ///
     /// # Panics
     /// `act` accesses a register through the mock.

@@ -35,8 +35,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     }
 
     /// Executes an op on the processor. The sampling unit counts the op. If the unit samples the op, the processor
-    /// interrupts. Returns whether the op was sampled. A test's interrupt handler may call this, and so may the
-    /// function that a test passes to [`on_access`](Self::on_access).
+    /// interrupts. Returns whether the op was sampled. Besides the test itself, the test's interrupt handler and the
+    /// function that the test passes to [`on_access`](Self::on_access) may call this method.
     ///
     /// On a platform with [`LateIbs`](Deviation::LateIbs), the interrupt comes only after the driver has disabled
     /// the sampling.
@@ -51,8 +51,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.sampled(sampled == Some(true))
     }
 
-    /// Calls `act` with the instruction-based sampling. `act` can read and change the sampling's state without an
-    /// access. Returns `None` if the processor has no instruction-based sampling.
+    /// Calls `act` with the instruction-based sampling. `act` reads and changes the sampling's state directly, without
+    /// an access of the driver. Returns `None` if the processor has no instruction-based sampling.
     ///
     /// # Panics
     /// `act` accesses a register through the mock.

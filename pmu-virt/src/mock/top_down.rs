@@ -33,13 +33,14 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self
     }
 
-    /// Sets the mix of the issue slots that the test feeds from now on. Without this call, all slots retire.
+    /// Sets the [mix](TopDownMix) by which the issue slots that the test feeds from now on are divided into parts.
+    /// Without this call, all slots retire.
     pub fn set_mix(&self, mix: TopDownMix) {
         self.mix.set(mix);
     }
 
-    /// Calls `act` with the top-down metrics. `act` can read and change the metrics without an access. Returns `None`
-    /// if the processor has no top-down metrics.
+    /// Calls `act` with the top-down metrics. `act` reads and changes the metrics directly, without an access of the
+    /// driver. Returns `None` if the processor has no top-down metrics.
     ///
     /// # Panics
     /// `act` accesses a register through the mock.
@@ -70,8 +71,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self
     }
 
-    /// Calls `act` with the counter reload. `act` can read and change the reload's state without an access. Returns
-    /// `None` if the processor has no counter reload.
+    /// Calls `act` with the counter reload. `act` reads and changes the reload's state directly, without an access of
+    /// the driver. Returns `None` if the processor has no counter reload.
     ///
     /// # Panics
     /// `act` accesses a register through the mock.

@@ -10,7 +10,8 @@ pub struct Advanced {
     /// Bitmap of the counters that wrapped, with the bits of the global status: general counters from bit 0, fixed
     /// counters from bit 32.
     pub overflowed: u64,
-    /// An overflow raised an interrupt, which waits for its [delivery](crate::VirtualPmu::deliver_pmi).
+    /// An overflow raised an interrupt. The interrupt is pending until [`deliver_pmi`](crate::VirtualPmu::deliver_pmi)
+    /// is called.
     pub pmi: bool,
     /// Bitmap of the overflowed counters that [write records](crate::VirtualPrecise::record). The overflow of such a
     /// counter does not set a bit of the status, and does not interrupt.

@@ -104,7 +104,7 @@ pub enum Write {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[must_use]
 pub struct Written {
-    /// Answer to the guest, the same as on hardware.
+    /// Answer that the guest gets, as on hardware.
     pub answer: Write,
     /// Bits that are set in the value, but not allowed in this register by the manual. This includes bits that hardware
     /// ignores. If the register cannot be written, all bits are set.

@@ -14,14 +14,14 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// [`state`](Self::state) does not save the remainder. If the embedder drops the feed, the events in the remainder
     /// are never counted.
     ///
-    /// The PMU assumes that the feed's events are spread evenly over one span of time. So up to the overflow, the PMU
-    /// counts the same fraction of each event's count. This part is exact for the event that caused the overflow, and
-    /// rounded down for the other events. A counter without an enabled interrupt may wrap several times before that
-    /// overflow.
+    /// The PMU assumes that the feed's events are spread evenly over one span of time. If an overflow ends the call,
+    /// the PMU has therefore counted the same fraction of every event in the feed. The counted number is exact for the
+    /// event that caused the overflow, and is rounded down for every other event. A counter without an enabled
+    /// interrupt may wrap several times before the overflow that ends the call.
     ///
-    /// The number of counters bounds the time of a call. A loop `while !feed.is_empty()` always ends. A call leaves a
-    /// remainder only if a counter overflowed, and the same counter overflows again only after at least 2³² more
-    /// events.
+    /// The number of counters bounds the time of a call. A loop that repeats the call `while !feed.is_empty()` always
+    /// ends: a call leaves a remainder only if a counter overflowed, and a counter that has overflowed can overflow
+    /// again only after at least 2³² more events.
     ///
     /// ```
     /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege};

@@ -74,10 +74,10 @@ pub trait GuestFacility {
     fn cpuid(&self, leaf: CpuidLeaf) -> CpuidLeaf;
 
     /// Returns the facility's registers, except registers that the PMU itself has. The PMU's list is
-    /// [`Configuration::registers`](crate::Configuration::registers). A register that this list marks as
-    /// [absent](RegisterInfo::exists) is also returned. To save a virtual processor, save the PMU's registers first.
-    /// Then save each of these registers that has [`is_state`](RegisterInfo::is_state) set. Restore the registers in
-    /// the same order.
+    /// [`Configuration::registers`](crate::Configuration::registers). If the PMU's list marks a register of the
+    /// facility as [absent](RegisterInfo::exists), this call returns the register. To save a virtual processor, save
+    /// the PMU's registers first. Then save each of these registers that has [`is_state`](RegisterInfo::is_state) set.
+    /// Restore the registers in the order in which they were saved.
     fn registers(&self) -> impl Iterator<Item = RegisterInfo>;
 
     /// Tells the facility that an overflow raised an interrupt. If the guest has enabled the freeze, the facility
@@ -317,8 +317,9 @@ impl<P: EventPolicy> VirtualPmu<P> {
     }
 
     /// Counts the events of a feed like [`advance`](Self::advance), on a processor with a [facility](GuestFacility) in
-    /// addition to the PMU. If an overflow raises an interrupt, this calls [`pmi_raised`](GuestFacility::pmi_raised).
-    /// If the facility's own counters overflow, this calls [`overflowed`](GuestFacility::overflowed).
+    /// addition to the PMU. If an overflow raises an interrupt, the PMU calls [`pmi_raised`](GuestFacility::pmi_raised)
+    /// of the facility. If the facility's own counters overflow, the PMU calls
+    /// [`overflowed`](GuestFacility::overflowed) of the facility.
     ///
     /// ```
     /// use pmu_virt::{

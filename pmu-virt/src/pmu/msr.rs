@@ -92,8 +92,9 @@ impl<P: EventPolicy> VirtualPmu<P> {
     ///   describes a different PMU.
     ///
     /// Save the [registers](crate::Configuration::registers) that have [`is_state`](crate::RegisterInfo::is_state) set,
-    /// and restore these registers in the same order. No register holds a pending interrupt. So also save the result of
-    /// [`pmi_pending`](Self::pmi_pending), and restore this state by [`set_pmi_pending`](Self::set_pmi_pending).
+    /// and restore the registers in the order in which they were saved. No register holds a pending interrupt. So also
+    /// save the result of [`pmi_pending`](Self::pmi_pending), and restore this state by
+    /// [`set_pmi_pending`](Self::set_pmi_pending).
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu, Write};

@@ -70,7 +70,8 @@ pub enum PmiOutcome {
 const MASKED: u32 = 1 << 16;
 
 impl<P: EventPolicy> VirtualPmu<P> {
-    /// Returns whether an overflow's interrupt is pending, and waits for [`deliver_pmi`](Self::deliver_pmi).
+    /// Returns whether an overflow's interrupt is pending. The interrupt stays pending until
+    /// [`deliver_pmi`](Self::deliver_pmi) is called.
     pub fn pmi_pending(&self) -> bool {
         self.model.pmi_pending
     }

@@ -15,8 +15,9 @@ impl<P: EventPolicy> VirtualPmu<P> {
         &self.model.events
     }
 
-    /// Replaces the events that the embedder can feed to this PMU. Counters may be running. So an embedder can wait
-    /// until the guest has programmed an event, and then begin to feed the event (see [`unfed`](Self::unfed)).
+    /// Replaces the events that the embedder can feed to this PMU. The call is allowed while counters are running. An
+    /// embedder can therefore wait until the guest has programmed an event, and begin to feed the event only then (see
+    /// [`unfed`](Self::unfed)).
     ///
     /// The call does not change registers, and a pending interrupt stays pending. `feed` keeps its counts, and is a
     /// feed for the new events from now on. If a running counter's event is new in `events`, the counter begins to

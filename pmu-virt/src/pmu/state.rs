@@ -142,7 +142,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     }
 
     /// Creates a PMU in this state, under the embedder's policy. `configuration` is the configuration that the guest
-    /// sees in CPUID. The state must have the same configuration.
+    /// sees in CPUID, and must equal the configuration of `state`.
     ///
     /// ```
     /// use pmu_virt::{AllowAll, Configuration, FedEvents, IntelConfiguration, StateError, VirtualPmu};

@@ -13,8 +13,8 @@ use crate::registers::layout::Layout;
 /// the embedder feeds, and raises an interrupt when a counter overflows.
 ///
 /// The embedder feeds events by [`advance`](Self::advance), and delivers the interrupt by
-/// [`deliver_pmi`](Self::deliver_pmi). No method allocates or panics. No guest can make a loop take more steps than the
-/// PMU has counters.
+/// [`deliver_pmi`](Self::deliver_pmi). No method allocates or panics. Whatever the guest does, no loop in a method
+/// takes more steps than the PMU has counters.
 ///
 /// ```
 /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu, Write};
@@ -91,9 +91,9 @@ impl<P: EventPolicy> VirtualPmu<P> {
         self.configuration.vendor()
     }
 
-    /// Performs RESET or power-up. This clears every register except the global control. The reset value of the global
-    /// control enables all general counters. (SDM vol. 3A, table "Processor States Following Power-up, Reset, or INIT";
-    /// on AMD, as in KVM.)
+    /// Performs RESET or power-up. The call clears every register except the global control. The reset value of the
+    /// global control enables all general counters. (SDM vol. 3A, table "Processor States Following Power-up, Reset, or
+    /// INIT"; on AMD, as in KVM.)
     pub fn reset(&mut self) {
         self.model = Model::new(self.model.layout, self.model.events, &self.policy);
         self.load.reset();

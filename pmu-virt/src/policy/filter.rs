@@ -8,9 +8,9 @@ use crate::policy::event_policy::EventPolicy;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum FilterAction {
-    /// Only the matched events count.
+    /// Counters count only the events that an entry matches.
     Allow,
-    /// All events count, except the matched events.
+    /// Counters count all events except the events that an entry matches.
     Deny,
 }
 
@@ -23,7 +23,7 @@ struct FilterRow {
 }
 
 /// Policy that allows or denies a list of events, by the rules of KVM. The filter holds at most `EVENTS` different
-/// events, and each takes 40 bytes.
+/// events, and each event takes 40 bytes.
 ///
 /// In a filter of the [greatest size](crate::MAX_FILTER_ENTRIES), a lookup takes at most 9 steps. Several guests can
 /// share a filter by a reference or an `Arc`: `VirtualPmu<&EventFilter<300>>`, `VirtualPmu<Arc<EventFilter<300>>>`.

@@ -36,15 +36,15 @@ pub enum PreciseRecords {
 
 /// PEBS, with records in the Debug Store. SDM vol. 3B, "Processor Event Based Sampling (PEBS)".
 ///
-/// The DS save area and the records have the 64-bit format. Counters that the PMU lacks are ignored.
+/// The DS save area and the records have the 64-bit format. The bits of counters that the PMU lacks are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct DebugStoreRecords {
     /// Format of the records, 0–6 (`IA32_PERF_CAPABILITIES[11:8]`).
     pub format: u8,
-    /// Records are adaptive, and every counter can write records (`IA32_PERF_CAPABILITIES[14]`). This needs format 4 or
-    /// later. If this field is `false` in format 4 or later, a record has only the basic group.
+    /// Records are adaptive, and every counter can write records (`IA32_PERF_CAPABILITIES[14]`). Adaptive records need
+    /// format 4 or later. If this field is `false` in format 4 or later, a record has only the basic group.
     pub baseline: bool,
     /// Bitmap of the general counters that can write records. In formats 0–2, only the first four counters can write
     /// records.
@@ -58,7 +58,7 @@ pub struct DebugStoreRecords {
     pub frontend: bool,
     /// The basic group has the retire latency (`IA32_PERF_CAPABILITIES[17]`).
     pub timing: bool,
-    /// Records can have the top-down metrics. This needs format 6.
+    /// Records can have the top-down metrics, which need format 6.
     pub metrics: bool,
 }
 

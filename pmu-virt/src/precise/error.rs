@@ -14,12 +14,12 @@ pub enum PreciseConfigurationError {
     Version(u8),
     /// The format is not 0–6.
     Format(u8),
-    /// `baseline` needs format 4 or later. The value is the format.
+    /// The field [`baseline`](crate::DebugStoreRecords::baseline) needs format 4 or later. The value is the format.
     Baseline(u8),
     /// The configuration has counters that cannot write records: general counters beyond the first four in formats 0–2,
     /// or fixed counters without `baseline`. The value is the bitmap of these counters.
     Counters(u8),
-    /// `metrics` needs `baseline` and format 6. The value is the format.
+    /// The field [`metrics`](crate::DebugStoreRecords::metrics) needs `baseline` and format 6. The value is the format.
     Metrics(u8),
     /// The configuration has groups that do not exist. The value has the bits of these groups.
     Groups(u32),

@@ -2,8 +2,8 @@
 
 use crate::branches::virtual_branches::VirtualBranches;
 
-/// An instruction of the guest that causes the event of a precise counter, together with the data for the record. A
-/// record contains only the data that its format has.
+/// An instruction of the guest that causes the event of a counter with precise records, together with the data for the
+/// record. A record contains only the data that its format has.
 ///
 /// ```
 /// use pmu_virt::{FedRecord, FedRegisters};

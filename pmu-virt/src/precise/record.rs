@@ -26,11 +26,12 @@ pub struct Recorded {
     pub written: u32,
     /// Number of records that were lost, because the buffer had no room or the buffer's index was outside the buffer.
     pub lost: u32,
-    /// The buffer has reached its threshold, and an interrupt waits for its [delivery](crate::VirtualPmu::deliver_pmi).
-    /// The embedder then calls [`pmi_raised`](crate::GuestFacility::pmi_raised) of the guest's other facilities.
+    /// The buffer has reached its threshold, and an interrupt is pending until its
+    /// [delivery](crate::VirtualPmu::deliver_pmi). The embedder then calls
+    /// [`pmi_raised`](crate::GuestFacility::pmi_raised) of the guest's other facilities.
     pub pmi: bool,
-    /// The access to the guest's memory that failed. The guest does not see the record of this access. Records of
-    /// further counters stay due.
+    /// The access to the guest's memory that failed. The guest does not see the record that was being written. Records
+    /// of further counters stay [due](crate::VirtualPrecise::due).
     pub fault: Option<GuestFault>,
 }
 
@@ -59,8 +60,8 @@ impl VirtualPrecise {
         recorded
     }
 
-    /// Writes one record for all `counters` with a due record. A real processor writes such a record if several
-    /// counters overflow at the same time. In formats 1 and 2, the record does not tell which of the counters
+    /// Writes a single record for all `counters` that have a [due](Self::due) record, as a real processor does if
+    /// several counters overflow at the same time. In formats 1 and 2, the record does not tell which of the counters
     /// overflowed.
     pub fn record_collided<P: EventPolicy>(
         &mut self,

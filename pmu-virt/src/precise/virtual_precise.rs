@@ -9,9 +9,9 @@ use crate::precise::error::PreciseConfigurationError;
 /// accesses to the registers of the records.
 ///
 /// If a counter that writes records overflows, the PMU raises no interrupt. Instead, the counter's record becomes
-/// [due](Self::due). The embedder then [feeds](Self::record) the next instruction that causes the counter's event. This
-/// writes the record to the [guest's memory](crate::GuestMemory). For each record, the buffer's index and limits are
-/// read from the guest's memory.
+/// [due](Self::due). The embedder then [feeds](Self::record) the next instruction that causes the counter's event, and
+/// the call writes the record to the [guest's memory](crate::GuestMemory). For each record, the buffer's index and
+/// limits are read from the guest's memory.
 ///
 /// No method allocates or panics. The value is the complete state: a copy is a snapshot, and `==` compares states.
 /// [`to_bytes`](Self::to_bytes) saves the state.
@@ -122,13 +122,13 @@ impl VirtualPrecise {
         self.configuration
     }
 
-    /// Returns the bitmap of the counters with a due record, with the bits of the global status. Such a counter has
-    /// overflowed, and its record was not yet written.
+    /// Returns the bitmap of the counters with a due record: the counter has overflowed, and the counter's record was
+    /// not yet written. The bits are those of the global status.
     pub fn due(&self) -> u64 {
         self.due
     }
 
-    /// Returns the bitmap of the counters that write records, with the bits of the global status.
+    /// Returns the bitmap of the counters that write records. The bits are those of the global status.
     pub fn enabled(&self) -> u64 {
         match self.configuration.records {
             PreciseRecords::None => 0,
@@ -143,8 +143,8 @@ impl VirtualPrecise {
         }
     }
 
-    /// Returns the guest's load-latency threshold in cycles (`MSR_PEBS_LD_LAT_THRESHOLD`). The embedder feeds the event
-    /// of load latencies only for loads with at least this latency.
+    /// Returns the guest's load-latency threshold in cycles (`MSR_PEBS_LD_LAT_THRESHOLD`). The embedder feeds the
+    /// load-latency event only for loads with at least this latency.
     pub fn load_latency(&self) -> u16 {
         self.latency as u16
     }

@@ -13,14 +13,15 @@ const MOST_RELOADS: usize = 1024;
 
 impl VirtualReload {
     /// Counts the events of a feed like [`VirtualPmu::advance`], up to the first overflow that interrupts. An overflow
-    /// also reloads the counters that the guest has programmed for this.
+    /// also reloads the counters for which the guest has requested this in CFG_B.
     ///
-    /// The overflow of a counter that reloads itself does not set a bit of the status. Such an overflow still
+    /// The overflow of a counter that reloads itself does not set a bit of the status. The overflow nevertheless
     /// interrupts if the counter's interrupt is enabled. After 1,024 reloads within one call, the call counts the rest
     /// of the feed without reloads.
     ///
-    /// A counter that reloads itself may overflow at each event. So an embedder that calls this in a loop until the
-    /// feed is empty lets the guest run in between, or gives up the remainder after some calls.
+    /// A counter that reloads itself may overflow at each event, so a loop that repeats the call until the feed is
+    /// empty may take long. In such a loop, let the guest run between two calls, or drop the remainder of the feed
+    /// after some calls.
     ///
     /// # Errors
     /// The feed and this PMU have different [events](VirtualPmu::events).
@@ -32,9 +33,9 @@ impl VirtualReload {
         self.advance_by(pmu, feed, |pmu, feed| pmu.advance(feed))
     }
 
-    /// Counts like [`advance`](Self::advance), by `pass`, which counts up to the next overflow. The counters are
-    /// reloaded between two calls of `pass`. A processor with top-down metrics, too, counts by
-    /// [`VirtualTopDown::observe`](crate::VirtualTopDown::observe):
+    /// Counts the events of a feed like [`advance`](Self::advance), but leaves the counting to `pass`. Each call of
+    /// `pass` counts up to the next overflow, and the counters are reloaded between two calls. On a processor that also
+    /// has top-down metrics, `pass` calls [`VirtualTopDown::observe`](crate::VirtualTopDown::observe):
     ///
     /// ```
     /// use pmu_virt::{Advanced, Feed, OtherEvents, TopDownMix, VirtualPmu, VirtualReload, VirtualTopDown};

@@ -10,7 +10,8 @@ use crate::reload::configuration::{ReloadConfiguration, ReloadConfigurationError
 /// [`VirtualPmu`](crate::VirtualPmu). As a [`GuestFacility`](crate::GuestFacility), this type answers accesses to CFG_B
 /// and CFG_C of each counter. The embedder counts events by [`advance`](Self::advance).
 ///
-/// On a processor with architectural PEBS, both use the same CFG_C: see [`sharing`](Self::sharing).
+/// Architectural PEBS also uses CFG_C. On a processor with both features, create the value by
+/// [`sharing`](Self::sharing).
 ///
 /// No method allocates or panics. The value is the complete state: a copy is a snapshot, and `==` compares states.
 ///
@@ -68,9 +69,11 @@ impl VirtualReload {
         Ok(Self { configuration, causes, values, shared: 0 })
     }
 
-    /// Returns this counter reload for a processor with these precise records. If they are architectural PEBS, they
-    /// answer CFG_C of their counters. The reload value in it is that of both: a counter is loaded with it after a
-    /// record, and by the overflows that CFG_B names. The embedder answers accesses by the pair of both facilities.
+    /// Returns this counter reload for a processor that also has the precise records `precise`. If `precise` is
+    /// architectural PEBS, `precise` answers accesses to CFG_C of each counter that can write records. Both features
+    /// then use the reload value in CFG_C: a counter is loaded with this value after each of its records, and whenever
+    /// a counter in the loaded counter's CFG_B overflows. The embedder answers accesses by the pair
+    /// `(precise, reload)`.
     ///
     /// ```
     /// use pmu_virt::{

@@ -15,11 +15,11 @@ const INTERRUPTS: u64 = 1 << 15;
 
 impl VirtualTopDown {
     /// Calls `pass`, which commonly calls [`VirtualPmu::advance`]. The slots that fixed counter 3 counts during `pass`
-    /// are divided into parts by `mix`. If fixed counter 3 overflows, the metrics also overflow. This sets bit 48 of
-    /// the status, and raises an interrupt if the interrupt of fixed counter 3 is enabled.
+    /// are divided into parts by `mix`. If fixed counter 3 overflows, the metrics also overflow. The overflow of the
+    /// metrics sets bit 48 of the status, and raises an interrupt if the interrupt of fixed counter 3 is enabled.
     ///
-    /// `pass` does not write fixed counter 3. If overflows reload counters, each call observes one span between two
-    /// reloads: see [`VirtualReload::advance_by`](crate::VirtualReload::advance_by).
+    /// `pass` must not write fixed counter 3. If the processor has auto counter reload, each call of `observe` must
+    /// count only up to the next reload: see [`VirtualReload::advance_by`](crate::VirtualReload::advance_by).
     ///
     /// # Errors
     /// Returns the error of `pass`.
