@@ -50,14 +50,14 @@ impl fmt::Display for EventError {
 
 impl core::error::Error for EventError {}
 
-/// Reason that [`CoreType::event_or_uncore`] found no event of a core.
+/// Reason that [`CoreType::event_or_uncore`] found no event of the core type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum CoreEventError {
     /// Neither the core type nor a unit beside the cores has an event of this name. The value is the core type's error.
     Core(EventError),
-    /// A unit beside the cores has the event. No counter of a core counts the event.
+    /// A unit beside the cores, such as a memory controller, has this event. No counter of a core counts the event.
     Uncore(UncoreEvent),
 }
 

@@ -62,9 +62,9 @@ impl CoreType {
     }
 
     /// Finds the event with this name, as [`event`](Self::event) does. If an event of a unit beside the cores has the
-    /// name, the error names the unit.
+    /// name, the error contains that event.
     ///
-    /// A program that calls this function links the lists of all these units' events.
+    /// A program that calls this function links the lists of the events of all such units.
     ///
     /// ```
     /// use pmu_events::{CoreEventError, ZEN4};
@@ -75,7 +75,8 @@ impl CoreType {
     ///
     /// # Errors
     /// - [`Uncore`](CoreEventError::Uncore): a unit beside the cores has an event of this name.
-    /// - [`Core`](CoreEventError::Core): the error of [`event`](Self::event).
+    /// - [`Core`](CoreEventError::Core): neither the core type nor such a unit has an event of this name. The value is
+    ///   the error of [`event`](Self::event).
     pub fn event_or_uncore(&self, name: &str) -> Result<PmuEvent, CoreEventError> {
         self.event(name).map_err(|error| {
             let named = |event: &UncoreEvent| event.name().eq_ignore_ascii_case(name);

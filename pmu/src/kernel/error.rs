@@ -26,7 +26,7 @@ pub enum PmuError {
     Session(Busy),
     /// A profile source could not be started or stopped, or the processor's counters could not be taken or released.
     Interface(InterfaceError),
-    /// An event could not be opened, started or read.
+    /// An event could not be opened, started, stopped or read.
     Counters(CounterError),
     /// A group of events could not be opened, started or read.
     Group(GroupError),
