@@ -236,8 +236,8 @@ fn a_guest_without_sampling_has_no_register_of_it() {
     guest::expect(&kernel, "--pmu amd:v2", &[0, 13, 13, 13, 13, 0]);
 }
 
-/// APM vol. 3, CPUID function 0x8000_0001: ECX bit 10, IBS. A KVM may keep the bit from every guest, or show that of its
-/// host.
+/// APM vol. 3, CPUID function 0x8000_0001: ECX bit 10, IBS. A KVM may keep the bit from every guest, or show that of
+/// its host.
 #[test]
 fn a_guest_without_sampling_is_not_told_of_it() {
     const FEATURES: u32 = 0x8000_0001;
