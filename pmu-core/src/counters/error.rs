@@ -102,7 +102,7 @@ pub enum CounterError {
     /// registers again.
     RegistersLost,
     /// The saved counters cannot be restored, for one of these reasons:
-    /// - The counters were saved by a session whose source has another table of rows.
+    /// - The counters were saved by a session whose [`EventSource`](crate::EventSource) has another table of rows.
     /// - This processor lacks the event of a saved counter.
     /// - One of the counters or rows is in use already, or one of the counters has faulted.
     /// - An [exclusive](crate::Event::exclusive) event is on a counter.

@@ -148,7 +148,7 @@ impl FaultFixup {
 /// In an NMI handler, the fixup of a fault ends with IRET, which unblocks NMIs. Another NMI may then interrupt the
 /// handler, even within the handler's call of `service`. Therefore the kernel ensures at least one of these conditions:
 ///
-/// - The kernel's NMI entry can nest: a nested NMI does not reuse the NMI stack from the top.
+/// - The kernel's NMI entry code supports nesting: a nested NMI does not reuse the NMI stack from the top.
 /// - The backend never faults in an NMI handler.
 ///
 /// The kernel's handlers of #GP and #UD must call [`FaultFixup::resume_at`] before anything else:

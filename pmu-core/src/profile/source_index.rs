@@ -2,7 +2,7 @@
 
 use crate::profile::source::{KProfileSource, ProfileSource};
 
-/// The sources of a profile interface as rows of a table, with an index that finds a row by value and by name.
+/// The sources of a profile interface as rows of a table, with an index that finds a row by value or by name.
 #[derive(Clone, Copy, Debug)]
 pub struct SourceTable {
     rows: &'static [ProfileSource],

@@ -14,8 +14,8 @@ impl Event {
     ///
     /// The event needs a period below 2³¹, and cannot keep a total. The session's event source must be
     /// [`WithCounterReload`](crate::WithCounterReload). Otherwise opening the group fails with
-    /// [`NotReloadable`](crate::CounterError::NotReloadable). The events of the group get counters,
-    /// [rotate](Event::rotating) and are switched together.
+    /// [`NotReloadable`](crate::CounterError::NotReloadable). The group's events are put on counters,
+    /// [rotated](Event::rotating) and switched together.
     ///
     /// Source: Intel's "Architecture Instruction Set Extensions Programming Reference", "Auto Counter Reload".
     ///

@@ -131,9 +131,10 @@ impl SavedEvent {
         self.started
     }
 
-    /// Sets whether [`switch_in`](crate::CounterSession::switch_in) starts the event, and returns the event. If
-    /// `started` is set, an event that has [stopped reporting](crate::EventTable::stop_reporting) reports again. An
-    /// event that is [disabled](Self::disabled) in its group stays stopped.
+    /// Returns the event with a new start state: [`switch_in`](crate::CounterSession::switch_in) starts the event only
+    /// if `started` is set. If `started` is set, an event that has
+    /// [stopped reporting](crate::EventTable::stop_reporting) reports again. An event that is
+    /// [disabled](Self::disabled) in its group stays stopped.
     pub const fn to_be_started(mut self, started: bool) -> Self {
         if started {
             self.period = self.period.reporting();

@@ -65,7 +65,7 @@ const SERVED_WITHIN: u64 = 1 << 31;
 /// wait-free. Its time is bounded by the number of counters and the number of places in the event table. If
 /// `sample_read` is called in an interrupt that interrupted `service`, such as an NMI, the counts may be inconsistent.
 ///
-/// If the interrupt interrupted an operation of a task on these events, the events' times may lack the time since the
+/// If the interrupt interrupted a task's operation on these events, the events' times may lack the time since the
 /// task's previous operation.
 ///
 /// # Errors

@@ -19,7 +19,7 @@ pub enum GenericEvent {
     /// Instructions retired.
     Instructions,
     /// Cycles of a clock of constant frequency, counted while the core is not halted. On AMD from Zen 4 on, and on
-    /// Intel's fixed counter 2, this is the clock of the TSC. For an Intel processor without fixed counter 2, the
+    /// Intel's fixed counter 2, this clock is the TSC's clock. For an Intel processor without fixed counter 2, the
     /// processor's manual names the clock.
     ReferenceCycles,
     /// On Intel, accesses to the last-level cache. On AMD's Zen processors, accesses to the second-level cache.

@@ -35,7 +35,7 @@ pub struct FullWidth {
 /// has four bits of a control register that all fixed counters share.
 ///
 /// From the lowest bit, the four bits enable: counting at privilege level 0, counting above level 0, counting for all
-/// threads of the core, and interrupting. RDPMC reads a fixed counter with bit 30 of ECX set.
+/// threads of the core, and interrupting. To read a fixed counter, RDPMC needs bit 30 of ECX set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FixedCounters {

@@ -261,8 +261,8 @@ impl CounterUnit {
         self.precise = Some(precise);
     }
 
-    /// Declares whether the local APIC may mask the LVT entry when it delivers the interrupt. With `true`, each service
-    /// of the interrupt unmasks the entry.
+    /// Declares whether the local APIC may mask the LVT entry when it delivers the interrupt. With `true`,
+    /// [`service`](crate::service) unmasks the entry each time.
     pub const fn set_masked_on_delivery(&mut self, masked: bool) {
         self.masked_on_delivery = masked;
     }
@@ -453,7 +453,8 @@ impl CounterUnit {
         self.precise
     }
 
-    /// Returns whether delivery of the interrupt may mask the LVT entry. Each service then has to unmask the entry.
+    /// Returns whether delivery of the interrupt may mask the LVT entry. [`service`](crate::service) then unmasks the
+    /// entry each time.
     #[inline]
     pub const fn is_masked_on_delivery(&self) -> bool {
         self.masked_on_delivery

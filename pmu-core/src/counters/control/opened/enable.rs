@@ -16,8 +16,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// - If the event is in no group, the event [stops](Self::stop_event).
     /// - If the event is the first of a group, the whole group [stops](Self::stop_group).
-    /// - If the event is another event of a group, only this event stops, and the group's other events continue without
-    ///   a gap. Until [`enable_event`](Self::enable_event) is called, the group starts without the event.
+    /// - If the event is in a group, but is not the group's first event, only this event stops, and the group's other
+    ///   events continue without a gap. Until [`enable_event`](Self::enable_event) is called, the group starts without
+    ///   the event.
     ///
     /// The `enabled` and `running` times of a disabled event do not advance. An event of a group, except the group's
     /// first event, can be disabled even before the group starts.
@@ -70,9 +71,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - If the event is in no group, the event [starts](Self::start_event).
     /// - If the event is the first of a group, the group [starts](Self::start_group) without its
     ///   [disabled](Self::disable_event) events.
-    /// - If the event is another event of a group, the event is counted with the group again. If the group is on
-    ///   counters, the event gets a counter. The group's other events continue. Their counts have a gap only if the
-    ///   events have to move to other counters. If there is no counter for the event, a
+    /// - If the event is in a group, but is not the group's first event, the event is counted with the group again. If
+    ///   the group is on counters, the event gets a counter. The group's other events continue. Their counts have a gap
+    ///   only if the events have to move to other counters. If there is no counter for the event, a
     ///   [rotating](crate::Event::rotating) group leaves its counters, and the whole group waits for its turn.
     ///
     /// For `PERF_IOC_FLAG_GROUP`, call this for each event of the group, and last for the group's first event.

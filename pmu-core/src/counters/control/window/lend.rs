@@ -21,8 +21,8 @@ use crate::platform::Platform;
 /// The time during which a session's counters are [lent](CounterSession::lend) to a borrower, such as a hypervisor.
 /// The window borrows the session, so that no event can be started, stopped or read until the window ends.
 ///
-/// Call [`end`](Self::end) on every path, also before an early return by `?`. Dropping a window instead accesses no
-/// register, and leaves the counters lent:
+/// Call [`end`](Self::end) on every path, also before an early return by `?`. If a window is dropped instead, no
+/// register is accessed, and the counters stay lent:
 /// - The session's operations find no counters, and its events count nothing.
 /// - The end of the session's next window restores the events. The events begin new periods. The counts since the
 ///   counters' last interrupts are lost.

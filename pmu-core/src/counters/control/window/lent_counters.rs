@@ -20,9 +20,10 @@ pub struct LentCounters {
 }
 
 impl LentCounters {
-    /// Declares that these counters of the processor that executes the call have no owner and are stopped. A counter
-    /// may be stopped by its own control register, or by its clear bit in `global_control`, the value of the global
-    /// control register. If a counter has an owner after all, the owner's counts become wrong.
+    /// Declares that these counters of the processor that executes the call have no owner and are stopped.
+    /// `global_control` is the value of the global control register. A counter is stopped if its own control register
+    /// disables it, or if its bit in `global_control` is clear. If a counter has an owner after all, the owner's counts
+    /// become wrong.
     ///
     /// # Context
     /// Task. The returned value stays on the processor.
