@@ -384,6 +384,11 @@ unsafe impl SourceInterface for Machine {
         whichever!(self, interface => interface.intervals())
     }
 
+    #[inline]
+    fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
+        whichever!(self, interface => interface.interval_cell(row))
+    }
+
     fn answer(&self) -> Option<&CounterAnswer> {
         whichever!(self, interface => interface.answer())
     }

@@ -102,6 +102,12 @@ pub unsafe trait SourceInterface {
     /// Returns the variables with the machine-wide intervals of the table's rows, in the order of the rows.
     fn intervals(&self) -> &[AtomicU32];
 
+    /// Returns the variable with the machine-wide interval of a row of the table. The interrupt's handler asks for it.
+    #[inline]
+    fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
+        self.intervals().get(row)
+    }
+
     /// Returns the variable that tells whether any counter of the machine has responded. If the result is `None`,
     /// [`query`](crate::ProfileInterface::query) relies on CPUID, even if no counter ever responded.
     fn answer(&self) -> Option<&CounterAnswer> {
@@ -149,7 +155,7 @@ unsafe impl<I: SourceInterface> EventSource for I {
 
     #[inline]
     fn row_period(&self, row: usize) -> Option<u32> {
-        Some(self.intervals().get(row)?.load(Ordering::Relaxed))
+        Some(self.interval_cell(row)?.load(Ordering::Relaxed))
     }
 
     fn table_id(&self) -> usize {
@@ -203,6 +209,11 @@ macro_rules! forward_interface {
         #[inline]
         fn intervals(&$self) -> &[AtomicU32] {
             $inner.intervals()
+        }
+
+        #[inline]
+        fn interval_cell(&$self, row: usize) -> Option<&AtomicU32> {
+            $inner.interval_cell(row)
         }
 
         fn answer(&$self) -> Option<&CounterAnswer> {
