@@ -65,8 +65,8 @@ pub trait Facility {
     /// when it does not service the counters:
     /// - while no session has taken the counters;
     /// - while the LVT entry is masked;
-    /// - in an interrupt during an operation of a session that services the counters itself, such as
-    ///   [`reprogram`](crate::CounterSession::reprogram).
+    /// - while an operation of the session, such as [`reprogram`](crate::CounterSession::reprogram), services the
+    ///   counters itself.
     ///
     /// A pass without the counters consists of [`begin`](Self::begin), [`collect`](Self::collect) and
     /// [`end`](Self::end). While the counters are [lent](crate::CounterSession::lend), only
@@ -92,7 +92,7 @@ pub trait Facility {
     /// records during the interrupt, this method stops the recording.
     ///
     /// # Errors
-    /// An access failed.
+    /// A register access failed, and so did its [retry](Facility).
     #[inline]
     fn begin<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
         Ok(())
@@ -104,7 +104,7 @@ pub trait Facility {
     /// facility only adds records to the counters' overflows.
     ///
     /// # Errors
-    /// An access failed.
+    /// A register access failed, and so did its [retry](Facility).
     #[inline]
     fn collect<M: MsrBackend>(&mut self, _: &M, _: Interrupted<'_>) -> Result<u32, MsrFault> {
         Ok(0)
@@ -114,7 +114,7 @@ pub trait Facility {
     /// [`begin`](Self::begin) stopped the recording, this method starts the recording again.
     ///
     /// # Errors
-    /// An access failed.
+    /// A register access failed, and so did its [retry](Facility).
     #[inline]
     fn end<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
         Ok(())
@@ -125,7 +125,7 @@ pub trait Facility {
     /// [lent](crate::CounterSession::lend).
     ///
     /// # Errors
-    /// An access failed.
+    /// A register access failed, and so did its [retry](Facility).
     #[inline]
     fn without_counters<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
         Ok(())
@@ -147,10 +147,10 @@ pub struct Interrupted<'a> {
     /// The global overflow status, including other owners' bits. The value is 0 if the processor has no such status, if
     /// the status could not be read, or if this pass does [not service the counters](Facility::ALONE).
     pub status: u64,
-    /// The session's counters that overflowed, except the facility's [own](Facility::own_counters). A processor without
-    /// an overflow status is an exception: the set contains all of the session's general counters except the facility's
-    /// own. On a processor without an overflow status, the driver finds the overflowed counters by reading their
-    /// values, but only after [`collect`](Facility::collect).
+    /// The session's counters that overflowed, except the facility's [own](Facility::own_counters). On a processor
+    /// without an overflow status, the set contains all of the session's general counters except the facility's own,
+    /// because the driver finds the overflowed counters only after [`collect`](Facility::collect), by reading their
+    /// values.
     pub overflowed: CounterSet,
     pub(crate) memory: &'a CounterMemory,
 }

@@ -41,7 +41,7 @@ pub trait FacilityControl: Facility {
     /// the counters cannot be stopped, [`resume`](Self::resume) undoes this call.
     ///
     /// # Errors
-    /// An access failed. The facility continues as before the call.
+    /// A register access failed. The facility continues as before the call.
     fn before_stop<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
         Ok(())
     }
@@ -53,7 +53,7 @@ pub trait FacilityControl: Facility {
     /// records.
     ///
     /// # Errors
-    /// An access failed. The facility continues as before the call.
+    /// A register access failed. The facility continues as before the call.
     fn suspend<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault>;
 
     /// Resumes the facility in the state that it had before [`suspend`](Self::suspend). The borrower of the counters
@@ -64,7 +64,7 @@ pub trait FacilityControl: Facility {
     /// If the processor has a global control register, the counters are still stopped during this call.
     ///
     /// # Errors
-    /// An access failed. The facility stays suspended.
+    /// A register access failed. The facility stays suspended.
     fn resume<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault>;
 }
 
