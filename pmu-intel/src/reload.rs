@@ -10,9 +10,9 @@ use crate::registers::{IA32_PMC_GP0_CFG_B, IA32_PMC_GP0_CFG_C, IA32_PMC_GP0_CTR}
 /// [`WithCounterReload`](pmu_core::WithCounterReload). Returns `None` if the processor lacks these registers. On a
 /// hybrid machine, the result can differ between the types of core.
 ///
-/// Each counter that can be reloaded has the registers CFG_B and CFG_C. CFG_B is a bitmap of the counters that reload
-/// this counter when they overflow. Bits 31:0 of CFG_C are the reload value. CPUID leaf 0x23, sub-leaf 2, declares the
-/// counters that can be reloaded.
+/// Each counter that can be reloaded has the registers CFG_B and CFG_C. CFG_B is a bitmap of counters: an overflow of
+/// one of these counters reloads the counter that has the register. Bits 31:0 of CFG_C are the reload value. CPUID leaf
+/// 0x23, sub-leaf 2, declares the counters that can be reloaded.
 ///
 /// ```
 /// # use pmu_core::{CounterUnit, EventTable, OpenedEvents, ReloadMemory, Snapshot, WithCounterReload};

@@ -60,7 +60,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
 
     /// Handles a request with the information class `SystemProcessorProfileControlArea`, as Windows does.
     ///
-    /// The call makes the checks of Windows, in the same order: the Windows version, the caller's mode, and the
+    /// The call makes the same checks as Windows, in this order: the Windows version, the caller's mode, and the
     /// request's length. To create the area, the call then checks that there is memory, that the processor has a usable
     /// Debug Store, and that the processor has no area yet. To destroy the area, the call then checks that the
     /// processor has an area. The call writes the address of the area into `request`, or 0 if there is no area.
@@ -85,7 +85,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
     /// Task.
     ///
     /// # Errors
-    /// Each error has the [status](ControlAreaError::status) that Windows returns in the same case.
+    /// [`ControlAreaError::status`] returns the status that Windows gives for each error.
     pub fn set(
         &self,
         mode: CallerMode,

@@ -45,8 +45,9 @@ use crate::registers::{DebugCtl, IA32_DEBUGCTL, IA32_DS_AREA, IA32_PEBS_ENABLE};
 /// - A DS save area is at `linear_address`, in the form that this processor uses. DTES64 determines the width of the
 ///   words, and the PEBS format determines the number of counter resets. The area is mapped and writable in *every*
 ///   address space in which the processor runs, and nothing frees or moves the area.
-/// - Each buffer that the save area describes is mapped in the same way, and only this processor's tracing uses the
-///   buffer. The buffer's absolute maximum in the save area is not above the end of the buffer's memory.
+/// - Each buffer that the save area describes is also mapped and writable in *every* address space in which the
+///   processor runs, nothing frees or moves the buffer, and only this processor's tracing uses the buffer. The buffer's
+///   absolute maximum in the save area is not above the end of the buffer's memory.
 /// - No other processor uses the same save area.
 pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Result<(), M::Error> {
     // SAFETY: the register holds an address that the processor writes through; the caller promised

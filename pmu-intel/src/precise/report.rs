@@ -17,11 +17,11 @@ pub enum AccessKind {
     Loads,
     /// The event counts stores.
     Stores,
-    /// This crate does not know that the event counts memory accesses.
+    /// The event is not known to count memory accesses.
     Unknown,
 }
 
-/// A record, together with the counter that caused the record by its overflow.
+/// A record, together with the counter whose overflow caused the record.
 #[derive(Clone, Copy, Debug)]
 pub struct PreciseReport<'a> {
     /// The counter that overflowed.

@@ -7,8 +7,8 @@ use crate::configuration::any_vendor::Configuration;
 
 /// Branch records of one virtual processor, in addition to the processor's [`VirtualPmu`](crate::VirtualPmu). As a
 /// [`GuestFacility`](crate::GuestFacility), this type answers accesses to the registers of the records. The embedder
-/// [feeds](Self::record) the guest's taken branches. If the guest has enabled the freeze of the records, a counter's
-/// interrupt freezes them.
+/// [feeds](Self::record) the guest's taken branches. If the guest has enabled the freeze, a counter's interrupt freezes
+/// the records.
 ///
 /// No method allocates or panics. The value is the complete state: a copy is a snapshot, and `==` compares states.
 /// [`to_bytes`](Self::to_bytes) saves the state.

@@ -154,7 +154,7 @@ impl EventKey {
     }
 
     /// Returns the key with AnyThread, bit 21 of Intel's selects: the counter counts the event on all threads of the
-    /// core. A guest can program the key only if its configuration has
+    /// core. A guest can select this event only if the guest's configuration has
     /// [`any_thread`](crate::IntelConfiguration::any_thread).
     ///
     /// ```
@@ -167,7 +167,7 @@ impl EventKey {
     }
 
     /// Returns the key with `IN_TX`, bit 32 of Intel's selects: the counter counts the event only within transactions.
-    /// A guest can program the key only if its configuration has
+    /// A guest can select this event only if the guest's configuration has
     /// [`transactional`](crate::IntelConfiguration::transactional).
     ///
     /// ```
@@ -180,7 +180,7 @@ impl EventKey {
     }
 
     /// Returns the key with `IN_TXCP`, bit 33 of the select of Intel's counter 2: the counter does not count the event
-    /// in aborted transactions. A guest can program the key only if its configuration has
+    /// in aborted transactions. A guest can select this event only if the guest's configuration has
     /// [`transactional`](crate::IntelConfiguration::transactional).
     ///
     /// ```
@@ -194,8 +194,8 @@ impl EventKey {
     }
 
     /// Returns the key with `GuestOnly`, bit 40 of AMD's selects: the counter counts the event only while a nested
-    /// guest runs. A nested guest is a guest of the virtual processor. A guest can program the key only if its
-    /// configuration has [`guest_host`](crate::AmdConfiguration::guest_host).
+    /// guest runs. A nested guest is a guest of the virtual processor. A guest can select this event only if the
+    /// guest's configuration has [`guest_host`](crate::AmdConfiguration::guest_host).
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};

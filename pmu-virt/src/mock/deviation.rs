@@ -90,8 +90,8 @@ deviations! {
     /// status bit stays 0. Therefore the branches of the interrupt handler are recorded too.
     NeverFreezesBranches
     /// A deep sleep (C-state) clears the branch records. For architectural records, leaf 0x1C, EAX bit 30, declares
-    /// that a deep sleep clears the records. For legacy records, Linux always assumes it. A test calls
-    /// [`MockMsr::sleep`](super::MockMsr::sleep).
+    /// that a deep sleep clears the records. For all legacy records, Linux assumes that a deep sleep clears the
+    /// records. A test calls [`MockMsr::sleep`](super::MockMsr::sleep).
     BranchesLostInDeepSleep
     /// One branch in four is recorded with an error: AMD's erratum 1452 of family 19h sets a reserved bit in the
     /// record. Haswell records the abort of a transaction twice.

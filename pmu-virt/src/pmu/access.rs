@@ -106,8 +106,8 @@ pub enum Write {
 pub struct Written {
     /// Answer that the guest gets, as on hardware.
     pub answer: Write,
-    /// Bits that are set in the value, but not allowed in this register by the manual. This includes bits that hardware
-    /// ignores. If the register cannot be written, all bits are set.
+    /// Bits that are set in the value, but not allowed in this register by the manual. The field includes bits that
+    /// hardware ignores. If the register cannot be written, all bits are set.
     pub illegal: u64,
 }
 

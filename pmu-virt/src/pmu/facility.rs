@@ -85,8 +85,8 @@ pub trait GuestFacility {
     fn pmi_raised(&mut self);
 
     /// Returns the bitmap of the facility's own counters, with the bits of the global status. The facility itself
-    /// records the overflows of these counters. Such an overflow does not set a bit of the status, and does not
-    /// interrupt.
+    /// records the overflows of these counters. The overflow of an own counter does not set a bit of the status, and
+    /// does not interrupt.
     fn own_counters(&self) -> u64 {
         0
     }

@@ -21,9 +21,9 @@ pub struct ReloadConfiguration {
     pub general: u8,
     /// Fixed counters that can be reloaded (EBX).
     pub fixed: u8,
-    /// General counters that can reload counters when they overflow (ECX).
+    /// General counters whose overflow can reload counters (ECX).
     pub causing_general: u8,
-    /// Fixed counters that can reload counters when they overflow (EDX).
+    /// Fixed counters whose overflow can reload counters (EDX).
     pub causing_fixed: u8,
 }
 

@@ -92,7 +92,7 @@ impl<'a> PreciseRecord<'a> {
         }
     }
 
-    /// Returns the counters that caused the record by their overflow, or `None` in format 0.
+    /// Returns the counters whose overflow caused the record, or `None` in format 0.
     ///
     /// In formats 1 and 2 the value is the overflow status at the time of the record. That status can be 0, and can
     /// include counters that do not write records.
