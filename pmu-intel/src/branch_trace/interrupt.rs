@@ -14,7 +14,7 @@ use crate::registers::DebugCtl;
 ///
 /// In each performance interrupt, the facility passes all branches in the buffer to a closure, even if a counter caused
 /// the interrupt. If branches of the kernel are traced, the facility stops the trace while the interrupt is serviced.
-/// To stop and resume the trace takes two reads and two writes of `IA32_DEBUGCTL` per interrupt. If only branches of
+/// Stopping and resuming the trace takes two reads and two writes of `IA32_DEBUGCTL` per interrupt. If only branches of
 /// user mode are traced, the facility accesses no register.
 ///
 /// # Context

@@ -64,8 +64,8 @@ impl<M: MsrBackend> BranchTracer<M> {
     ///
     /// `processor` describes this processor. If the processor has a
     /// [`PreciseRecorder`](crate::precise::PreciseRecorder), `beside` is that recorder's memory, because the tracer and
-    /// the recorder share one DS save area. The recorder then cannot be shut down before the tracer. If `beside` is
-    /// `None`, the tracer owns `IA32_DS_AREA`.
+    /// the recorder share one DS save area. Until the tracer is shut down, the recorder cannot be shut down. If
+    /// `beside` is `None`, the tracer owns `IA32_DS_AREA`.
     ///
     /// # Errors
     /// - [`Unavailable`](BranchTraceError::Unavailable): CPUID or `IA32_MISC_ENABLE` declares no branch trace store, or

@@ -40,9 +40,9 @@ impl Precision {
 /// An event that is sampled by precise records: when the event's counter overflows, the processor itself writes a
 /// record.
 ///
-/// A front-end event (perf's `frontend`) has its condition as the event's [extra register](Event::with_extra),
-/// [`MSR_PEBS_FRONTEND`](crate::precise::registers::MSR_PEBS_FRONTEND). All started front-end events must have the same
-/// condition.
+/// The condition of a front-end event (perf's `frontend`) is the value of the event's
+/// [extra register](Event::with_extra), [`MSR_PEBS_FRONTEND`](crate::precise::registers::MSR_PEBS_FRONTEND). All
+/// started front-end events must have the same condition.
 ///
 /// The event's [period](Event::every), [tag](Event::tagged), privilege levels and [counters](Event::on) apply to the
 /// records. A reported record shows only the privilege levels that the event counts.

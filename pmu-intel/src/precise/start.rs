@@ -15,8 +15,8 @@ use crate::precise::threshold::PreciseThreshold;
 impl<M: MsrBackend> PreciseRecorder<'_, M> {
     /// Starts an event on a free counter of the session that can record the event, and returns the counter.
     ///
-    /// During the call, the recorder's other events are paused. `report` receives the records that are in the buffer,
-    /// because the new event may change the size of later records.
+    /// During the call, the recorder's other events are paused. The call empties the buffer, and passes the buffer's
+    /// records to `report`, because the new event may change the size of later records.
     ///
     /// # Errors
     /// - [`Event`](PreciseError::Event), [`LatencyInUse`](PreciseError::LatencyInUse),

@@ -293,8 +293,8 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
     }
 
     /// Returns the data from which user mode computes the processor's counts. The data is valid until the next call of
-    /// another method, or until an overflow of the slots' counter, which comes after hours without a read. If the
-    /// kernel shares the data with user mode, the kernel therefore calls [`read`](Self::read) at its timer tick.
+    /// another method, or until the slots' counter overflows, which happens only if the counts are not read for hours.
+    /// If the kernel shares the data with user mode, the kernel therefore calls [`read`](Self::read) at its timer tick.
     ///
     /// On an E-core, user mode cannot compute the counts, and must ask the kernel for the counts.
     pub fn view(&self) -> TopDownView {

@@ -45,7 +45,7 @@ impl VirtualBranches {
         true
     }
 
-    /// Records a branch with an error of real processors:
+    /// Records a branch in the erroneous way of some real processors:
     ///
     /// - AMD: the record's TO has the reserved bit 61 set (erratum 1452 of family 19h).
     /// - Legacy format 4 (Haswell): the abort of a transaction is recorded twice. The second record lacks the abort

@@ -13,8 +13,8 @@ pub enum HostError {
     Vendor,
     /// CPUID declares no PMU.
     NoPmu,
-    /// The host has more general counters or more fixed counters than the first eight. The value is the bitmap of all
-    /// the host's general counters, or of all the host's fixed counters.
+    /// The host has a general counter or a fixed counter with the number 8 or above. The value is the bitmap of all the
+    /// host's general counters, or of all the host's fixed counters.
     Counters(u32),
     /// The host's PMU has a property that a [`VirtualPmu`](crate::VirtualPmu) cannot have.
     Configuration(ConfigurationError),

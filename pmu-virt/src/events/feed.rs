@@ -5,7 +5,7 @@ use crate::events::fed::FedEvents;
 use crate::events::key::Privilege;
 use crate::events::slot::{BOTH, CELLS, EVENTS, FedEvent, FeedSlot, KERNEL, USER};
 
-/// Counts of the events that happened in a guest in a span of time, by event and privilege. A
+/// Counts of the events that happened in a guest during a span of time, by event and privilege. A
 /// [`VirtualPmu`](crate::VirtualPmu) consumes the counts.
 ///
 /// ```

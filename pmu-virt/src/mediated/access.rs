@@ -178,7 +178,7 @@ impl HostCounters {
     /// result has the same meaning as the result of [`VirtualPmu::read`]. Accesses: at most one read.
     ///
     /// # Errors
-    /// Another guest is loaded, or the access failed.
+    /// Another guest is loaded, or the register access failed.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};
@@ -238,7 +238,7 @@ impl HostCounters {
     /// not have the counter.
     ///
     /// # Errors
-    /// Another guest is loaded, or the access failed.
+    /// Another guest is loaded, or the register access failed.
     pub fn read_pmc<P: EventPolicy, M: MsrBackend>(
         &self,
         loaded: &Loaded<'_>,

@@ -114,11 +114,11 @@ pub struct HostCounters {
 impl HostCounters {
     /// Describes the counters of a processor with this PMU. A configuration does not tell whether an Intel processor
     /// has PERF_METRICS. So on Intel, the hypervisor must always [intercept](Self::intercepts) RDPMC and the global
-    /// registers. If the hypervisor calls [`from_cpuid`](Self::from_cpuid) instead, the hypervisor must intercept RDPMC
-    /// and the global registers only if the processor needs this.
+    /// registers. With [`from_cpuid`](Self::from_cpuid), the hypervisor must intercept RDPMC and the global registers
+    /// only if the processor has PERF_METRICS, or more counters than a guest can have.
     ///
     /// # Errors
-    /// `host` is invalid, or lacks one of the features that the switch between guests needs:
+    /// The configuration `host` is invalid, or lacks one of the features that a switch from guest to guest needs:
     ///
     /// - a register that sets bits of the status: `IA32_PERF_GLOBAL_STATUS_SET` (version 4 or later) or
     ///   `PerfCntrGlobalStatusSet` (PerfMonV2);

@@ -318,9 +318,9 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     }
 
     /// Makes every running counter with an enabled interrupt overflow, just before a later access, and delivers the
-    /// interrupt. `access` is the number of that access, counted from 1. If no such counter exists, the delivered
-    /// interrupt is spurious. Running counters that write [precise records](Self::with_precise) also overflow. Their
-    /// interrupt comes when the buffer reaches its threshold.
+    /// interrupt. `access` is the number of that access: 1 is the next access. If no such counter exists, the delivered
+    /// interrupt is spurious. Running counters that write [precise records](Self::with_precise) also overflow. The
+    /// interrupt for their records comes when the buffer reaches its threshold.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};

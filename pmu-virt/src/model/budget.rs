@@ -30,7 +30,7 @@ impl OverflowBudget {
     ///   an event of the PMU, the result is never 0.
     ///
     /// If the event happens at both privileges, compare the sum of the two counts with the smaller of the two results.
-    /// No interrupt is due while the sum is below this result.
+    /// No interrupt is due while the sum is below the smaller result.
     #[inline]
     pub fn of(&self, event: FedEvent, privilege: Privilege) -> Option<u64> {
         if event.of() != self.of {

@@ -10,7 +10,7 @@ use crate::policy::event_policy::EventPolicy;
 use crate::registers::counters::from_global;
 use crate::registers::list::RegisterInfo;
 
-/// Origin of a register write: the guest's WRMSR, or the host, which restores a virtual processor.
+/// Origin of a register write: the guest's WRMSR, or the host when it restores a virtual processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Writer {
@@ -151,7 +151,8 @@ impl<F: GuestFacility> GuestFacility for Option<F> {
     }
 }
 
-/// Two facilities. They may share registers, but no bit of a register or of CPUID. Pairs can be nested.
+/// Two facilities as one facility. The two may have bits in the same register or CPUID leaf, but must not share a bit.
+/// Pairs can be nested.
 impl<A: GuestFacility, B: GuestFacility> GuestFacility for (A, B) {
     fn read(&self, address: u32) -> Read {
         self.0.read(address).above(|| self.1.read(address))
@@ -264,8 +265,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
         self.write_both(facility, Writer::Guest, address, value)
     }
 
-    /// Writes a register for the host, which restores a virtual processor with a [facility](GuestFacility) in addition
-    /// to the PMU. On a processor without a facility, use [`host_write`](Self::host_write).
+    /// Writes a register on behalf of the host, to restore a virtual processor with a [facility](GuestFacility) in
+    /// addition to the PMU. On a processor without a facility, use [`host_write`](Self::host_write).
     pub fn host_write_beside(
         &mut self,
         facility: &mut impl GuestFacility,

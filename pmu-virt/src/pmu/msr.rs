@@ -81,7 +81,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
         }
     }
 
-    /// Writes a register for the host, which restores a virtual processor from a list of registers.
+    /// Writes a register on behalf of the host, to restore a virtual processor from a list of registers.
     ///
     /// The guest's [`write`](Self::write) cannot restore every value that [`read`](Self::read) returns. `host_write`
     /// differs from `write` as follows:

@@ -176,7 +176,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     }
 }
 
-/// Formats the [`PmuState`], from which everything else follows but the embedder's choices.
+/// Formats the [`PmuState`], but not the events and the policy that the embedder has chosen.
 #[cfg(feature = "defmt")]
 impl<P: EventPolicy> defmt::Format for VirtualPmu<P> {
     fn format(&self, f: defmt::Formatter<'_>) {

@@ -54,7 +54,7 @@ pub struct VirtualTopDown {
     pub(crate) parts: [u128; PARTS],
 }
 
-/// Reason why a processor cannot have top-down metrics or counter reload.
+/// Reason why a processor cannot have top-down metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

@@ -19,8 +19,8 @@ impl<'a> RecordBranches<'a> {
         Self { words, shown }
     }
 
-    /// Returns the words of each branch, the newest first, up to the first empty record. The iterator leaves out
-    /// branches from or to a privilege level that the event does not count.
+    /// Returns the words of each branch without decoding them, the newest first, up to the first empty record. The
+    /// iterator leaves out branches from or to a privilege level that the event does not count.
     pub fn raw(self) -> impl Iterator<Item = RawBranch> + 'a {
         let Self { words, shown } = self;
         let branch = move |number: usize| {
