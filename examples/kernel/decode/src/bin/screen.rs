@@ -22,6 +22,11 @@ fn main() -> ExitCode {
     }
 }
 
+/// Width of the text beside the codes in pixels, and modules of the largest code with its margins: those of the kernel's
+/// last page.
+const TEXT: usize = 46 * 8;
+const MODULES: usize = 57 + 8;
+
 /// Returns the texts of all codes of a dump: `P6`, width, height and 255, each followed by a space or a line's end,
 /// then three bytes for each pixel.
 fn texts(dump: &[u8]) -> Result<Vec<String>, String> {
@@ -38,13 +43,29 @@ fn texts(dump: &[u8]) -> Result<Vec<String>, String> {
         return Err("not a PPM of 24 bits per pixel".to_owned());
     }
     let gray = |x, y| pixels[(y * width + x) * 3];
-    let mut screen = PreparedImage::prepare_from_greyscale(width, height, gray);
-    let codes = screen.detect_grids();
-    if codes.is_empty() {
-        return Err("no code on the screen".to_owned());
+    // The corners of several codes may look like those of one, so each is read from its own place.
+    for (left, scale) in
+        [TEXT, 0].into_iter().flat_map(|left| (2..=6).map(move |scale| (left, scale)))
+    {
+        let side = MODULES * scale;
+        let places = (0..height / side).flat_map(|row| {
+            (0..width.saturating_sub(left) / side).map(move |column| (row, column))
+        });
+        let mut texts: Vec<String> = places
+            .flat_map(|(row, column)| {
+                let at = |x, y| gray(left + column * side + x, row * side + y);
+                let mut code = PreparedImage::prepare_from_greyscale(side, side, at);
+                let grids = code.detect_grids();
+                grids.iter().filter_map(|grid| Some(grid.decode().ok()?.1)).collect::<Vec<_>>()
+            })
+            .collect();
+        texts.sort();
+        texts.dedup();
+        // Each says how many there are: `PMU1 2/4 …`.
+        let announced = texts.first().and_then(|text| text.split([' ', '/']).nth(2)?.parse().ok());
+        if announced == Some(texts.len()) {
+            return Ok(texts);
+        }
     }
-    let texts = codes.iter().map(|code| code.decode().map(|(_, text)| text));
-    let mut texts = texts.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
-    texts.sort();
-    Ok(texts)
+    Err("not all codes are on the screen".to_owned())
 }
