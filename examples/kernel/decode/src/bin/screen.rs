@@ -22,8 +22,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Width of the text beside the codes in pixels, and modules of the largest code with its margins: those of the kernel's
-/// last page.
+/// Width of the text beside the codes in pixels, and modules of the largest code with its margins: those of the
+/// kernel's last page.
 const TEXT: usize = 46 * 8;
 const MODULES: usize = 57 + 8;
 
