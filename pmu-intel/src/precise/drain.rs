@@ -45,6 +45,26 @@ impl PreciseMemory {
         loaded.map(|()| true)
     }
 
+    /// Returns whether the buffer has reached its threshold, or has an index that cannot be right.
+    pub(crate) fn interrupts<M: MsrBackend>(
+        &self,
+        unit: &PreciseUnit,
+        msr: &M,
+    ) -> Result<bool, MsrFault> {
+        if unit.format() == PreciseFormat::Architectural {
+            let found = PebsIndex::from_bits(msr.rdmsr_retrying(index_register())?);
+            return Ok(found.full() || found.write() != 0 && found.write() >= found.threshold());
+        }
+        let (area, base) = (self.save_area(), self.buffer_address());
+        let below = base..area.pebs_interrupt_threshold.load(Relaxed);
+        Ok(self.names_buffer() && !below.contains(&area.pebs_index.load(Relaxed)))
+    }
+
+    /// Returns whether the area names the buffer: else the processor writes nothing.
+    fn names_buffer(&self) -> bool {
+        self.save_area().pebs_absolute_maximum.load(Relaxed) != 0
+    }
+
     /// Loads the counters that the processor does not load again.
     fn load<M: MsrBackend>(
         &self,
@@ -67,6 +87,9 @@ impl PreciseMemory {
     /// Resets the area's index. Returns the number of bytes that were written: 0 if the index cannot be right.
     fn reset_area(&self, unit: &PreciseUnit) -> usize {
         let (area, base) = (self.save_area(), self.buffer_address());
+        if !self.names_buffer() {
+            return 0;
+        }
         let index = area.pebs_index.swap(base, Relaxed);
         let written = index.checked_sub(base).map(|written| written as usize);
         let step = unit.format().record_size().unwrap_or(8);

@@ -58,11 +58,27 @@ impl<M: MsrBackend> Hardware<'_, M> {
         area.pebs_index.store(base, Relaxed);
         area.pebs_interrupt_threshold.store(base, Relaxed);
         if self.is_architectural() {
-            let pages = (self.memory.capacity() / PAGE) as u64;
-            return self.write(IA32_PEBS_BASE, self.physical | u64::from(pages.trailing_zeros()));
+            return self.write(IA32_PEBS_BASE, self.base());
         }
         self.memory.control_area().set_recording(true);
         self.write(IA32_DS_AREA, self.memory.area_address())
+    }
+
+    /// Returns whether the registers of architectural PEBS have lost the buffer, and with it the index. The area in
+    /// memory keeps its own.
+    pub(crate) fn has_lost_buffer(&self) -> Result<bool, MsrFault> {
+        if !self.is_architectural() {
+            return Ok(false);
+        }
+        // SAFETY: the register is read.
+        let register = unsafe { MsrAddress::new(IA32_PEBS_BASE) };
+        Ok(self.msr.rdmsr_retrying(register)? != self.base())
+    }
+
+    /// Returns the value of `IA32_PEBS_BASE`.
+    fn base(&self) -> u64 {
+        let pages = (self.memory.capacity() / PAGE) as u64;
+        self.physical | u64::from(pages.trailing_zeros())
     }
 
     /// Takes the area, or the buffer, away from the processor.

@@ -35,7 +35,7 @@ impl<F: FnMut(&PreciseReport<'_>)> Facility for Precise<'_, F> {
     }
 
     fn own_counters(&self) -> CounterSet {
-        self.memory.reserved()
+        self.memory.own_counters()
     }
 
     fn collect<M: MsrBackend>(
@@ -43,16 +43,15 @@ impl<F: FnMut(&PreciseReport<'_>)> Facility for Precise<'_, F> {
         msr: &M,
         interrupted: Interrupted<'_>,
     ) -> Result<u32, MsrFault> {
-        let is_unread = interrupted.status == 0;
-        if interrupted.status & self.status_bits() == 0 && !is_unread || !self.memory.is_taken() {
-            return Ok(0);
+        let interrupts = match interrupted.status {
+            _ if !self.memory.is_taken() => false,
+            // Another owner's interrupt, or a status that could not be read: the buffer's own threshold tells.
+            0 => self.memory.interrupts(self.unit, msr)?,
+            status => status & self.status_bits() != 0,
+        };
+        if interrupts {
+            self.memory.drain(self.unit, msr, &mut self.report)?;
         }
-        let mut found = false;
-        let report = &mut self.report;
-        self.memory.drain(self.unit, msr, &mut |record: &PreciseReport<'_>| {
-            found = true;
-            report(record);
-        })?;
-        Ok(u32::from(!is_unread || found))
+        Ok(interrupts.into())
     }
 }

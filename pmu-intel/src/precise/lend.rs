@@ -100,7 +100,7 @@ impl<R: MsrBackend, F: FnMut(&PreciseReport<'_>)> Facility for LentPrecise<'_, '
     }
 
     fn own_counters(&self) -> CounterSet {
-        self.recorder.memory().reserved()
+        self.recorder.memory().own_counters()
     }
 
     fn collect<M: MsrBackend>(

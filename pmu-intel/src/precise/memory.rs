@@ -40,6 +40,8 @@ pub struct PreciseMemory<B: ?Sized = [AtomicU64]> {
     reserved: AtomicU64,
     /// The reserved counters of starts that failed and could not be undone.
     abandoned: AtomicU64,
+    /// The reserved counters that an event of the session has had since the session's last reprogramming.
+    displaced: AtomicU64,
     /// Number of bytes of the buffer that are in use.
     usable: AtomicU64,
     /// Number of events that were started, by all recorders that had the memory.
@@ -90,6 +92,7 @@ impl<const N: usize> PreciseMemory<[AtomicU64; N]> {
             recording: AtomicU64::new(0),
             reserved: AtomicU64::new(0),
             abandoned: AtomicU64::new(0),
+            displaced: AtomicU64::new(0),
             usable: AtomicU64::new(0),
             starts: AtomicU64::new(0),
             lost: AtomicU32::new(0),
@@ -274,6 +277,17 @@ impl PreciseMemory {
     pub(crate) fn set_reserved(&self, counters: CounterSet) {
         self.reserved.store(counters.bits(), Release);
         self.abandoned.fetch_and(counters.bits(), Relaxed);
+        self.displaced.fetch_and(counters.bits(), Relaxed);
+    }
+
+    /// Notes the reserved counters that an event of the session has now.
+    pub(crate) fn set_displaced(&self, counters: CounterSet) {
+        self.displaced.store(counters.bits(), Relaxed);
+    }
+
+    /// Returns the session's counters whose overflows are those of the records.
+    pub(crate) fn own_counters(&self) -> CounterSet {
+        self.reserved().without(CounterSet::from_bits(self.displaced.load(Relaxed)))
     }
 
     /// Returns the reserved counters that have no event, because a start failed and could not be undone.

@@ -132,12 +132,17 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
             Ok(registers.map_or(0, left))
         })?;
         thread.started = None;
+        // The handler may have chosen another period.
+        if let Some(slot) = memory.slot(counter).filter(|_| thread.event.by_handler) {
+            thread.event.event = thread.event.event.every(slot.period.load(Relaxed));
+        }
         Ok(())
     }
 
     /// Programs the registers again after their contents were lost: after suspend, after hibernation, or after the
     /// processor was offline. Call this after [`CounterSession::reprogram`]. Each event begins a new period. `report`
-    /// receives the records that are in the buffer.
+    /// receives the records that are in the buffer. Architectural PEBS has the index of the buffer in a register, so
+    /// call [`drain`](Self::drain) before a suspend: records in the buffer are lost with the register.
     ///
     /// # Errors
     /// - [`Counters`](PreciseError::Counters): an event of the session uses one of the recorder's counters, or a
@@ -161,15 +166,23 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
         memory.set_recording(memory.recording().without(abandoned));
         memory.set_reserved(memory.reserved().without(abandoned));
         let (recording, reserved) = (memory.recording(), memory.reserved());
+        let (mut displaced, mut again) = (CounterSet::NONE, Ok(()));
         for (counter, slot) in memory.slots(reserved) {
-            session.reserve_again(counter, EventSelect::from_bits(slot.select.load(Relaxed)))?;
+            let select = EventSelect::from_bits(slot.select.load(Relaxed));
+            if let Err(error) = session.reserve_again(counter, select) {
+                displaced = displaced | counter.only();
+                again = again.and(Err(error));
+            }
         }
-        self.hardware.disable_all().map_err(PreciseError::Access)?;
-        if !self.hardware.is_architectural() {
-            // Memory keeps what registers lose.
+        // Their overflows are the session's to report.
+        memory.set_displaced(displaced);
+        again?;
+        // Before the index of architectural PEBS is reset. The session stopped the counters.
+        if !self.hardware.has_lost_buffer().map_err(PreciseError::Access)? {
             let drained = memory.drain(self.unit(), &self.hardware.msr, &mut report);
             drained.map_err(PreciseError::Access)?;
         }
+        self.hardware.disable_all().map_err(PreciseError::Access)?;
         self.forget_groups();
         let attached = self.hardware.attach().and_then(|()| self.arrange(recording));
         attached.map_err(PreciseError::Access)?;
