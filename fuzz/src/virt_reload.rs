@@ -335,7 +335,7 @@ impl Naive {
             *part += u128::from(share);
         }
         self.slots += 1;
-        self.slots % RANGE == 0
+        self.slots.is_multiple_of(RANGE)
     }
 
     fn metrics(&self) -> u64 {
