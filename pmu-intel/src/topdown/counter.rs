@@ -141,9 +141,8 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
         &mut self,
         counters: &mut CounterSession<'_, S, N, P>,
     ) -> Result<(), TopDownError> {
-        let slots = slots_counter();
-        if slots.without(counters.counters().usable).is_empty() {
-            counters.give_back(slots).map_err(|error| match error {
+        if has_slots(counters) {
+            counters.give_back(slots_counter()).map_err(|error| match error {
                 CounterError::NotAvailable(_) => TopDownError::SlotsInUse,
                 error => TopDownError::Session(error),
             })?;
@@ -255,7 +254,8 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
     }
 
     /// Stops counting, returns fixed counter 3 to the session, and releases the memory for another handle. Call this
-    /// before the session is shut down. After an error, the call can be repeated.
+    /// before the session is shut down. After an error, the call can be repeated. With a later session of the
+    /// processor, the call only releases the memory.
     ///
     /// # Errors
     /// [`Session`](TopDownError::Session), [`Access`](TopDownError::Access), [`Faulted`](TopDownError::Faulted): an
@@ -268,11 +268,15 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
             return Ok(());
         }
         self.check()?;
-        if self.filter.is_some() {
-            self.leave(counters, false)?;
+        let is_of_later_session = self.unit.has_metrics() && has_slots(counters);
+        if self.filter.is_some() && !is_of_later_session {
+            match self.leave(counters, false) {
+                Err(TopDownError::Session(CounterError::NoSuchGroup(_))) => {} // closed with the earlier session
+                left => left?,
+            }
         }
         (self.processor, self.thread) = (None, None);
-        if self.unit.has_metrics() {
+        if self.unit.has_metrics() && !is_of_later_session {
             self.give_slots_back(counters)?;
         }
         self.is_open = false;
@@ -482,6 +486,13 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
     pub(crate) fn running_bits(&self) -> u64 {
         self.filter.map_or(0, |filter| self.bits(filter))
     }
+}
+
+/// Returns whether the counter of the slots is among the session's.
+fn has_slots<S: EventSource, M: MsrBackend, P: Platform>(
+    counters: &CounterSession<'_, S, M, P>,
+) -> bool {
+    slots_counter().without(counters.counters().usable).is_empty()
 }
 
 fn slots_counter() -> CounterSet {

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use pmu_core::{CounterUnit, Snapshot, WriteOnce};
+use pmu_core::{CounterError, CounterUnit, Snapshot, SourceInterface, WriteOnce};
 use pmu_intel::topdown::{
     TopDownCounter, TopDownCounts, TopDownError, TopDownFilter, TopDownInterrupt, TopDownMemory,
     TopDownUnit,
@@ -84,6 +84,9 @@ impl<K: Kernel, const P: usize> PmuTopDown<K, P> {
     ) -> Result<TopDownCounter<'static, K::Msr>, PmuError> {
         let processor = K::this_processor();
         let of = self.of.get(processor).ok_or(Busy::NoPlace { processor })?;
+        if here.session.interface().unit_of(this_processor) != here.unit {
+            return Err(TopDownError::Session(CounterError::OtherProcessor).into());
+        }
         let unit = match of.unit.get() {
             Some(unit) => unit,
             None => {
@@ -204,7 +207,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// - [`TopDown`](PmuError::TopDown), and `work` was not run: the processor has [no](TopDownError::NoTopDown)
     ///   supported top-down counters, the counters are in use, or the processor's slots are already being counted.
     /// - [`TopDown`](PmuError::TopDown), and `work` was run: the counts are lost. If the counters could not be
-    ///   released, [`release_top_down`](Self::release_top_down) tries to release them again.
+    ///   released, [`release_top_down`](Self::release_top_down) tries to release them again. If a task took the
+    ///   counters before, the slots may still be counted. Then [`stop`](TopDownCounter::stop) ends the count.
     ///
     /// If `work` unwinds, the counting ends.
     pub fn count_slots(
@@ -236,7 +240,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// - [`NotUp`](PmuError::NotUp), [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session): the processor
     ///   is not up or is suspended, or its session is in use.
     /// - [`TopDown`](PmuError::TopDown): the errors of [`TopDownCounter::take`], and
-    ///   [`NoTopDown`](TopDownError::NoTopDown).
+    ///   [`NoTopDown`](TopDownError::NoTopDown). The error is [`OtherProcessor`](CounterError::OtherProcessor) if
+    ///   `this_processor` describes another type of core.
     pub fn take_top_down(
         &'static self,
         top_down: &'static PmuTopDown<K, P>,
@@ -251,7 +256,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Releases the top-down counters of the processor that executes the call. The processor's session can use these
-    /// counters again. The kernel calls this before [`processor_down`](Self::processor_down).
+    /// counters again. The kernel calls this before [`processor_down`](Self::processor_down). Otherwise, the kernel
+    /// calls this after the next [`processor_up`](Self::processor_up), before any event uses fixed counter 3. The
+    /// counts since the last read are then lost.
     ///
     /// # Context
     /// Task, on the processor.

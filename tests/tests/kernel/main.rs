@@ -1,5 +1,6 @@
 //! `Pmu`, used as a kernel of several processors would: through `Kernel` and `Pmu` alone, on the mock.
 
+mod beside_top_down;
 mod branches;
 mod failing;
 mod glue;

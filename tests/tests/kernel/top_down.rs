@@ -40,7 +40,7 @@ fn e_core() -> Configuration {
     Configuration::Intel(IntelConfiguration::new(6, 8, 4).with(|intel| intel.fixed = 0b111_0111))
 }
 
-fn machine(
+pub(crate) fn machine(
     processors: [Configuration; PROCESSORS],
     level_2: bool,
 ) -> (&'static Machine, &'static TestPmu) {
@@ -49,7 +49,7 @@ fn machine(
 }
 
 /// Each machine: of P-cores with level 1 and with level 2, of E-cores, and hybrid ones, booted by each type of core.
-fn machines() -> Vec<([Configuration; PROCESSORS], bool)> {
+pub(crate) fn machines() -> Vec<([Configuration; PROCESSORS], bool)> {
     let fifth = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
     let (large, small) = (p_core(), e_core());
     vec![
@@ -61,12 +61,12 @@ fn machines() -> Vec<([Configuration; PROCESSORS], bool)> {
     ]
 }
 
-fn is_e_core(machine: &Machine, processor: usize) -> bool {
+pub(crate) fn is_e_core(machine: &Machine, processor: usize) -> bool {
     machine.mocks[processor].with_metrics(|_| ()).is_none()
 }
 
 /// Lets this many times 255 slots of [`MIX`] pass on a processor, in the kernel.
-fn pass(machine: &Machine, processor: usize, times: u64) {
+pub(crate) fn pass(machine: &Machine, processor: usize, times: u64) {
     let mut feed = Feed::new(&machine.events);
     let mut add = |key, count| {
         feed.add(machine.events.find(key).unwrap(), Privilege::Kernel, count).unwrap();
@@ -85,7 +85,7 @@ fn pass(machine: &Machine, processor: usize, times: u64) {
 
 /// Checks the counts of this many times 255 slots of [`MIX`], to a slot for each reading.
 #[track_caller]
-fn check(counts: &TopDownCounts, times: u64, level_2: bool, readings: u64) {
+pub(crate) fn check(counts: &TopDownCounts, times: u64, level_2: bool, readings: u64) {
     assert_eq!(counts.slots, 255 * times);
     let parts = TopDownPart::LEVEL_1.into_iter().chain(TopDownPart::LEVEL_2);
     for (part, share) in parts.zip(MIX.shares) {
@@ -96,7 +96,7 @@ fn check(counts: &TopDownCounts, times: u64, level_2: bool, readings: u64) {
     }
 }
 
-fn has_level_2(machine: &Machine, processor: usize, level_2: bool) -> bool {
+pub(crate) fn has_level_2(machine: &Machine, processor: usize, level_2: bool) -> bool {
     level_2 && !is_e_core(machine, processor)
 }
 
@@ -256,13 +256,13 @@ fn counters_that_are_in_use_are_not_taken() {
 }
 
 /// A thread of a kernel that counts its instructions and its slots.
-struct Thread {
-    events: [ThreadEvent; 1],
-    slots: SavedTopDown,
+pub(crate) struct Thread {
+    pub(crate) events: [ThreadEvent; 1],
+    pub(crate) slots: SavedTopDown,
 }
 
 /// The switch of the documents of `with_top_down`.
-fn switch(
+pub(crate) fn switch(
     machine: &Machine,
     pmu: &'static TestPmu,
     from: Option<&mut Thread>,
