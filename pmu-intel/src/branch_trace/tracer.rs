@@ -235,8 +235,9 @@ impl<M: MsrBackend> BranchTracer<M> {
         self.stop(report)?;
         // The area only after the trace: the processor would trace to address 0.
         let detached = self.disable().and_then(|()| match self.beside {
-            Some(_) => Ok(()),
-            None => self.write_area(0),
+            Some(recorder) if recorder.control_area().is_recording() => Ok(()),
+            // Architectural PEBS does not use the area, and its recorder does not clear the address.
+            _ => self.write_area(0),
         });
         detached.map_err(BranchTraceError::Faulted)?;
         self.is_open = false;

@@ -204,3 +204,34 @@ fn a_32_bit_record_has_ten_words() {
     }
     assert!(records.next().is_none());
 }
+
+/// Branches of the user, a system call, one within the kernel, and its return: SDM vol. 3B, "Adaptive PEBS", the basic
+/// group and the branches' group; and the Architecture Instruction Set Extensions reference, "Architectural PEBS".
+#[test]
+fn a_record_limited_to_a_privilege_level_has_no_branch_from_or_to_another() {
+    const KERNEL: u64 = 0xFFFF_FFFF_8000_0000;
+    let branches =
+        [(0x1000, 0x2000), (0x2010, KERNEL), (KERNEL + 8, KERNEL + 16), (KERNEL + 32, 0x2012)];
+    let mut words: Vec<u64> = branches.into_iter().flat_map(|(from, to)| [from, to, 0]).collect();
+    words.resize(3 * 8, 0);
+    let adaptive = [(32 + 24 * 8) << 48 | 7 << 24 | 1 << 3, 0x1000, 1, 0];
+    let architectural = [(8 * (2 + 6 + 6 + 24)) | 1 << 40 | 1 << 63, 0, 0x1000, 1, 0, 0, 0, 0];
+    let header_of_branches = [0, 0, 8, 0, 0, 0];
+    for (format, head) in [
+        (PreciseFormat::Adaptive, adaptive.to_vec()),
+        (PreciseFormat::Architectural, [&architectural[..], &header_of_branches].concat()),
+    ] {
+        let bytes: Vec<u8> =
+            head.iter().chain(&words).flat_map(|word: &u64| word.to_le_bytes()).collect();
+        let record = PreciseRecords::from_bytes(format, &bytes).next().unwrap();
+        let shown = |record: PreciseRecord<'_>| -> Vec<u64> {
+            record.branches().unwrap().raw().map(|branch| branch.from).collect()
+        };
+        assert_eq!(shown(record), branches.map(|(from, _)| from), "{format:?}");
+        let user = record.limited_to(true, false).unwrap();
+        assert_eq!(shown(user), [0x1000], "{format:?}");
+        // A limit is not lifted by another one.
+        assert_eq!(shown(user.limited_to(true, true).unwrap()), [0x1000], "{format:?}");
+        assert!(record.limited_to(false, true).is_none(), "{format:?}");
+    }
+}

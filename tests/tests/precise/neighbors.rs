@@ -10,6 +10,10 @@ use pmu_virt::mock::{Fault, PmiFault};
 
 use crate::support::*;
 
+/// `IA32_PERF_GLOBAL_STATUS`.
+// SAFETY: the mock's registers are numbers.
+const STATUS: pmu_core::MsrAddress = unsafe { pmu_core::MsrAddress::new(0x38E) };
+
 /// The handler of a kernel asks each source of NMIs.
 #[test]
 fn another_owners_interrupt_is_not_claimed_although_records_wait_in_the_buffer() {
@@ -317,6 +321,74 @@ fn a_lost_interrupt_of_a_buffer_is_made_up_for_by_the_next_one() {
             kernel.all_reported(mock, &what);
             assert_eq!(kernel.reported.borrow().len(), 1, "{what}");
             recorder.shut_down(&mut session, |_| ()).unwrap();
+        });
+    }
+}
+
+/// The last interrupt comes when recorder and session are gone.
+#[test]
+fn a_late_interrupt_is_claimed_whatever_was_stopped_meanwhile() {
+    for processor in processors() {
+        for late in 1..60 {
+            processor.run(|kernel, mock| {
+                let what = format!("{}, {}, {late}", processor.name, processor.freezes);
+                let (mut session, mut recorder) = kernel.take(mock);
+                let report = |report: &PreciseReport<'_>| kernel.report(report);
+                recorder.start(&mut session, &instructions(), report).unwrap();
+                mock.inject_pmi(PmiFault::Late(late));
+                mock.advance(&mut happened(0, PERIOD));
+                recorder.shut_down(&mut session, report).unwrap();
+                session.shut_down().unwrap();
+                while mock.interrupts() == 0 {
+                    let _ = pmu_core::MsrBackend::read(mock, STATUS);
+                }
+                assert_eq!((kernel.unknown.get(), kernel.faulted.get()), (0, 0), "{what}");
+                kernel.all_reported(mock, &what);
+                nothing_is_enabled(mock, &what);
+            });
+        }
+    }
+}
+
+/// A predecessor's bit of the status: no interrupt was ever served for it.
+#[test]
+fn a_bit_that_a_predecessor_left_in_the_status_stalls_no_record() {
+    for processor in processors() {
+        processor.run(|kernel, mock| {
+            let what = format!("{}, {}", processor.name, processor.freezes);
+            let report = |report: &PreciseReport<'_>| kernel.report(report);
+            // IA32_PERF_GLOBAL_STATUS_SET, of versions that have it.
+            let bit = if kernel.unit.needs_physical_address() { 54 } else { 62 };
+            let _ = mock.with_precise_records(|records| {
+                mock.with_pmu(|pmu| pmu.write_beside(records, 0x391, 1 << bit))
+            });
+            let (mut session, mut recorder) = kernel.take(mock);
+            recorder.start(&mut session, &instructions(), report).unwrap();
+            for number in 1..=3 {
+                mock.advance(&mut happened(0, PERIOD));
+                assert_eq!(kernel.reported.borrow().len(), number, "{what}");
+            }
+            recorder.shut_down(&mut session, |_| ()).unwrap();
+            session.shut_down().unwrap();
+            nothing_is_enabled(mock, &what);
+        });
+    }
+}
+
+#[test]
+fn a_recorders_counter_is_not_given_to_another_owner() {
+    for processor in processors() {
+        processor.run(|kernel, mock| {
+            let what = format!("{}, {}", processor.name, processor.freezes);
+            let (mut session, mut recorder) = kernel.take(mock);
+            let report = |report: &PreciseReport<'_>| kernel.report(report);
+            let counter = recorder.start(&mut session, &instructions(), report).unwrap();
+            assert!(session.give_back(counter.only()).is_err(), "{what}");
+            mock.advance(&mut happened(0, PERIOD));
+            kernel.all_reported(mock, &what);
+            assert_eq!(kernel.reported.borrow().len(), 1, "{what}");
+            recorder.shut_down(&mut session, report).unwrap();
+            session.give_back(counter.only()).unwrap();
         });
     }
 }

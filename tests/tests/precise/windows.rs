@@ -240,3 +240,93 @@ fn a_switch_that_fails_at_any_access_shows_no_thread_another_ones_record() {
         }
     }
 }
+
+/// The trace uses the area of a recorder that itself has no area.
+#[test]
+fn after_a_trace_beside_architectural_records_no_area_is_left() {
+    let mut processor = processors().into_iter().find(|p| p.name == "architectural").unwrap();
+    processor.records.branch_trace = true;
+    let trace: &'static BranchTraceMemory<[AtomicU64; 1024]> =
+        Box::leak(Box::new(BranchTraceMemory::new()));
+    let first = ptr::from_ref(trace).cast::<AtomicU64>();
+    // SAFETY: one page behind the area begins the buffer of atomic words.
+    let buffer = unsafe { core::slice::from_raw_parts(first.add(512), 1024) };
+    processor.run_beside(buffer, |kernel, mock| {
+        let (mut session, mut recorder) = kernel.take(mock);
+        // SAFETY: the mock writes to the lent memory alone, which lasts.
+        let tracer =
+            unsafe { BranchTracer::take(&mock.snapshot(), mock, trace, Some(kernel.memory)) };
+        let mut tracer: Tracer = tracer.unwrap();
+        tracer.start(true, false).unwrap();
+        assert!(mock.trace_branch(&call()));
+        let mut seen = 0;
+        tracer.shut_down(|_| seen += 1).unwrap();
+        assert_eq!(seen, 1);
+        recorder.shut_down(&mut session, |_| ()).unwrap();
+        session.shut_down().unwrap();
+        nothing_is_enabled(mock, "beside architectural records");
+    });
+}
+
+#[test]
+fn with_an_interrupt_at_each_access_a_reprogramming_reports_each_record_once() {
+    for processor in processors() {
+        for access in 1.. {
+            let mut done = false;
+            processor.run(|kernel, mock| {
+                let what = format!("{}, {}, {access}", processor.name, processor.freezes);
+                let (mut session, mut recorder) = kernel.take(mock);
+                let report = |report: &PreciseReport<'_>| kernel.report(report);
+                recorder.start(&mut session, &instructions(), report).unwrap();
+                mock.advance(&mut happened(0, PERIOD));
+                let before = mock.accesses().total();
+                mock.interrupt_at(access);
+                session.reprogram(|_| ()).unwrap();
+                recorder.reprogram(&mut session, report).unwrap();
+                done = mock.accesses().total() - before < access;
+                mock.interrupt_at(0);
+                mock.advance(&mut happened(0, PERIOD));
+                recorder.shut_down(&mut session, report).unwrap();
+                kernel.all_reported(mock, &what);
+                assert_eq!(kernel.memory.dropped(), Default::default(), "{what}");
+                session.shut_down().unwrap();
+                nothing_is_enabled(mock, &what);
+            });
+            if done {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn events_of_different_groups_are_switched_with_their_threads() {
+    use pmu_intel::precise::PreciseGroups;
+    for processor in processors() {
+        processor.run(|kernel, mock| {
+            let what = format!("{}, {}", processor.name, processor.freezes);
+            let (mut session, mut recorder) = kernel.take(mock);
+            recorder.set_threshold(PreciseThreshold::NearlyFull);
+            let all = instructions().with(kernel.unit.groups());
+            let mut threads = [all, instructions()].map(ThreadRecords::new);
+            let has_groups = Cell::new(0);
+            for thread in [0, 1, 0, 1] {
+                let report = |report: &PreciseReport<'_>| {
+                    kernel.report(report);
+                    let registers = report.record.registers().is_some();
+                    has_groups.set(has_groups.get() + u32::from(registers));
+                };
+                recorder.switch_in(&mut session, &mut threads[thread], report).unwrap();
+                mock.advance(&mut happened(0, 2 * PERIOD));
+                recorder.switch_out(&mut session, &mut threads[thread], report).unwrap();
+            }
+            let fixed = !kernel.unit.groups().is_empty()
+                && !["format 4", "format 5", "format 6", "architectural", "fragments"]
+                    .contains(&processor.name);
+            assert_eq!(has_groups.get(), if fixed { 8 } else { 4 }, "{what}");
+            assert!(kernel.unit.groups().contains(PreciseGroups::REGISTERS), "{what}");
+            kernel.all_reported(mock, &what);
+            recorder.shut_down(&mut session, |_| ()).unwrap();
+        });
+    }
+}
