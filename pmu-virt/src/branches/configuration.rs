@@ -117,7 +117,7 @@ impl BranchConfiguration {
         Self::Amd(AmdBranches { depth, freeze })
     }
 
-    /// Returns the greatest number of records that the guest can have.
+    /// Returns the greatest number of branch records that the guest can have.
     pub const fn max_depth(&self) -> u8 {
         match self {
             Self::Architectural(branches) => 8 * (8 - branches.depths.leading_zeros() as u8),

@@ -7,7 +7,8 @@ use core::fmt;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum BranchConfigurationError {
-    /// The PMU is hidden, or is of a different vendor than the branch records.
+    /// The processor has [no PMU](crate::Configuration::Hidden), or a PMU of a different vendor than the branch
+    /// records.
     OtherVendor,
     /// Architectural branch records need a PMU of version 4 or later. The value is the PMU's version.
     Version(u8),

@@ -22,7 +22,8 @@ pub enum FedBranchKind {
     Far,
 }
 
-/// Speculation of a branch. Only AMD's records contain this information.
+/// Tells whether a branch was speculative, and whether the branch retired. Only AMD's branch records contain this
+/// information.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum FedPath {
@@ -30,12 +31,11 @@ pub enum FedPath {
     Retired,
     /// The branch was executed speculatively, and retired.
     Speculative,
-    /// The branch was executed speculatively, and did not retire. Only AMD's records contain branches that did not
-    /// retire.
+    /// The branch was executed speculatively, and did not retire. Only AMD's branch records contain such a branch.
     Wrong,
 }
 
-/// Relation of a branch to a transaction (TSX). Only Intel's records contain this information.
+/// Relation of a branch to a transaction (TSX). Only Intel's branch records contain this information.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum FedTransaction {
@@ -75,14 +75,14 @@ pub struct FedBranch {
     pub path: FedPath,
     /// Relation of the branch to a transaction.
     pub transaction: FedTransaction,
-    /// Numbers of events of counters 0–3 since the previous recorded branch. A record stores at most 3 for each
+    /// Numbers of events of counters 0–3 since the previous recorded branch. A branch record stores at most 3 for each
     /// counter.
     pub counts: [u8; 4],
 }
 
 impl FedBranch {
-    /// Creates a branch that was predicted correctly, retired, and was not in a transaction. The number of cycles is
-    /// unknown.
+    /// Describes a branch that was predicted correctly, retired, and was not in a transaction. The number of cycles
+    /// since the previous branch is unknown.
     pub const fn new(from: u64, to: u64, kind: FedBranchKind, privilege: Privilege) -> Self {
         Self {
             from,

@@ -7,8 +7,9 @@ use crate::branches::virtual_branches::VirtualBranches;
 use crate::events::key::Privilege;
 
 impl VirtualBranches {
-    /// Feeds a taken branch of the guest. The branch is recorded if the guest has enabled the records, the guest's
-    /// filter selects the branch, and the records are not frozen. Returns whether the branch changed the records.
+    /// Feeds a taken branch of the guest. The branch is recorded if the guest has enabled the branch records, the
+    /// guest's filter selects the branch, and the records are not frozen. Returns whether the branch changed the branch
+    /// records.
     ///
     /// The embedder feeds the branches in the order of their execution. The embedder feeds a branch first, and then
     /// counts the branch's events by [`VirtualPmu::advance`](crate::VirtualPmu::advance). In the opposite order, an
@@ -47,7 +48,7 @@ impl VirtualBranches {
 
     /// Records a branch in the erroneous way of some real processors:
     ///
-    /// - AMD: the record's TO has the reserved bit 61 set (erratum 1452 of family 19h).
+    /// - AMD: the branch's target in the record has the reserved bit 61 set (erratum 1452 of family 19h).
     /// - Legacy format 4 (Haswell): the abort of a transaction is recorded twice. The second record lacks the abort
     ///   bit.
     /// - Any other branch is recorded correctly.
@@ -80,13 +81,13 @@ impl VirtualBranches {
         if age < depth { self.records.get(number).copied() } else { None }
     }
 
-    /// Clears the records, as a deep sleep (C-state) of a real processor can do. The control registers keep their
-    /// values.
+    /// Clears the guest's branch records, as a deep sleep (C-state) of a real processor can do. The control registers
+    /// keep their values.
     pub fn lose_records(&mut self) {
         self.records = [Record::EMPTY; MAX_RECORDS];
     }
 
-    /// Returns whether the guest has enabled the records, and the records are not frozen.
+    /// Returns `true` if the guest has enabled the branch records, and the records are not frozen.
     ///
     /// ```
     /// use pmu_virt::{BranchConfiguration, Configuration, GuestFacility, IntelConfiguration, VirtualBranches, Writer};

@@ -5,10 +5,10 @@ use crate::branches::error::BranchConfigurationError;
 use crate::branches::format::Record;
 use crate::configuration::any_vendor::Configuration;
 
-/// Branch records of one virtual processor, in addition to the processor's [`VirtualPmu`](crate::VirtualPmu). As a
-/// [`GuestFacility`](crate::GuestFacility), this type answers accesses to the registers of the records. The embedder
-/// [feeds](Self::record) the guest's taken branches. If the guest has enabled the freeze, a counter's interrupt freezes
-/// the records.
+/// State of the branch records of one virtual processor, in addition to the processor's
+/// [`VirtualPmu`](crate::VirtualPmu). As a [`GuestFacility`](crate::GuestFacility), this type answers accesses to the
+/// registers of the records. The embedder [feeds](Self::record) the guest's taken branches. The guest can choose that a
+/// counter's interrupt freezes the records.
 ///
 /// No method allocates or panics. The value is the complete state: a copy is a snapshot, and `==` compares states.
 /// [`to_bytes`](Self::to_bytes) saves the state.
@@ -69,7 +69,7 @@ pub(crate) const DEBUG_FREEZE: u64 = 1 << 11;
 pub(crate) const FROZEN: u64 = 1 << 58;
 
 impl VirtualBranches {
-    /// Creates branch records in their state after reset. `pmu` is the configuration of the processor's PMU.
+    /// Creates the state that a guest's branch records have after reset. `pmu` is the configuration of the guest's PMU.
     ///
     /// # Errors
     /// Branch records with this configuration cannot be combined with this PMU.
@@ -97,12 +97,12 @@ impl VirtualBranches {
         })
     }
 
-    /// Returns the configuration that the guest sees.
+    /// Returns the configuration of the branch records that the guest sees.
     pub fn configuration(&self) -> BranchConfiguration {
         self.configuration
     }
 
-    /// Returns the number of records. A guest with architectural records chooses this number.
+    /// Returns the number of the guest's branch records. A guest with architectural branch records chooses this number.
     pub fn depth(&self) -> u8 {
         self.depth
     }

@@ -10,12 +10,12 @@ const HEADER: usize = 16;
 const CONTROLS: usize = 6;
 
 impl VirtualBranches {
-    /// Number of bytes in the byte form of branch records.
+    /// Number of bytes that [`to_bytes`](Self::to_bytes) returns.
     pub const BYTES: usize = HEADER + 8 * (CONTROLS + 3 * 32);
     /// Version of the layout that [`to_bytes`](Self::to_bytes) writes.
     pub const BYTES_VERSION: u16 = 1;
 
-    /// Encodes the state as bytes. Every later release can decode these bytes.
+    /// Encodes the state of the guest's branch records as bytes. Every later release can decode these bytes.
     ///
     /// ```
     /// use pmu_virt::{AmdConfiguration, BranchConfiguration, Configuration, VirtualBranches};
@@ -33,14 +33,14 @@ impl VirtualBranches {
         joined(self.header(), words.flat_map(u64::to_le_bytes))
     }
 
-    /// Sets the state from bytes that this release or an earlier release wrote for branch records with the same
-    /// configuration. Untrusted bytes are safe to decode.
+    /// Sets the state of the guest's branch records from bytes that this release or an earlier release wrote for branch
+    /// records with the same configuration. Untrusted bytes are safe to decode.
     ///
     /// # Errors
     /// Each of these errors leaves the state unchanged:
     ///
-    /// - [`Length`](BytesError::Length), [`Version`](BytesError::Version): the bytes are not branch records, or a later
-    ///   release wrote the bytes.
+    /// - [`Length`](BytesError::Length), [`Version`](BytesError::Version): the bytes are not the state of branch
+    ///   records, or a later release wrote the bytes.
     /// - [`Malformed`](BytesError::Malformed): the bytes belong to a different configuration, or no guest could have
     ///   reached the state.
     ///

@@ -25,7 +25,7 @@ fn intel_flags(intel: &mut IntelConfiguration) -> [&mut bool; 7] {
 }
 
 impl Configuration {
-    /// Number of bytes in the byte form of a configuration.
+    /// Number of bytes that [`to_bytes`](Self::to_bytes) returns.
     pub const BYTES: usize = 24;
     /// Version of the layout that [`to_bytes`](Self::to_bytes) writes.
     pub const BYTES_VERSION: u16 = 1;

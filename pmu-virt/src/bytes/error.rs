@@ -5,7 +5,7 @@ use core::fmt;
 use crate::configuration::error::ConfigurationError;
 use crate::pmu::state_error::StateError;
 
-/// Reason why bytes are refused as a state or a configuration.
+/// Reason why bytes cannot be decoded as a state or a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

@@ -13,12 +13,13 @@ const HEADER: usize = 24;
 const FIXED: usize = 13;
 
 impl VirtualIbs {
-    /// Number of bytes in the byte form of instruction-based sampling.
+    /// Number of bytes that [`to_bytes`](Self::to_bytes) returns.
     pub const BYTES: usize = HEADER + 8 * REGISTERS;
     /// Version of the layout that [`to_bytes`](Self::to_bytes) writes.
     pub const BYTES_VERSION: u16 = 1;
 
-    /// Encodes the state as bytes. Every later release can decode these bytes.
+    /// Encodes the state of the guest's instruction-based sampling as bytes. Every later release can decode these
+    /// bytes.
     ///
     /// ```
     /// use pmu_virt::{FedOp, GuestFacility, IbsConfiguration, VirtualIbs, Writer};
@@ -34,8 +35,8 @@ impl VirtualIbs {
         joined(self.header(), self.registers.into_iter().flat_map(u64::to_le_bytes))
     }
 
-    /// Sets the state from bytes that this release or an earlier release wrote for instruction-based sampling with the
-    /// same configuration. Untrusted bytes are safe to decode.
+    /// Sets the state of the guest's instruction-based sampling from bytes that this release or an earlier release
+    /// wrote for instruction-based sampling with the same configuration. Untrusted bytes are safe to decode.
     ///
     /// # Errors
     /// Each of these errors leaves the state unchanged:

@@ -10,13 +10,13 @@ const HEADER: usize = 24;
 const WORDS: usize = 11 + 16;
 
 impl VirtualPrecise {
-    /// Number of bytes in the byte form of precise records.
+    /// Number of bytes that [`to_bytes`](Self::to_bytes) returns.
     pub const BYTES: usize = HEADER + 8 * WORDS;
     /// Version of the layout that [`to_bytes`](Self::to_bytes) writes.
     pub const BYTES_VERSION: u16 = 1;
 
-    /// Encodes the state as bytes. Every later release can decode these bytes. The bytes do not include the written
-    /// records, which are in the guest's memory.
+    /// Encodes the state of the guest's precise records and branch trace store as bytes. Every later release can decode
+    /// these bytes. The bytes do not include the written records, which are in the guest's memory.
     ///
     /// ```
     /// use pmu_virt::{Configuration, IntelConfiguration, PreciseConfiguration, VirtualPrecise};
@@ -32,15 +32,15 @@ impl VirtualPrecise {
         joined(self.header(), words.flat_map(u64::to_le_bytes))
     }
 
-    /// Sets the state from bytes that this release or an earlier release wrote for precise records with the same
-    /// configuration. Untrusted bytes are safe to decode. Afterward, call
-    /// [`VirtualPmu::attach`](crate::VirtualPmu::attach), so that the PMU knows which counters write records.
+    /// Sets the state of the guest's precise records and branch trace store from bytes that this release or an earlier
+    /// release wrote for precise records with the same configuration. Untrusted bytes are safe to decode. Afterward,
+    /// call [`VirtualPmu::attach`](crate::VirtualPmu::attach), so that the PMU knows which counters write records.
     ///
     /// # Errors
     /// Each of these errors leaves the state unchanged:
     ///
-    /// - [`Length`](BytesError::Length), [`Version`](BytesError::Version): the bytes are not precise records, or a
-    ///   later release wrote the bytes.
+    /// - [`Length`](BytesError::Length), [`Version`](BytesError::Version): the bytes are not the state of precise
+    ///   records, or a later release wrote the bytes.
     /// - [`Malformed`](BytesError::Malformed): the bytes belong to a different configuration, or no guest could have
     ///   reached the state.
     ///

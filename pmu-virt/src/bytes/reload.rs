@@ -12,12 +12,12 @@ const HEADER: usize = 16;
 const COUNTER: usize = 12;
 
 impl VirtualReload {
-    /// Number of bytes in the byte form of counter reload.
+    /// Number of bytes that [`to_bytes`](Self::to_bytes) returns.
     pub const BYTES: usize = HEADER + COUNTER * MAX_COUNTERS;
     /// Version of the layout that [`to_bytes`](Self::to_bytes) writes.
     pub const BYTES_VERSION: u16 = 1;
 
-    /// Encodes the state as bytes. Every later release can decode these bytes.
+    /// Encodes the state of the guest's counter reload as bytes. Every later release can decode these bytes.
     ///
     /// ```
     /// use pmu_virt::{
@@ -36,14 +36,14 @@ impl VirtualReload {
         joined(self.header(), causes.chain(self.values.into_iter().flat_map(u32::to_le_bytes)))
     }
 
-    /// Sets the state from bytes that this release or an earlier release wrote for counter reload with the same
-    /// configuration. Untrusted bytes are safe to decode.
+    /// Sets the state of the guest's counter reload from bytes that this release or an earlier release wrote for
+    /// counter reload with the same configuration. Untrusted bytes are safe to decode.
     ///
     /// # Errors
     /// Each of these errors leaves the state unchanged:
     ///
-    /// - [`Length`](BytesError::Length), [`Version`](BytesError::Version): the bytes are not counter reload, or a later
-    ///   release wrote the bytes.
+    /// - [`Length`](BytesError::Length), [`Version`](BytesError::Version): the bytes are not the state of counter
+    ///   reload, or a later release wrote the bytes.
     /// - [`Malformed`](BytesError::Malformed): the bytes belong to a different configuration, or no guest could have
     ///   reached the state.
     pub fn restore(&mut self, bytes: &[u8]) -> Result<(), BytesError> {

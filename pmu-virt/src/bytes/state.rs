@@ -14,7 +14,7 @@ pub(crate) const REGISTER: usize = 12;
 const _: () = assert!(PREFIX + REGISTER * RegisterFile::SIZE <= PmuState::BYTES);
 
 impl PmuState {
-    /// Number of bytes in the byte form of a state.
+    /// Number of bytes that [`to_bytes`](Self::to_bytes) returns.
     pub const BYTES: usize = 512;
     /// Version of the layout that [`to_bytes`](Self::to_bytes) writes.
     pub const BYTES_VERSION: u16 = 1;
@@ -49,7 +49,7 @@ impl PmuState {
     /// Untrusted bytes are safe to decode. There may be any number of zeros at the end of the bytes.
     ///
     /// # Errors
-    /// - The bytes are not a state.
+    /// - The bytes are not the state of a PMU.
     /// - A later release wrote the bytes, in a layout that this release does not know.
     /// - The bytes hold a state that no guest could have reached.
     ///

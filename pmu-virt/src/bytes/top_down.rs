@@ -8,12 +8,13 @@ const MAGIC: [u8; 4] = *b"vTDM";
 const HEADER: usize = 16;
 
 impl VirtualTopDown {
-    /// Number of bytes in the byte form of top-down metrics.
+    /// Number of bytes that [`to_bytes`](Self::to_bytes) returns.
     pub const BYTES: usize = HEADER + 8 * 2 + 16 * PARTS;
     /// Version of the layout that [`to_bytes`](Self::to_bytes) writes.
     pub const BYTES_VERSION: u16 = 1;
 
-    /// Encodes the state as bytes, without loss of precision. Every later release can decode these bytes.
+    /// Encodes the state of the guest's top-down metrics as bytes, without loss of precision. Every later release can
+    /// decode these bytes.
     ///
     /// ```
     /// use pmu_virt::{Configuration, GuestFacility, IntelConfiguration, VirtualTopDown, Writer};
@@ -31,14 +32,14 @@ impl VirtualTopDown {
         joined(self.header(), words.chain(parts))
     }
 
-    /// Sets the state from bytes that this release or an earlier release wrote for top-down metrics with the same
-    /// configuration. Untrusted bytes are safe to decode.
+    /// Sets the state of the guest's top-down metrics from bytes that this release or an earlier release wrote for
+    /// top-down metrics with the same configuration. Untrusted bytes are safe to decode.
     ///
     /// # Errors
     /// Each of these errors leaves the state unchanged:
     ///
-    /// - [`Length`](BytesError::Length), [`Version`](BytesError::Version): the bytes are not top-down metrics, or a
-    ///   later release wrote the bytes.
+    /// - [`Length`](BytesError::Length), [`Version`](BytesError::Version): the bytes are not the state of top-down
+    ///   metrics, or a later release wrote the bytes.
     /// - [`Malformed`](BytesError::Malformed): the bytes belong to a different configuration, or no guest could have
     ///   reached the state.
     ///

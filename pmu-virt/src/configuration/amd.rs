@@ -31,12 +31,13 @@ pub struct AmdConfiguration {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum AmdCounters {
-    /// Four counters at C001_0000 and C001_0004.
+    /// Four counters: the selects at C001_0000–3, and the counters at C001_0004–7.
     Legacy,
-    /// Six counters at C001_0200 (leaf 0x80000001, ECX bit 23). The first four also have the legacy addresses.
+    /// Six counters, with selects and counters at C001_0200 to C001_020B (leaf 0x80000001, ECX bit 23). The first four
+    /// counters also have the [legacy](Self::Legacy) addresses.
     CoreExtension,
-    /// 4–8 counters at the addresses of the core extension, and global registers at C000_0300 (leaf 0x80000022, EAX bit
-    /// 0).
+    /// 4–8 counters from C001_0200 on, as in the [core extension](Self::CoreExtension), and global registers at
+    /// C000_0300 (leaf 0x80000022, EAX bit 0).
     PerfMonV2 {
         /// The number of counters, 4–8.
         counters: u8,

@@ -25,9 +25,9 @@ pub(crate) const EDX: usize = 3;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct CpuidLeaf {
-    /// The leaf, in EAX.
+    /// Number of the leaf: the value of EAX before CPUID.
     pub leaf: u32,
-    /// The sub-leaf, in ECX. `None` if the leaf has no sub-leaves.
+    /// Number of the sub-leaf: the value of ECX before CPUID. `None` if the leaf has no sub-leaves.
     pub subleaf: Option<u32>,
     /// Bits of each register that describe the PMU; the embedder decides the other bits.
     pub mask: CpuidRegisters,
@@ -60,8 +60,9 @@ impl CpuidLeaf {
         self
     }
 
-    /// Returns the embedder's answer `given` with two changes. The bits in `mask` come from `value`. If EAX is below
-    /// `at_least`, EAX becomes `at_least`.
+    /// Returns the embedder's answer `given` with two changes. The bits in [`mask`](Self::mask) come from
+    /// [`value`](Self::value). If the leaf returns the highest leaf or sub-leaf in EAX, EAX is raised to the number
+    /// that the PMU needs.
     pub fn apply(&self, given: CpuidRegisters) -> CpuidRegisters {
         let mut answer = given;
         for ((answer, mask), value) in answer.iter_mut().zip(self.mask).zip(self.value) {
@@ -99,8 +100,8 @@ const LEAVES: [(u32, u32); 19] = [
 ];
 
 impl Configuration {
-    /// Returns the answer to CPUID with `leaf` in EAX and `subleaf` in ECX. The call takes the embedder's answer
-    /// `given`, and replaces the bits that describe the PMU.
+    /// Returns the answer to CPUID with `leaf` in EAX and `subleaf` in ECX. `given` is the embedder's own answer. The
+    /// call replaces the bits of `given` that describe the PMU.
     ///
     /// The embedder must give a vendor in leaf 0, because drivers look for `GenuineIntel` or `AuthenticAMD`. The
     /// embedder also decides whether the extended leaves (0x80000000 and above) exist.
@@ -123,7 +124,7 @@ impl Configuration {
     }
 
     /// Returns the CPUID leaves that concern the PMU, for a hypervisor that fills a table of leaves once. If the
-    /// iterator does not return a sub-leaf of leaf 0x23, all registers of the sub-leaf are 0.
+    /// iterator does not return a sub-leaf of leaf 0x23, CPUID answers this sub-leaf with 0 in all registers.
     ///
     /// ```
     /// use pmu_virt::{AmdConfiguration, Configuration};

@@ -2,12 +2,12 @@
 
 use core::fmt;
 
-/// Contradiction in a refused configuration.
+/// Contradiction that [`Configuration::check`](crate::Configuration::check) finds in a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum ConfigurationError {
-    /// The version is not 1–6.
+    /// The version of Intel's architectural performance monitoring is not 1–6.
     Version(u8),
     /// The configuration has no general counter.
     NoGeneralCounter,

@@ -35,10 +35,10 @@ pub struct HiddenConfiguration {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum HiddenRegisters {
-    /// The access raises #GP, as on hardware.
+    /// An access raises #GP, as on hardware.
     Fault,
-    /// Registers 0xC1, 0xC2, 0x186 and 0x187 read 0 and ignore writes. An access to any other register raises #GP. KVM
-    /// answers in this way.
+    /// Registers 0xC1, 0xC2, 0x186 and 0x187 read 0 and ignore writes. An access to any other register of the absent
+    /// PMU raises #GP. KVM answers in this way.
     Kvm,
 }
 

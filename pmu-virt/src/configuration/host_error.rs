@@ -18,7 +18,8 @@ pub enum HostError {
     Counters(u32),
     /// The host's PMU has a property that a [`VirtualPmu`](crate::VirtualPmu) cannot have.
     Configuration(ConfigurationError),
-    /// The two processors have different vendors, or hide their PMUs in different ways.
+    /// The two hosts have different vendors, or both [hide](crate::Configuration::Hidden) their PMUs but answer
+    /// accesses differently.
     NothingInCommon,
 }
 

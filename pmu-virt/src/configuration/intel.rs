@@ -50,8 +50,8 @@ pub struct IntelConfiguration {
     /// Event selects have `IN_TX` (bit 32). The select of counter 2 also has `IN_TXCP` (bit 33). Both bits are part of
     /// the [event's key](crate::EventKey).
     ///
-    /// If the field is `true`, the embedder decides whether CPUID declares TSX (leaf 7, EBX bits 4, HLE, and 11, RTM).
-    /// If the field is `false`, CPUID hides TSX, and `IN_TX` and `IN_TXCP` are reserved.
+    /// If the field is `true`, the embedder decides whether CPUID declares TSX (leaf 7, EBX: HLE in bit 4, RTM in bit
+    /// 11). If the field is `false`, CPUID hides TSX, and `IN_TX` and `IN_TXCP` are reserved.
     pub transactional: bool,
     /// Event selects have a second unit mask, UMASK2, in bits 47:40 (leaf 0x23, EBX bit 0). This feature needs version
     /// 6.
@@ -68,8 +68,9 @@ pub struct IntelConfiguration {
 impl IntelConfiguration {
     /// Creates the configuration of a PMU with `general` general and `fixed` fixed counters, all 48 bits wide.
     ///
-    /// The counters are numbered from 0 and have full-width writes. CPUID declares the first seven architectural
-    /// events. In version 6, CPUID has leaf 0x23, but declares no optional feature there.
+    /// The counters have the numbers from 0 on, without gaps. The general counters can be written in full width. CPUID
+    /// declares the first seven architectural events. In version 6, CPUID has leaf 0x23, but declares no optional
+    /// feature there.
     pub const fn new(version: u8, general: u8, fixed: u8) -> Self {
         Self {
             version,

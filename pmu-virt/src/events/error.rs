@@ -10,9 +10,9 @@ use crate::events::slot::EVENTS;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum FedEventsError {
-    /// The set would have more than 16 keys. The value is the number of keys.
+    /// The set of events would have more than 16 keys. The value is the number of keys.
     TooMany(usize),
-    /// Two keys are equal. The value is this key.
+    /// Two of the given keys are equal. The value is one of the two keys.
     Twice(EventKey),
 }
 
@@ -30,7 +30,7 @@ impl fmt::Display for FedEventsError {
 impl core::error::Error for FedEventsError {}
 
 /// The event is not in the [`FedEvents`](crate::FedEvents) of the feed, or the feed and the PMU have different
-/// `FedEvents`. Nothing was counted.
+/// `FedEvents`. The refused call has counted nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct OtherEvents;
@@ -43,7 +43,8 @@ impl fmt::Display for OtherEvents {
 
 impl core::error::Error for OtherEvents {}
 
-/// Reason why [`VirtualPmu::set_events`](crate::VirtualPmu::set_events) refuses new events. Nothing was changed.
+/// Reason why [`VirtualPmu::set_events`](crate::VirtualPmu::set_events) refuses new events. The refused call has
+/// changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

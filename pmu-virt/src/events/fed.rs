@@ -49,7 +49,7 @@ impl FedEvents {
         Ok(events)
     }
 
-    /// Returns the event with this key, or `None` if the set does not have the event.
+    /// Returns the event with this key, or `None` if the event is not in this set.
     #[inline]
     pub fn find(&self, key: EventKey) -> Option<FedEvent> {
         self.place(key.in_select()).map(|place| FedEvent { place, of: self.identity })

@@ -5,8 +5,8 @@ use crate::events::fed::FedEvents;
 use crate::events::key::Privilege;
 use crate::events::slot::{BOTH, CELLS, EVENTS, FedEvent, FeedSlot, KERNEL, USER};
 
-/// Counts of the events that happened in a guest during a span of time, by event and privilege. A
-/// [`VirtualPmu`](crate::VirtualPmu) consumes the counts.
+/// Counts of the events that happened in a guest during a span of time, by event and privilege. A call of
+/// [`VirtualPmu::advance`](crate::VirtualPmu::advance) consumes the counts.
 ///
 /// ```
 /// use pmu_virt::{EventKey, FedEvents, Feed, OtherEvents, Privilege};
@@ -64,8 +64,8 @@ impl Feed {
         Ok(())
     }
 
-    /// Returns the part of an event's count that no PMU has consumed yet. Returns 0 if the event is not in the
-    /// [`FedEvents`] of this feed.
+    /// Returns how often the event happened at this privilege, without the events that a PMU has already
+    /// [counted](crate::VirtualPmu::advance). Returns 0 if the event is not in the [`FedEvents`] of this feed.
     #[inline]
     pub fn count(&self, event: FedEvent, privilege: Privilege) -> u64 {
         if event.of != self.of {
@@ -137,7 +137,8 @@ impl Feed {
         self.cells.iter().all(|cell| *cell == 0)
     }
 
-    /// Sets every count to 0, for instance after a reset of the guest. Counts that no PMU has consumed are discarded.
+    /// Sets every count to 0, for instance after a reset of the guest. Events in this feed that no PMU has counted are
+    /// discarded.
     pub fn clear(&mut self) {
         self.cells = [0; EVENTS * CELLS];
     }

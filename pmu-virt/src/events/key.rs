@@ -14,7 +14,7 @@ pub enum Privilege {
     Kernel,
 }
 
-/// Identifies an event that counters count. A key has all fields of an event select, except USR, OS, EN, INT, the pin
+/// Key of an event that counters count. A key has all fields of an event select, except USR, OS, EN, INT, the pin
 /// control and RDPMC user disable.
 ///
 /// Edge, invert, counter mask and EQ are part of the key. With one of these fields, a counter does not count how many
@@ -141,7 +141,7 @@ impl EventKey {
         Self(self.0 & !Self::UNIT_MASK_2 | (unit_mask_2 as u64) << 40)
     }
 
-    /// Returns the key with edge detect, bit 18 of a select: the counter counts how often the event begins.
+    /// Returns the key with edge detect, bit 18 of a select: a counter with this key counts how often the event begins.
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
@@ -153,8 +153,8 @@ impl EventKey {
         Self(self.0 | Self::EDGE)
     }
 
-    /// Returns the key with AnyThread, bit 21 of Intel's selects: the counter counts the event on all threads of the
-    /// core. A guest can select this event only if the guest's configuration has
+    /// Returns the key with AnyThread, bit 21 of Intel's selects: a counter with this key counts the event on all
+    /// threads of the core. A guest can select this event only if the guest's configuration has
     /// [`any_thread`](crate::IntelConfiguration::any_thread).
     ///
     /// ```
@@ -166,8 +166,8 @@ impl EventKey {
         Self(self.0 | Self::ANY_THREAD)
     }
 
-    /// Returns the key with `IN_TX`, bit 32 of Intel's selects: the counter counts the event only within transactions.
-    /// A guest can select this event only if the guest's configuration has
+    /// Returns the key with `IN_TX`, bit 32 of Intel's selects: a counter with this key counts the event only within
+    /// transactions. A guest can select this event only if the guest's configuration has
     /// [`transactional`](crate::IntelConfiguration::transactional).
     ///
     /// ```
@@ -179,8 +179,8 @@ impl EventKey {
         Self(self.0 | Self::IN_TX)
     }
 
-    /// Returns the key with `IN_TXCP`, bit 33 of the select of Intel's counter 2: the counter does not count the event
-    /// in aborted transactions. A guest can select this event only if the guest's configuration has
+    /// Returns the key with `IN_TXCP`, bit 33 of the select of Intel's counter 2: this counter then does not count the
+    /// event in aborted transactions. A guest can select this event only if the guest's configuration has
     /// [`transactional`](crate::IntelConfiguration::transactional).
     ///
     /// ```
@@ -193,8 +193,8 @@ impl EventKey {
         Self(self.0 | Self::IN_TX_CHECKPOINTED)
     }
 
-    /// Returns the key with `GuestOnly`, bit 40 of AMD's selects: the counter counts the event only while a nested
-    /// guest runs. A nested guest is a guest of the virtual processor. A guest can select this event only if the
+    /// Returns the key with `GuestOnly`, bit 40 of AMD's selects: a counter with this key counts the event only while a
+    /// nested guest runs. A nested guest is a guest of the virtual processor. A guest can select this event only if the
     /// guest's configuration has [`guest_host`](crate::AmdConfiguration::guest_host).
     ///
     /// ```
@@ -207,15 +207,15 @@ impl EventKey {
         Self(self.0 | Self::GUEST_ONLY)
     }
 
-    /// Returns the key with `HostOnly`, bit 41 of AMD's selects: the counter counts the event only while no nested
-    /// guest runs. `key.guest_only().host_only()` is the key of a select with both bits.
+    /// Returns the key with `HostOnly`, bit 41 of AMD's selects: a counter with this key counts the event only while no
+    /// nested guest runs. `key.guest_only().host_only()` is the key of a select with both bits.
     pub const fn host_only(self) -> Self {
         Self(self.0 | Self::HOST_ONLY)
     }
 
-    /// Returns the key with this counter mask: the counter counts the cycles in which the event happened at least
-    /// `threshold` times. If `invert` is set, the counter counts the cycles with fewer than `threshold` events. If
-    /// `threshold` is 0, the call returns the key of the plain event, and ignores `invert`.
+    /// Returns the key with the counter mask `threshold`: a counter with this key counts the cycles in which the event
+    /// happened at least `threshold` times. If `invert` is set, the counter counts the cycles with fewer than
+    /// `threshold` events. If `threshold` is 0, the call returns the key of the plain event, and ignores `invert`.
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
@@ -229,9 +229,9 @@ impl EventKey {
         self.compared(threshold, invert, 0)
     }
 
-    /// Returns the key with the EQ flag of Intel's version 6 and the counter mask `count`. The counter counts the
-    /// cycles in which the event happened exactly `count` times. If `invert` is set, the counter counts all other
-    /// cycles. `count` may be 0.
+    /// Returns the key with the EQ flag of Intel's version 6 and the counter mask `count`. A counter with this key
+    /// counts the cycles in which the event happened exactly `count` times. If `invert` is set, the counter counts all
+    /// other cycles. `count` may be 0.
     pub const fn equal(self, count: u8, invert: bool) -> Self {
         self.compared(count, invert, Self::EQUAL)
     }
@@ -288,7 +288,7 @@ impl EventKey {
         if self.0 & Self::FIXED != 0 { 0 } else { (self.0 & 0xFF | self.0 >> 24 & 0xF00) as u16 }
     }
 
-    /// Returns the unit mask.
+    /// Returns the event's unit mask.
     pub const fn unit_mask(self) -> u8 {
         (self.0 >> 8) as u8
     }

@@ -14,8 +14,8 @@ use crate::configuration::cpuid::{CpuidLeaf, EAX, ECX};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct IbsConfiguration {
-    /// Leaf 0x8000001B, EAX. Bit 0 declares the leaf valid, bit 1 declares fetch sampling, and bit 2 declares op
-    /// sampling.
+    /// Leaf 0x8000001B, EAX. Bit 0 declares that the leaf is valid, bit 1 declares fetch sampling, and bit 2 declares
+    /// op sampling.
     pub capabilities: u32,
     /// Number of the extended LVT entry through which a sample interrupts, 0–15. `None` means that firmware assigned no
     /// entry. The guest can read the number in `IBS_CTL`, but cannot change the number.

@@ -14,7 +14,7 @@
 pub struct FedOp {
     /// `IBS_OP_RIP`: the address of the op's instruction.
     pub rip: u64,
-    /// `IBS_OP_DATA`: times, and the outcome of a branch.
+    /// `IBS_OP_DATA`: cycle counts of the op, and the outcome of a branch.
     pub data: u64,
     /// `IBS_OP_DATA2`: the source of a load's data.
     pub data2: u64,
@@ -31,7 +31,7 @@ pub struct FedOp {
 }
 
 impl FedOp {
-    /// Creates an op that takes one cycle, and that is not a branch and does not access memory.
+    /// Describes an op that takes one cycle, is not a branch, and does not access memory.
     pub const fn new(rip: u64) -> Self {
         Self {
             rip,
@@ -80,7 +80,7 @@ pub struct FedFetch {
 }
 
 impl FedFetch {
-    /// Creates a fetch without latency that hits every cache.
+    /// Describes a fetch without latency that hits every cache.
     pub const fn new(linear_address: u64) -> Self {
         Self { control: 0, linear_address, physical_address: 0, tlb_latency: 0 }
     }

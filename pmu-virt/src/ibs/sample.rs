@@ -9,8 +9,8 @@ use crate::ibs::virtual_ibs::VirtualIbs;
 const OP_RANDOM: u64 = 0x7F;
 
 impl VirtualIbs {
-    /// Counts an op or the op's cycles, depending on the guest's setting. If the period ends with this op, the op is
-    /// sampled. Returns whether the op was sampled.
+    /// Counts an op or the op's cycles, depending on the guest's setting. If the guest's sampling period ends with this
+    /// op, the op is sampled. Returns whether the op was sampled.
     pub fn execute(&mut self, op: &FedOp) -> bool {
         let Some(period) = self.op_period() else { return false };
         let control = self.registers[OP_CTL];
@@ -39,7 +39,8 @@ impl VirtualIbs {
         true
     }
 
-    /// Counts a fetch. If the period ends with this fetch, the fetch is sampled. Returns whether the fetch was sampled.
+    /// Counts a fetch. If the guest's sampling period ends with this fetch, the fetch is sampled. Returns whether the
+    /// fetch was sampled.
     pub fn fetch(&mut self, fetch: &FedFetch) -> bool {
         let Some(period) = self.fetch_period() else { return false };
         let control = self.registers[FETCH_CTL];
@@ -69,7 +70,7 @@ impl VirtualIbs {
     }
 
     /// Counts ops, cycles and fetches that the embedder does not feed one by one. The call samples nothing: each count
-    /// stops one op, cycle or fetch before the end of the period.
+    /// stops one op, cycle or fetch before the end of the guest's sampling period.
     ///
     /// ```
     /// use pmu_virt::{FedOp, GuestFacility, IbsConfiguration, Read, VirtualIbs, Writer};

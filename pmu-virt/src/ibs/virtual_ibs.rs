@@ -6,7 +6,7 @@ use crate::ibs::registers::{
 };
 use crate::pmu::pmi::{PerformanceEntry, PmiOutcome};
 
-/// Instruction-based sampling (IBS) of one virtual AMD processor, in addition to the processor's
+/// State of the instruction-based sampling (IBS) of one virtual AMD processor, in addition to the processor's
 /// [`VirtualPmu`](crate::VirtualPmu). As a [`GuestFacility`](crate::GuestFacility), this type answers accesses to the
 /// IBS registers. The embedder feeds fetches and ops. This type counts fetches and ops, and writes a sampled fetch or
 /// op to the IBS registers.
@@ -42,14 +42,14 @@ const _: () = assert!(size_of::<VirtualIbs>() <= 192);
 const SEED: u32 = 0x2545_F491;
 
 impl VirtualIbs {
-    /// Creates instruction-based sampling in its state after reset.
+    /// Creates the state that a guest's instruction-based sampling has after reset.
     pub fn new(configuration: IbsConfiguration) -> Self {
         let mut registers = [0; REGISTERS];
         registers[CTL] = configuration.entry();
         Self { configuration, registers, fetch_low: 0, random: SEED, pending: false }
     }
 
-    /// Returns the configuration that the guest sees.
+    /// Returns the configuration of the instruction-based sampling that the guest sees.
     pub fn configuration(&self) -> IbsConfiguration {
         self.configuration
     }
@@ -66,8 +66,8 @@ impl VirtualIbs {
         self.pending = pending;
     }
 
-    /// Delivers a pending interrupt through an extended LVT entry. `entry` gives access to the extended entry with the
-    /// number [`IbsConfiguration::lvt_entry`]. If this number is `None`, the interrupt is lost.
+    /// Delivers a pending interrupt through an extended LVT entry. `entry` gives access to the extended LVT entry with
+    /// the number [`IbsConfiguration::lvt_entry`]. If this number is `None`, the interrupt is lost.
     ///
     /// Do not call this method if the interrupt controller has no extended entries. Instead, if
     /// [`interrupt_pending`](Self::interrupt_pending) returns `true`, inject an NMI, and

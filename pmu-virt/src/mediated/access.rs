@@ -15,12 +15,13 @@ use crate::registers::family::Family;
 use crate::registers::row::{ReadAs, WriteAs};
 
 impl HostCounters {
-    /// Returns whether the hypervisor must intercept RDMSR and WRMSR of this register while the guest is loaded.
+    /// Returns whether the hypervisor must intercept RDMSR and WRMSR of this register while the guest is
+    /// [loaded](Self::load).
     ///
     /// The result is `true` for these registers:
     ///
     /// - the event selects and `IA32_FIXED_CTR_CTRL`, because the policy may forbid an event;
-    /// - the register that sets bits of the status, and `IA32_PERF_GLOBAL_INUSE`;
+    /// - the register that sets bits of the global status, and `IA32_PERF_GLOBAL_INUSE`;
     /// - the registers that this guest's PMU lacks;
     /// - the registers that the PMU shares with other facilities;
     /// - the global registers, if the processor may have PERF_METRICS, or counters that the guest lacks (see
@@ -67,20 +68,20 @@ impl HostCounters {
         }
     }
 
-    /// Returns whether the hypervisor must intercept RDPMC while the guest is loaded. The hypervisor then answers RDPMC
-    /// by [`read_pmc`](Self::read_pmc). The result is `true` if the processor may have PERF_METRICS, which RDPMC reads
-    /// with ECX = 2000_0000h, or may have counters that no guest has.
+    /// Returns whether the hypervisor must intercept RDPMC while a guest is [loaded](Self::load). The hypervisor then
+    /// answers RDPMC by [`read_pmc`](Self::read_pmc). The result is `true` if the processor may have PERF_METRICS,
+    /// which RDPMC reads with ECX = 2000_0000h, or may have counters that no guest has.
     pub const fn intercepts_rdpmc(&self) -> bool {
         self.has_more
     }
 
-    /// Executes an intercepted WRMSR of the loaded guest, in the guest's PMU and on the real counters. If the
-    /// [policy](EventPolicy) forbids a counter's event, the counter does not count.
+    /// Executes an intercepted WRMSR of the [loaded](Self::load) guest, first in the guest's PMU, then in the real
+    /// registers. If the [policy](EventPolicy) forbids a counter's event, the counter does not count.
     ///
     /// The result has the same meaning as [`Written::answer`](crate::Written::answer) in the result of
-    /// [`VirtualPmu::write`]. If the write sets bits of the status, these bits raise no interrupt. After the call,
-    /// [`Loaded::global_control`] and [`Loaded::debug_control`] return the guest's new values. Accesses: one write. If
-    /// the write enables the interrupt of a counter, the call also reads the status once.
+    /// [`VirtualPmu::write`]. If the write sets bits of the global status, these bits raise no interrupt. After the
+    /// call, [`Loaded::global_control`] and [`Loaded::debug_control`] return the guest's new values. Register accesses:
+    /// one write. If the write enables the interrupt of a counter, the call also reads the global status once.
     ///
     /// # Errors
     /// - Another guest is loaded.
@@ -174,8 +175,9 @@ impl HostCounters {
         Ok(answer)
     }
 
-    /// Executes an intercepted RDMSR of the loaded guest, and returns the present value of the real register. The
-    /// result has the same meaning as the result of [`VirtualPmu::read`]. Accesses: at most one read.
+    /// Executes an intercepted RDMSR of the [loaded](Self::load) guest, and returns the present value of the real
+    /// register. The result has the same meaning as the result of [`VirtualPmu::read`]. Register accesses: at most one
+    /// read.
     ///
     /// # Errors
     /// Another guest is loaded, or the register access failed.
@@ -234,8 +236,8 @@ impl HostCounters {
         Ok(Read::Value(value))
     }
 
-    /// Executes an intercepted RDPMC of the loaded guest. Returns the value of the counter, or #GP if the guest does
-    /// not have the counter.
+    /// Executes an intercepted RDPMC of the [loaded](Self::load) guest. Returns the value of the counter, or #GP if the
+    /// guest does not have the counter.
     ///
     /// # Errors
     /// Another guest is loaded, or the register access failed.

@@ -7,7 +7,8 @@ use pmu_core::{CounterSet, MsrFault};
 use crate::configuration::error::ConfigurationError;
 use crate::configuration::host_error::HostError;
 
-/// Reason why a mediated PMU cannot be built, why a guest was not loaded or saved, or why a guest's access failed.
+/// Reason why [`HostCounters`](crate::HostCounters) cannot be created, why a guest was not loaded or saved, or why a
+/// guest's access failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -29,7 +30,8 @@ pub enum MediationError {
     NotTheHosts,
     /// A counter of the guest writes [precise records](crate::VirtualPrecise), which a mediated guest cannot have.
     PreciseRecords,
-    /// The host did not lend some of the guest's counters. The value is the set of these counters.
+    /// The host has not [lent](pmu_core::CounterSession::lend) every counter of the guest. The value is the set of the
+    /// missing counters.
     NotLent(CounterSet),
     /// The [`Loaded`](crate::Loaded) value belongs to another guest, or the guest's PMU was restored after the load.
     NotTheLoaded,

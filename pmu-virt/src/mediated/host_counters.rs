@@ -112,10 +112,11 @@ pub struct HostCounters {
 }
 
 impl HostCounters {
-    /// Describes the counters of a processor with this PMU. A configuration does not tell whether an Intel processor
-    /// has PERF_METRICS. So on Intel, the hypervisor must always [intercept](Self::intercepts) RDPMC and the global
-    /// registers. With [`from_cpuid`](Self::from_cpuid), the hypervisor must intercept RDPMC and the global registers
-    /// only if the processor has PERF_METRICS, or more counters than a guest can have.
+    /// Describes the counters of a processor whose PMU has the configuration `host`. A configuration does not tell
+    /// whether an Intel processor has PERF_METRICS. So on Intel, the hypervisor must always
+    /// [intercept](Self::intercepts) RDPMC and the global registers. With [`from_cpuid`](Self::from_cpuid), the
+    /// hypervisor must intercept RDPMC and the global registers only if the processor has PERF_METRICS, or more
+    /// counters than a guest can have.
     ///
     /// # Errors
     /// The configuration `host` is invalid, or lacks one of the features that a switch from guest to guest needs:

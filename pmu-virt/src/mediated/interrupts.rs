@@ -76,9 +76,9 @@ impl GuestInterrupts {
         Self { state: AtomicU64::new(0), interrupting: AtomicU64::new(0) }
     }
 
-    /// Makes an interrupt [pending](VirtualPmu::pmi_pending) in the guest, if the handler has
+    /// Makes an interrupt [pending](VirtualPmu::pmi_pending) in the guest, if the interrupt handler has
     /// [noted](HostCounters::interrupted) an interrupt for the guest. Returns whether the handler had noted an
-    /// interrupt. The hypervisor calls this after each exit, and when a virtual processor sleeps.
+    /// interrupt. The hypervisor calls this method after each exit, and when a virtual processor sleeps.
     ///
     /// # Context
     /// Task.
@@ -90,8 +90,8 @@ impl GuestInterrupts {
         pending
     }
 
-    /// Returns whether the handler has noted an interrupt that was not yet [delivered](Self::deliver_to). If so, the
-    /// hypervisor makes a running guest exit, and wakes a sleeping guest.
+    /// Returns whether the interrupt handler has [noted](HostCounters::interrupted) an interrupt that was not yet
+    /// [delivered](Self::deliver_to). If so, the hypervisor makes a running guest exit, and wakes a sleeping guest.
     ///
     /// # Context
     /// Any context.

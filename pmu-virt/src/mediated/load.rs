@@ -35,7 +35,7 @@ impl HostCounters {
     /// # Errors
     /// - The guest's configuration is not [a configuration for this host](Self::guest).
     /// - A counter of the guest writes [precise records](crate::VirtualPrecise).
-    /// - The host did not lend some of the guest's counters.
+    /// - The host has not lent every counter of the guest.
     /// - A register access failed.
     ///
     /// After an error, the guest's state is unchanged. The counters are disarmed: no counter counts or interrupts. If

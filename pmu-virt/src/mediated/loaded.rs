@@ -7,7 +7,7 @@ use crate::mediated::interrupts::GuestInterrupts;
 use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::registers::counters::Counters;
 
-/// Proof that a guest's state is on the real counters. [`HostCounters::put`](crate::HostCounters::put) saves the state,
+/// Proof that a guest's state is in the real counters. [`HostCounters::put`](crate::HostCounters::put) saves the state,
 /// and consumes this value. The value borrows the lent counters, so the host cannot take the counters back while the
 /// value exists.
 ///

@@ -76,8 +76,8 @@ deviations! {
     /// itself does nothing for this deviation. A test calls
     /// [`MockMsr::lose_registers`](super::MockMsr::lose_registers).
     LosesRegisters
-    /// The interrupt comes only after the mock has counted a whole feed, perhaps several periods late. A real interrupt
-    /// is late in this way if the LVT entry selects a vector and not an NMI, and interrupts are disabled.
+    /// An overflow's interrupt comes only after the mock has counted a whole feed, perhaps several periods late. A real
+    /// interrupt is late in this way if the LVT entry selects a vector and not an NMI, and interrupts are disabled.
     ServicesLate
     /// If a bit of the global status is set when the driver unmasks the LVT entry, the unmasking raises an interrupt.
     /// Intel's processors from version 3 on behave in this way.
@@ -96,11 +96,11 @@ deviations! {
     /// One branch in four is recorded with an error: AMD's erratum 1452 of family 19h sets a reserved bit in the
     /// record. Haswell records the abort of a transaction twice.
     ErroneousBranches
-    /// The interrupt of an instruction-based sample comes only after the driver has disabled the unit. The driver's
+    /// The interrupt of an instruction-based sample comes only after the driver has disabled the sampling. The driver's
     /// write may also have cleared the valid bit of the sample.
     LateIbs
-    /// Together with the buffer's status bit, the processor sets the status bits of counters that write precise
-    /// records. Linux reports this.
+    /// Together with the status bit of the buffer for precise records, the processor sets the status bits of counters
+    /// that write precise records. Linux reports this.
     PreciseStatusBeside
     /// The processor uses only half of a Debug Store buffer that has 4 KiB or more. The interrupt can come before the
     /// driver's threshold.

@@ -108,8 +108,8 @@ pub struct MockMsr<'h, const T: usize = 64> {
 }
 
 impl<'h, const T: usize> MockMsr<'h, T> {
-    /// Creates a processor with this PMU. The mock answers an illegal access as hardware does. [`breach`](Self::breach)
-    /// returns the first illegal access. The LVT entry is masked, as after reset.
+    /// Creates the mock of a processor with this PMU. The mock answers an illegal access as hardware does.
+    /// [`breach`](Self::breach) returns the first illegal access. The LVT entry is masked, as after reset.
     pub const fn new(pmu: VirtualPmu) -> Self {
         Self {
             pmu: RefCell::new(pmu),
@@ -141,7 +141,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         }
     }
 
-    /// Creates a processor with this PMU. The mock panics at the first access that the manual does not allow.
+    /// Creates the mock of a processor with this PMU. The mock panics at the first access that the manual does not
+    /// allow.
     ///
     /// ```should_panic
     /// # use pmu_core::{MsrAddress, MsrBackend};
@@ -165,7 +166,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.deviations
     }
 
-    /// Clears the registers of the PMU and of the facilities, and the LVT entries, like a suspend.
+    /// Clears the LVT entries, and the registers of the PMU and its [facilities](crate::GuestFacility), like a suspend.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};
@@ -278,7 +279,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.breach.get()
     }
 
-    /// Clears the counts of accesses, the trace and the breach.
+    /// Clears what [`accesses`](Self::accesses), [`trace`](Self::trace) and [`breach`](Self::breach) return.
     pub fn clear(&self) {
         self.accesses.set(Accesses::NONE);
         *self.trace.borrow_mut() = Trace::new();

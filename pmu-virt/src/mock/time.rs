@@ -34,8 +34,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.while_serviced.set(Some(feed));
     }
 
-    /// Counts the events that [`pass_while_serviced`](Self::pass_while_serviced) has set. A test calls this in the
-    /// callback to which the driver reports an overflow.
+    /// Counts the events that [`pass_while_serviced`](Self::pass_while_serviced) has set. A test calls this method in
+    /// the callback to which the driver reports an overflow.
     pub fn reported(&self) {
         if self.deviations.contains(Deviation::OverflowsWhileServiced)
             && let Some(mut feed) = self.while_serviced.take()

@@ -7,7 +7,7 @@ use crate::registers::counters::MAX_COUNTERS;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Advanced {
-    /// Bitmap of the counters that wrapped, with the bits of the global status: general counters from bit 0, fixed
+    /// Bitmap of the counters that wrapped. The bits are those of the global status: general counters from bit 0, fixed
     /// counters from bit 32.
     pub overflowed: u64,
     /// An overflow raised an interrupt. The interrupt is pending until [`deliver_pmi`](crate::VirtualPmu::deliver_pmi)

@@ -4,8 +4,8 @@ use crate::events::fed::FedEvents;
 use crate::events::key::Privilege;
 use crate::events::slot::{CELLS, EVENTS, FedEvent, FeedSlot};
 
-/// Result of [`VirtualPmu::next_overflow`](crate::VirtualPmu::next_overflow): for each event, the number of events
-/// until the next interrupt. The embedder can use these numbers to set a timer.
+/// Result of [`VirtualPmu::next_overflow`](crate::VirtualPmu::next_overflow): for each event, how many times the event
+/// must happen to cause an interrupt. The embedder can use these numbers to set a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct OverflowBudget {
@@ -21,8 +21,8 @@ impl OverflowBudget {
         Self { cells: [[u64::MAX; CELLS - 1]; EVENTS], of: events.identity() }
     }
 
-    /// Returns the number of events at this privilege until an interrupt is due. The number assumes that the event does
-    /// not happen at the other privilege. Two results are special:
+    /// Returns how many times the event must happen at this privilege to cause an interrupt. The number assumes that
+    /// the event does not happen at the other privilege. Two results are special:
     ///
     /// - `None`: the event causes no interrupt, because no running counter with an enabled interrupt counts the event.
     ///   The result is also `None` if the number would be 2⁶⁴, because a 64-bit counter holds 0.

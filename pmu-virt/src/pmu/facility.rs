@@ -20,8 +20,9 @@ pub enum Writer {
     Host,
 }
 
-/// Hardware of a virtual processor in addition to the PMU, such as [`VirtualBranches`](crate::VirtualBranches). A
-/// facility has registers of its own, bits in registers of the PMU, and bits in CPUID.
+/// Emulated hardware of a virtual processor in addition to the PMU, such as
+/// [`VirtualBranches`](crate::VirtualBranches). A facility has registers of its own, bits in registers of the PMU, and
+/// bits in CPUID.
 ///
 /// `Option<F>` is a facility that some guests lack. `None` answers accesses and CPUID like a processor without the
 /// facility.
@@ -63,7 +64,7 @@ pub trait GuestFacility {
         Read::Unhandled
     }
 
-    /// Returns the answer that [`write`](Self::write) would return, without a write.
+    /// Returns the answer that [`write`](Self::write) would return, but writes nothing.
     fn check_write(&self, writer: Writer, address: u32, value: u64) -> Written;
 
     /// Writes the facility's bits of a register. If the answer is a fault, or if the facility has no bit of the
@@ -80,8 +81,8 @@ pub trait GuestFacility {
     /// Restore the registers in the order in which they were saved.
     fn registers(&self) -> impl Iterator<Item = RegisterInfo>;
 
-    /// Tells the facility that an overflow raised an interrupt. If the guest has enabled the freeze, the facility
-    /// freezes.
+    /// Tells the facility that an overflow raised an interrupt. A facility that the guest has set to freeze on an
+    /// interrupt then freezes.
     fn pmi_raised(&mut self);
 
     /// Returns the bitmap of the facility's own counters, with the bits of the global status. The facility itself
@@ -97,7 +98,7 @@ pub trait GuestFacility {
         let _ = counters;
     }
 
-    /// Sets the state after RESET or power-up.
+    /// Puts the facility into its state after RESET or power-up.
     fn reset(&mut self);
 }
 

@@ -59,7 +59,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
         self.write_as(&located, located.row.write, address, value)
     }
 
-    /// Returns the answer that [`write`](Self::write) would return, without a write. For a shared register, the
+    /// Returns the answer that [`write`](Self::write) would return, but writes nothing. For a shared register, the
     /// embedder can use this call to check the PMU's bits before the embedder changes its own bits.
     ///
     /// ```
@@ -87,7 +87,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// differs from `write` as follows:
     ///
     /// - `host_write` stores the given value of the status.
-    /// - `host_write` writes counters in full width, at each of a counter's addresses.
+    /// - `host_write` writes counters in full width, whichever of a counter's addresses is used.
     /// - `host_write` refuses every value of `IA32_PERF_CAPABILITIES` except the present value, because another value
     ///   describes a different PMU.
     ///

@@ -5,8 +5,8 @@ use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::policy::event_policy::EventPolicy;
 
 impl<P: EventPolicy> VirtualPmu<P> {
-    /// Returns, for each event, the number of events until the next interrupt. The embedder can use these numbers to
-    /// set a timer. A call computes the numbers only if the PMU has changed since the last call.
+    /// Returns, for each event, how many times the event must happen to cause an interrupt. The embedder can use these
+    /// numbers to set a timer. A call computes the numbers only if the PMU has changed since the last call.
     ///
     /// ```
     /// use pmu_virt::{Configuration, EventKey, FedEvents, IntelConfiguration, Privilege, VirtualPmu};

@@ -5,7 +5,7 @@ use core::fmt;
 use crate::configuration::any_vendor::Configuration;
 use crate::configuration::error::ConfigurationError;
 
-/// Reason why a state is refused.
+/// Reason why a [`PmuState`](crate::PmuState) is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

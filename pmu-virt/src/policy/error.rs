@@ -10,9 +10,9 @@ pub const MAX_FILTER_ENTRIES: usize = 300;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum FilterError {
-    /// The list has more than [`MAX_FILTER_ENTRIES`] entries. The value is the number of entries.
+    /// The list of entries has more than [`MAX_FILTER_ENTRIES`] entries. The value is the number of entries.
     TooManyEntries(usize),
-    /// The filter has no room for all the different events in the list.
+    /// The filter has no room for all the different events in the list of entries.
     TooManyEvents {
         /// Greatest number of different events that the filter has room for.
         most: usize,

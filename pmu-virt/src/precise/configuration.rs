@@ -36,7 +36,8 @@ pub enum PreciseRecords {
 
 /// PEBS, with records in the Debug Store. SDM vol. 3B, "Processor Event Based Sampling (PEBS)".
 ///
-/// The DS save area and the records have the 64-bit format. The bits of counters that the PMU lacks are ignored.
+/// The DS save area and the records have the 64-bit format. Bits of [`general`](Self::general) and
+/// [`fixed`](Self::fixed) for counters that the PMU lacks are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -56,7 +57,7 @@ pub struct DebugStoreRecords {
     pub load_latency: bool,
     /// The guest has `MSR_PEBS_FRONTEND`.
     pub frontend: bool,
-    /// The basic group has the retire latency (`IA32_PERF_CAPABILITIES[17]`).
+    /// The basic group of a record has the retire latency (`IA32_PERF_CAPABILITIES[17]`).
     pub timing: bool,
     /// Records can have the top-down metrics, which need format 6.
     pub metrics: bool,

@@ -7,19 +7,21 @@ use core::fmt;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum PreciseConfigurationError {
-    /// The PMU is hidden, or is not an Intel PMU.
+    /// The processor has [no PMU](crate::Configuration::Hidden), or a PMU that is not Intel's.
     OtherVendor,
     /// The PMU's version is too low. Records in the Debug Store need version 2 or later, and architectural PEBS needs
     /// version 6. The value is the PMU's version.
     Version(u8),
-    /// The format is not 0–6.
+    /// The format of the records is not 0–6. The value is the format.
     Format(u8),
     /// The field [`baseline`](crate::DebugStoreRecords::baseline) needs format 4 or later. The value is the format.
     Baseline(u8),
     /// The configuration has counters that cannot write records: general counters beyond the first four in formats 0–2,
-    /// or fixed counters without `baseline`. The value is the bitmap of these counters.
+    /// or fixed counters without [`baseline`](crate::DebugStoreRecords::baseline). The value is the bitmap of these
+    /// counters.
     Counters(u8),
-    /// The field [`metrics`](crate::DebugStoreRecords::metrics) needs `baseline` and format 6. The value is the format.
+    /// The field [`metrics`](crate::DebugStoreRecords::metrics) needs [`baseline`](crate::DebugStoreRecords::baseline)
+    /// and format 6. The value is the format.
     Metrics(u8),
     /// The configuration has groups that do not exist. The value has the bits of these groups.
     Groups(u32),

@@ -93,8 +93,8 @@ impl FedVectors {
 }
 
 impl FedRecord<'_> {
-    /// Creates the record of an instruction in 64-bit mode that does not access memory. All other fields are 0 or
-    /// `None`.
+    /// Describes an instruction in 64-bit mode that does not access memory. All fields except `ip` and `long_mode` are
+    /// 0 or `None`.
     pub const fn new(ip: u64) -> Self {
         Self {
             ip,

@@ -26,7 +26,7 @@ pub struct Recorded {
     pub written: u32,
     /// Number of records that were lost, because the buffer had no room or the buffer's index was outside the buffer.
     pub lost: u32,
-    /// The buffer has reached its threshold, and an interrupt is pending until its
+    /// The buffer of the records has reached its threshold, and an interrupt is pending until its
     /// [delivery](crate::VirtualPmu::deliver_pmi). The embedder then calls
     /// [`pmi_raised`](crate::GuestFacility::pmi_raised) of the guest's other facilities.
     pub pmi: bool,
@@ -37,8 +37,8 @@ pub struct Recorded {
 
 impl VirtualPrecise {
     /// Writes the [due](Self::due) records of `counters`, after an instruction that causes the counters' events. The
-    /// call then loads each counter with the counter's reset value. If the buffer reaches its threshold, the call sets
-    /// the buffer's bit in the status, and raises an interrupt.
+    /// call then loads each counter with the counter's reset value. If the guest's buffer of records reaches its
+    /// threshold, the call sets the buffer's bit in the global status, and raises an interrupt.
     ///
     /// `counters` is a bitmap with the bits of the global status. If a counter does not run, its record stays due.
     ///

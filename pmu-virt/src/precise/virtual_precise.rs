@@ -4,9 +4,9 @@ use crate::configuration::any_vendor::Configuration;
 use crate::precise::configuration::{PreciseConfiguration, PreciseRecords};
 use crate::precise::error::PreciseConfigurationError;
 
-/// Precise records (PEBS, architectural PEBS) and branch trace store of one virtual Intel processor, in addition to the
-/// processor's [`VirtualPmu`](crate::VirtualPmu). As a [`GuestFacility`](crate::GuestFacility), this type answers
-/// accesses to the registers of the records.
+/// State of the precise records (PEBS, architectural PEBS) and the branch trace store of one virtual Intel processor,
+/// in addition to the processor's [`VirtualPmu`](crate::VirtualPmu). As a [`GuestFacility`](crate::GuestFacility), this
+/// type answers accesses to the registers of the records.
 ///
 /// If a counter that writes records overflows, the PMU raises no interrupt. Instead, the counter's record becomes
 /// [due](Self::due). The embedder then [feeds](Self::record) the next instruction that causes the counter's event, and
@@ -100,7 +100,8 @@ pub(crate) const BUFFER: u64 = 1 << 62;
 pub(crate) const THRESHOLD: u64 = 1 << 54;
 
 impl VirtualPrecise {
-    /// Creates precise records in their state after reset. `pmu` is the configuration of the processor's PMU.
+    /// Creates the state that a guest's precise records and branch trace store have after reset. `pmu` is the
+    /// configuration of the guest's PMU.
     ///
     /// # Errors
     /// Precise records with this configuration cannot be combined with this PMU.
@@ -117,13 +118,13 @@ impl VirtualPrecise {
         Ok(Self::after_reset(configuration, version, [general, fixed]))
     }
 
-    /// Returns the configuration that the guest sees.
+    /// Returns the configuration of the precise records and the branch trace store that the guest sees.
     pub fn configuration(&self) -> PreciseConfiguration {
         self.configuration
     }
 
-    /// Returns the bitmap of the counters with a due record: the counter has overflowed, and the counter's record was
-    /// not yet written. The bits are those of the global status.
+    /// Returns the bitmap of the counters with a due record: counters that have overflowed, but whose record is not yet
+    /// written. The bits are those of the global status.
     pub fn due(&self) -> u64 {
         self.due
     }

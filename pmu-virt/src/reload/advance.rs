@@ -13,7 +13,7 @@ const MOST_RELOADS: usize = 1024;
 
 impl VirtualReload {
     /// Counts the events of a feed like [`VirtualPmu::advance`], up to the first overflow that interrupts. An overflow
-    /// also reloads the counters for which the guest has requested this in CFG_B.
+    /// also reloads each counter for which the guest has requested this reload in the register CFG_B.
     ///
     /// The overflow of a counter that reloads itself does not set a bit of the status. The overflow nevertheless
     /// interrupts if the counter's interrupt is enabled. After 1,024 reloads within one call, the call counts the rest

@@ -6,12 +6,11 @@ use crate::precise::virtual_precise::VirtualPrecise;
 use crate::registers::counters::{Counters, MAX_COUNTERS, MAX_PER_KIND};
 use crate::reload::configuration::{ReloadConfiguration, ReloadConfigurationError};
 
-/// Auto counter reload of one virtual Intel processor, in addition to the processor's
-/// [`VirtualPmu`](crate::VirtualPmu). As a [`GuestFacility`](crate::GuestFacility), this type answers accesses to CFG_B
-/// and CFG_C of each counter. The embedder counts events by [`advance`](Self::advance).
+/// State of the auto counter reload of one virtual Intel processor, in addition to the processor's
+/// [`VirtualPmu`](crate::VirtualPmu). As a [`GuestFacility`](crate::GuestFacility), this type answers accesses to the
+/// registers CFG_B and CFG_C of each counter. The embedder counts events by [`advance`](Self::advance).
 ///
-/// Architectural PEBS also uses CFG_C. On a processor with both features, create the value by
-/// [`sharing`](Self::sharing).
+/// Architectural PEBS also uses CFG_C. On a processor with both features, also call [`sharing`](Self::sharing).
 ///
 /// No method allocates or panics. The value is the complete state: a copy is a snapshot, and `==` compares states.
 ///
@@ -56,7 +55,7 @@ pub struct VirtualReload {
 }
 
 impl VirtualReload {
-    /// Creates counter reload in its state after reset. `pmu` is the configuration of the processor's PMU.
+    /// Creates the state that a guest's counter reload has after reset. `pmu` is the configuration of the guest's PMU.
     ///
     /// # Errors
     /// Counter reload with this configuration cannot be combined with this PMU.
@@ -69,7 +68,7 @@ impl VirtualReload {
         Ok(Self { configuration, causes, values, shared: 0 })
     }
 
-    /// Returns this counter reload for a processor that also has the precise records `precise`. If `precise` is
+    /// Returns the state of counter reload for a processor that also has the precise records `precise`. If `precise` is
     /// architectural PEBS, `precise` answers accesses to CFG_C of each counter that can write records. Both features
     /// then use the reload value in CFG_C: a counter is loaded with this value after each of its records, and whenever
     /// a counter in the loaded counter's CFG_B overflows. The embedder answers accesses by the pair
@@ -101,7 +100,7 @@ impl VirtualReload {
         Self { shared, ..self }
     }
 
-    /// Returns the configuration that the guest sees.
+    /// Returns the configuration of the counter reload that the guest sees.
     pub fn configuration(&self) -> ReloadConfiguration {
         self.configuration
     }

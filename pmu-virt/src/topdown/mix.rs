@@ -1,8 +1,9 @@
 //! The mix of a program's issue slots.
 
-/// Shares of the parts in a program's issue slots, in units of 1/255. The first four shares are the parts of level 1,
-/// and their sum is 255. The last four shares are the parts of level 2. No share of level 2 exceeds the share of its
-/// part of level 1. The order is that of the bytes of `MSR_PERF_METRICS`.
+/// Division of a program's issue slots into the parts of the top-down metrics, as shares in units of 1/255. The first
+/// four shares are those of the parts of level 1, and their sum is 255. The last four shares are those of the parts of
+/// level 2. A part of level 2 belongs to a part of level 1, and has no larger share than that part. The order is that
+/// of the bytes of `MSR_PERF_METRICS`.
 ///
 /// ```
 /// use pmu_virt::TopDownMix;
@@ -22,8 +23,8 @@ impl TopDownMix {
     /// Every slot retires.
     pub const RETIRING: Self = Self { shares: [255, 0, 0, 0, 0, 0, 0, 0] };
 
-    /// Returns whether the shares are consistent: the sum of level 1 is 255, and no part of level 2 exceeds its part of
-    /// level 1.
+    /// Returns whether the shares are consistent: the sum of level 1 is 255, and no part of level 2 has a larger share
+    /// than the part of level 1 to which it belongs.
     ///
     /// ```
     /// use pmu_virt::TopDownMix;

@@ -7,9 +7,9 @@ use crate::configuration::any_vendor::Configuration;
 /// Number of parts, of both levels.
 pub(crate) const PARTS: usize = 8;
 
-/// Top-down metrics of one virtual Intel processor, in addition to the processor's [`VirtualPmu`](crate::VirtualPmu).
-/// As a [`GuestFacility`](crate::GuestFacility), this type answers accesses to `MSR_PERF_METRICS`, and to bit 48 of the
-/// global registers. Fixed counter 3 of the PMU counts the issue slots.
+/// State of the top-down metrics of one virtual Intel processor, in addition to the processor's
+/// [`VirtualPmu`](crate::VirtualPmu). As a [`GuestFacility`](crate::GuestFacility), this type answers accesses to
+/// `MSR_PERF_METRICS`, and to bit 48 of the global registers. Fixed counter 3 of the PMU counts the issue slots.
 ///
 /// The embedder counts events within a call of [`observe`](Self::observe), with the [mix](crate::TopDownMix) of the
 /// slots. A guest saves and restores the metrics together with fixed counter 3, because the metrics are fractions of
@@ -59,7 +59,7 @@ pub struct VirtualTopDown {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum SlotsError {
-    /// The PMU is not an Intel PMU, or lacks fixed counter 3, which counts the slots.
+    /// The PMU is not an Intel PMU, or lacks fixed counter 3, which counts issue slots.
     NoSlots,
 }
 
@@ -72,12 +72,12 @@ impl fmt::Display for SlotsError {
 impl core::error::Error for SlotsError {}
 
 impl VirtualTopDown {
-    /// Creates the metrics in their state after reset. `configuration` is the configuration of the processor's PMU.
-    /// `level_2` tells whether `MSR_PERF_METRICS` has the four bytes of level 2, as on Sapphire Rapids and later
-    /// processors.
+    /// Creates the state that a guest's top-down metrics have after reset. `configuration` is the configuration of the
+    /// guest's PMU. `level_2` tells whether `MSR_PERF_METRICS` has the four bytes of level 2, as on Sapphire Rapids and
+    /// later processors.
     ///
     /// # Errors
-    /// A PMU with this configuration cannot count slots.
+    /// A PMU with this configuration cannot count issue slots.
     pub fn new(configuration: &Configuration, level_2: bool) -> Result<Self, SlotsError> {
         match configuration {
             Configuration::Intel(intel) if intel.fixed >> 3 & 1 != 0 => Ok(Self {
@@ -93,7 +93,7 @@ impl VirtualTopDown {
         }
     }
 
-    /// Returns whether the metrics have level 2.
+    /// Returns whether `MSR_PERF_METRICS` has the four bytes of level 2.
     pub const fn has_level_2(&self) -> bool {
         self.level_2
     }
