@@ -30,7 +30,7 @@ pub enum CounterError {
     /// The operation does not fit this processor, for one of these reasons:
     /// - The processor is of another kind than the boot processor.
     /// - The processor has none of the requested counters.
-    /// - The processor is not of the given type of core.
+    /// - The processor's type of core differs from the type that the caller described.
     OtherProcessor,
     /// The [`CounterMemory`](crate::CounterMemory) or the [`EventTable`](crate::EventTable) is in use by another
     /// processor's session, or by a session that was not shut down.
@@ -68,7 +68,7 @@ pub enum CounterError {
     NotReloadable,
     /// No counter of this session can count the event.
     NoCounterForEvent,
-    /// This period is below the table's [minimum](crate::EventTable::set_min_period), or does not fit in 63 bits.
+    /// This period is below the event table's [minimum](crate::EventTable::set_min_period), or does not fit in 63 bits.
     Period(u64),
     /// No event with this identity is open.
     NoSuchEvent(EventId),
@@ -89,7 +89,7 @@ pub enum CounterError {
     /// interrupt, every counter is treated as faulted until [`reprogram`](crate::CounterSession::reprogram).
     NoFreeCounter,
     /// The [extra register](crate::Event::with_extra) at this address is not available to the event. Either running
-    /// events use the register with another value, or the processor's events use more extra registers than the session
+    /// events need another value in the register, or the processor's events use more extra registers than the session
     /// has room for. If the event has several extra registers, the error has the address of the first register.
     ExtraRegisterInUse(u32),
     /// The event belongs to this group, and starts and stops only with the group.
@@ -102,9 +102,9 @@ pub enum CounterError {
     /// registers again.
     RegistersLost,
     /// The saved counters cannot be restored, for one of these reasons:
-    /// - The counters were saved by a session whose [`EventSource`](crate::EventSource) has another table of rows.
+    /// - The session that saved the counters has an [`EventSource`](crate::EventSource) with another table of events.
     /// - This processor lacks the event of a saved counter.
-    /// - One of the counters or rows is in use already, or one of the counters has faulted.
+    /// - One of the counters, or one of the table's events, is in use already, or one of the counters has faulted.
     /// - An [exclusive](crate::Event::exclusive) event is on a counter.
     /// - Too few counters are free.
     NotRestorable,
@@ -331,8 +331,8 @@ pub(crate) fn no_such(group: GroupId) -> GroupError {
 pub struct SwitchError {
     /// Mask of the events that failed: bit *n* stands for the event at index *n* of the given slice. Bit 63 stands for
     /// all events from index 63 on. No bit is set if groups could not be stopped or resumed together. Nor is a bit set
-    /// if the failed event is not in the given slice: the session could not put an event that waited on this processor
-    /// on a free counter.
+    /// if the failed event is not in the slice: the event waited on this processor, and the session could not put the
+    /// event on a free counter.
     pub events: u64,
     /// Reason of the first failure.
     pub reason: CounterError,

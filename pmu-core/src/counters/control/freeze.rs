@@ -12,8 +12,8 @@ use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Makes the processor freeze all its counters when it raises the performance interrupt.
-    /// [`service`](crate::service()) releases the counters when it acknowledges the overflow. Servicing an interrupt
-    /// then takes fewer register accesses, and events that the interrupt handler itself causes are not counted.
+    /// [`service`](crate::service()) ends the freeze when it acknowledges the overflow. With freezing, servicing an
+    /// interrupt takes fewer register accesses, and events that the interrupt handler itself causes are not counted.
     ///
     /// **Every** counter of the processor is frozen, including counters of other owners. Between the raising of the
     /// interrupt and the acknowledgement, no counter of the processor counts.

@@ -51,8 +51,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.table().free().ok_or_else(|| too_little_memory(lent + 1, lent))
     }
 
-    /// Returns whether an opened event is started. A started event is on a counter, waits for its turn, or is open on a
-    /// processor that cannot count the event.
+    /// Returns whether an opened event is started. A started event is on a counter, waits for its turn in
+    /// [`rotate`](Self::rotate), or is open on a processor that cannot count the event.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};

@@ -17,7 +17,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// must not write the register themselves. [`shut_down`](Self::shut_down) leaves the bits as they are.
     ///
     /// The handler of a shared interrupt calls [`service`](crate::service) first, and then looks for the overflows of
-    /// the other owners. This order matters, because an overflow that came before `service` unmasked the LVT entry
+    /// the other owners. The order matters: if an overflow came before `service` unmasked the LVT entry, the overflow
     /// raises no further interrupt.
     ///
     /// ```
@@ -77,7 +77,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Writes bits of the fixed counters' control register for other owners of fixed counters. `mask` selects the bits,
-    /// and `bits` has their new values. While the session lives, other owners must not write the register themselves.
+    /// and `bits` contains their new values. While the session lives, other owners must not write the register
+    /// themselves.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, CounterSet, EventSource, MsrBackend, Platform};

@@ -53,7 +53,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     ///
     /// # Errors
     /// - [`MemoryInUse`](CounterError::MemoryInUse): another processor's session, or a session dropped without
-    ///   [`shut_down`](Self::shut_down), has the memory or the table of events.
+    ///   [`shut_down`](Self::shut_down), uses the memory or the source's table of events.
     /// - [`NoCounters`](CounterError::NoCounters): the source's unit has no counters, for the reason in the error.
     /// - [`OtherProcessor`](CounterError::OtherProcessor): the processor has none of the requested counters.
     /// - [`InsufficientMemory`](CounterError::InsufficientMemory): the memory has no slot for any requested counter.
@@ -288,8 +288,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     }
 
     /// Ends the session: stops all its counters, including faulted ones, and releases its memory. The session's bits of
-    /// the global control register get back the values from before the session. All opened events are closed, and no
-    /// event can be started afterwards.
+    /// the global control register get back the values that they had before the session. All opened events are closed,
+    /// and no event can be started afterwards.
     ///
     /// An interrupt may still arrive and find no overflow. [`service`](crate::service) claims the first interrupt
     /// without an overflow, so that the kernel does not report an unknown NMI.

@@ -22,8 +22,8 @@ use crate::platform::Platform;
 /// All reservations end when [`reprogram`](Self::reprogram) is called, or when [`service`](crate::service) fails.
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Reserves a free counter for a [facility](crate::Facility) that records overflows itself, such as precise
-    /// sampling. The counter is one of `among` that can count the event. Returns the counter, and the select that the
-    /// event has on this processor. The call does not use the event's period, tag and extra register.
+    /// sampling. The counter is in `among`, and can count the event. Returns the counter, and the select that the event
+    /// has on this processor. The call does not use the event's period, tag and extra register.
     ///
     /// ```
     /// # use pmu_core::{
@@ -44,8 +44,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// # Errors
     /// - The errors of [`open_event`](Self::open_event) for an event that the processor cannot count.
-    /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): no counter of `among` can count the event.
-    /// - [`NoFreeCounter`](CounterError::NoFreeCounter): each counter of `among` that can count the event is in use, or
+    /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): no counter in `among` can count the event.
+    /// - [`NoFreeCounter`](CounterError::NoFreeCounter): each counter in `among` that can count the event is in use, or
     ///   an [exclusive](Event::exclusive) event runs. With [`OnSharedCore`](crate::OnSharedCore), a counter is also in
     ///   use if the core's other logical processor uses its own counter of the same number.
     /// - [`Access`](CounterError::Access): a register access failed, and no counter was reserved.
@@ -134,8 +134,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Starts a [reserved](Self::reserve) counter: it counts the events of `select`, and its overflows do not
-    /// interrupt. If `adaptive` is set, the counter's precise records are adaptive (SDM vol. 3B, "Adaptive PEBS"). The
-    /// call then sets bit 34 of the event select, or bit 32 + 4*n* of the fixed counters' control register.
+    /// interrupt. If `adaptive` is set, the counter's precise records are adaptive (SDM vol. 3B, "Adaptive PEBS"). For
+    /// adaptive records, the call sets bit 34 of the event select, or bit 32 + 4*n* of the fixed counters' control
+    /// register.
     ///
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): the counter is not reserved, or is [lent](Self::lend).
@@ -189,9 +190,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if pause { self.pause(counters) } else { self.unpause(counters) }
     }
 
-    /// Acknowledges the overflows of the [reserved](Self::reserve) `counters`, and the facility's own bits of the
-    /// overflow status, which `facility` contains. If an interrupt for one of these bits still comes,
-    /// [`service`](crate::service) claims the interrupt.
+    /// Acknowledges the overflows of the [reserved](Self::reserve) `counters`, and the bits of the overflow status that
+    /// are set in `facility`. These bits belong to the [facility](crate::Facility) itself. If an interrupt for one of
+    /// these bits still comes, [`service`](crate::service) claims the interrupt.
     ///
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): a counter is not reserved, or is [lent](Self::lend).

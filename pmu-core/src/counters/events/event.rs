@@ -283,10 +283,10 @@ impl Event {
         self
     }
 
-    /// Keeps the event out of the list of [`events`](crate::CounterSession::events). A kernel that stops or closes all
-    /// listed events then leaves this event alone. Use this for an event that a layer between the session and the
-    /// kernel opens for itself, such as the watchdog of `Pmu`. The events of [added](crate::AddedSources) sources are
-    /// unlisted.
+    /// Keeps the event out of the list that [`events`](crate::CounterSession::events) returns. A kernel that stops or
+    /// closes all listed events then leaves this event alone. Use this for an event that a layer between the session
+    /// and the kernel opens for itself, such as the watchdog of `Pmu`. The events of [added](crate::AddedSources)
+    /// sources are unlisted.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, CounterUnit, Event, EventSource, MsrBackend, Platform};
@@ -308,7 +308,7 @@ impl Event {
     /// Promises that the event happens at most 15 times per cycle, as floating-point operations of scalar code do.
     ///
     /// On AMD's Zen processors, a single counter counts at most 15 occurrences of event 0x003 per cycle. A pair of
-    /// counters can count more, but these crates do not support pairs. Without this promise, opening the event
+    /// counters can count more, but these crates do not support pairs. Without this promise, opening event 0x003
     /// [fails](crate::CounterError::NeedsCounterPair). If the promise is broken, the count is too low. For Zen 3 and 4
     /// the manual does not guarantee correct counts without a pair, even if the promise holds. Source: AMD's processor
     /// programming references, "Large Increment per Cycle Events" and PMCx003.
@@ -365,9 +365,9 @@ impl Event {
     /// Refines the event by an extra register: an MSR for conditions that do not fit in the select. Examples on Intel
     /// are the registers for off-core response (`MSR_OFFCORE_RSP_0`), load latency and front-end events.
     ///
-    /// The session owns the register from the event's first start on, and restores it at shutdown. Events that need the
-    /// same value share the register. Events that need different values cannot be counted at the same time: the second
-    /// event fails to start, or takes turns if it [rotates](Self::rotating).
+    /// The session owns the register from the event's first start on, and restores the register at shutdown. Events
+    /// that need the same value share the register. Events that need different values cannot be counted at the same
+    /// time: the second event fails to start, or takes turns if it [rotates](Self::rotating).
     ///
     /// On Intel's Nehalem and Westmere, the two logical processors of a core share each of these registers. The kernel
     /// must let only one of the two logical processors use the register. Source: SDM vol. 4, scope of the registers.

@@ -84,8 +84,8 @@ impl SavedEvent {
     }
 
     /// Returns a child of the event, for a new thread: a copy of the event, with this `tag`. The child's count and
-    /// times are 0, and the child begins a new period. [`switch_in`](crate::CounterSession::switch_in) starts the child
-    /// if it would start the event.
+    /// times are 0, and the child begins a new period. If [`switch_in`](crate::CounterSession::switch_in) would start
+    /// the event, `switch_in` also starts the child.
     ///
     /// The child is in no group, even if the event belongs to a group. [`make_group`](Self::make_group) makes the
     /// children of one thread a group of their own. If the event is [disabled](Self::disabled) in its group, the child

@@ -43,11 +43,11 @@ pub struct UserView {
     /// Set if the event is started, so that its enabled time advances. If the event is on a counter, its running time
     /// also advances.
     pub is_enabled: bool,
-    /// Enabled time at `now`, in the units of the caller's clock.
+    /// Time, up to [`now`](Self::now), for which the event was started, in the units of the caller's clock.
     pub enabled: u64,
-    /// Running time at `now`, in the units of the caller's clock.
+    /// Time, up to [`now`](Self::now), for which the event was on a counter, in the units of the caller's clock.
     pub running: u64,
-    /// Time at which the view was made.
+    /// Time at which this view was made, by the caller's clock.
     pub now: u64,
 }
 

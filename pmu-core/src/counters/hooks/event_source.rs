@@ -66,22 +66,22 @@ pub unsafe trait EventSource {
     /// Returns the description of the processor's counters.
     fn unit(&self) -> &CounterUnit;
 
-    /// Returns the event select of the row at this index, or `None` if the table has no such row.
+    /// Returns the event select of the row at this index of the source's table, or `None` if the table has no such row.
     fn row_select(&self, row: usize) -> Option<EventSelect>;
 
-    /// Returns the number of the architectural event that a row needs, which is the event's bit in EBX of CPUID leaf
-    /// 0x0A. On a hybrid machine, types of core may differ in these events. `None` means that every processor can count
-    /// the row.
+    /// Returns the number of the architectural event that a row of the source's table counts. The number is the event's
+    /// bit in EBX of CPUID leaf 0x0A. On a hybrid machine, types of core may differ in these events. `None` means that
+    /// every processor can count the row.
     fn row_event_bit(&self, _: usize) -> Option<u8> {
         None
     }
 
-    /// Returns the period with which the row's counter is loaded next, or `None` if the table has no such row. The
-    /// period is below 2³¹.
+    /// Returns the next period of the row at this index of the source's table, or `None` if the table has no such row.
+    /// The period is below 2³¹.
     fn row_period(&self, row: usize) -> Option<u32>;
 
-    /// Returns a value that identifies the table of rows. Counters that were [saved](crate::CounterSession::save) can
-    /// be restored only if the value is the same as when they were saved.
+    /// Returns a value that identifies the source's table of rows. Counters that were
+    /// [saved](crate::CounterSession::save) can be restored only if the value is the same as when they were saved.
     fn table_id(&self) -> usize;
 
     /// Returns the table of the events that are opened on this processor.

@@ -61,8 +61,8 @@ use crate::msr::fault::MsrFault;
 /// then returns the first fault of a retry. The pass continues, so no overflow is lost, and `service_with` returns the
 /// fault.
 pub trait Facility {
-    /// Set if the facility raises interrupts without a counter. `service_with` then calls the facility's methods even
-    /// when it does not service the counters:
+    /// Set if the facility itself raises interrupts, without the overflow of a counter. `service_with` then calls the
+    /// facility's methods even when it does not service the counters:
     /// - while no session has taken the counters;
     /// - while the LVT entry is masked;
     /// - while an operation of the session, such as [`reprogram`](crate::CounterSession::reprogram), services the
@@ -148,9 +148,9 @@ pub struct Interrupted<'a> {
     /// the status could not be read, or if this pass does [not service the counters](Facility::ALONE).
     pub status: u64,
     /// The session's counters that overflowed, except the facility's [own](Facility::own_counters). On a processor
-    /// without an overflow status, the set contains all of the session's general counters except the facility's own,
-    /// because the driver finds the overflowed counters only after [`collect`](Facility::collect), by reading their
-    /// values.
+    /// without an overflow status, the set contains all of the session's general counters except the facility's own. On
+    /// such a processor, only the counters' values show an overflow, and the driver reads these values after
+    /// [`collect`](Facility::collect).
     pub overflowed: CounterSet,
     pub(crate) memory: &'a CounterMemory,
 }

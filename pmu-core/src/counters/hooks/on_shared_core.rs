@@ -12,7 +12,7 @@ use crate::counters::shared::table::EventTable;
 
 /// An [`EventSource`](crate::EventSource) for a core on which some events of one logical processor corrupt the counters
 /// of the other logical processor. This happens on Intel's Sandy Bridge to Haswell with hyper-threading. The sessions
-/// of both logical processors schedule such an event exclusively, as Linux does. While the event is on a general
+/// of both logical processors schedule such an event exclusively, as Linux does. While such an event is on a general
 /// counter, the other logical processor does not use its counter of the same number.
 ///
 /// If no counter is left for an event, a [rotating](crate::Event::rotating) event waits for its turn, and a
@@ -41,9 +41,9 @@ pub struct OnSharedCore<'a, S> {
 }
 
 impl<'a, S: EventSource> OnSharedCore<'a, S> {
-    /// Wraps the source of one of a core's two logical processors. Set `second` for one of the two, and clear `second`
-    /// for the other. `events` are the numbers of the events that corrupt the other processor's counters. Both logical
-    /// processors have the same `core` and `events`.
+    /// Wraps `source`, which belongs to a logical processor of a core. Set `second` for one of the core's two logical
+    /// processors, and clear `second` for the other. `events` are the numbers of the events on one logical processor
+    /// that corrupt the other's counters. Pass the same `core` and `events` for both logical processors.
     pub const fn new(
         source: S,
         core: &'a CoreCounters,

@@ -34,7 +34,7 @@ const SERVED_WITHIN: u64 = 1 << 31;
 ///
 /// The closure given to [`service`](crate::service()) calls `sample_read` with the event that overflowed. The handler
 /// may also call `sample_read` after `service`. `source`, `msr` and `memory` are the arguments of `service`. `now` is a
-/// time of the clock that the session's operations use.
+/// time of the clock that the operations of the processor's session use.
 ///
 /// Each count is complete up to one of these moments:
 /// - If the processor [freezes](crate::CounterSession::freeze_on_interrupt) its counters: the moment of the overflow,
@@ -72,8 +72,9 @@ const SERVED_WITHIN: u64 = 1 << 31;
 /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
 /// - [`NoSuchGroup`](CounterError::NoSuchGroup): some events of the group are not on this processor.
 ///
-/// The count of a single event may be one of these errors:
-/// - [`NoTotal`](CounterError::NoTotal): the event interrupts, and was opened without a total.
+/// In place of its count, an event may have one of these errors:
+/// - [`NoTotal`](CounterError::NoTotal): the event interrupts, and was opened without a
+///   [total](crate::Event::with_total).
 /// - [`CounterLost`](CounterError::CounterLost): the event's counter faulted, or a task was removing the event from its
 ///   counter.
 /// - [`Access`](CounterError::Access): the counter or the overflow status could not be read.

@@ -11,7 +11,7 @@ use crate::msr::backend::MsrBackend;
 
 /// Returns the data with which user mode computes an opened event's count by RDPMC. The call needs no session. If the
 /// event is on a counter, the call costs one RDPMC. `source`, `msr` and `memory` are the arguments of
-/// [`service`](crate::service()). `now` is a time of the clock that the session's operations use.
+/// [`service`](crate::service()). `now` is a time of the clock that the operations of the processor's session use.
 ///
 /// A handler calls this after `service`, which may have reloaded the event's counter. A task calls
 /// [`CounterSession::user_view`](crate::CounterSession::user_view) instead. The documentation of that method says how
@@ -36,7 +36,8 @@ use crate::msr::backend::MsrBackend;
 ///
 /// # Errors
 /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
-/// - [`NoTotal`](CounterError::NoTotal): the event interrupts, and was opened without a total.
+/// - [`NoTotal`](CounterError::NoTotal): the event interrupts, and was opened without a
+///   [total](crate::Event::with_total).
 /// - [`CounterLost`](CounterError::CounterLost): the event's counter faulted or is [lent](crate::CounterSession::lend),
 ///   or a task was removing the event from its counter.
 /// - [`Access`](CounterError::Access): the counter or the overflow status could not be read.

@@ -40,7 +40,7 @@ impl CounterId {
         if number < MAX_FIXED as u8 { Some(Self(number + Self::FIRST_FIXED)) } else { None }
     }
 
-    /// Returns the counter's bit in the global registers.
+    /// Returns the number of the counter's bit in the [global registers](crate::GlobalRegisters).
     #[inline]
     pub const fn bit(self) -> u8 {
         self.0

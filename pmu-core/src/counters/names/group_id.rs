@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering::Relaxed;
 /// The identity of a group of events, which are counted together or not at all.
 ///
 /// [`open_group`](crate::CounterSession::open_group) returns the group's identity. The identity is unique in the
-/// machine until 2³² groups were opened, and stays the same when the group moves to another processor.
+/// machine until 2³² groups have been opened, and stays the same when the group moves to another processor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct GroupId(NonZero<u32>);

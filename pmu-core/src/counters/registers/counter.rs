@@ -170,7 +170,7 @@ impl Counter {
         msr.wrmsr_retrying(self.register_for(value), value)
     }
 
-    /// Programs a general counter's event select so that its overflows do not interrupt, as
+    /// Programs a general counter's event select so that the counter's overflows do not interrupt, as
     /// [`start_reserved`](crate::CounterSession::start_reserved) does. A facility with reserved counters calls this in
     /// its [`resume`](crate::FacilityControl::resume). For a fixed counter, the call writes nothing, because the
     /// session restores the counter's control bits.

@@ -17,7 +17,7 @@ pub struct GlobalRegisters {
     pub control: MsrAddress,
     /// The overflow status register, with one bit per counter. The bit is set if the counter has overflowed.
     pub status: MsrAddress,
-    /// The acknowledgement register: writing 1 to a bit clears the same bit of the status.
+    /// The acknowledgement register: writing 1 to a bit clears the same bit of the [status](Self::status) register.
     pub acknowledge: MsrAddress,
     /// If set, the driver stops the counters while it services their interrupt. This costs two more writes per
     /// interrupt. Events that the interrupt handler itself causes are then not counted.

@@ -44,12 +44,12 @@ impl RegisterBits {
         Self { register, bits }
     }
 
-    /// Returns the mask of the owner's bits.
+    /// Returns the mask of the described bits, which one owner has in the register.
     pub const fn bits(&self) -> u64 {
         self.bits
     }
 
-    /// Returns the register access that copies the owner's bits from `value`, and keeps all other bits.
+    /// Returns the register access that copies the described bits from `value`, and keeps the register's other bits.
     ///
     /// ```
     /// # use pmu_core::RegisterBits;

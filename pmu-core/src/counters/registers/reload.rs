@@ -5,7 +5,7 @@ use crate::counters::names::counter_id::CounterSet;
 /// Description of the registers of Intel's auto counter reload. With auto counter reload, an overflow of a counter
 /// reloads other counters, or the counter itself, without an interrupt. Each counter has two registers, at fixed
 /// distances from its value register. The first register has a bit for each counter whose overflow loads this counter.
-/// The second register has the value that is then loaded into this counter.
+/// The second register contains the value that such an overflow loads into this counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct CounterReload {
@@ -16,14 +16,14 @@ pub struct CounterReload {
 }
 
 impl CounterReload {
-    /// Describes the registers of a processor's counters. `causes` and `value` are the distances of the two registers
-    /// from a counter's value register. Each counter in `reloaded` has both registers. The overflow of a counter in
-    /// `causing` can reload other counters.
+    /// Describes the reload registers of a processor's counters. `causes` and `value` are the distances of a counter's
+    /// two reload registers from the counter's value register. Each counter in `reloaded` has both registers. The
+    /// overflow of a counter in `causing` can reload other counters.
     ///
     /// # Safety
     /// - For each counter in `reloaded`, the register at the distance `causes` takes a bitmap of counters. The register
-    ///   at the distance `value` takes bits 31:0 of the value that is loaded. No value of these registers makes the
-    ///   processor write to memory.
+    ///   at the distance `value` takes bits 31:0 of the value that an overflow loads. No value of these registers makes
+    ///   the processor write to memory.
     ///
     /// ```
     /// use pmu_core::{CounterReload, CounterSet};
@@ -50,7 +50,7 @@ impl CounterReload {
         Self { causes, value, reloaded, causing }
     }
 
-    /// Returns the counters that can be reloaded.
+    /// Returns the counters that overflows can reload.
     pub const fn reloaded(&self) -> CounterSet {
         self.reloaded
     }

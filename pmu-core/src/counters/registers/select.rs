@@ -37,12 +37,12 @@ impl EventSelect {
     /// Bit 22: counts.
     const ENABLE: u64 = 1 << 22;
 
-    /// Creates the select from the register's value.
+    /// Creates a select from the value of an event-select register.
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
-    /// Returns the register's value.
+    /// Returns the value of the event-select register.
     pub const fn select_bits(self) -> u64 {
         self.0
     }
@@ -64,7 +64,7 @@ impl EventSelect {
         (self.0 & 0xFF | self.0 >> 24 & 0xF00) as u16
     }
 
-    /// Returns the unit mask (bits 15:8).
+    /// Returns the event's unit mask (bits 15:8).
     pub const fn event_unit_mask(self) -> u8 {
         (self.0 >> 8) as u8
     }

@@ -95,11 +95,11 @@ impl CounterUnit {
     /// on are ignored.
     ///
     /// `width` is the width of each counter in bits (32–64). `event_bits` is the mask of the select bits that an event
-    /// may set. Writing any other bit faults, or changes something other than the event.
+    /// may set. Setting any other bit faults, or changes something other than the event.
     ///
     /// # Safety
-    /// - For each of these counters, `bank` gives the addresses of an event select and of a counter's value. No value
-    ///   of these registers makes the processor write to memory.
+    /// - For each of these counters, `bank` gives the addresses of the counter's event select and value register. No
+    ///   value of these registers makes the processor write to memory.
     ///
     /// ```
     /// use pmu_core::{CounterBank, CounterUnit};
@@ -162,7 +162,7 @@ impl CounterUnit {
     ///
     /// # Safety
     /// - For each of these counters, `fixed` gives the addresses of the shared control register and of the counter's
-    ///   value. No value of these registers makes the processor write to memory.
+    ///   value register. No value of these registers makes the processor write to memory.
     ///
     /// ```
     /// use pmu_core::{CounterUnit, FixedCounters};
@@ -315,8 +315,8 @@ impl CounterUnit {
 
     /// Returns the counters that can count `select`, by these rules:
     ///
-    /// - A general counter counts any event, with two exceptions. If there are fixed counters, event number 0 belongs
-    ///   to them. On Intel, bit 33 (IN_TXCP) needs counter 2.
+    /// - A general counter counts any event, with two exceptions. If there are fixed counters, only they count event
+    ///   number 0. On Intel, bit 33 (IN_TXCP) needs counter 2.
     /// - A fixed counter counts only its own event, without qualifiers.
     ///
     /// For restrictions of single events on single processors, see [`Event::on`](crate::Event::on).

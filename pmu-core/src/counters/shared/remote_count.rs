@@ -20,10 +20,10 @@ pub enum RemoteCount {
     Current(EventCount),
     /// The event is on a counter, whose value only the event's own processor can read.
     Older {
-        /// The count at the last interrupt of the counter, or at the event's start if no interrupt came since. The
-        /// times include no time after the processor's last operation that updated times.
+        /// The count at the last interrupt of the counter, or at the event's start if no interrupt came since the
+        /// start. The times end at the last operation that updated times on the event's processor.
         count: EventCount,
-        /// Greatest number of occurrences that the count can lack until the counter's next interrupt is serviced. This
+        /// Greatest number of occurrences that `count` can lack until the counter's next interrupt is serviced. This
         /// limit is the number of occurrences for which the counter was loaded, which is at most the event's period.
         /// `None` if the event has no period, because the counter then interrupts too seldom for a useful limit.
         lacks: Option<u64>,

@@ -18,8 +18,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// If an overflow is pending, the call itself reports the overflow to `overflowed`. If the overflow's interrupt
     /// still comes, [`service`](crate::service) claims the interrupt, and does not report the overflow again.
     ///
-    /// An event that waits for a counter may have only one occurrence left in its old period, or none. The old period
-    /// then ends first: when the event has a counter again, the overflow is reported, and the new period begins.
+    /// If an event that waits for a counter has at most one occurrence left in its old period, the old period ends
+    /// first. When this event has a counter again, its overflow is reported, and the new period begins.
     ///
     /// On a processor with a global control register, the event's group is stopped during the call.
     ///
@@ -39,11 +39,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
     /// - [`NoPeriod`](CounterError::NoPeriod): the event does not interrupt.
-    /// - [`Period`](CounterError::Period): the period is below the table's minimum, or does not fit in 63 bits.
+    /// - [`Period`](CounterError::Period): the period is below the event table's
+    ///   [minimum](crate::EventTable::set_min_period), or does not fit in 63 bits.
     /// - [`Access`](CounterError::Access): a register access failed. The event and its group are stopped, and the
     ///   event's count is complete.
     /// - [`Faulted`](CounterError::Faulted): accesses to a register failed. The event and its group are stopped, and
-    ///   the count since the counter's last interrupt is lost.
+    ///   the event's count since the last interrupt of its counter is lost.
     pub fn apply_period(
         &mut self,
         event: EventId,

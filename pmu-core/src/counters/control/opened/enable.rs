@@ -44,8 +44,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
     /// - [`NoSuchGroup`](CounterError::NoSuchGroup): some events of the group are not on this processor.
-    /// - [`Faulted`](CounterError::Faulted): accesses to the counter's registers failed, and the count since the
-    ///   counter was last read is lost. The event is disabled.
+    /// - [`Faulted`](CounterError::Faulted): accesses to the registers of the event's counter failed, and the count
+    ///   since the last read of this counter is lost. The event is disabled.
     pub fn disable_event(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         let entry = self.entry(event)?;
         let Some((group, first)) = self.group_and_first(entry)? else {
@@ -76,7 +76,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///   only if the events have to move to other counters. If there is no counter for the event, a
     ///   [rotating](crate::Event::rotating) group leaves its counters, and the whole group waits for its turn.
     ///
-    /// For `PERF_IOC_FLAG_GROUP`, call this for each event of the group, and last for the group's first event.
+    /// To enable a whole group, as `PERF_IOC_FLAG_GROUP` does, call this for each of its events, the group's first
+    /// event last.
     ///
     /// # Errors
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.

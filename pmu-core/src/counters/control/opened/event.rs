@@ -43,8 +43,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`NotReloadable`](CounterError::NotReloadable): an event that is to be [reloaded](Event::reloaded_by) must be
     ///   opened in a group.
     /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): no counter of this session can count the event.
-    /// - [`Period`](CounterError::Period): the period is below the table's minimum, or does not fit in 63 bits.
-    /// - [`InsufficientMemory`](CounterError::InsufficientMemory): the table of opened events is full.
+    /// - [`Period`](CounterError::Period): the period is below the event table's
+    ///   [minimum](crate::EventTable::set_min_period), or does not fit in 63 bits.
+    /// - [`InsufficientMemory`](CounterError::InsufficientMemory): the session's table of opened events is full.
     #[inline(never)]
     pub fn open_event(
         &mut self,
@@ -170,7 +171,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///   event of an [`OnSharedCore`](crate::OnSharedCore) source. On Intel, this also applies to events that count
     ///   only [in guests](Event::in_guests).
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter): no counter is free, an exclusive event runs, or (on Intel) an
-    ///   event runs that counts only in guests. In the last case, `start_event` can start the event.
+    ///   event runs that counts only in guests. In the last case, `start_event` can start `event`.
     pub fn start_event_if_free(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         let entry = self.begin_time(event, now)?;
         if entry.needs_more_than_a_counter() || self.source.core_thread().is_some() {
@@ -261,8 +262,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
     /// - [`InGroup`](CounterError::InGroup): the event stops only with its group.
     /// - [`NotStarted`](CounterError::NotStarted): the event is not started.
-    /// - [`Faulted`](CounterError::Faulted): accesses to the counter's registers failed, and the count since the
-    ///   counter was last read is lost.
+    /// - [`Faulted`](CounterError::Faulted): accesses to the registers of the event's counter failed, and the count
+    ///   since the last read of this counter is lost.
     pub fn stop_event(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         let entry = self.ungrouped(event)?;
         if !self.is_started(event) {
@@ -291,9 +292,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
     /// - [`NoTotal`](CounterError::NoTotal): the event interrupts, and was opened without a [total](Event::with_total).
-    /// - [`CounterLost`](CounterError::CounterLost): a register access of the event's counter failed earlier.
-    /// - [`RegistersLost`](CounterError::RegistersLost): the counter's registers lost their contents.
-    /// - [`Access`](CounterError::Access): the counter could not be read.
+    /// - [`CounterLost`](CounterError::CounterLost): an earlier access to a register of the event's counter failed.
+    /// - [`RegistersLost`](CounterError::RegistersLost): the registers of the event's counter lost their contents.
+    /// - [`Access`](CounterError::Access): the event's counter could not be read.
     pub fn read_event(&self, event: EventId, now: u64) -> Result<EventCount, CounterError> {
         let entry = self.entry(event)?;
         if !entry.wants_total() {

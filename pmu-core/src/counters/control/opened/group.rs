@@ -46,9 +46,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// # Errors
     /// - The errors of [`open_event`](Self::open_event), for the first event that cannot be opened.
-    /// - [`NoFreeCounter`](CounterError::NoFreeCounter), [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse): even
-    ///   without other events, the session has too few counters or registers for the whole group. The error names the
-    ///   first event that does not fit beside the events before it. A smaller group may fit.
+    /// - [`NoFreeCounter`](CounterError::NoFreeCounter), [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse): the
+    ///   session has too few counters or extra registers for the whole group, even if no other event runs. The error
+    ///   names the first event that does not fit beside the events before it. A smaller group may fit.
     /// - [`NoEvents`](CounterError::NoEvents): `events` is empty.
     ///
     /// After an error, none of the events is open.
@@ -255,7 +255,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - [`NoSuchGroup`](CounterError::NoSuchGroup): the group is not open, or some of its events are not on this
     ///   processor.
-    /// - [`CounterLost`](CounterError::CounterLost): a register access of a counter of the group failed earlier.
+    /// - [`CounterLost`](CounterError::CounterLost): an earlier access to a register of one of the group's counters
+    ///   failed.
     /// - The errors of [`read_event`](Self::read_event), for the first event that cannot be read.
     pub fn read_group(
         &self,

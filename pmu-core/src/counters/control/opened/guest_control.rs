@@ -11,9 +11,9 @@ use crate::counters::shared::slot::SlotState;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct GuestControl {
-    /// Value that VM entry loads.
+    /// Value that VM entry loads into the global control register.
     pub guest: u64,
-    /// Value that VM exit loads. The register already has this value before VM entry.
+    /// Value that VM exit loads into the global control register. The register already has this value before VM entry.
     pub host: u64,
 }
 
@@ -24,13 +24,13 @@ pub struct GuestControl {
 /// The hypervisor calls this function before each VM entry, after the last operation of the processor's session. The
 /// values can change with each operation that starts, stops or moves an event. The hypervisor passes both values to the
 /// processor in one of two ways:
-/// - In the VMCS. The guest's value is in the guest-state field (encoding 0x2808), with the VM-entry control "load
-///   `IA32_PERF_GLOBAL_CTRL`" (bit 13). The host's value is in the host-state field (encoding 0x2C04), with the VM-exit
-///   control of the same name (bit 12).
-/// - In the MSR lists, as entries for MSR 0x38F. The guest's value is in the VM-entry MSR-load area, and the host's
-///   value is in the VM-exit MSR-load area. This is the only way if `IA32_VMX_ENTRY_CTLS` or `IA32_VMX_EXIT_CTLS`
-///   denies a control. This is also the only way on Nehalem and Westmere, because of errata of the controls (AAK155,
-///   AAP115, AAT100, BC86, BD102).
+/// - In the VMCS. The guest's value goes into the guest-state field (encoding 0x2808), with the VM-entry control "load
+///   `IA32_PERF_GLOBAL_CTRL`" (bit 13). The host's value goes into the host-state field (encoding 0x2C04), with the
+///   VM-exit control of the same name (bit 12).
+/// - In the MSR lists, as entries for MSR 0x38F. The guest's value goes into the VM-entry MSR-load area, and the host's
+///   value into the VM-exit MSR-load area. This is the only way if `IA32_VMX_ENTRY_CTLS` or `IA32_VMX_EXIT_CTLS` denies
+///   a control. This is also the only way on Nehalem and Westmere, because of errata of the controls (AAK155, AAP115,
+///   AAT100, BC86, BD102).
 ///
 /// If the values are not loaded, an event that is confined to the host is also counted in guests. An event that is
 /// confined to guests then counts nothing. Before the first VM entry, call
@@ -38,9 +38,10 @@ pub struct GuestControl {
 ///
 /// If there is nothing to load, the result is `None`. There is nothing to load if one of these conditions holds:
 /// - The processor has no global control register, or confines events by their select, as AMD's processors do.
-/// - No session has the counters.
+/// - No session has taken the processor's counters.
 /// - The session's counters are [lent](crate::CounterSession::lend). A guest with lent counters has its own value of
-///   the register. The host's value is [`LentCounters::global_control`](crate::LentCounters::global_control).
+///   `IA32_PERF_GLOBAL_CTRL`. The host's value is
+///   [`LentCounters::global_control`](crate::LentCounters::global_control).
 ///
 /// Source: SDM vol. 3C, "VM-Entry Controls", "VM-Exit Controls" and "Field Encoding in VMCS".
 ///

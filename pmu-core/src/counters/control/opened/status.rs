@@ -17,8 +17,9 @@ use crate::platform::Platform;
 pub enum EventStatus {
     /// The event is not started.
     Off,
-    /// The event is started, but not counted at present. Either the event waits for its turn, or this processor cannot
-    /// count the event or another event of its group.
+    /// The event is started, but not counted at present. Either the event waits for its turn in
+    /// [`rotate`](crate::CounterSession::rotate), or this processor cannot count the event or another event of its
+    /// group.
     Inactive,
     /// The event is started, and runs on this counter.
     Active(CounterId),

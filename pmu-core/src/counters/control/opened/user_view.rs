@@ -16,9 +16,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// For an event on a counter, the data is valid until one of the following happens:
     /// - An operation starts, stops, moves or closes the event. [`start_event`](Self::start_event) of *another* event
     ///   and [`rotate`](Self::rotate) may also move this event.
-    /// - A performance interrupt of the processor is serviced. The service may reload the counter of an event with a
-    ///   period. On a processor without an overflow status, the service may reload the counter of any event. The
-    ///   handler then gets new data by [`user_view`](crate::user_view()).
+    /// - A performance interrupt of the processor is serviced. [`service`](crate::service()) may reload the counter of
+    ///   an event with a period. On a processor without an overflow status, `service` may reload the counter of any
+    ///   event. The handler then gets new data by [`user_view`](crate::user_view()).
     /// - The counter has counted half of its range: 2³⁹ events for a counter of 40 bits.
     ///
     /// ```

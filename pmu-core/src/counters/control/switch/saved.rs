@@ -100,7 +100,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`Faulted`](CounterError::Faulted): accesses to a counter's register failed, and the counter's count is lost.
     ///   The other counters were saved.
     /// - [`RegistersLost`](CounterError::RegistersLost), only with a global control register: a counter's registers
-    ///   lost their contents. The counter's count is lost. The saved state is the beginning of the counter's period.
+    ///   lost their contents. The counter's count is lost. The state saved for this counter begins a new period.
     pub fn save(
         &mut self,
         area: &mut SavedCounters,
@@ -160,9 +160,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         outcome
     }
 
-    /// Loads and starts the counters that [`save`](Self::save) saved. The state of each counter is loaded into the
-    /// counter from which the state was saved. If an opened event now uses this counter, the state is loaded into
-    /// another free counter. `area` stays unchanged.
+    /// Loads and starts the counters that [`save`](Self::save) saved. Each saved state goes into the counter from which
+    /// the state came. If an opened event now uses this counter, the state goes into another counter, which is free.
+    /// `area` stays unchanged.
     ///
     /// This call and [`save`](Self::save) may be made on different processors. On a hybrid machine, if this processor
     /// lacks the event of a saved counter, no counter is restored.
@@ -182,9 +182,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// - [`NotRestorable`](CounterError::NotRestorable): `area` does not fit this processor or this session. No saved
-    ///   counter runs.
-    /// - [`Access`](CounterError::Access): a register access failed. No saved counter runs.
+    /// - [`NotRestorable`](CounterError::NotRestorable): `area` does not fit this processor or this session. None of
+    ///   the saved counters runs.
+    /// - [`Access`](CounterError::Access): a register access failed. None of the saved counters runs.
     /// - [`Faulted`](CounterError::Faulted): a register access failed, and a counter cannot be stopped again.
     pub fn restore(&mut self, area: &SavedCounters) -> Result<(), CounterError> {
         if area.is_empty() {

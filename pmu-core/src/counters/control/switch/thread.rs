@@ -54,8 +54,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`CounterLost`](CounterError::CounterLost): accesses to a register of the event's counter failed before this
     ///   call.
     ///
-    /// The failed event is removed nevertheless, and starts again when it is switched in. The count since the counter's
-    /// last interrupt is lost.
+    /// A failed event is removed nevertheless, and starts again when it is switched in. Its count since the last
+    /// interrupt of its counter is lost.
     pub fn switch_out(
         &mut self,
         events: &mut [ThreadEvent],

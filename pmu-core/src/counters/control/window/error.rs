@@ -20,8 +20,8 @@ use crate::msr::fault::MsrFault;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct WindowError {
     /// Counters whose events do not run. No event uses these counters before the next call of
-    /// [`reprogram`](crate::CounterSession::reprogram). The set is empty if only a [facility](crate::FacilityControl)
-    /// could not be resumed.
+    /// [`reprogram`](crate::CounterSession::reprogram). Empty if only a [facility](crate::FacilityControl) could not be
+    /// resumed.
     pub counters: CounterSet,
     /// The first register access that failed.
     pub fault: MsrFault,

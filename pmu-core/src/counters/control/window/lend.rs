@@ -52,7 +52,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// During the window, [`service`](crate::service) accesses no register, and [reports](crate::Serviced::lent) that
     /// the interrupt may belong to the borrower. If the delivery of an interrupt masks the LVT entry, the borrower
     /// unmasks the entry after acknowledging the overflow. If an interrupt came during the window, the window's end
-    /// unmasks an entry that is still masked.
+    /// unmasks the entry if it is still masked.
     ///
     /// During the window, none of the session's events is counted, not even an event without `exclude_guest`. From the
     /// `now` of this call to the `now` of [`end`](CounterWindow::end), the events' times do not advance. The kernel can
@@ -344,7 +344,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform, F: FacilityControl>
     ///
     /// # Errors
     /// Returns the counters that could not be restored, and the first failed access. All other counters run. If the
-    /// facility could not be resumed, the error has the facility's failed access, and the facility stays suspended.
+    /// facility could not be resumed, the error contains the facility's failed access, and the facility stays
+    /// suspended.
     pub fn end(self, now: u64) -> Result<(), WindowError> {
         let Self { counters, lent, declared, gate, values, mut facility } = self;
         let own = counters.declared;
