@@ -11,8 +11,8 @@ const MPERF: MsrUpdate = MsrUpdate::read(0xE7);
 /// `IA32_APERF`, AMD's `APERF`.
 const APERF: MsrUpdate = MsrUpdate::read(0xE8);
 
-/// MPERF and APERF clocks of a processor. MPERF ticks at a constant rate. APERF ticks at the core's present frequency.
-/// Both clocks stop while the core is halted.
+/// Access to a processor's clocks MPERF and APERF. MPERF ticks at a constant rate. APERF ticks at the core's present
+/// frequency. Both clocks stop while the core is halted.
 ///
 /// A value of this type proves that CPUID declares the registers MPERF and APERF on the processor for which
 /// [`detect`](Self::detect) was called. No operation on the value writes a register.
@@ -54,7 +54,7 @@ pub struct ClockReading {
 }
 
 impl Clocks {
-    /// Returns the clocks if CPUID leaf 6 of this processor declares them.
+    /// Returns access to the clocks if CPUID leaf 6 of `processor` declares the clocks.
     pub fn detect(processor: &Snapshot) -> Option<Self> {
         (processor.leaf(6, 0).ecx & 1 != 0).then_some(Self(()))
     }
@@ -90,8 +90,8 @@ impl ClockReading {
     }
 }
 
-/// Returns the frequency of a processor's TSC in hertz, if CPUID declares this frequency. The frequency is the core
-/// crystal clock's frequency times a ratio.
+/// Returns the TSC's frequency in hertz, if CPUID declares this frequency. The frequency is the core crystal clock's
+/// frequency times a ratio.
 ///
 /// Returns `None` if CPUID declares no ratio or no crystal frequency, as on many Intel processors and all AMD
 /// processors.

@@ -14,11 +14,12 @@ pub enum NoInterface {
     OtherVendor([u8; 12]),
     /// CPUID declares no performance monitoring: the leaf is absent, or its version or number of events is 0.
     NoPerformanceMonitoring,
-    /// The event of unhalted cycles is not available. Every interface needs this event.
+    /// The processor does not have the event of unhalted cycles. Every [profile interface](crate::ProfileInterface)
+    /// needs this event.
     CyclesUnavailable,
     /// The processor lacks long mode.
     NoLongMode,
-    /// A Microsoft-compatible hypervisor does not offer performance monitors.
+    /// A Microsoft-compatible hypervisor hides the counters from this machine.
     HiddenByHypervisor,
     /// CPUID declares counters that cannot exist: the number is 0, the number exceeds the number of registers, or the
     /// width is impossible.
@@ -28,7 +29,7 @@ pub enum NoInterface {
         /// The declared width of the counters in bits.
         width: u8,
     },
-    /// The HAL of this Windows version has no interface for these counters.
+    /// The HAL of the given Windows version has no profile interface for the processor's counters.
     NotInVersion(Rules),
     /// The processor has this family. The HAL of a 32-bit Windows supports only Intel's families 6 and 15.
     OtherFamily(u16),

@@ -156,7 +156,8 @@ pub trait InterruptFrame {
     /// Visits the call chain: the return addresses, innermost first, without [`pc`](Self::pc).
     ///
     /// The implementation stops when `visit` returns [`Break`](ControlFlow::Break), or at an address that cannot be
-    /// read without a fault. The method is called in interrupt or NMI context, if a callback asks for the chain.
+    /// read without a fault. The driver calls this method in interrupt or NMI context, if a callback asks for the
+    /// chain.
     fn call_chain(&self, _visit: &mut dyn FnMut(u64) -> ControlFlow<()>) {}
 }
 

@@ -18,7 +18,7 @@ pub enum IntervalUnit {
 pub struct Interval(u32);
 
 impl Interval {
-    /// Returns the interval, in the [unit](IntervalLimits::unit) of its source's limits.
+    /// Returns the interval as a number of [units](IntervalLimits::unit).
     pub const fn get(self) -> u32 {
         self.0
     }
@@ -47,7 +47,7 @@ impl Interval {
 pub struct IntervalLimits {
     /// Unit of `default`, `min` and `max`.
     pub unit: IntervalUnit,
-    /// Interval that the source has until another interval is set.
+    /// Interval of a source for which no other interval was set.
     pub default: u32,
     /// Shortest interval.
     pub min: u32,
@@ -72,7 +72,7 @@ impl IntervalLimits {
     pub const EVENTS: Self =
         Self { unit: IntervalUnit::Events, default: 0x1_0000, min: 0x1000, max: 0x7FFF_FFFF };
 
-    /// Returns the limits of the sources with this unit.
+    /// Returns the limits of all sources whose intervals have this unit.
     pub const fn of(unit: IntervalUnit) -> Self {
         match unit {
             IntervalUnit::HundredNanoseconds => Self::TIME,
@@ -128,7 +128,7 @@ impl IntervalLimits {
 pub struct IntervalError {
     /// Requested interval.
     pub requested: u64,
-    /// Limits of the source.
+    /// Limits of the source's interval.
     pub limits: IntervalLimits,
 }
 

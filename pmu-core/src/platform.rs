@@ -41,14 +41,14 @@ pub trait Platform {
     fn unmask_performance_interrupt(&self);
 
     /// Masks the performance interrupt: writes LVTPC with its mask bit set. [`service`](crate::service) calls this
-    /// method if `service` can neither read nor clear the overflow status. Otherwise the overflow status, which stays
-    /// set, could raise the interrupt again and again.
+    /// method if `service` can neither read nor clear the overflow status. If the interrupt stayed unmasked, the
+    /// overflow status, which stays set, could raise the interrupt again and again.
     fn mask_performance_interrupt(&self);
 
     /// Unmasks an extended entry of AMD's local vector table, and gives the entry the performance interrupt's vector or
-    /// delivery mode. The entry is at offset 0x500 + 16·`entry` of the local APIC. The driver never masks the entry
-    /// again, because firmware may have assigned the entry to several facilities, such as instruction-based sampling
-    /// (AMD APM vol. 2, "Extended Interrupts"). The driver calls this method in task context.
+    /// delivery mode. The entry is at offset 0x500 + 16·`entry` of the local APIC. A driver, such as the driver of
+    /// instruction-based sampling, calls this method in task context. The driver never masks the entry again, because
+    /// firmware may have assigned the entry to several facilities (AMD APM vol. 2, "Extended Interrupts").
     ///
     /// The default implementation is for a platform without extended entries, and returns an error.
     ///

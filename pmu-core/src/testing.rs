@@ -22,17 +22,17 @@ pub struct Access {
 }
 
 impl Access {
-    /// Creates an RDMSR of `register` that reads `value`.
+    /// Describes an RDMSR of `register` that returns `value`.
     pub const fn read(register: u32, value: u64) -> Self {
         Self { operation: MsrOperation::Read, register, outcome: Ok(value) }
     }
 
-    /// Creates a WRMSR of `value` to `register`.
+    /// Describes a WRMSR of `value` to `register`.
     pub const fn write(register: u32, value: u64) -> Self {
         Self { operation: MsrOperation::Write, register, outcome: Ok(value) }
     }
 
-    /// Creates an RDPMC with `index` that reads `value`.
+    /// Describes an RDPMC with `index` in ECX that returns `value`.
     pub const fn read_pmc(index: u32, value: u64) -> Self {
         Self { operation: MsrOperation::ReadPmc, register: index, outcome: Ok(value) }
     }
@@ -164,7 +164,7 @@ pub struct RecordingMsr<B, const N: usize> {
 }
 
 impl<B: MsrBackend, const N: usize> RecordingMsr<B, N> {
-    /// Creates a recorder around `inner`.
+    /// Creates a backend that passes every access on to `inner`.
     pub const fn new(inner: B) -> Self {
         Self { inner, accesses: RefCell::new(Vec::new()), dropped: Cell::new(0) }
     }

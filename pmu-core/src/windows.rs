@@ -132,13 +132,13 @@ impl WindowsVersion {
     /// The default version: the latest version whose behavior is known with certainty.
     pub const LATEST: Self = Self::Windows10v2004;
 
-    /// Returns whether profile objects have a source and an affinity. In a version without source and affinity, every
-    /// profile interrupt acts on every started object.
+    /// Returns whether the profile objects of this version have a source and an affinity. In a version whose objects
+    /// have neither, every profile interrupt acts on every started object.
     pub const fn has_source_and_affinity(self) -> bool {
         self as u8 >= Self::Nt351 as u8
     }
 
-    /// Returns whether the creation of a profile with an empty buffer is refused.
+    /// Returns whether this version refuses to create a profile with an empty buffer.
     pub const fn refuses_empty_buffer(self) -> bool {
         self as u8 >= Self::Nt40Sp4 as u8
     }
@@ -216,7 +216,7 @@ impl WindowsVersion {
         self as u8 >= Self::WindowsXp as u8
     }
 
-    /// Returns whether the trace can have a record for each counter interrupt (the ETW event PMC interrupt).
+    /// Returns whether a trace can have a record for each counter interrupt (the ETW event PMC interrupt).
     pub const fn traces_pmc_interrupts(self) -> bool {
         self as u8 >= Self::Windows8 as u8
     }
@@ -288,7 +288,7 @@ impl Default for WindowsVersion {
     }
 }
 
-/// The version of Windows whose rules apply, and the width of that Windows' pointers.
+/// The version of Windows whose rules apply, and the width of the kernel's pointers.
 ///
 /// ```
 /// use pmu_core::{HalInterface, KProfileSource, PointerWidth, Rules, WindowsVersion};

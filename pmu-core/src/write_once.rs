@@ -32,7 +32,7 @@ const WRITTEN: u8 = 2;
 unsafe impl<T: Send + Sync> Sync for WriteOnce<T> {}
 
 impl<T> WriteOnce<T> {
-    /// Creates empty storage. The storage is all zeros, so it takes no room in a kernel's image.
+    /// Creates storage without a value. The storage is all zeros, so it takes no room in a kernel's image.
     pub const fn new() -> Self {
         Self { state: AtomicU8::new(EMPTY), value: UnsafeCell::new(MaybeUninit::zeroed()) }
     }

@@ -115,12 +115,12 @@ pub struct BranchArea<A> {
 }
 
 impl<A: SaveBranches> BranchArea<A> {
-    /// Creates a save area without records.
+    /// Creates a saved call stack without records, which `area` is to store.
     pub const fn new(area: A) -> Self {
         Self { area, depth: 0 }
     }
 
-    /// Discards the records, for example when the thread begins a new program.
+    /// Discards the saved records, for example when the thread begins a new program.
     pub const fn clear(&mut self) {
         self.depth = 0;
     }

@@ -29,7 +29,8 @@ pub struct CallStackFrame<'a> {
 }
 
 impl<'a> CallStackFrame<'a> {
-    /// Creates the context of `frame`, with the call stack in `branches`.
+    /// Creates a context with the registers of `frame`. The call stack in `branches` replaces the call chain of
+    /// `frame`.
     pub const fn new(frame: &'a dyn InterruptFrame, branches: &'a Branches<'a>) -> Self {
         Self { frame, branches }
     }

@@ -17,7 +17,8 @@ use crate::msr::fault::MsrFault;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum NoBranches {
-    /// The crate does not support branch records of this vendor. The value is the vendor's name in CPUID leaf 0.
+    /// The called crate does not support the branch records of the processor's vendor. The value is the vendor's name
+    /// in CPUID leaf 0.
     OtherVendor([u8; 12]),
     /// The processor, or a hypervisor, declares no branch records.
     NotDeclared,
@@ -28,9 +29,9 @@ pub enum NoBranches {
         /// The processor's model.
         model: u8,
     },
-    /// The processor declares an impossible number of records.
+    /// The processor declares this number of branch records, which is impossible.
     ImplausibleDepth(u8),
-    /// An erratum makes the records of this processor useless.
+    /// An erratum makes this processor's branch records useless.
     Erratum,
     /// The register that declares the records' format could not be read.
     Access(MsrFault),
@@ -81,42 +82,44 @@ impl core::error::Error for NoBranches {
 pub enum BranchError {
     /// The processor has no branch records that can be used.
     NoRecords(NoBranches),
-    /// The memory belongs to another recorder that was not shut down.
+    /// The given [`BranchMemory`](crate::BranchMemory) belongs to another recorder that was not shut down.
     MemoryInUse,
     /// The [`BranchMemory`](crate::BranchMemory) has room for fewer records than the processor keeps.
     InsufficientMemory {
         /// Number of records that the processor keeps.
         needed: usize,
-        /// Number of records for which the memory has room.
+        /// Number of records for which the given memory has room.
         lent: usize,
     },
-    /// A record's register did not keep a written value. The processor declares the records, but lacks them.
+    /// A register of the branch records did not keep a written value: the processor declares branch records, but lacks
+    /// these registers.
     Unresponsive,
-    /// Freezing does not work: the processor cannot freeze its records, [`take`](crate::BranchRecorder::take) could not
-    /// access the registers for freezing, or the freeze bit cannot be set.
+    /// The branch records cannot freeze: the processor cannot freeze its records, [`take`](crate::BranchRecorder::take)
+    /// could not access the registers for freezing, or the freeze bit cannot be set.
     FreezeUnsupported,
     /// The filter selects no branch, or is a call stack on a processor that cannot record call stacks.
     FilterUnsupported(BranchFilter),
     /// The recording was never started, so it cannot be resumed.
     NotStarted,
-    /// The save area is too small for the processor's records, or its records come from a processor whose records have
-    /// another format or number.
+    /// The save area is too small for the processor's records, or the area holds records from a processor whose records
+    /// have another format or number.
     SavedElsewhere,
     /// XSAVES does not save this processor's branch records, or
     /// [`use_xsaves`](crate::BranchRecorder::use_xsaves) was not called.
     XsavesUnsupported,
     /// The size that CPUID declares for the XSAVE component does not fit the number of records.
     XsavesSize {
-        /// Size that CPUID declares, in bytes.
+        /// Size that CPUID declares for the component, in bytes.
         declared: u32,
         /// Size of the processor's records, in bytes.
         needed: u32,
     },
-    /// XSAVES or XRSTORS failed, and the processor does not record.
+    /// XSAVES or XRSTORS failed, and the processor records no branches.
     Xsaves(XsaveFault),
     /// The recorder was shut down.
     ShutDown,
-    /// The records are [lent](crate::CounterSession::lend_with) together with the counters.
+    /// The branch records are [lent](crate::CounterSession::lend_with), for example to a guest, together with the
+    /// counters.
     Lent,
     /// A register access failed, and the processor does not record.
     Access(MsrFault),

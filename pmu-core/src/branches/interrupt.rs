@@ -10,7 +10,7 @@ use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
 
 /// A processor's branch records, for the handler of the performance interrupt. [`service_with`](crate::service_with)
-/// takes this value, and gives your closure a reference to the value with each overflow. In a task,
+/// takes this value, and at each overflow passes a reference to this value to your closure. In a task,
 /// [`BranchRecorder::read`](crate::BranchRecorder::read) returns a `Branches`.
 ///
 /// ```
@@ -85,7 +85,8 @@ impl<'a> Branches<'a> {
         })
     }
 
-    /// Returns the records as the registers held them, the newest first. [`BranchUnit::decode`] decodes them later.
+    /// Returns the records as the processor's registers held the records, the newest first. [`BranchUnit::decode`]
+    /// decodes a record.
     pub fn raw(&self) -> impl Iterator<Item = RawBranch> + use<'a> {
         self.memory.slots().iter().take(self.len.into()).map(|slot| slot.load())
     }

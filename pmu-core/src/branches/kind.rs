@@ -73,7 +73,7 @@ impl BranchKinds {
     /// Near calls and near returns: the branches of a call stack.
     pub const CALLS_AND_RETURNS: Self = Self::CALLS.union(BranchKind::Return.only());
 
-    /// Returns the kinds that are in at least one of the two sets. The operator `|` returns the same set.
+    /// Returns the union of the two sets. The operator `|` does the same.
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }

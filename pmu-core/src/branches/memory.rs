@@ -11,7 +11,7 @@ use crate::branches::unit::BranchUnit;
 ///
 /// The embedder provides the memory, commonly in a static array with one element per processor. The interrupt handler
 /// reads the records into this memory, so the records take no room on the stack. The memory also tells the handler
-/// whether the processor records. `&BranchMemory<[BranchSlot; N]>` coerces to `&BranchMemory`.
+/// whether the processor records branches. `&BranchMemory<[BranchSlot; N]>` coerces to `&BranchMemory`.
 ///
 /// ```
 /// use pmu_core::{BranchMemory, BranchSlot};
@@ -78,8 +78,8 @@ impl BranchSlot {
 }
 
 impl<const N: usize> BranchMemory<[BranchSlot; N]> {
-    /// Creates memory with room for `N` records. A processor needs room for all its
-    /// [records](crate::BranchUnit::depth): 32 suffice for every processor known today.
+    /// Creates memory with room for `N` records. The memory must have room for all [records](crate::BranchUnit::depth)
+    /// of a processor. No processor known today has more than 32 records.
     pub const fn new() -> Self {
         Self {
             control: AtomicU64::new(0),
@@ -152,14 +152,15 @@ impl BranchMemory {
         self.mode.fetch_and(!clear, Release);
     }
 
-    /// Releases the memory of a recorder that ended without [`shut_down`](crate::BranchRecorder::shut_down), for
-    /// example in a panic of its driver. The processor keeps recording until the next recorder is created.
+    /// Releases this memory from a recorder that was dropped without [`shut_down`](crate::BranchRecorder::shut_down),
+    /// for example in a panic. The processor keeps recording until a new recorder [takes](crate::BranchRecorder::take)
+    /// the memory.
     ///
     /// # Context
     /// Task, on the processor of this memory, while no interrupt of this processor is being serviced.
     ///
     /// # Safety
-    /// - The old recorder is not used again. Otherwise the old and the new owner could read each other's branches.
+    /// - The old recorder is not used again. Otherwise the old and a new recorder could read each other's branches.
     ///
     /// ```
     /// # use pmu_core::{BranchMemory, BranchSlot};

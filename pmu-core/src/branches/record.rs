@@ -2,7 +2,7 @@
 
 use crate::branches::kind::BranchKind;
 
-/// One recorded branch. A field is `None` if the processor's record format lacks the field.
+/// One recorded branch. An optional field is `None` if the processor's record format lacks the field.
 ///
 /// ```
 /// use pmu_core::{Branch, BranchKind};
@@ -26,7 +26,7 @@ pub struct Branch {
     pub from: u64,
     /// Address of the target.
     pub to: u64,
-    /// Set if the branch was mispredicted.
+    /// `true` if the branch was mispredicted.
     pub mispredicted: Option<bool>,
     /// Core cycles since the previous recorded branch. The value `u16::MAX` stands for `u16::MAX` or more cycles.
     pub cycles: Option<u16>,
@@ -36,8 +36,9 @@ pub struct Branch {
     pub path: Option<BranchPath>,
     /// Relation of the branch to a transaction (TSX).
     pub transaction: Option<BranchTransaction>,
-    /// Numbers of events on the general counters 0 to 3 since the previous recorded branch. The value 3 stands for 3 or
-    /// more events. An event is counted only if bit 35 (LBR logging) of its event select is set.
+    /// Number of events that each of the general counters 0 to 3 counted since the previous recorded branch. The value
+    /// 3 stands for 3 or more events. A counter's number stays 0 unless bit 35 (LBR logging) of the counter's event
+    /// select is set.
     pub events: Option<[u8; 4]>,
 }
 
@@ -95,10 +96,11 @@ pub struct BranchTransaction {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct RawBranch {
-    /// Value of the register with the branch's address.
+    /// Value of the register that holds the branch instruction's address.
     pub from: u64,
-    /// Value of the register with the target's address; 0 if the format has no such register.
+    /// Value of the register that holds the target's address; 0 if the format has no such register.
     pub to: u64,
-    /// Value of the register with further information; 0 if the format has no such register.
+    /// Value of the register that holds further information on the branch, such as a misprediction; 0 if the format has
+    /// no such register.
     pub info: u64,
 }

@@ -18,7 +18,7 @@ use crate::msr::fault::MsrFault;
 /// The control handle of a processor's branch records: starts and stops the recording, reads the records, and saves and
 /// restores them at thread switches.
 ///
-/// The recorder needs no counter. If counters interrupt, [`Branches`] adds the records to the counters' samples.
+/// The recorder needs no counter. When a counter interrupts, [`Branches`] adds the records to the counter's sample.
 ///
 /// The recorder cannot move to another thread. Before dropping the recorder, call [`shut_down`](Self::shut_down) on its
 /// processor. Dropping the recorder accesses no register, so the processor keeps recording, and the memory stays in
@@ -88,11 +88,11 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// [records](BranchUnit::depth).
     ///
     /// # Errors
-    /// - [`InsufficientMemory`](BranchError::InsufficientMemory), [`MemoryInUse`](BranchError::MemoryInUse): no
-    ///   register was accessed.
+    /// - [`InsufficientMemory`](BranchError::InsufficientMemory), [`MemoryInUse`](BranchError::MemoryInUse): `memory`
+    ///   is too small, or belongs to another recorder. No register was accessed.
     /// - [`Unresponsive`](BranchError::Unresponsive): the processor declares the records, but lacks them, for example
     ///   under some hypervisors.
-    /// - [`Access`](BranchError::Access): a register access failed. The memory is free again.
+    /// - [`Access`](BranchError::Access): a register access failed. `memory` is free again.
     pub fn take(
         unit: &'a BranchUnit,
         msr: M,
@@ -145,11 +145,11 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     }
 
     /// Makes the processor freeze the records when it raises the performance interrupt. The records then contain no
-    /// branches of the interrupt handler. [`service_with`](crate::service_with) reads the records, and then releases
-    /// them.
+    /// branches of the interrupt handler. [`service_with`](crate::service_with) reads the records, and then ends the
+    /// freeze.
     ///
     /// Call this before [`start`](Self::start), and only if this processor's interrupt handler passes [`Branches`] to
-    /// `service_with`. **Every** performance interrupt freezes the records, and only `Branches` releases them. If the
+    /// `service_with`. **Every** performance interrupt freezes the records, and only `Branches` ends the freeze. If the
     /// records do not freeze, `Branches` stops the recording at the beginning of `service_with`.
     ///
     /// This call has no effect on a [call stack](BranchFilter::call_stack), which never freezes: freezing near a call
@@ -194,8 +194,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     }
 
     /// Clears the records and starts to record the branches that `filter` selects. The processor may record more
-    /// branches than `filter` selects: see [`BranchUnit::recorded`]. Returns the filter that selects all branches that
-    /// the processor records.
+    /// branches than `filter` selects: see [`BranchUnit::recorded`]. Returns the filter that the processor applies.
     ///
     /// If the processor already records, the call first stops the recording.
     ///
@@ -240,8 +239,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
 
     /// Stops the recording. The records stay in their registers, and [`read`](Self::read) returns them.
     ///
-    /// Some recordings [delay the counter's interrupt](BranchUnit::holds_interrupt). Stop such a recording before the
-    /// processor goes idle, and before the counter is stopped. Call [`restart`](Self::restart) afterwards.
+    /// Some recordings [delay the interrupts of counters](BranchUnit::holds_interrupt). Stop a recording of this kind
+    /// before the processor goes idle, and before a counter is stopped. Call [`restart`](Self::restart) afterwards.
     ///
     /// # Errors
     /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped. The recorder assumes that the processor
@@ -254,7 +253,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
 
     /// Continues the recording after [`stop`](Self::stop) or [`read`](Self::read), without clearing the records.
     ///
-    /// A recording that [delays the counter's interrupt](BranchUnit::holds_interrupt) is an exception: the processor
+    /// A recording that [delays the interrupts of counters](BranchUnit::holds_interrupt) is an exception: the processor
     /// discards the old records, and fills all records anew.
     ///
     /// On AMD's processors a debug exception (#DB) ends the recording without the recorder's knowledge. If the kernel's
@@ -275,8 +274,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         clear.and_then(|()| self.go_on()).map_err(|fault| self.error(fault))
     }
 
-    /// Programs the registers of the branch records again after they lost their contents, for example in a suspend to
-    /// memory, and clears the records. If the processor recorded before, the recording continues.
+    /// Programs the registers of the branch records again after the registers lost their contents, for example in a
+    /// suspend to memory. The records are then empty. If the processor recorded before, the recording continues.
     ///
     /// Call this on the processor that lost the registers' contents. For the counters, also call
     /// [`reprogram`](crate::CounterSession::reprogram).
@@ -284,8 +283,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// # Errors
     /// - [`Access`](BranchError::Access): a register access failed, and the processor does not record.
     /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped.
-    /// - [`Lent`](BranchError::Lent): the records are lent. When the [window](crate::CounterWindow) ends, the records
-    ///   are programmed again.
+    /// - [`Lent`](BranchError::Lent): the records are lent. The end of the [window](crate::CounterWindow) programs the
+    ///   registers again.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn reprogram(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
@@ -310,7 +309,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
 
     /// Stops the recording, and reads the records of the branches before this call.
     ///
-    /// The records stay in the memory until [`restart`](Self::restart) continues the recording.
+    /// The returned value refers to the recorder's memory, where the records stay until [`restart`](Self::restart)
+    /// continues the recording.
     ///
     /// ```
     /// # use pmu_core::{BranchError, BranchRecorder, MsrBackend};
@@ -385,13 +385,15 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         self.is_open && self.memory.mode() & (RECORDING | LOST) == RECORDING
     }
 
-    /// Returns the branches that were recorded before a pending overflow. Call this in the closure that you pass to
-    /// [`lend_with`](crate::CounterSession::lend_with).
+    /// Returns the recorded branches for the closure that you pass to [`lend_with`](crate::CounterSession::lend_with).
+    /// The closure receives the overflows that are pending when the counters are lent. The returned branches are the
+    /// last branches before these overflows.
     pub fn branches(&self) -> &Branches<'a> {
         &self.branches
     }
 
-    /// Returns the filter of the present recording, or of the recording that was stopped last.
+    /// Returns the filter of the present recording. If the recording is stopped, returns the filter of the last
+    /// recording.
     pub fn filter(&self) -> Option<BranchFilter> {
         self.filter
     }

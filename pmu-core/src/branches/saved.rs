@@ -27,13 +27,13 @@ pub struct SavedBranches<const N: usize> {
 }
 
 impl<const N: usize> SavedBranches<N> {
-    /// Creates an empty save area.
+    /// Creates a save area without records.
     pub const fn new() -> Self {
         let empty = RawBranch { from: 0, to: 0, info: 0 };
         Self { records: [empty; N], len: 0, newest: 0, format: None }
     }
 
-    /// Discards the records, for example when the thread begins a new program.
+    /// Discards the saved records, for example when the thread begins a new program.
     pub fn clear(&mut self) {
         *self = Self::new();
     }

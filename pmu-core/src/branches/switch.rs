@@ -7,11 +7,11 @@ use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
 
 impl<M: MsrBackend> BranchRecorder<'_, M> {
-    /// Ends the recording of a thread that leaves the processor: stops the recording, saves the records if `saved` is
-    /// given, and clears the records. No other thread, guest or owner can then read these records.
+    /// Ends the recording of a thread that leaves the processor: stops the recording, copies the records into `saved`
+    /// if `saved` is not `None`, and clears the records. No other thread, guest or owner can then read these records.
     ///
-    /// Only a [call stack](crate::BranchFilter::call_stack) is worth saving: all other records only describe the
-    /// branches just before the thread left. If the processor cannot record call stacks, pass `None`.
+    /// Only a [call stack](crate::BranchFilter::call_stack) is worth saving. Records of another kind describe the last
+    /// branches before the thread left. If the processor cannot record call stacks, pass `None`.
     ///
     /// ```
     /// # use pmu_core::{BranchError, BranchRecorder, MsrBackend, SavedBranches};
@@ -75,8 +75,8 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
         read
     }
 
-    /// Begins the recording of a thread that is about to run. The call restores the thread's records if `saved` is
-    /// given. Then the recording starts with the filter of the last [`start`](Self::start).
+    /// Begins the recording of a thread that is about to run. The call restores the thread's records if `saved` is not
+    /// `None`. Then the recording starts with the filter of the last [`start`](Self::start).
     ///
     /// # Errors
     /// - [`SavedElsewhere`](BranchError::SavedElsewhere): `saved` comes from a processor with another format or number

@@ -22,8 +22,9 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     /// Checks that this processor's XSAVES saves the branch records, as [`switch_out_to`](Self::switch_out_to) and
     /// [`switch_in_from`](Self::switch_in_from) require. Call this once after [`take`](Self::take).
     ///
-    /// `cpuid` must execute CPUID on this processor. The call accesses no MSR. The call checks the declared size,
-    /// because a hypervisor may declare a size that does not fit the number of records.
+    /// `cpuid` must execute CPUID on this processor. The call accesses no MSR. The call compares the size that CPUID
+    /// declares for the XSAVE component with the number of records, because a hypervisor may declare a size that does
+    /// not fit.
     ///
     /// Source: SDM vol. 1, "Managing State Using the XSAVE Feature Set"; SDM vol. 2A, CPUID leaf 0x0D.
     ///
@@ -56,7 +57,7 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
         Ok(())
     }
 
-    /// Does the same as [`switch_out`](Self::switch_out) with a save area, but saves all records by one XSAVES.
+    /// Does the same as [`switch_out`](Self::switch_out), but saves all records into `saved` by one XSAVES instruction.
     ///
     /// ```
     /// # use pmu_core::{BranchArea, BranchError, BranchRecorder, MsrBackend, SaveBranches};
@@ -96,7 +97,8 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
         self.clear_stopped().map_err(BranchError::Access).and(done)
     }
 
-    /// Does the same as [`switch_in`](Self::switch_in) with a save area, but restores all records by one XRSTORS.
+    /// Does the same as [`switch_in`](Self::switch_in), but restores all records from `saved` by one XRSTORS
+    /// instruction.
     ///
     /// # Errors
     /// - [`XsavesUnsupported`](BranchError::XsavesUnsupported): [`use_xsaves`](Self::use_xsaves) did not succeed;

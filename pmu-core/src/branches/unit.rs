@@ -37,7 +37,7 @@ pub struct BranchRegisters {
     /// The register that filters the branches. `None` if the filter is in the enabling register.
     pub filter: Option<MsrAddress>,
     /// Returns the filter register's value for the given filter, and the filter that the processor then applies. The
-    /// second filter selects at least the branches of the given filter. If the filter's bits are in the same register
+    /// returned filter selects at least the branches of the given filter. If the filter's bits are in the same register
     /// as the enable bit, the value includes the enable bit.
     pub select: fn(&BranchOffers, BranchFilter) -> (u64, BranchFilter),
     /// The register with the number of records, if there is one. Each write to this register clears all records.
@@ -62,9 +62,9 @@ pub struct BranchRegisters {
 pub enum BranchEnable {
     /// A register that only the branch records use, and that also contains the filter. The value 0 stops the recording.
     Register(MsrAddress),
-    /// Bits of a register that also has other owners.
+    /// A register of which only some bits belong to the recorder.
     Bits {
-        /// The register's bits that belong to the recorder.
+        /// The register, and those of its bits that belong to the recorder.
         bits: RegisterBits,
         /// Values of these bits while the processor records.
         on: u64,
@@ -79,9 +79,9 @@ pub enum BranchEnable {
 pub struct BranchFreeze {
     /// The bit that enables freezing.
     pub bit: RegisterBits,
-    /// The status bit of frozen records, and the register that releases the records. When the processor freezes the
-    /// records, it sets the bit in the overflow status. To release the records, the driver writes the bit to the
-    /// register. If `None`, the processor freezes the records by clearing their enable bit.
+    /// A status bit, and the register that ends the freeze. When the processor freezes the records, it sets the bit in
+    /// the overflow status. To end the freeze, the driver writes the bit to the register. If `None`, the processor
+    /// freezes the records by clearing their enable bit.
     pub status: Option<(u64, MsrAddress)>,
 }
 
@@ -135,7 +135,8 @@ pub struct BranchOffers {
     pub transaction: bool,
     /// General counters whose events the records count: bits 0 to 3 stand for counters 0 to 3.
     pub events: u8,
-    /// Number of address bits in a record. If this number is below 64, the bits above contain other information.
+    /// Number of address bits in a record. If this number is below 64, the higher bits of the register contain other
+    /// information.
     pub address_bits: u8,
 }
 
@@ -165,14 +166,15 @@ impl BranchUnit {
     /// Greatest number of records that a processor has.
     pub const MAX_DEPTH: u8 = 64;
 
-    /// Describes the `depth` branch records of a processor.
+    /// Creates the description of a processor that has `depth` branch records.
     ///
     /// Returns `None` if `depth` is 0 or above [`MAX_DEPTH`](Self::MAX_DEPTH), or if a ring's depth is no power of two.
     ///
     /// # Safety
     /// - Writing any value to the registers of the records does not break memory safety. The first record has the
     ///   registers `from`, `to` and `info`; the registers of the further records follow at distances of `step`. The
-    ///   processor neither follows an address in these registers, nor writes to memory because of them.
+    ///   processor does not follow an address in these registers. No value in these registers makes the processor write
+    ///   to memory.
     ///
     /// ```
     /// # use pmu_core::{BranchFormat, BranchOffers, BranchRegisters, BranchUnit};
@@ -209,7 +211,7 @@ impl BranchUnit {
         format ^ freeze << 30 ^ u32::from(self.depth) << 22
     }
 
-    /// Returns the number of branches that the processor keeps.
+    /// Returns the number of branch records that the processor keeps.
     pub const fn depth(&self) -> u8 {
         self.depth
     }
@@ -219,7 +221,7 @@ impl BranchUnit {
         &self.offers
     }
 
-    /// Returns the registers.
+    /// Returns the registers of the branch records.
     pub const fn registers(&self) -> &BranchRegisters {
         &self.registers
     }
@@ -229,8 +231,8 @@ impl BranchUnit {
         self.registers.freeze.is_some()
     }
 
-    /// Returns whether the recording delays the counter's interrupt until all records are filled. Stop a recording with
-    /// this delay before the processor goes idle, and before the counter is stopped or frozen: otherwise a delayed
+    /// Returns whether a recording delays the interrupts of counters until all records are filled. Stop a recording
+    /// with this delay before the processor goes idle, and before a counter is stopped or frozen. Otherwise a delayed
     /// interrupt never comes.
     ///
     /// ```

@@ -32,10 +32,12 @@ pub struct MsrUpdate {
 }
 
 impl MsrUpdate {
-    /// Describes a change of the register with this number: clears the bits of `clear` and sets the bits of `set`.
+    /// Describes a change of the register with the number `register`: the bits in `clear` become 0, and the bits in
+    /// `set` become 1.
     ///
     /// # Safety
-    /// - For any value in the register, at any time and any number of times, the change does not break memory safety.
+    /// - The change does not break memory safety, whatever value the register holds. The change may be made at any
+    ///   time, and any number of times.
     /// - The change is a read and a write. If an interrupt between the read and the write changes other bits of the
     ///   register, the write restores the old values of those other bits. Restoring these old values must not break
     ///   memory safety.
@@ -44,7 +46,7 @@ impl MsrUpdate {
         Self { register, clear, set }
     }
 
-    /// Describes an access that reads the register with this number and changes nothing.
+    /// Describes an access that reads the register with the number `register`, and changes nothing.
     #[inline]
     pub const fn read(register: u32) -> Self {
         Self { register, clear: 0, set: 0 }

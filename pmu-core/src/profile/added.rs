@@ -18,8 +18,8 @@ use crate::interval::{Interval, IntervalError, IntervalLimits, IntervalUnit};
 use crate::profile::source::{KProfileSource, ProfileSource};
 use crate::write_once::WriteOnce;
 
-/// A profile source that is not in the profile interface's table of sources. The value contains the source's event, and
-/// the counters that can count the event.
+/// A profile source that is not in the table of sources of a [profile interface](crate::ProfileInterface). The value
+/// contains the source's event, and the counters that can count the event.
 #[derive(Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct AddedSource {
@@ -28,8 +28,8 @@ pub struct AddedSource {
 }
 
 impl AddedSource {
-    /// Creates a source for the event of `row`. `counters` are the counters that can count the event: one fixed
-    /// counter, [`CounterSet::GENERAL`], or the counters that the processor's manual names.
+    /// Creates a source from `row`, which has the source's value, names and event. `counters` are the counters that can
+    /// count the event: one fixed counter, [`CounterSet::GENERAL`], or the counters that the processor's manual names.
     pub const fn new(row: ProfileSource, counters: CounterSet) -> Self {
         Self { row, event: Event::raw(row.select()).on(counters) }
     }
@@ -176,8 +176,8 @@ impl AddedSources {
         &NONE
     }
 
-    /// Adds a source whose interval is a number of events, within [`IntervalLimits::EVENTS`]. The source has the
-    /// default interval.
+    /// Adds a source whose interval is a number of events, within [`IntervalLimits::EVENTS`]. At first the source has
+    /// the default interval.
     ///
     /// # Context
     /// Task. Only one caller at a time may add or remove sources.
@@ -223,12 +223,12 @@ impl AddedSources {
     /// Adds any event as a source, and returns the source. The event may be [generic](Event::generic),
     /// [raw](Event::raw), or found in a vendor's list of events. The event's period becomes the source's interval.
     ///
-    /// The source gets a value of 0x8000 or above, which no interface's table uses. The set does not keep the event's
-    /// tag. The added event does not [rotate](Event::rotating). If the event was added before, the call returns the
-    /// event's existing source, and sets this source's interval to the new period.
+    /// The source gets a value of 0x8000 or above, which no interface's table uses. The source does not keep the
+    /// event's [tag](Event::tagged), and its event does not [rotate](Event::rotating). If the event was added before,
+    /// the call returns the event's existing source, and sets this source's interval to the new period.
     ///
-    /// The set copies the event into a slot, and never uses this slot for another event. A set with room for `N`
-    /// sources therefore takes at most `N` different events.
+    /// The call copies the event into a slot of the `AddedSources`, and this slot is never used for another event. With
+    /// `N` slots, at most `N` different events can therefore ever be added.
     ///
     /// ```
     /// use pmu_core::{AddedSlot, AddedSources, Event, GenericEvent};
@@ -459,9 +459,9 @@ fn interval_of(event: &Event) -> Result<Interval, AddSourceError> {
 pub enum AddSourceError {
     /// A source with this value exists already.
     Exists(KProfileSource),
-    /// The set of added sources is full.
+    /// The [`AddedSources`] have no free slot.
     Full {
-        /// Number of sources for which the set has room.
+        /// Number of sources for which the [`AddedSources`] have room.
         room: usize,
     },
     /// The event has no period, so it does not interrupt.

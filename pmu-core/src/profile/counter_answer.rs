@@ -5,8 +5,8 @@ use core::sync::atomic::{AtomicU8, Ordering};
 const NONE_ANSWERED: u8 = 1;
 const ANSWERED: u8 = 2;
 
-/// Record of whether any counter of a machine has responded, that is, kept a written value. The state is unknown until
-/// a session takes counters.
+/// Record of whether any counter of a machine has responded, that is, kept a written value. The answer is unknown until
+/// a session takes ownership of counters.
 ///
 /// ```
 /// use pmu_core::CounterAnswer;
@@ -18,7 +18,7 @@ const ANSWERED: u8 = 2;
 pub struct CounterAnswer(AtomicU8);
 
 impl CounterAnswer {
-    /// Creates the state of a machine whose counters no session has taken yet.
+    /// Creates the record for a machine on which no session has taken counters yet.
     pub const fn new() -> Self {
         Self(AtomicU8::new(0))
     }

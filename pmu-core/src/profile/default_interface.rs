@@ -19,7 +19,7 @@ pub struct DefaultInterface {
 }
 
 impl DefaultInterface {
-    /// Creates the interface. `ProfileTime` has its default interval.
+    /// Creates the interface, in which `ProfileTime` has its default interval.
     pub const fn new() -> Self {
         Self::instead_of(NoInterface::NoPerformanceMonitoring)
     }

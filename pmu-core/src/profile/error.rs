@@ -35,7 +35,7 @@ pub enum InterfaceError {
     NoAnswer(ProcessorNumber),
     /// The processor has no session: its counters were not taken, or were released.
     NoSession(ProcessorNumber),
-    /// The operation failed on the counters.
+    /// An operation on the processor's counters failed.
     Counters(CounterError),
 }
 

@@ -332,8 +332,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(())
     }
 
-    /// Returns the number of events that were counted for a running source since the source's counter was last loaded.
-    /// The counter is read by RDPMC.
+    /// Returns the number of events that a running source has counted since its counter was last loaded. The call reads
+    /// the counter by RDPMC.
     ///
     /// ```
     /// # use pmu_core::{InterfaceError, KProfileSource, MsrBackend, Platform, Session, SourceInterface};
@@ -406,10 +406,10 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(self.counters.restore(area)?)
     }
 
-    /// Lends the counters, for example to a guest, until the returned window ends. This method calls
-    /// [`CounterSession::lend`]. The profile timer keeps running. This method does not report pending overflows of
-    /// opened events, and does not suspend a facility. For these purposes, call `lend` or `lend_with` of the
-    /// [`CounterSession`](Self::counters_mut).
+    /// Lends the counters to another user, such as a guest, until the returned [window](crate::CounterWindow) ends.
+    /// This method calls [`CounterSession::lend`]. The profile timer keeps running. This method does not report pending
+    /// overflows of opened events, and does not suspend a facility. For these purposes, call `lend` or `lend_with` of
+    /// the [`CounterSession`](Self::counters_mut).
     ///
     /// # Errors
     /// The errors of [`CounterSession::lend`].
@@ -480,7 +480,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(())
     }
 
-    /// Returns the interface of the session.
+    /// Returns the profile interface whose sources this session runs.
     pub fn interface(&self) -> &I {
         &self.counters.source
     }

@@ -175,9 +175,10 @@ impl ProfileSource {
         self
     }
 
-    /// Restricts the source to processors whose CPUID declares the architectural event with this number. The interface
-    /// checks the boot processor. For the first eight architectural events, a [`Session`](crate::Session) also checks
-    /// the [counter unit](crate::CounterUnit::set_generic) of its own processor.
+    /// Restricts the source to processors whose CPUID declares an architectural event. `event_bit` is the event's bit
+    /// in EBX of CPUID leaf 0x0A. The interface checks the boot processor. For the first eight architectural events, a
+    /// [`Session`](crate::Session) also checks the [counter unit](crate::CounterUnit::set_generic) of its own
+    /// processor.
     pub const fn declared_by(mut self, event_bit: u8) -> Self {
         self.event_bit = Some(event_bit);
         self
@@ -226,7 +227,7 @@ impl ProfileSource {
     }
 
     /// Returns the number of the architectural event, which is the event's bit in EBX of CPUID leaf 0x0A. Returns
-    /// `None` if the source does not depend on CPUID leaf 0x0A.
+    /// `None` if the source does not depend on this leaf.
     pub const fn event_bit(&self) -> Option<u8> {
         self.event_bit
     }

@@ -87,9 +87,9 @@ const FIRST_SPECIFIC: u32 = KProfileSource::MAXIMUM + 1;
 const PREFIX: &str = "Profile";
 
 impl<const SLOTS: usize> SourceIndex<SLOTS> {
-    /// Creates the index of the table `rows`. First come the rows of sources that are
-    /// [the same on every processor](KProfileSource::is_general), in ascending order of their values. Then come the
-    /// interface's own sources, with consecutive values. Rows in any other order do not compile.
+    /// Creates the index of the table `rows`. `rows` begins with the sources that are
+    /// [the same on every processor](KProfileSource::is_general), in ascending order of their values. The interface's
+    /// own sources follow, with consecutive values. Rows in any other order do not compile.
     pub const fn new(rows: &[ProfileSource]) -> Self {
         assert!(SLOTS.is_power_of_two() && rows.len() < NONE as usize);
         let mut index = Self {

@@ -67,8 +67,8 @@ impl NtStatus {
         self.0
     }
 
-    /// Returns whether the severity is success or informational, as `NT_SUCCESS` does. For a warning such as
-    /// [`BUFFER_OVERFLOW`](Self::BUFFER_OVERFLOW) the result is `false`.
+    /// Returns whether the status has the severity success or informational, as `NT_SUCCESS` does. For a warning such
+    /// as [`BUFFER_OVERFLOW`](Self::BUFFER_OVERFLOW) the result is `false`.
     ///
     /// ```
     /// # use pmu_core::NtStatus;

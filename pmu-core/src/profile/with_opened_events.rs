@@ -25,7 +25,7 @@ use crate::snapshot::Snapshot;
 /// A profile interface together with one processor's table of opened events: the processor's counters then count both
 /// profile sources and opened events.
 ///
-/// The type is a pair of references. The session and the interrupt handler each use their own copy.
+/// This type is a pair of references. The session and the interrupt handler each use their own copy of the pair.
 ///
 /// ```
 /// # use pmu_core::{DefaultInterface, EventEntry, EventTable, WithOpenedEvents};

@@ -42,7 +42,7 @@ impl<I> Clone for WithSharedCore<'_, I> {
 impl<I> Copy for WithSharedCore<'_, I> {}
 
 impl<'a, I: SourceInterface> WithSharedCore<'a, I> {
-    /// Creates the interface of one logical processor, which has the sources of `interface`.
+    /// Creates the interface of the logical processor `thread`, with the sources of `interface`.
     pub const fn new(interface: &'a I, thread: CoreThread<'a>) -> Self {
         Self { interface, thread }
     }
