@@ -392,3 +392,33 @@ fn a_recorders_counter_is_not_given_to_another_owner() {
         });
     }
 }
+
+/// INST_RETIRED.PREC_DIST (0x01C0) of Haswell and Skylake is exact on counter 1; from Ice Lake on each event is, on
+/// counters that the model, or CPUID leaf 0x23, names.
+#[test]
+fn an_exact_event_is_started_on_an_exact_counter_and_on_no_other() {
+    for processor in processors() {
+        let (select, exact) = match processor.name {
+            "format 0" | "format 1" => continue,
+            "format 2" | "format 3" => (0x01C0, CounterSet::from_bits(0b10)),
+            _ => (0xC0, CounterSet::from_bits(1 << 32 | 1)),
+        };
+        processor.run(|kernel, mock| {
+            let what = format!("{}, {}", processor.name, processor.freezes);
+            let (mut session, mut recorder) = kernel.take(mock);
+            let report = |report: &PreciseReport<'_>| kernel.report(report);
+            let event = Event::raw(EventSelect::from_bits(select)).user_only().every(PERIOD);
+            let event = PreciseEvent::new(event, Precision::ZeroSkidRequired);
+            for _ in exact.iter() {
+                let counter = recorder.start(&mut session, &event, report).expect(&what);
+                assert!(exact.contains(counter), "{what}: {counter:?}");
+            }
+            assert_eq!(recorder.counters(), exact, "{what}");
+            let busy = PreciseError::Counters(CounterError::NoFreeCounter);
+            assert_eq!(recorder.start(&mut session, &event, report), Err(busy), "{what}");
+            recorder.shut_down(&mut session, report).unwrap();
+            session.shut_down().unwrap();
+            nothing_is_enabled(mock, &what);
+        });
+    }
+}
