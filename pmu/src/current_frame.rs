@@ -50,7 +50,7 @@ pub struct CurrentFrame {
 }
 
 impl CurrentFrame {
-    /// Creates the storage. The current frame is all zeros, because no interrupt is being handled yet.
+    /// Creates storage in which no interrupt has stored a frame yet. Until then the current frame is all zeros.
     pub const fn new() -> Self {
         Self {
             pc: AtomicU64::new(0),

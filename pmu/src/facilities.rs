@@ -9,7 +9,8 @@ use crate::machine::Machine;
 
 impl Machine {
     /// Detects the branch records of the processor that executes the call, on a machine of any vendor. `processor` is
-    /// the snapshot of that processor. [`BranchUnit::offers`] tells what the records hold and how they can be filtered.
+    /// the snapshot of that processor. [`BranchUnit::offers`] of the result tells what the records contain, and by what
+    /// the branches can be filtered.
     ///
     /// The interrupt handler uses the result, so the kernel keeps one result per processor. On a hybrid machine, each
     /// core type may have different records.

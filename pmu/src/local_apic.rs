@@ -196,8 +196,8 @@ const MASKED: u32 = 1 << 16;
 /// Interrupts").
 const SETTABLE: u32 = MASKED | 0x7FF;
 
-/// [`Platform`] of a processor with a local APIC. A session and the interrupt handler mask and unmask the performance
-/// interrupt through this platform.
+/// The [`Platform`] of a processor that has a local APIC. A session and the interrupt handler mask and unmask the
+/// performance interrupt through this platform.
 ///
 /// ```
 /// use core::cell::Cell;
@@ -223,15 +223,15 @@ impl<A, T> LocalApic<A, T> {
     /// MSR of the LVT entry for performance counters in x2APIC mode (SDM vol. 3A, "x2APIC Register Address Space").
     pub const X2APIC_MSR: u32 = 0x834;
 
-    /// Offset of the LVT entry for performance counters in the page of xAPIC mode (SDM vol. 3A, "Local APIC Register
-    /// Address Map").
+    /// Offset of the LVT entry for performance counters in the register page of xAPIC mode (SDM vol. 3A, "Local APIC
+    /// Register Address Map").
     pub const XAPIC_OFFSET: usize = 0x340;
 
     /// MSR of the first extended LVT entry in x2APIC mode (AMD APM vol. 2, "x2APIC Register Address Space").
     pub const X2APIC_EXTENDED_MSR: u32 = 0x850;
 
-    /// Offset of the first extended LVT entry in the page of xAPIC mode (AMD APM vol. 2, "Extended Interrupts"). The
-    /// distance between entries is 16 bytes.
+    /// Offset of the first extended LVT entry in the register page of xAPIC mode (AMD APM vol. 2, "Extended
+    /// Interrupts"). The distance between entries is 16 bytes.
     pub const XAPIC_EXTENDED_OFFSET: usize = 0x500;
 }
 

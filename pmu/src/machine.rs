@@ -62,8 +62,7 @@ impl Machine {
     /// own tables.
     ///
     /// Windows' table for AMD has no source of cycles. On Zen, most sources of this table do not count the events that
-    /// they are named after. For a source of cycles, or for sources that count what their names say, there are two
-    /// ways:
+    /// they are named after. A kernel that needs other sources has two ways to get them:
     /// - [`detect_zen`](Self::detect_zen) returns a machine on which each source counts the event that it is named
     ///   after, and which has a source of cycles.
     /// - [`AddedSources::add_event`](pmu_core::AddedSources::add_event) makes a source of any event, such as cycles, on

@@ -43,7 +43,7 @@ pub enum NoApic {
     Disabled,
     /// The local APIC is in xAPIC mode, and the caller gave no address of its registers.
     NotMapped,
-    /// The read of `IA32_APIC_BASE` failed.
+    /// `IA32_APIC_BASE` could not be read.
     Access(MsrFault),
 }
 
@@ -69,7 +69,7 @@ impl<M: MsrBackend> NativeApic<M> {
     /// # Errors
     /// - The local APIC is disabled.
     /// - The local APIC is in xAPIC mode, and `page` is `None`.
-    /// - The read of `IA32_APIC_BASE` failed.
+    /// - `IA32_APIC_BASE` could not be read.
     ///
     /// # Safety
     /// - If `page` is an address, the local APIC's 4 KiB of registers are mapped there, uncached and writable. The

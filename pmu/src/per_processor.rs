@@ -50,7 +50,7 @@ pub unsafe trait Processors {
     fn this_processor() -> usize;
 }
 
-/// Value that several tasks on the same processor may use, one after another, although the value is not [`Send`].
+/// A value that several tasks on the same processor may use, one after another, although the value is not [`Send`].
 ///
 /// # Safety
 /// - Using the value in one task, and then in another task, does not break memory safety. The value shares no data with

@@ -92,13 +92,13 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Creates a watchdog that does not watch an event yet.
+    /// Creates a detector that does not watch an event yet.
     pub const fn new() -> Self {
         Self { place: AtomicU32::new(0), touched: AtomicBool::new(false) }
     }
 
     /// Returns the event that a kernel opens for the watchdog. The event counts cycles at every privilege level, and
-    /// interrupts once per `seconds` seconds at a frequency of `hertz`.
+    /// interrupts once per `seconds` seconds while the core runs at `hertz`.
     ///
     /// If the processor has no event of core cycles, the returned event counts reference cycles. If a fixed counter is
     /// free and can count the event, the event runs on that counter.
@@ -130,14 +130,14 @@ impl Watchdog {
         fits.then(|| Event::generic(event).every(period))
     }
 
-    /// Stops watching. A kernel calls this before it closes the event, because an event that is opened later may get
-    /// the identity of the closed event.
+    /// Stops watching the event. A kernel calls this before it closes the event, because an event that is opened later
+    /// may get the identity of the closed event.
     pub fn unwatch(&self) {
         self.place.store(0, Relaxed);
     }
 
-    /// Watches an opened event from now on, instead of the event that was watched before. The processor must take a
-    /// timer tick within the first period of the event.
+    /// From now on watches the opened event `event`, instead of any earlier event. The processor must take a timer tick
+    /// within the first period of the event.
     ///
     /// # Context
     /// Task, on the watchdog's processor, before the event is started.
@@ -177,8 +177,8 @@ impl Watchdog {
         self.touched.store(true, Relaxed);
     }
 
-    /// Returns whether the processor is stuck: the overflow belongs to the watched event, and [`touch`](Self::touch)
-    /// was not called since the event's previous overflow.
+    /// Returns whether the processor is stuck: `event` is the watched event, and [`touch`](Self::touch) was not called
+    /// since the event's previous overflow.
     ///
     /// A kernel calls this once for each reported overflow. While a processor stays stuck, the result is `true` at each
     /// overflow.

@@ -19,8 +19,8 @@ use crate::per_processor::Busy;
 ///
 /// A kernel that records no branches does not need this static.
 ///
-/// This example records branches while `sample` runs. It prints the last branches before each sample of a profile, and
-/// counts the last branches before the end:
+/// This example records branches while `sample` runs. The example prints the last branches before each sample of a
+/// profile, and counts the last branches before the end of `sample`:
 ///
 /// ```
 /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -74,7 +74,7 @@ impl<K: Kernel, const P: usize, const N: usize> PmuBranches<K, P, N> {
     /// restores a thread's records. Before the recorder is dropped, the kernel calls
     /// [`shut_down`](BranchRecorder::shut_down). To record only while one function runs, use [`record`](Self::record).
     ///
-    /// A second call on the same processor fails until the recorder is shut down.
+    /// Until the recorder is shut down, a second call on the same processor fails.
     ///
     /// # Context
     /// Task. The task and the recorder then stay on this processor.
@@ -106,15 +106,15 @@ impl<K: Kernel, const P: usize, const N: usize> PmuBranches<K, P, N> {
     ///
     /// In `work`, [`read`](BranchRecorder::read) returns the last branches before the call of `read`. To keep the
     /// interrupt handler's branches out of samples, `work` calls
-    /// [`freeze_on_interrupt`](BranchRecorder::freeze_on_interrupt). The recording also ends if `work` unwinds.
+    /// [`freeze_on_interrupt`](BranchRecorder::freeze_on_interrupt). If `work` unwinds, the recording also ends.
     ///
     /// # Context
     /// Task.
     ///
     /// # Errors
     /// - The errors of [`take`](Self::take) and of [`BranchRecorder::start`]: `work` was not run.
-    /// - [`Branches`](PmuError::Branches), after `work` was run: the recording could not be ended, and the result of
-    ///   `work` is lost.
+    /// - [`Branches`](PmuError::Branches), after `work` was run: the call could not end the recording, and the result
+    ///   of `work` is lost.
     pub fn record<R>(
         &'static self,
         this_processor: &Snapshot,

@@ -8,8 +8,8 @@ use crate::kernel::pmu::Pmu;
 use crate::kernel::required::Kernel;
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
-    /// Counts events of this processor while `work` runs. The events form one group: all of them count during the same
-    /// time, so their counts can be compared.
+    /// Counts events of this processor while `work` runs. The events form one group: they all count during the same
+    /// time, so the caller can compare the counts.
     ///
     /// `work` runs [pinned](Kernel::pinned), so no other task is counted. Interrupt handlers that run during `work` are
     /// counted, too. To count only one thread, open the thread's events in [`with`](Self::with).

@@ -24,8 +24,8 @@ pub struct Duties<K>(PhantomData<fn() -> K>);
 pub type KernelApic<K> = LocalApic<Duties<K>, Duties<K>>;
 
 impl<K: Kernel> Duties<K> {
-    /// Returns the platform that `Pmu` uses. A kernel passes this platform to drivers of hardware that its
-    /// [`Pmu`](crate::Pmu) does not drive, such as AMD's
+    /// Returns the [`Platform`](pmu_core::Platform) that [`Pmu`](crate::Pmu) uses. A kernel passes this platform to
+    /// drivers of hardware that `Pmu` does not drive, such as AMD's
     /// [instruction-based sampling](crate::amd::ibs::IbsSampler::take).
     #[inline]
     pub fn platform() -> KernelApic<K> {

@@ -18,7 +18,7 @@ use crate::local_apic::Delivery;
 pub struct Interrupted {
     /// Tells whether the interrupt came from this `Pmu`, for a kernel in which several drivers share the handler.
     pub claim: Claim,
-    /// Number of counters that had overflowed.
+    /// Number of counters that overflowed.
     pub overflows: u32,
     /// `true` if the processor is stuck: the [watchdog](Pmu::watch) found that the processor takes no timer tick.
     pub is_stuck: bool,
@@ -158,11 +158,12 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         interrupted
     }
 
-    /// Returns the event source and the counter memory of a processor. These two values are the arguments of functions
-    /// in `pmu-core` that handlers and other processors call: `sample_read`, `user_view`, `remote_count`, and, for each
-    /// VM entry, `guest_control`. The source's method `opened` returns the table of opened events, which has
-    /// `set_period` and `stop_reporting`. Two traits have a method `opened`. If both are in scope, call
-    /// `EventSource::opened(&events)`.
+    /// Returns the event source and the counter memory of a processor. Handlers and other processors pass these two
+    /// values to functions of `pmu-core`: [`sample_read`](pmu_core::sample_read), [`user_view`](pmu_core::user_view()),
+    /// [`remote_count`](pmu_core::remote_count()), and, for each VM entry,
+    /// [`guest_control`](pmu_core::guest_control()). The method `opened` of the event source returns the table of
+    /// opened events, which has `set_period` and `stop_reporting`. The traits `EventSource` and `SourceInterface` both
+    /// have a method `opened`. If both traits are in scope, call `EventSource::opened(&events)`.
     ///
     /// Returns `None` before the first [`processor_up`](Self::processor_up), and for a processor number of `P` or more.
     ///

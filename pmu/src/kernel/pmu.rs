@@ -26,8 +26,7 @@ use crate::per_processor::PerProcessor;
 /// | [`processor_suspended`](Self::processor_suspended), [`processor_resumed`](Self::processor_resumed) | on the processor, around a suspend |
 /// | [`interrupt`](Self::interrupt), [`serve_call`](Self::serve_call) | in the handlers of the performance interrupt, and of [`Kernel::interrupt`] |
 /// | [`count`](Self::count) | counts of events while a function runs |
-/// | [`count_slots`](Self::count_slots) | where the issue slots go while a function runs, with a
-/// [`PmuTopDown`](crate::PmuTopDown) |
+/// | [`count_slots`](Self::count_slots) | issue slots of a function, with [`PmuTopDown`](crate::PmuTopDown) |
 /// | [`profile`](Self::profile), [`sample`](Self::sample) | where and when an event happens, on every processor |
 /// | [`watch`](Self::watch), [`touch`](Self::touch) | the watchdog of a processor |
 /// | [`with`](Self::with), [`machine`](Self::machine), [`profiles`](Self::profiles), [`hardware`](Self::hardware) | the parts, for operations that `Pmu` itself does not have |

@@ -34,7 +34,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     ///
     /// # Context
-    /// Task, on the processor.
+    /// Task, on the processor that comes up.
     ///
     /// # Errors
     /// - [`IsUp`](PmuError::IsUp): the processor is already up.
@@ -75,12 +75,12 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// its own events, switches out the events of threads, and forgets the identities of these events.
     ///
     /// # Context
-    /// Task, on the processor.
+    /// Task, on the processor that goes down.
     ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
     /// - [`Interface`](PmuError::Interface): accesses to a counter's register failed. The processor is still up, and
-    ///   the kernel may repeat the call.
+    ///   the kernel may call this again.
     /// - [`Profile`](PmuError::Profile): the processor is down. Some profiles still list the processor as
     ///   one that runs their source.
     pub fn processor_down(&'static self) -> Result<(), PmuError> {
@@ -122,7 +122,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     ///
     /// # Context
-    /// Task, on the processor.
+    /// Task, on the processor that is about to be suspended.
     ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session), [`Suspended`](PmuError::Suspended): the processor
@@ -165,7 +165,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// [`TopDownCounter::reprogram`](pmu_intel::topdown::TopDownCounter::reprogram).
     ///
     /// # Context
-    /// Task, on the processor.
+    /// Task, on the processor that resumed.
     ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.

@@ -25,7 +25,7 @@ use crate::machine::Machine;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Profiled {
-    /// A profile source of the machine. Its interval is the same for all profiles.
+    /// A profile source of the machine. All profiles of this source use the same interval.
     Source(KProfileSource),
     /// An event with a period.
     Event(Event),
@@ -45,8 +45,8 @@ impl From<Event> for Profiled {
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Counts the addresses at which an event or a source interrupts while `work` runs, on every processor that is up
-    /// or comes up meanwhile. Returns the stopped profile object. Its [`hits`](ProfileObject::hits) are the addresses
-    /// with their counts.
+    /// or comes up meanwhile. Returns the stopped profile object. The object's [`hits`](ProfileObject::hits) are the
+    /// addresses with their counts.
     ///
     /// The addresses of `range` are divided into buckets of equal size, each with a counter in `buffer`. This size is
     /// the smallest power of two for which the buffer has enough counters. Each interrupt in `range` adds 1 to the

@@ -24,7 +24,7 @@ pub type PmuHardware<K, const P: usize, const E: usize, const N: usize> =
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Returns the profile hardware of all processors that are up, for profile objects that the kernel creates itself.
     ///
-    /// The kernel makes each call that starts or stops a profile object with this hardware [pinned](Kernel::pinned).
+    /// The kernel must be [pinned](Kernel::pinned) while it starts or stops a profile object with this hardware.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }

@@ -226,7 +226,7 @@ pub unsafe trait Kernel: Sized + 'static {
         Err(InterfaceError::UnsupportedSource(source))
     }
 
-    /// Returns how the performance interrupt is delivered: by default, as an NMI.
+    /// Returns the delivery of the performance interrupt: by default, as an NMI.
     fn delivery() -> Delivery {
         Delivery::NON_MASKABLE
     }
@@ -244,8 +244,8 @@ pub unsafe trait Kernel: Sized + 'static {
         turns < 10_000_000
     }
 
-    /// Returns the kernel's time, by which the times of events are measured. The default implementation, for a kernel
-    /// without a clock, returns 0.
+    /// Returns the present time of the kernel's clock. `Pmu` measures the times of events by this clock. The default
+    /// implementation, for a kernel without a clock, returns 0.
     fn now() -> u64 {
         0
     }
@@ -287,7 +287,7 @@ pub unsafe trait Kernel: Sized + 'static {
 
     /// Starts the interrupts of this processor's profile timer, or changes their interval: see
     /// [`ProfileTimer`](crate::ProfileTimer). The default implementation, for a kernel without a profile timer, returns
-    /// the error.
+    /// an error.
     ///
     /// # Errors
     /// There is no profile timer, or the timer cannot run at the interval.

@@ -23,7 +23,7 @@ use crate::per_processor::{Busy, PerProcessor};
 /// | operation | |
 /// |---|---|
 /// | [`Pmu::count_slots`] | where the issue slots go while a function runs |
-/// | [`Pmu::take_top_down`], [`Pmu::release_top_down`] | on each processor, for operations of the next row |
+/// | [`Pmu::take_top_down`], [`Pmu::release_top_down`] | on each processor, for [`Pmu::with_top_down`] |
 /// | [`Pmu::with_top_down`] | the counts of threads and of the processor, windows for guests, and suspends |
 /// | [`here`](Self::here) | in the handler of the performance interrupt, if slots are counted for hours |
 pub struct PmuTopDown<K: Kernel, const P: usize> {
@@ -234,7 +234,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// counter 3.
     ///
     /// # Context
-    /// Task, on the processor, after [`processor_up`](Self::processor_up).
+    /// Task, after [`processor_up`](Self::processor_up).
     ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session): the processor
@@ -255,13 +255,13 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         })
     }
 
-    /// Releases the top-down counters of the processor that executes the call. The processor's session can use these
-    /// counters again. The kernel calls this before [`processor_down`](Self::processor_down). Otherwise, the kernel
-    /// calls this after the next [`processor_up`](Self::processor_up), before any event uses fixed counter 3. The
-    /// counts since the last read are then lost.
+    /// Releases the top-down counters of the processor that executes the call. Afterwards, the processor's session can
+    /// use these counters again. The kernel calls this before [`processor_down`](Self::processor_down). A kernel that
+    /// omitted this call makes the call after the next [`processor_up`](Self::processor_up), before any event uses
+    /// fixed counter 3. The counts since the last read are then lost.
     ///
     /// # Context
-    /// Task, on the processor.
+    /// Task.
     ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session): the processor
@@ -276,9 +276,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         K::pinned(|| self.here(|here| top_down.release(here))?)
     }
 
-    /// Calls `act` with the top-down counters, the session and the description of the counters of the processor that
-    /// executes the call. The last two are as in [`with`](Self::with). A task must have [taken](Self::take_top_down)
-    /// the top-down counters before.
+    /// Calls `act` with three values of the processor that executes the call: the top-down counters, the session, and
+    /// the description of the processor's counters. The session and the description are those that [`with`](Self::with)
+    /// passes. Before this call, a task must have [taken](Self::take_top_down) the top-down counters.
     ///
     /// At a context switch, the kernel switches a thread's slots and a thread's events in the same call:
     ///

@@ -17,7 +17,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// watchdog gets another counter.
     ///
     /// # Context
-    /// Task, on the processor.
+    /// Task, on the processor to watch.
     ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
@@ -47,12 +47,12 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Stops watching the processor that executes the call, if it is watched.
     ///
     /// # Context
-    /// Task, on the processor.
+    /// Task, on the processor that is watched.
     ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
-    /// - [`Counters`](PmuError::Counters): accesses to the counter's register failed. The processor is no longer
-    ///   watched.
+    /// - [`Counters`](PmuError::Counters): accesses to the register of the watchdog's counter failed. The processor is
+    ///   no longer watched.
     pub fn unwatch(&'static self) -> Result<(), PmuError> {
         K::pinned(|| {
             let Some(of) = self.processors.get(K::this_processor()) else {

@@ -24,18 +24,19 @@ const RESERVED_2: usize = 110;
 const AUX_ACTION: usize = 116;
 
 impl PerfEventAttr {
-    /// Sizes that Linux published: `PERF_ATTR_SIZE_VER0` to `PERF_ATTR_SIZE_VER9`.
+    /// Sizes of `perf_event_attr` that Linux published: `PERF_ATTR_SIZE_VER0` to `PERF_ATTR_SIZE_VER9`.
     pub const SIZES: [usize; 10] = [64, 72, 80, 96, 104, 112, 120, 128, 136, 144];
 
-    /// Size of the attributes in the latest version, which [`to_bytes`](Self::to_bytes) writes.
+    /// Size, in bytes, of the latest version of `perf_event_attr`, which [`to_bytes`](Self::to_bytes) writes.
     pub const SIZE: usize = 144;
 
-    /// Greatest size of attributes that user mode passes: one page.
+    /// Greatest size of a `perf_event_attr` that user mode may pass: one page.
     pub const MAX_SIZE: usize = 4096;
 
-    /// Returns the size, in bytes, of attributes that user mode passes. `head` is the first eight bytes of the
-    /// attributes. The kernel copies this number of bytes from user mode, and gives the bytes to
-    /// [`from_bytes`](Self::from_bytes). A size of 0 stands for the size of the first version.
+    /// Returns the size, in bytes, of a `perf_event_attr` that user mode passes. `head` is the first eight bytes of
+    /// this structure. The kernel copies this number of bytes from user mode, and gives the bytes to
+    /// [`from_bytes`](Self::from_bytes). If the structure's size field is 0, the result is the size of the first
+    /// version.
     ///
     /// ```
     /// use pmu::perf::{AttrError, PerfEventAttr};
@@ -56,15 +57,15 @@ impl PerfEventAttr {
         }
     }
 
-    /// Reads attributes of any size, as Linux' system call does.
+    /// Reads a `perf_event_attr` of any size, as Linux' system call does.
     ///
-    /// Fields beyond the size that the caller stored in the attributes are read as 0. Bytes beyond the latest version
-    /// of the structure must be 0, and reserved fields must be 0. The function does not read bytes of `bytes` beyond
-    /// the caller's size.
+    /// The structure contains its own size. Fields beyond this size are read as 0. Bytes beyond the latest version of
+    /// the structure must be 0, and reserved fields must be 0. The function ignores all of `bytes` beyond the
+    /// structure's size.
     ///
     /// # Errors
-    /// The bytes are not valid attributes: see [`AttrError`]. [`AttrError::errno`] returns the number with which Linux'
-    /// system call then fails.
+    /// The bytes are not a valid `perf_event_attr`: see [`AttrError`]. [`AttrError::errno`] returns the number with
+    /// which Linux' system call then fails.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, AttrError> {
         let head = bytes.first_chunk().ok_or(AttrError::Short { needed: 8 })?;
         let size = Self::size_of(*head)?;
@@ -138,8 +139,8 @@ impl PerfEventAttr {
         }
     }
 
-    /// Returns the attributes in the layout of the latest version, with the size of that layout in the size field. Only
-    /// the low two bits of `precise_ip` are written.
+    /// Returns the attributes as a `perf_event_attr` of the latest version. The size field is the size of this version.
+    /// Only the low two bits of `precise_ip` are written.
     pub fn to_bytes(&self) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
         let mut put = |at: usize, value: &[u8]| {
@@ -203,8 +204,9 @@ fn u32_at(bytes: &[u8; PerfEventAttr::SIZE], at: usize) -> u32 {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum AttrError {
-    /// The size in the attributes is below the size of the first version, or above a page. As in Linux, the kernel then
-    /// also writes the size that it supports, [`PerfEventAttr::SIZE`], into the field `size` in user mode.
+    /// The structure's size field is below the size of the first version, or above a page. The value is the size. As in
+    /// Linux, the kernel then also writes the size that it supports, [`PerfEventAttr::SIZE`], into the field `size` in
+    /// user mode.
     Size(u32),
     /// A byte beyond the latest version is not 0. As for [`Size`](Self::Size), the kernel then also writes the size
     /// that it supports into the field `size` in user mode.
@@ -212,12 +214,12 @@ pub enum AttrError {
         /// Offset of the first nonzero byte beyond the latest version.
         at: usize,
     },
-    /// `bytes` is shorter than the size in the attributes.
+    /// `bytes` is shorter than the structure's size field says.
     Short {
         /// Number of bytes that are needed.
         needed: usize,
     },
-    /// The attributes have reserved flags. The value is these flags.
+    /// Reserved flags are set. The value is these flags.
     Flags(u64),
     /// A reserved field is not 0.
     Reserved {

@@ -210,7 +210,7 @@ const fn type_of(kind: BranchKind) -> u64 {
     }
 }
 
-/// `perf_branch_entry`: a branch of a sample.
+/// `perf_branch_entry`: one branch in a sample, in Linux' layout.
 ///
 /// ```
 /// use pmu::perf::{BranchEntry, BranchSamples, PerfAttributes};

@@ -114,7 +114,7 @@ impl CacheEvent {
         }
     }
 
-    /// Returns the cache event with this configuration; `None` if there is no such event.
+    /// Returns the cache event with the configuration `config`; `None` if no cache event has this configuration.
     pub fn from_config(config: u64) -> Option<Self> {
         let number = |at: u32| usize::from((config >> at) as u8);
         let (cache, _) = CACHES.get(number(0))?;

@@ -50,7 +50,7 @@ impl CoreKind {
 ///   counts with each sample). Without `u` and `k` the event counts at each level. Without `G` and `H` the event counts
 ///   in guests and outside guests.
 ///
-/// If the text has a precision, [`PerfEventAttr::event`] refuses its attributes. Then [`PerfEventAttr::precise_event`]
+/// If the text has a precision, [`PerfEventAttr::event`] refuses the attributes. Then [`PerfEventAttr::precise_event`]
 /// converts the attributes for Intel's processors, and [`PerfEventAttr::op_sampling`] for AMD's processors.
 ///
 /// If the text asks for a facility in addition to a counter, the error [`PerfError::Needs`] names the facility.

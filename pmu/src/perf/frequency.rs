@@ -4,9 +4,8 @@ use pmu_core::EventTable;
 
 /// Adjusts the period of an event so that the event interrupts at a given frequency.
 ///
-/// As in Linux, the period that gives this frequency is estimated at each interrupt and each timer tick. The event's
-/// period then changes by an eighth of its difference from the estimate. All times are in nanoseconds of the same
-/// clock.
+/// As in Linux, each interrupt and each timer tick estimates the period that gives this frequency. The event's period
+/// then changes by an eighth of its difference from the estimate. All times are in nanoseconds of the same clock.
 ///
 /// ```
 /// use pmu::perf::Frequency;

@@ -73,7 +73,7 @@ impl Throttle {
         }
     }
 
-    /// Counts an interrupt of the event. Returns whether the event is to be stopped until the next tick.
+    /// Counts an interrupt of the event. If the result is `true`, the handler stops the event until the next tick.
     ///
     /// # Context
     /// Interrupt, NMI, or task, on the processor of the event.

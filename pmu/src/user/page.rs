@@ -131,7 +131,7 @@ impl Default for UserPage {
 }
 
 impl UserPage {
-    /// Creates a page without an event. For a thread, [`read`](Self::read) returns `None`, so the thread uses a system
+    /// Creates a page without an event. In the thread, [`read`](Self::read) returns `None`, so the thread uses a system
     /// call instead.
     pub const fn new() -> Self {
         Self {
