@@ -271,8 +271,8 @@ pub struct ExtraMsr {
 }
 
 impl ExtraMsr {
-    /// Returns the address of the MSR in the type that `pmu-core` takes; `None` if no event of this crate's tables
-    /// needs an MSR with this address.
+    /// Returns the address of the MSR as the type that `pmu-core` uses; `None` if no event of this crate's tables needs
+    /// an MSR with this address.
     pub const fn address(&self) -> Option<MsrAddress> {
         match self.register {
             0x1A6 | 0x1A7 | 0x3E0..=0x3E3 | 0x3F6 | 0x3F7 => {

@@ -7,7 +7,7 @@ use crate::format::core_type::CoreType;
 use crate::format::record::Precise;
 
 impl CoreType {
-    /// Returns the counters that can count an encoding. For a raw event, pass the result to
+    /// Returns the counters that can count the event with this encoding. For a raw event, pass the result to
     /// [`Event::on`](pmu_core::Event::on). The result follows these rules:
     ///
     /// - If the core type's table has no event with this event number, the result is `None`.
@@ -15,7 +15,7 @@ impl CoreType {
     /// - Otherwise the result has the general counters that the table gives for the encoding, and every fixed counter.
     ///   The [`CounterUnit`](pmu_core::CounterUnit) itself excludes the fixed counters that count another event.
     ///
-    /// Mode bits, and other bits that select no event, are ignored.
+    /// The function ignores mode bits and other bits that select no event.
     ///
     /// The function compares the encoding with the events of the table, and uses the first of these sets that is not
     /// empty:

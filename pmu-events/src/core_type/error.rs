@@ -6,7 +6,7 @@ use crate::format::core_type::CoreType;
 use crate::name::hash::MAX_NAME;
 use crate::uncore::event::UncoreEvent;
 
-/// Reason that a name or a pattern did not lead to an event.
+/// Reason that no event was found by a name or a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -26,9 +26,9 @@ pub enum EventError {
         /// Number of matching events.
         matches: usize,
     },
-    /// The processor's core type lacks the event, but this other core type of the same processor model has it. On a
-    /// hybrid, the other core type belongs to another kind of core. On other processors, the other core type belongs to
-    /// another stepping.
+    /// The processor's core type lacks the event, but this other core type of the same processor model has the event.
+    /// On a hybrid, the other core type belongs to another kind of core. On other processors, the other core type
+    /// belongs to another stepping.
     OtherCore(&'static CoreType),
 }
 
@@ -55,7 +55,8 @@ impl core::error::Error for EventError {}
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum CoreEventError {
-    /// Neither the core type nor a unit beside the cores has an event of this name. The value is the core type's error.
+    /// Neither the core type nor a unit beside the cores has an event of this name. The value is the error of
+    /// [`CoreType::event`].
     Core(EventError),
     /// A unit beside the cores, such as a memory controller, has this event. No counter of a core counts the event.
     Uncore(UncoreEvent),

@@ -64,7 +64,7 @@ impl CoreType {
     /// Finds the event with this name, as [`event`](Self::event) does. If an event of a unit beside the cores has the
     /// name, the error contains that event.
     ///
-    /// A program that calls this function links the lists of the events of all such units.
+    /// A program that calls this function contains the event lists of all units beside the cores.
     ///
     /// ```
     /// use pmu_events::{CoreEventError, ZEN4};

@@ -6,8 +6,8 @@ use crate::format::table::Table;
 
 /// A microarchitecture of cores, such as `skylake` or `zen4`, with its name, its events, and the source of the events.
 ///
-/// Each core type is a static, for instance [`SKYLAKE`](crate::SKYLAKE). If a program uses only some of these statics,
-/// only the tables of these core types are linked.
+/// Each core type is a static, for instance [`SKYLAKE`](crate::SKYLAKE). A program contains only the tables of the
+/// statics that the program uses.
 ///
 /// ```
 /// use pmu_events::{EventError, SKYLAKE};

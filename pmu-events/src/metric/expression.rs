@@ -30,7 +30,7 @@ impl CoreType {
     /// ```
     ///
     /// # Errors
-    /// [`NotHere`](MetricError::NotHere): no formula is known for this core type.
+    /// [`NotHere`](MetricError::NotHere): this crate has no formula of the metric for this core type.
     pub fn metric(&'static self, metric: Metric) -> Result<Expression, MetricError> {
         let mut formulas = FORMULAS.iter();
         let formula = formulas.find(|formula| formula.is_of(metric.name(), self.name));
@@ -49,11 +49,12 @@ pub struct Expression {
 }
 
 impl Expression {
-    /// Returns the events of the formula, and of the metrics in the formula. Each event is returned once. Count these
-    /// events together, as a group.
+    /// Returns the events of the formula, and the events of the other metrics that the formula uses. Each event is
+    /// returned once. Count these events together, as a group.
     ///
-    /// A metric of level 3 may have more events than a processor has counters. In this case, count the events in turns
-    /// and scale the counts, as `perf stat` does. Or count groups of the events in several runs of the same work.
+    /// A [metric](Metric) of level 3 may have more events than a processor has counters. In this case, count the events
+    /// in turns and scale the counts, as `perf stat` does. Or count groups of the events in several runs of the same
+    /// work.
     pub fn events(&self) -> impl Iterator<Item = MetricEvent> {
         let (core_type, own) = (self.core_type, self.names());
         self.names().enumerate().filter_map(move |(place, name)| {
@@ -65,8 +66,8 @@ impl Expression {
     /// Computes the value of the metric from the counts of the events.
     ///
     /// `counted` takes the name of an event, spelled as [`MetricEvent::name`] spells it, and returns the count of this
-    /// event. If `counted` returns `None`, the result is an error. The function calls `counted` each time that the
-    /// formula names the event.
+    /// event. If `counted` returns `None`, the result is an error. The function calls `counted` once for each place
+    /// where the formula names an event.
     ///
     /// ```
     /// use pmu_events::{Metric, ZEN4};
@@ -82,7 +83,7 @@ impl Expression {
     ///
     /// # Errors
     /// - [`NotCounted`](MetricError::NotCounted): `counted` returned `None` for an event of the formula.
-    /// - [`NothingToShare`](MetricError::NothingToShare): a denominator is 0.
+    /// - [`NothingToShare`](MetricError::NothingToShare): a denominator in the formula is 0.
     pub fn ratio(&self, counted: impl Fn(&str) -> Option<u64>) -> Result<Ratio, MetricError> {
         self.value(&counted, DEPTH)
     }

@@ -11,8 +11,8 @@ use core::fmt;
 ///
 /// The metrics of levels 2 and 3 divide a metric of the level above, their [`parent`](Self::parent). Metrics of level 2
 /// are also shares of the slots. Metrics of level 3 are estimates, and many of them count cycles instead of slots. So
-/// their sum can differ from the parent. A metric of level 3 has a meaning only while its parent is large. AMD
-/// publishes only levels 1 and 2.
+/// the sum of these metrics can differ from their parent. A metric of level 3 has a meaning only while its parent is
+/// large. AMD publishes only levels 1 and 2.
 ///
 /// ```
 /// use pmu_events::{Metric, SKYLAKE};
@@ -43,42 +43,48 @@ pub enum Metric {
     BackendBound,
     /// Level 1 of AMD cores: share of issue slots, in the thread's cycles, that went to the other thread of the core.
     SmtContention,
-    /// Level 2: front-end bound slots for which the front end delivered no operation at all.
+    /// Level 2: the slots of [`FrontendBound`](Self::FrontendBound) for which the front end delivered no operation at
+    /// all.
     FetchLatency,
-    /// Level 2: front-end bound slots for which the front end delivered fewer operations than the back end could
-    /// accept.
+    /// Level 2: the slots of [`FrontendBound`](Self::FrontendBound) for which the front end delivered fewer operations
+    /// than the back end could accept.
     FetchBandwidth,
-    /// Level 2: bad speculation caused by mispredicted branches.
+    /// Level 2: the part of [`BadSpeculation`](Self::BadSpeculation) caused by mispredicted branches.
     BranchMispredicts,
-    /// Level 2: bad speculation caused by machine clears. On AMD cores, restarts of the pipeline are the cause.
+    /// Level 2: the part of [`BadSpeculation`](Self::BadSpeculation) caused by machine clears or, on AMD cores, by
+    /// restarts of the pipeline.
     MachineClears,
-    /// Level 2: back-end bound slots caused by loads and stores.
+    /// Level 2: the part of [`BackendBound`](Self::BackendBound) caused by loads and stores.
     MemoryBound,
-    /// Level 2: back-end bound slots caused by execution. On Intel's small cores, restrictions of the allocation are
-    /// the cause.
+    /// Level 2: the part of [`BackendBound`](Self::BackendBound) caused by execution or, on Intel's small cores, by
+    /// restrictions of the allocation.
     CoreBound,
-    /// Level 2 of Intel's small cores: back-end bound slots caused by a full buffer or queue.
+    /// Level 2 of Intel's small cores: the part of [`BackendBound`](Self::BackendBound) caused by a full buffer or
+    /// queue.
     ResourceBound,
-    /// Level 2: retired operations of instructions that have at most one operation. On AMD cores, retired operations
-    /// that are not from microcode.
+    /// Level 2: the part of [`Retiring`](Self::Retiring) for instructions that have at most one operation or, on AMD
+    /// cores, for operations that are not from microcode.
     LightOperations,
-    /// Level 2: retired operations of instructions that have several operations. On AMD cores, retired operations from
-    /// microcode.
+    /// Level 2: the part of [`Retiring`](Self::Retiring) for instructions that have several operations or, on AMD
+    /// cores, for operations from microcode.
     HeavyOperations,
-    /// Level 3: fetch latency caused by misses of the instruction cache.
+    /// Level 3: the part of [`FetchLatency`](Self::FetchLatency) caused by misses of the instruction cache.
     IcacheMisses,
-    /// Level 3: fetch latency caused by misses of the instruction TLB.
+    /// Level 3: the part of [`FetchLatency`](Self::FetchLatency) caused by misses of the instruction TLB.
     ItlbMisses,
-    /// Level 3: fetch latency after a branch whose target was not the fetched address.
+    /// Level 3: the part of [`FetchLatency`](Self::FetchLatency) after a branch whose target was not the fetched
+    /// address.
     BranchResteers,
-    /// Level 3 of Intel's small cores: fetch latency caused by branches that were detected late.
+    /// Level 3 of Intel's small cores: the part of [`FetchLatency`](Self::FetchLatency) caused by branches that were
+    /// detected late.
     BranchDetect,
-    /// Level 3: fetch latency caused by switches from the decoded instruction cache (DSB) to the legacy decoders
-    /// (MITE).
+    /// Level 3: the part of [`FetchLatency`](Self::FetchLatency) caused by switches from the decoded instruction cache
+    /// (DSB) to the legacy decoders (MITE).
     DsbSwitches,
-    /// Level 3: fetch latency caused by prefixes that change the length of an instruction.
+    /// Level 3: the part of [`FetchLatency`](Self::FetchLatency) caused by prefixes that change the length of an
+    /// instruction.
     LengthChangingPrefixes,
-    /// Level 3: fetch latency caused by switches to the microcode sequencer (MS).
+    /// Level 3: the part of [`FetchLatency`](Self::FetchLatency) caused by switches to the microcode sequencer (MS).
     MicrocodeSwitches,
     /// Level 3: cycles in which the legacy decoders (MITE) limit the fetch bandwidth.
     Mite,
@@ -86,69 +92,78 @@ pub enum Metric {
     Dsb,
     /// Level 3: cycles in which the loop stream detector (LSD) limits the fetch bandwidth.
     Lsd,
-    /// Level 3 of Intel's small cores: fetch bandwidth lost to microcode.
+    /// Level 3 of Intel's small cores: the part of [`FetchBandwidth`](Self::FetchBandwidth) lost to microcode.
     Cisc,
-    /// Level 3 of Intel's small cores: fetch bandwidth lost to decoders.
+    /// Level 3 of Intel's small cores: the part of [`FetchBandwidth`](Self::FetchBandwidth) lost to decoders.
     Decode,
-    /// Level 3 of Intel's small cores: fetch bandwidth lost to wrong predecoding.
+    /// Level 3 of Intel's small cores: the part of [`FetchBandwidth`](Self::FetchBandwidth) lost to wrong predecoding.
     Predecode,
-    /// Level 3 of Intel's small cores: fetch bandwidth lost for a reason other than microcode, decoders and
-    /// predecoding.
+    /// Level 3 of Intel's small cores: the part of [`FetchBandwidth`](Self::FetchBandwidth) lost for a reason other
+    /// than microcode, decoders and predecoding.
     OtherFrontend,
-    /// Level 3: branch mispredicts other than those of retired branches.
+    /// Level 3: the part of [`BranchMispredicts`](Self::BranchMispredicts) other than mispredictions of retired
+    /// branches.
     OtherMispredicts,
-    /// Level 3 of Intel's small cores: machine clears that need microcode.
+    /// Level 3 of Intel's small cores: the part of [`MachineClears`](Self::MachineClears) that needs microcode.
     Nuke,
-    /// Level 3 of Intel's small cores: machine clears that need no microcode.
+    /// Level 3 of Intel's small cores: the part of [`MachineClears`](Self::MachineClears) that needs no microcode.
     FastNuke,
-    /// Level 3: machine clears for other reasons than the order of memory accesses.
+    /// Level 3: the part of [`MachineClears`](Self::MachineClears) with other causes than the order of memory accesses.
     OtherNukes,
-    /// Level 3: memory bound while loads hit the first-level cache.
+    /// Level 3: the part of [`MemoryBound`](Self::MemoryBound) while loads hit the first-level cache.
     L1Bound,
-    /// Level 3: memory bound because of loads that hit the second-level cache.
+    /// Level 3: the part of [`MemoryBound`](Self::MemoryBound) caused by loads that hit the second-level cache.
     L2Bound,
-    /// Level 3: memory bound because of loads that hit the third-level cache, or a sibling core's cache.
+    /// Level 3: the part of [`MemoryBound`](Self::MemoryBound) caused by loads that hit the third-level cache, or a
+    /// sibling core's cache.
     L3Bound,
-    /// Level 3: memory bound because of loads from memory. Persistent memory is counted as memory.
+    /// Level 3: the part of [`MemoryBound`](Self::MemoryBound) caused by loads from memory. Persistent memory is
+    /// counted as memory.
     DramBound,
-    /// Level 3: memory bound by stores.
+    /// Level 3: the part of [`MemoryBound`](Self::MemoryBound) caused by stores.
     StoreBound,
-    /// Level 3: core bound because of the divider.
+    /// Level 3: the part of [`CoreBound`](Self::CoreBound) caused by the divider.
     Divider,
-    /// Level 3: core bound because of the use of the execution ports.
+    /// Level 3: the part of [`CoreBound`](Self::CoreBound) caused by the use of the execution ports.
     PortsUtilization,
-    /// Level 3: core bound because of serializing operations.
+    /// Level 3: the part of [`CoreBound`](Self::CoreBound) caused by serializing operations.
     SerializingOperation,
-    /// Level 3: core bound because of the matrix unit (AMX).
+    /// Level 3: the part of [`CoreBound`](Self::CoreBound) caused by the matrix unit (AMX).
     AmxBusy,
-    /// Level 3 of Intel's small cores: resource bound because of a full scheduler of memory operations.
+    /// Level 3 of Intel's small cores: the part of [`ResourceBound`](Self::ResourceBound) caused by a full scheduler of
+    /// memory operations.
     MemoryScheduler,
-    /// Level 3 of Intel's small cores: resource bound because of a full scheduler of operations that do not access
-    /// memory.
+    /// Level 3 of Intel's small cores: the part of [`ResourceBound`](Self::ResourceBound) caused by a full scheduler of
+    /// operations that do not access memory.
     OtherScheduler,
-    /// Level 3 of Intel's small cores: resource bound because of a lack of physical registers.
+    /// Level 3 of Intel's small cores: the part of [`ResourceBound`](Self::ResourceBound) caused by a lack of physical
+    /// registers.
     Registers,
-    /// Level 3 of Intel's small cores: resource bound because of a full reorder buffer.
+    /// Level 3 of Intel's small cores: the part of [`ResourceBound`](Self::ResourceBound) caused by a full reorder
+    /// buffer.
     ReorderBuffer,
-    /// Level 3 of Intel's small cores: resource bound because of serializing operations.
+    /// Level 3 of Intel's small cores: the part of [`ResourceBound`](Self::ResourceBound) caused by serializing
+    /// operations.
     Serialization,
-    /// Level 3: light operations of floating-point arithmetic.
+    /// Level 3: the part of [`LightOperations`](Self::LightOperations) for floating-point arithmetic.
     FloatingPoint,
-    /// Level 3: light operations of integer vectors.
+    /// Level 3: the part of [`LightOperations`](Self::LightOperations) for operations on integer vectors.
     IntegerVectors,
-    /// Level 3: light operations that access memory.
+    /// Level 3: the part of [`LightOperations`](Self::LightOperations) for operations that access memory.
     MemoryOperations,
-    /// Level 3: light operations of two fused instructions, such as a comparison and its branch.
+    /// Level 3: the part of [`LightOperations`](Self::LightOperations) for two fused instructions, such as a comparison
+    /// and its branch.
     FusedInstructions,
-    /// Level 3: light operations of branches that are not fused.
+    /// Level 3: the part of [`LightOperations`](Self::LightOperations) for branches that are not fused.
     NonFusedBranches,
-    /// Level 3: light operations of branches.
+    /// Level 3: the part of [`LightOperations`](Self::LightOperations) for branches.
     BranchInstructions,
-    /// Level 3: light operations that no other level 3 metric counts.
+    /// Level 3: the part of [`LightOperations`](Self::LightOperations) for operations that no other level 3 metric
+    /// counts.
     OtherLightOperations,
-    /// Level 3: heavy operations from decoders.
+    /// Level 3: the part of [`HeavyOperations`](Self::HeavyOperations) for operations from decoders.
     FewUopsInstructions,
-    /// Level 3: heavy operations from the microcode sequencer.
+    /// Level 3: the part of [`HeavyOperations`](Self::HeavyOperations) for operations from the microcode sequencer.
     MicrocodeSequencer,
 }
 
