@@ -30,7 +30,7 @@ const GENERAL: [EventKey; 3] =
     [EventKey::general(0xC2, 0x02), EventKey::general(0x73, 0x00), EventKey::general(0x9C, 0x01)];
 
 /// Shares of 1,020 slots: 400 retire, 80 are of bad speculation, 240 of the front end, 300 of the back end.
-const MIX: TopDownMix = TopDownMix { shares: [100, 20, 60, 75, 50, 15, 30, 70] };
+pub(crate) const MIX: TopDownMix = TopDownMix { shares: [100, 20, 60, 75, 50, 15, 30, 70] };
 
 fn p_core() -> Configuration {
     Configuration::Intel(IntelConfiguration::new(6, 8, 4))
