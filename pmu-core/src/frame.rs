@@ -232,8 +232,8 @@ pub struct SampledFrame<'f, F> {
 const VIRTUAL_8086: u64 = 1 << 17;
 
 impl<'f, F: InterruptFrame> SampledFrame<'f, F> {
-    /// Creates a frame from the interrupted context and the sample of the same interrupt. `address` is the linear
-    /// address of the sampled instruction. If `address` is `None`, the frame has the interrupted address.
+    /// Creates a frame from an interrupted context and from the sample that belongs to the same interrupt. `address` is
+    /// the linear address of the sampled instruction. If `address` is `None`, the frame has the interrupted address.
     pub const fn new(interrupted: &'f F, address: Option<u64>) -> Self {
         Self { interrupted, address }
     }

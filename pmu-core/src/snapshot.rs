@@ -100,7 +100,7 @@ impl Snapshot {
         recorded.and_then(|index| self.leaves.get(index)).copied().unwrap_or(NOTHING)
     }
 
-    /// Returns the recorded leaves, decoded by [`raw_cpuid`].
+    /// Returns a decoder of the recorded leaves, from the crate [`raw_cpuid`].
     pub fn cpuid(&self) -> CpuId<&Self> {
         CpuId::with_cpuid_reader(self)
     }

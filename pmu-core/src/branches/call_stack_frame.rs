@@ -9,9 +9,9 @@ use crate::frame::{InterruptFrame, ProcessId, ProcessorNumber};
 /// An interrupted context whose [call chain](InterruptFrame::call_chain) is the call stack that the processor recorded.
 /// The interrupted code needs no frame pointers.
 ///
-/// Use this context while the recorder records a [call stack](crate::BranchFilter::call_stack). The chain has the
-/// addresses of the call instructions, not the return addresses. The chain has at most as many addresses as the
-/// processor has records.
+/// Use this context while a [`BranchRecorder`](crate::BranchRecorder) records a
+/// [call stack](crate::BranchFilter::call_stack). The chain has the addresses of the call instructions, not the return
+/// addresses. The chain has at most as many addresses as the processor has records.
 ///
 /// ```
 /// use pmu_core::{Branches, CallStackFrame, InterruptFrame};

@@ -79,9 +79,9 @@ pub enum BranchEnable {
 pub struct BranchFreeze {
     /// The bit that enables freezing.
     pub bit: RegisterBits,
-    /// A status bit, and the register that ends the freeze. When the processor freezes the records, it sets the bit in
-    /// the overflow status. To end the freeze, the driver writes the bit to the register. If `None`, the processor
-    /// freezes the records by clearing their enable bit.
+    /// A status bit, and the register that ends the freeze. When the processor freezes the records, the processor sets
+    /// this bit in the overflow status register. A write of this bit to the given register ends the freeze. If `None`,
+    /// the processor freezes the records by clearing their enable bit.
     pub status: Option<(u64, MsrAddress)>,
 }
 

@@ -119,7 +119,7 @@ unsafe extern "C" fn fixup_fault() {
     naked_asm!("mov r8d, 1", "ret")
 }
 
-/// The part of the embedder's #GP and #UD handlers that belongs to [`FixupMsr`].
+/// The part of the embedder's #GP and #UD handlers that resumes after a failed access of a [`FixupMsr`].
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]

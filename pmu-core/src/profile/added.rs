@@ -111,8 +111,8 @@ impl AddedSlot {
 /// Profile sources of a machine that are not in the table of its profile interface. Sources may be added and removed
 /// while other sources run.
 ///
-/// An added source runs as an opened event. While the source runs on a processor, its event occupies an entry of the
-/// processor's [`EventTable`].
+/// An added source runs as an [opened](crate::CounterSession::open_event) event. While the source runs on a processor,
+/// its event occupies an entry of the processor's [`EventTable`].
 ///
 /// ```
 /// use pmu_core::{AddedSlot, AddedSource, AddedSources, CounterSet, EventSelect, KProfileSource, ProfileSource};
@@ -353,7 +353,7 @@ impl AddedSources {
 
     /// Removes a source, and returns the removed source. Returns `None` if the source was not added. Stop the source on
     /// every processor first. If the source still runs on a processor, its later overflows are reported as overflows of
-    /// an opened event.
+    /// an [opened](crate::CounterSession::open_event) event.
     ///
     /// ```
     /// # use pmu_core::{AddedSources, KProfileSource};
@@ -372,7 +372,7 @@ impl AddedSources {
         removed
     }
 
-    /// Returns the sources that were added.
+    /// Returns the added sources.
     ///
     /// # Context
     /// Any.

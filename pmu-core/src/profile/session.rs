@@ -98,9 +98,10 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         &mut self.counters.platform
     }
 
-    /// Returns information on a source, for this processor. The processor's counters were verified when the session
-    /// took them. If this core of a hybrid machine lacks the source's event, the source is unsupported, even if the
-    /// interface's [`query`](crate::ProfileInterface::query) reports the source as supported.
+    /// Returns information on a source, for this processor. A supported source on a counter is
+    /// [`Verified`](crate::Availability::Verified), because the session has checked the processor's counters. If this
+    /// core of a hybrid machine lacks the source's event, the source is unsupported, even if the interface's
+    /// [`query`](crate::ProfileInterface::query) reports the source as supported.
     pub fn query(&self, source: KProfileSource) -> SourceInformation {
         let mut information = declared_information(self.interface(), source);
         let available = if let Some((added, _)) = self.added_source(source) {
@@ -408,8 +409,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
 
     /// Lends the counters to another user, such as a guest, until the returned [window](crate::CounterWindow) ends.
     /// This method calls [`CounterSession::lend`]. The profile timer keeps running. This method does not report pending
-    /// overflows of opened events, and does not suspend a facility. For these purposes, call `lend` or `lend_with` of
-    /// the [`CounterSession`](Self::counters_mut).
+    /// overflows of [opened](CounterSession::open_event) events, and does not suspend a facility. For these purposes,
+    /// call `lend` or `lend_with` of the [`CounterSession`](Self::counters_mut).
     ///
     /// # Errors
     /// The errors of [`CounterSession::lend`].
@@ -430,7 +431,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// [`CounterSession::reprogram`].
     ///
     /// If the platform's timer was running, the call starts the timer again. The call does not report overflows of
-    /// opened events. In a session with opened events, [`reprogram_all`](Self::reprogram_all) reports these overflows.
+    /// [opened](CounterSession::open_event) events. In a session with opened events,
+    /// [`reprogram_all`](Self::reprogram_all) reports these overflows.
     ///
     /// # Errors
     /// The errors of [`CounterSession::reprogram`], and [`Timer`](InterfaceError::Timer).

@@ -102,14 +102,16 @@ pub unsafe trait SourceInterface {
     /// Returns the variables with the machine-wide intervals of the table's rows, in the order of the rows.
     fn intervals(&self) -> &[AtomicU32];
 
-    /// Returns the variable with the machine-wide interval of a row of the table. The interrupt's handler asks for it.
+    /// Returns the variable with the machine-wide interval of a row of the table. The interrupt handler calls this
+    /// method.
     #[inline]
     fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
         self.intervals().get(row)
     }
 
-    /// Returns the variable that tells whether any counter of the machine has responded. If the result is `None`,
-    /// [`query`](crate::ProfileInterface::query) relies on CPUID, even if no counter ever responded.
+    /// Returns the variable that tells whether any counter of the machine has responded, that is, kept a written value.
+    /// If the result is `None`, [`query`](crate::ProfileInterface::query) relies on CPUID, even if no counter ever
+    /// responded.
     fn answer(&self) -> Option<&CounterAnswer> {
         None
     }
@@ -120,7 +122,7 @@ pub unsafe trait SourceInterface {
         AddedSources::none()
     }
 
-    /// Returns the table of opened events of the processor that executes the call.
+    /// Returns the table of [opened](crate::CounterSession::open_event) events of the processor that executes the call.
     #[inline]
     fn opened(&self) -> &EventTable {
         EventTable::none()

@@ -14,7 +14,7 @@ use crate::snapshot::Snapshot;
 /// A profile interface together with sources that are not in its table.
 ///
 /// Create the session from a [`WithOpenedEvents`](crate::WithOpenedEvents) that wraps this value, because an added
-/// source runs as an opened event.
+/// source runs as an [opened](crate::CounterSession::open_event) event.
 ///
 /// ```
 /// use pmu_core::{AddedSlot, AddedSources, EventEntry, EventTable, WithOpenedEvents, WithAddedSources};

@@ -22,8 +22,8 @@ use crate::profile::source_index::SourceTable;
 use crate::profile::source_interface::{SourceInterface, forward_interface};
 use crate::snapshot::Snapshot;
 
-/// A profile interface together with one processor's table of opened events: the processor's counters then count both
-/// profile sources and opened events.
+/// A profile interface together with one processor's table of [opened](crate::CounterSession::open_event) events: the
+/// processor's counters then count both profile sources and opened events.
 ///
 /// This type is a pair of references. The session and the interrupt handler each use their own copy of the pair.
 ///
@@ -85,13 +85,13 @@ impl<I> Clone for WithOpenedEvents<'_, I> {
 
 impl<I> Copy for WithOpenedEvents<'_, I> {}
 
-/// One overflow, either of a source or of an opened event.
+/// One overflow, either of a source or of an [opened](crate::CounterSession::open_event) event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Report {
     /// Overflow of a source: the source's interval has passed.
     Source(Overflow),
-    /// Overflow of an opened event: the event's period has passed.
+    /// Overflow of an [opened](crate::CounterSession::open_event) event: the event's period has passed.
     Event(EventOverflow),
 }
 
@@ -106,13 +106,14 @@ impl Report {
 }
 
 impl<'a, I: SourceInterface> WithOpenedEvents<'a, I> {
-    /// Combines the sources of `interface` with `events`, the table of this processor's opened events.
+    /// Combines the sources of `interface` with `events`, the table of this processor's
+    /// [opened](crate::CounterSession::open_event) events.
     pub const fn new(interface: &'a I, events: &'a EventTable) -> Self {
         Self { interface, events }
     }
 
     /// Takes ownership of those counters in `only` that the processor has, and returns the session. Sources run on
-    /// general counters, and opened events on general and fixed counters.
+    /// general counters. [Opened](crate::CounterSession::open_event) events run on general and fixed counters.
     ///
     /// # Errors
     /// The errors of [`ProfileInterface::initialize`](crate::ProfileInterface::initialize).
@@ -127,8 +128,8 @@ impl<'a, I: SourceInterface> WithOpenedEvents<'a, I> {
         Session::initialize(self, processor, only, msr, platform, memory)
     }
 
-    /// Services the performance interrupt, and calls `overflowed` once for each overflow of a source or an opened
-    /// event. This method calls [`pmu_core::service`](crate::service).
+    /// Services the performance interrupt, and calls `overflowed` once for each overflow of a source or an
+    /// [opened](crate::CounterSession::open_event) event. This method calls [`pmu_core::service`](crate::service).
     ///
     /// ```
     /// # use pmu_core::{
@@ -170,7 +171,8 @@ impl<'a, I: SourceInterface> WithOpenedEvents<'a, I> {
     }
 
     /// Services the performance interrupt of the counters and of a [`Facility`], such as branch records. Calls
-    /// `overflowed` once for each overflow of a source or an opened event, with a reference to the facility.
+    /// `overflowed` once for each overflow of a source or an [opened](crate::CounterSession::open_event) event, with a
+    /// reference to the facility.
     ///
     /// ```
     /// # use pmu_core::{
@@ -218,7 +220,8 @@ impl<'a, I: SourceInterface> WithOpenedEvents<'a, I> {
 impl<'a, I: SourceInterface, M: MsrBackend, P: Platform>
     Session<'a, WithOpenedEvents<'a, I>, M, P>
 {
-    /// Does the same as [`reprogram`](Session::reprogram), and also reports the pending overflows of opened events.
+    /// Does the same as [`reprogram`](Session::reprogram), and also reports the pending overflows of
+    /// [opened](crate::CounterSession::open_event) events.
     ///
     /// # Errors
     /// The errors of [`reprogram`](Session::reprogram).
@@ -232,8 +235,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform>
     }
 
     /// Stops this processor's counters before a suspend, and keeps the counts in memory: see
-    /// [`CounterSession::suspend`](crate::CounterSession::suspend). Pending overflows are reported. The profile timer
-    /// keeps running.
+    /// [`CounterSession::suspend`](crate::CounterSession::suspend). `overflowed` receives the pending overflows. The
+    /// profile timer keeps running.
     ///
     /// # Errors
     /// The errors of [`CounterSession::suspend`](crate::CounterSession::suspend).

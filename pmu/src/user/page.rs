@@ -94,8 +94,8 @@ pub struct UserPage {
     rest: [AtomicU64; 376],
 }
 
-/// Position and size of a ring buffer that the thread maps behind the page. This crate does not read or write these
-/// words. The kernel sets them.
+/// Position and size of a ring buffer that the thread maps behind its [`UserPage`]. This crate does not read or write
+/// these words. The kernel sets them.
 ///
 /// ```
 /// use core::sync::atomic::Ordering;
@@ -159,9 +159,9 @@ impl UserPage {
         }
     }
 
-    /// Writes the data that the thread needs to read the event by RDPMC. The closure `view` returns the data, usually
-    /// from [`CounterSession::user_view`](pmu_core::CounterSession::user_view). If `view` fails, the page
-    /// [hides](Self::hide) the event.
+    /// Writes into the page the data with which the user thread reads the event by RDPMC. The closure `view` returns
+    /// the data, usually from [`CounterSession::user_view`](pmu_core::CounterSession::user_view). If `view` fails, the
+    /// page [hides](Self::hide) the event.
     ///
     /// With a `clock`, the thread can also compute the event's present times. `clock` must be the clock by which `view`
     /// measures its times. Without a `clock`, the thread gets the times that `view` returned.
@@ -253,7 +253,7 @@ impl UserPage {
         self.size.store(HEADER, Relaxed);
     }
 
-    /// Reads the present count of the event. `rdpmc` executes RDPMC with its argument in ECX.
+    /// Reads the present count of the page's event. `rdpmc` executes RDPMC with its argument in ECX.
     ///
     /// Returns `None` if the page [hides](Self::hide) the event, or if the kernel wrote to the page during each of 64
     /// attempts. The thread then reads the event by a system call.
@@ -267,7 +267,7 @@ impl UserPage {
         self.read_with_times(rdpmc, || 0).map(|count| count.value)
     }
 
-    /// Reads the present count of the event, and its times. `rdtsc` executes RDTSC. If the kernel called
+    /// Reads the present count and the times of the page's event. `rdtsc` executes RDTSC. If the kernel called
     /// [`publish`](Self::publish) without a clock, the result has the times of that call.
     ///
     /// ```
