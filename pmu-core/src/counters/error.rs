@@ -136,7 +136,7 @@ pub enum CounterError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ServiceError {
-    /// The first register access that failed, and failed again when it was retried.
+    /// The first register access that failed twice. The driver retries a failed access once.
     pub fault: MsrFault,
     /// Counters that faulted. If the event of a faulted counter is in a group, the counters of the group's other events
     /// are also in this set. The events of faulted counters no longer run.
@@ -339,8 +339,8 @@ pub struct SwitchError {
 }
 
 impl SwitchError {
-    /// Returns whether the thread's event at index `place` failed. For a `place` of 63 or more, returns whether any
-    /// event from index 63 on failed.
+    /// Returns whether the event at index `place` of the thread's slice failed. For a `place` of 63 or more, returns
+    /// whether any event from index 63 on failed.
     pub const fn concerns(&self, place: usize) -> bool {
         self.events >> if place < 63 { place } else { 63 } & 1 != 0
     }

@@ -288,8 +288,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     }
 
     /// Ends the session: stops all its counters, including faulted ones, and releases its memory. The session's bits of
-    /// the global control register get back the values that they had before the session. All opened events are closed,
-    /// and no event can be started afterwards.
+    /// the global control register get back the values that they had before the session. The call closes all opened
+    /// events, and no event can start afterwards.
     ///
     /// An interrupt may still arrive and find no overflow. [`service`](crate::service) claims the first interrupt
     /// without an overflow, so that the kernel does not report an unknown NMI.

@@ -23,7 +23,7 @@ use crate::platform::Platform;
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Reserves a free counter for a [facility](crate::Facility) that records overflows itself, such as precise
     /// sampling. The counter is in `among`, and can count the event. Returns the counter, and the select that the event
-    /// has on this processor. The call does not use the event's period, tag and extra register.
+    /// has on this processor. The call ignores the event's period, tag and extra register.
     ///
     /// ```
     /// # use pmu_core::{

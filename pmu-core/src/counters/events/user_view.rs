@@ -52,7 +52,8 @@ pub struct UserView {
 }
 
 impl UserView {
-    /// Returns the event's count, given that RDPMC has read `value`. If the event is on no counter, `value` is ignored.
+    /// Returns the event's count for a `value` that RDPMC read from the event's counter. If the event is on no counter,
+    /// `value` is ignored.
     #[inline]
     pub const fn total(&self, value: u64) -> u64 {
         self.offset.wrapping_add(sign_extended(value, self.width))

@@ -8,7 +8,7 @@ use crate::counters::shared::reload::ReloadMemory;
 use crate::counters::shared::table::EventTable;
 
 /// The events that a processor's counters count. Some events are rows of a table that all processors share: each row
-/// describes one event. The other events were opened on this processor.
+/// describes one event. The other events were opened on the processor.
 ///
 /// The interrupt path calls these methods in any context, including NMI. No method may take a lock, allocate or panic.
 ///
@@ -16,7 +16,7 @@ use crate::counters::shared::table::EventTable;
 /// - Each call of [`unit`](Self::unit) returns the same unit. The session accesses the registers that this unit names.
 /// - Each call of [`opened`](Self::opened) returns a reference to the same table. The table's contents may change.
 ///
-/// This source owns its unit, so a function that detects the processor can return the source:
+/// The source in this example owns its unit, so a function that detects the processor can return the source:
 ///
 /// ```
 /// use pmu_core::{CounterUnit, EventSelect, EventSource, EventTable};

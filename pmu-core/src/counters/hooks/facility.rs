@@ -6,7 +6,7 @@ use crate::counters::shared::memory::CounterMemory;
 use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
 
-/// Hardware beside the counters that shares the performance interrupt, such as branch records.
+/// Hardware that shares the performance interrupt with the counters, such as branch records.
 /// [`service_with`](crate::service_with) calls this trait's methods while it services the interrupt.
 ///
 /// Each method has a default that accesses no register, so an implementation has only the methods that its hardware
@@ -141,7 +141,7 @@ pub trait Facility {
     }
 }
 
-/// The overflows of one pass, as an argument of [`Facility::collect`].
+/// The overflows of one [pass](Facility) over the counters, as an argument of [`Facility::collect`].
 #[derive(Clone, Copy, Debug)]
 pub struct Interrupted<'a> {
     /// The global overflow status, including other owners' bits. The value is 0 if the processor has no such status, if

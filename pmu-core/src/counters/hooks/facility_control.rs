@@ -4,8 +4,8 @@ use crate::counters::hooks::facility::Facility;
 use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
 
-/// Operations of a task on a [`Facility`]: suspends the facility while the session's counters are
-/// [lent](crate::CounterSession::lend_with), and resumes the facility afterwards. Counters are lent to a guest, for
+/// Operations of a task on a [`Facility`]: to suspend the facility while the session's counters are
+/// [lent](crate::CounterSession::lend_with), and to resume the facility afterwards. Counters are lent to a guest, for
 /// instance.
 ///
 /// The type that tasks use, such as [`BranchRecorder`](crate::BranchRecorder), implements this trait. The

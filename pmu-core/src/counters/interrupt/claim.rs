@@ -10,7 +10,7 @@ use crate::counters::shared::memory::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Serviced {
-    /// Number of overflows that were reported to the handler.
+    /// Number of overflows that the call reported.
     pub overflows: u32,
     /// The session's claim of the interrupt, for a handler that several drivers share.
     pub claim: Claim,

@@ -23,8 +23,8 @@ pub struct GlobalRegisters {
     /// interrupt. Events that the interrupt handler itself causes are then not counted.
     pub stop_while_serviced: bool,
     /// If set, VM entry and VM exit can load the control register, as with Intel's VMX. The hypervisor then has to load
-    /// the values that [`guest_control`](crate::guest_control) returns, so that events count only in guests, or only
-    /// outside guests.
+    /// the values that [`guest_control`](crate::guest_control) returns. These values confine events to guests, or to
+    /// the host.
     pub loaded_for_guests: bool,
     /// Bit of the overflow status that the processor sets when it freezes the counters. Acknowledging this bit lets the
     /// counters run again. If this field is 0, the processor freezes its counters by clearing the control register.

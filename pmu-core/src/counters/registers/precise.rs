@@ -18,7 +18,7 @@ pub struct PreciseSampling {
 }
 
 impl PreciseSampling {
-    /// Describes the register `enable`, which has one bit for each of these `counters`. The processor lacks the
+    /// Describes the register `enable`, which has one bit for each of these `counters`. The processor lacks this
     /// register if any of the bits `unavailable` is set in the register `capability`.
     ///
     /// # Safety

@@ -44,12 +44,13 @@ impl RegisterBits {
         Self { register, bits }
     }
 
-    /// Returns the mask of the described bits, which one owner has in the register.
+    /// Returns the mask of the bits that this value describes.
     pub const fn bits(&self) -> u64 {
         self.bits
     }
 
-    /// Returns the register access that copies the described bits from `value`, and keeps the register's other bits.
+    /// Returns the register access that copies these [`bits`](Self::bits) from `value`, and keeps the register's other
+    /// bits.
     ///
     /// ```
     /// # use pmu_core::RegisterBits;

@@ -157,8 +157,8 @@ impl CounterUnit {
         Self { counters: CounterSet::from_bits(kept), bank, ..*self }
     }
 
-    /// Adds the fixed counters whose bits are set in `counters`. Each fixed counter is `width` bits wide (32–64). The
-    /// unit must then also have [global registers](Self::set_global).
+    /// Adds the fixed counters whose bits are set in `counters`. Each fixed counter is `width` bits wide (32–64). A
+    /// unit with fixed counters must also have [global registers](Self::set_global).
     ///
     /// # Safety
     /// - For each of these counters, `fixed` gives the addresses of the shared control register and of the counter's

@@ -10,7 +10,7 @@ use crate::counters::registers::select::EventSelect;
 /// Memory that the two logical processors of a core share. The memory records which general counters are in use, in 8
 /// bytes per core.
 ///
-/// [`OnSharedCore`](crate::OnSharedCore) gives this memory to the sessions of both processors.
+/// [`OnSharedCore`](crate::OnSharedCore) gives this memory to the sessions of both logical processors.
 #[derive(Debug, Default)]
 pub struct CoreCounters {
     in_use: AtomicU64,

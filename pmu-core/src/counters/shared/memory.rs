@@ -268,8 +268,8 @@ impl CounterMemory {
     /// Task, on the processor of this memory, while no interrupt of this processor is being serviced.
     ///
     /// # Safety
-    /// - The old session is not used again. Otherwise the old session and the next session would share counters. Events
-    ///   of one session would be counted and reported as events of the other session.
+    /// - The old session is not used again. Otherwise the old session and the next session would share counters. Each
+    ///   session would count and report events of the other session.
     ///
     /// ```
     /// # use pmu_core::{CounterMemory, CounterSlot};

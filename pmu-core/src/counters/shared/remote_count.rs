@@ -29,7 +29,7 @@ pub enum RemoteCount {
         lacks: Option<u64>,
     },
     /// No count is available, because the event's processor is changing the event, or because the event's counter has
-    /// faulted. The kernel asks the processor by an inter-processor interrupt, or calls again.
+    /// faulted. The kernel asks that processor by an inter-processor interrupt, or calls [`remote_count`] again.
     Changing,
 }
 

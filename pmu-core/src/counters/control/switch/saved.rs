@@ -25,7 +25,7 @@ pub struct SavedCounter {
     value: u64,
 }
 
-/// Save area for a thread's counters while the thread does not run, with one place per counter.
+/// Save area for the state of a thread's counters while the thread does not run, with one place per counter.
 ///
 /// `&mut SavedCounters<[SavedCounter; N]>` coerces to `&mut SavedCounters`. A new area holds no saved counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

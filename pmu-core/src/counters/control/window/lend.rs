@@ -51,8 +51,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     ///
     /// During the window, [`service`](crate::service) accesses no register, and [reports](crate::Serviced::lent) that
     /// the interrupt may belong to the borrower. If the delivery of an interrupt masks the LVT entry, the borrower
-    /// unmasks the entry after acknowledging the overflow. If an interrupt came during the window, the window's end
-    /// unmasks the entry if it is still masked.
+    /// unmasks the entry after acknowledging the overflow. If an interrupt during the window left the entry masked, the
+    /// window's end unmasks the entry.
     ///
     /// During the window, none of the session's events is counted, not even an event without `exclude_guest`. From the
     /// `now` of this call to the `now` of [`end`](CounterWindow::end), the events' times do not advance. The kernel can
@@ -101,7 +101,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): the session has no counters, or was shut down.
     /// - [`Access`](CounterError::Access): a register access failed. Nothing is lent, and all events run as before.
-    /// - [`Faulted`](CounterError::Faulted): a register access failed. Nothing is lent, and some events no longer run.
+    /// - [`Faulted`](CounterError::Faulted): accesses to a register failed, and the call could not be undone. Nothing
+    ///   is lent, and some events no longer run.
     pub fn lend(
         &mut self,
         now: u64,
@@ -111,9 +112,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     }
 
     /// Lends the session's counters, like [`lend`](Self::lend), and suspends a [facility](FacilityControl), such as
-    /// branch records, until the window ends. If a facility records on this processor, pass the facility to each
-    /// window. Otherwise the facility records the borrower's execution, and the borrower can read the facility's
-    /// earlier records.
+    /// branch records, until the window ends. If a facility records on this processor, open each window by this method,
+    /// with the facility. Otherwise the facility records the borrower's execution, and the borrower can read the
+    /// facility's earlier records.
     ///
     /// If an overflow is pending, `overflowed` receives the overflow together with the facility's records from before
     /// the overflow.

@@ -4,8 +4,8 @@ use core::marker::PhantomData;
 
 use crate::counters::names::counter_id::CounterSet;
 
-/// Counters of this processor that no owner uses at present. Operations of a borrower take this value as proof that the
-/// counters are free.
+/// A processor's counters while no owner uses these counters. Operations of a borrower take this value as proof that
+/// the counters are free.
 ///
 /// A [`CounterWindow`](crate::CounterWindow) provides this value while a session lends its counters. The counters are
 /// stopped, and have no overflow pending. The counters' control and value registers still hold the owner's values. The
