@@ -210,7 +210,7 @@ impl InterruptFrame for PlainFrame {
 /// a profile counts the sampled instruction instead of the interrupted instruction, which comes later.
 ///
 /// The code segment, the flags, the process and the call chain belong to the interrupted code. If the processor entered
-/// or left the kernel between the sample and the interrupt, these values do not match the address. If there is a
+/// or left the kernel between the sample and the interrupt, these values do not match the address. If the frame has a
 /// sampled address, bit 17 (VM) of the flags is clear, because a sampled address is linear even in virtual-8086 mode.
 ///
 /// ```

@@ -379,8 +379,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         Ok(())
     }
 
-    /// Returns whether the processor records. Returns `false` if an interrupt stopped the recording and could not start
-    /// it again.
+    /// Returns whether the processor records branches. Returns `false` if an interrupt stopped the recording and could
+    /// not start it again.
     pub fn is_recording(&self) -> bool {
         self.is_open && self.memory.mode() & (RECORDING | LOST) == RECORDING
     }

@@ -82,8 +82,8 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     /// - [`SavedElsewhere`](BranchError::SavedElsewhere): `saved` comes from a processor with another format or number
     ///   of records; nothing was changed.
     /// - [`NotStarted`](BranchError::NotStarted): no recording was started.
-    /// - [`Access`](BranchError::Access): a register access failed. The processor does not record, and contains none of
-    ///   the thread's records.
+    /// - [`Access`](BranchError::Access): a register access failed. The processor does not record, and its registers
+    ///   contain none of the thread's records.
     /// - [`Faulted`](BranchError::Faulted): an earlier recording could not be stopped.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn switch_in<const N: usize>(

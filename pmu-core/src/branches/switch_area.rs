@@ -106,8 +106,8 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     /// - [`SavedElsewhere`](BranchError::SavedElsewhere): `saved` comes from a processor with another number of
     ///   records; nothing was changed.
     /// - [`NotStarted`](BranchError::NotStarted): no recording was started.
-    /// - [`Xsaves`](BranchError::Xsaves): XRSTORS failed. The processor does not record, and contains none of the
-    ///   thread's records.
+    /// - [`Xsaves`](BranchError::Xsaves): XRSTORS failed. The processor does not record, and its registers contain none
+    ///   of the thread's records.
     /// - [`Access`](BranchError::Access): a register access failed, and the processor does not record. The next call
     ///   that starts the recording clears the records first.
     /// - [`Faulted`](BranchError::Faulted): an earlier recording could not be stopped.

@@ -163,7 +163,7 @@ impl fmt::Debug for BranchFormat {
 }
 
 impl BranchUnit {
-    /// Greatest number of records that a processor has.
+    /// Greatest number of branch records that a processor can have.
     pub const MAX_DEPTH: u8 = 64;
 
     /// Creates the description of a processor that has `depth` branch records.
@@ -216,7 +216,7 @@ impl BranchUnit {
         self.depth
     }
 
-    /// Returns the capabilities of the records.
+    /// Returns the capabilities of the branch records.
     pub const fn offers(&self) -> &BranchOffers {
         &self.offers
     }
@@ -255,7 +255,7 @@ impl BranchUnit {
         self.selection(filter).map(|(_, recorded)| recorded)
     }
 
-    /// Returns the format of the records.
+    /// Returns the format of the branch records.
     pub const fn format(&self) -> &'static BranchFormat {
         self.format
     }

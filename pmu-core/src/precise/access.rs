@@ -40,9 +40,9 @@ pub struct DataAccess {
     pub line: Option<LineState>,
     /// Number of cycles from a load's miss in the first-level cache to the arrival of the data.
     pub latency: Option<u16>,
-    /// The TLB or page walk that translated the linear address.
+    /// The TLB or page walk that translated the linear address of the data.
     pub translation: Option<Translation>,
-    /// Size of the page in the TLB entry.
+    /// Page size in the TLB entry that translated the address.
     pub page: Option<PageSize>,
     /// Number of cycles that a refill of the TLB took.
     pub tlb_latency: Option<u16>,

@@ -34,9 +34,9 @@ pub struct InstructionFetch {
     pub l3_miss: Option<bool>,
     /// The fetch missed the cache of decoded instructions.
     pub op_cache_miss: Option<bool>,
-    /// The TLB or page walk that translated the linear address.
+    /// The TLB or page walk that translated the linear address of the fetch.
     pub translation: Option<Translation>,
-    /// Size of the page in the first-level TLB's entry.
+    /// Page size in the first-level TLB's entry that translated the address.
     pub page: Option<PageSize>,
     /// Number of cycles that a refill of the TLB took.
     pub tlb_latency: Option<u16>,

@@ -227,8 +227,8 @@ impl AddedSources {
     /// event's [tag](Event::tagged), and its event does not [rotate](Event::rotating). If the event was added before,
     /// the call returns the event's existing source, and sets this source's interval to the new period.
     ///
-    /// The call copies the event into a slot of the `AddedSources`, and this slot is never used for another event. With
-    /// `N` slots, at most `N` different events can therefore ever be added.
+    /// The call copies the event into a slot of the `AddedSources`, and this slot is never used for another event. An
+    /// `AddedSources` with `N` slots therefore accepts at most `N` different events.
     ///
     /// ```
     /// use pmu_core::{AddedSlot, AddedSources, Event, GenericEvent};

@@ -132,9 +132,9 @@ pub unsafe trait Kernel: Sized + 'static {
         let _ = (number, entry);
     }
 
-    /// Returns whether the kernel itself starts and stops a profile source, because the source uses no counter. An
-    /// example is a source of AMD's instruction-based sampling. The kernel chooses the source's number, below 0x8000
-    /// and outside the machine's table, and passes it to [`Pmu::profile`](crate::Pmu::profile) or
+    /// Returns whether the kernel itself starts and stops `source`, a profile source that uses no counter. An example
+    /// is a source of AMD's instruction-based sampling. The kernel chooses the source's number, below 0x8000 and
+    /// outside the machine's table, and passes it to [`Pmu::profile`](crate::Pmu::profile) or
     /// [`Pmu::sample`](crate::Pmu::sample). `Pmu` then calls [`serve_source`](Self::serve_source) on every processor,
     /// to start the source and later to stop it.
     ///
@@ -262,10 +262,11 @@ pub unsafe trait Kernel: Sized + 'static {
         CounterSet::ALL
     }
 
-    /// Returns which of the two logical processors of its core executes the call, for processors from Sandy Bridge to
-    /// Haswell with hyper-threading. On these processors, some events corrupt counters of the core's other logical
-    /// processor, so `Pmu` schedules these events exclusively: see [`OnSharedCore`](pmu_core::OnSharedCore). The result
-    /// must never change on a processor. The default implementation, for all other processors, returns `None`.
+    /// Returns which of a core's two logical processors executes the call. Only a kernel for Intel's processors from
+    /// Sandy Bridge to Haswell with hyper-threading implements this. On these processors, some events corrupt counters
+    /// of the core's other logical processor, so `Pmu` schedules these events exclusively: see
+    /// [`OnSharedCore`](pmu_core::OnSharedCore). The result must never change on a processor. The default
+    /// implementation returns `None`, which is right for all other processors.
     ///
     /// ```
     /// use pmu::core::{CoreCounters, CoreThread, WriteOnce};

@@ -177,7 +177,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// counted, too. To count only one thread, use [`with_top_down`](Self::with_top_down).
     ///
     /// If no task has [taken](Self::take_top_down) the top-down counters, the call takes them, and releases them at its
-    /// end. On an E-core, the call uses four of the `E` events for which the processor has room.
+    /// end. On an E-core, the call opens four of the `E` events that a processor can have open.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }

@@ -95,8 +95,8 @@ impl BranchSamples {
     pub const NO_CYCLES: u64 = 1 << 15;
     /// `PERF_SAMPLE_BRANCH_TYPE_SAVE`: each entry has the kind of its branch.
     pub const TYPE_SAVE: u64 = 1 << 16;
-    /// `PERF_SAMPLE_BRANCH_HW_INDEX`: each sample has the index of the newest record. The kernel writes -1, for
-    /// unknown.
+    /// `PERF_SAMPLE_BRANCH_HW_INDEX`: each sample has the index of the newest record. The kernel writes -1, which means
+    /// that the index is unknown.
     pub const HW_INDEX: u64 = 1 << 17;
     /// `PERF_SAMPLE_BRANCH_PRIV_SAVE`: each entry has the privilege level. On x86, no record contains a privilege
     /// level.

@@ -32,8 +32,8 @@ impl Frequency {
     /// Period with which an event with a frequency starts: the shortest period that a new [`EventTable`] accepts.
     pub const INITIAL_PERIOD: u64 = EventTable::DEFAULT_MIN_PERIOD;
 
-    /// Creates the state of an event that is to interrupt `hertz` times per second. The event's present period is
-    /// `period`. [`ticked`](Self::ticked) will be called once per `tick` nanoseconds.
+    /// Creates the state that adjusts an event's period so that the event interrupts `hertz` times per second. The
+    /// event's present period is `period`. [`ticked`](Self::ticked) will be called once per `tick` nanoseconds.
     pub const fn new(hertz: u64, period: u64, tick: u64) -> Self {
         Self { hertz, period, tick, time: None, count: 0 }
     }

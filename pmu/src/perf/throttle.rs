@@ -63,7 +63,7 @@ impl Throttle {
         Self { limit, interrupts: AtomicU32::new(0) }
     }
 
-    /// Returns the limit per tick for a limit of `per_second` interrupts per second, rounded up: Linux'
+    /// Converts a limit of `per_second` interrupts per second into a limit per timer tick, rounded up: Linux'
     /// `perf_event_max_sample_rate` divided by `HZ`. If there are no ticks (`ticks_per_second` is 0), there is no
     /// limit.
     pub const fn per_tick(per_second: u32, ticks_per_second: u32) -> u32 {
