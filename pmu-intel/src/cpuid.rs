@@ -61,7 +61,7 @@ impl ArchitecturalPerfmon {
         Self::from_registers(leaf.eax, leaf.ebx, leaf.ecx, leaf.edx)
     }
 
-    /// Creates the value from the registers that CPUID returned for leaf 0x0A.
+    /// Decodes the registers that CPUID returned for leaf 0x0A.
     pub const fn from_registers(eax: u32, ebx: u32, ecx: u32, edx: u32) -> Self {
         Self {
             eax: Eax::from_bits(eax),

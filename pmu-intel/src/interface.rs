@@ -33,7 +33,7 @@ pub struct Emon {
 }
 
 impl Emon {
-    /// Detects the interface of a machine under the conditions that Windows checks. `snapshot` describes the boot
+    /// Detects the Emon interface of a machine under the conditions that Windows checks. `snapshot` describes the boot
     /// processor.
     ///
     /// The conditions are:
@@ -79,8 +79,8 @@ impl Emon {
         }
     }
 
-    /// Detects the interface as the HAL of a given Windows version does. Under some versions, the HAL does not have
-    /// this interface. A 32-bit HAL has the interface only on processors of families 6 and 15. The call also checks the
+    /// Detects the Emon interface as the HAL of a given Windows version does. Some versions of the HAL do not have this
+    /// interface. A 32-bit HAL has the interface only on processors of families 6 and 15. The call also checks the
     /// conditions of [`detect`](Self::detect).
     ///
     /// # Errors
@@ -116,8 +116,8 @@ impl Emon {
         }
     }
 
-    /// Returns the interface of an imaginary machine that declares every event. A tool can use this interface to list
-    /// the sources on any machine.
+    /// Returns the Emon interface of an imaginary machine that declares every event. A tool can use this interface to
+    /// list the sources on any machine.
     pub const fn declared() -> Self {
         let perfmon = ArchitecturalPerfmon::from_registers(0x0730_0401, 0, 0, 0);
         let (extension, bits) = (PerfmonExtension::NONE, counters::PLAIN_EVENT_BITS);

@@ -11,10 +11,10 @@ use pmu_core::MsrFault;
 pub enum BranchTraceError {
     /// The processor has no branch trace store, or the words of its DS save area have 32 bits.
     Unavailable,
-    /// Another tracer, which was not shut down, uses the trace memory, or uses the DS save area in the recorder's
-    /// memory.
+    /// Another tracer, which was not shut down, uses the `memory` of
+    /// [`BranchTracer::take`](crate::branch_trace::BranchTracer::take), or uses the DS save area in `beside`.
     MemoryInUse,
-    /// The size of the memory's buffer is 0, or is not a multiple of a page.
+    /// The size of the buffer in the trace memory is 0, or is not a multiple of a page.
     InsufficientMemory,
     /// No [`PreciseRecorder`](crate::precise::PreciseRecorder) has taken the memory that was passed as the recorder's
     /// memory.

@@ -12,10 +12,10 @@ use crate::registers::DebugCtl;
 /// Reads out a processor's branch trace in the performance interrupt: a [`Facility`] for
 /// [`service_with`](pmu_core::service_with).
 ///
-/// In each performance interrupt, the facility passes all branches in the buffer to a closure, even if a counter caused
-/// the interrupt. If branches of the kernel are traced, the facility stops the trace while the interrupt is serviced.
-/// Stopping and resuming the trace takes two reads and two writes of `IA32_DEBUGCTL` per interrupt. If only branches of
-/// user mode are traced, the facility accesses no register.
+/// In each performance interrupt, the facility passes all branches in the trace buffer to a closure, even if a counter
+/// caused the interrupt. If branches of the kernel are traced, the facility stops the trace while the interrupt is
+/// serviced. Stopping and resuming the trace takes two reads and two writes of `IA32_DEBUGCTL` per interrupt. If only
+/// branches of user mode are traced, the facility accesses no register.
 ///
 /// # Context
 /// Any context, including interrupt and NMI.

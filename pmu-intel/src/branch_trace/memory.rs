@@ -10,8 +10,8 @@ use crate::branch_trace::record::{RECORD, TracedBranches};
 use crate::debug_store::area::{ControlAreaMemory, PebsDsSaveArea};
 use crate::precise::memory::RESETS;
 
-/// Memory for the branch trace of one processor: one page for the DS save area and the driver's state, and the buffer
-/// in the following pages. Each record of a branch takes 24 bytes.
+/// Memory for the branch trace of one processor: one page for the DS save area and the driver's state, and a buffer of
+/// branches in the following pages. Each record of a branch takes 24 bytes.
 ///
 /// The embedder provides the memory, commonly one static per processor. The processor itself writes to the memory. The
 /// requirements for the memory's pages are in the Safety section of
@@ -40,7 +40,8 @@ pub(crate) const KERNEL: u8 = 1 << 1;
 pub(crate) const STOP: u8 = 1 << 2;
 
 impl<const N: usize> BranchTraceMemory<[AtomicU64; N]> {
-    /// Creates memory with a buffer of `N` words. `N` must be a multiple of 512.
+    /// Creates memory for the branch trace of one processor, with a buffer of `N` 64-bit words. `N` must be a multiple
+    /// of 512.
     pub const fn new() -> Self {
         Self {
             area: ControlAreaMemory::new(),
@@ -69,20 +70,21 @@ impl<const N: usize> Deref for BranchTraceMemory<[AtomicU64; N]> {
 }
 
 impl BranchTraceMemory {
-    /// Returns the number of branches for which the buffer has room.
+    /// Returns the number of branches for which this memory's buffer has room.
     pub const fn capacity(&self) -> usize {
         self.buffer.0.len() / RECORD
     }
 
-    /// Returns the number of times that the driver dropped the whole buffer since a tracer took the memory. The driver
-    /// drops the buffer if the buffer's index in the DS save area is not the address of a record. The number wraps
-    /// around after 2³² − 1.
+    /// Returns the number of times that the driver dropped all branches in the buffer since a
+    /// [tracer](crate::branch_trace::BranchTracer::take) took this memory. The driver drops all branches if `bts_index`
+    /// in the DS save area is not the address of a branch's record. The number wraps around after 2³² − 1.
     pub fn lost(&self) -> u32 {
         self.lost.load(Relaxed)
     }
 
     /// Returns the number of branches that were not reported because the trace was not started for their privilege
-    /// levels. The count begins when a tracer takes the memory. The number wraps around after 2³² − 1.
+    /// levels. The count begins when a [tracer](crate::branch_trace::BranchTracer::take) takes this memory. The number
+    /// wraps around after 2³² − 1.
     pub fn hidden(&self) -> u32 {
         self.hidden.load(Relaxed)
     }

@@ -30,12 +30,12 @@ pub struct TracedBranches<'a> {
 }
 
 impl<'a> TracedBranches<'a> {
-    /// Returns the branches in a copy of a buffer. `bytes` starts at the first byte of the buffer.
+    /// Returns the branches in a copy of a trace buffer. `bytes` starts at the first byte of the buffer.
     pub const fn from_bytes(bytes: &'a [u8]) -> Self {
         Self::new(Words::Bytes(bytes))
     }
 
-    /// Returns the branches in a buffer to which a processor writes.
+    /// Returns the branches in a trace buffer to which a processor writes.
     pub const fn from_words(words: &'a [AtomicU64]) -> Self {
         Self::new(Words::Shared(words))
     }
@@ -63,7 +63,7 @@ impl<'a> TracedBranches<'a> {
         Self { shown, ..self }
     }
 
-    /// Returns the number of branches that were left out so far because of their privilege levels.
+    /// Returns the number of branches that this iterator has left out so far because of their privilege levels.
     pub const fn hidden(&self) -> u32 {
         self.hidden
     }

@@ -15,15 +15,15 @@ use crate::debug_store::support::DebugStoreSupport;
 use crate::precise::memory::{PAGE, PreciseMemory, RESETS};
 use crate::registers::{DebugCtl, IA32_DEBUGCTL, IA32_DS_AREA};
 
-/// The control handle of a processor's branch trace: starts and stops the trace, and reads the branches out.
+/// The control handle of a processor's branch trace: starts and stops the trace, and reads out the traced branches.
 ///
 /// While the processor traces, each taken branch costs many additional cycles. The facility
-/// [`BranchTrace`](crate::branch_trace::BranchTrace) reports the branches in each performance interrupt. The trace
-/// itself interrupts when three quarters of the buffer are full. The interrupt handler recognizes this interrupt only
-/// while a [session](pmu_core::CounterSession) owns counters of the processor.
+/// [`BranchTrace`](crate::branch_trace::BranchTrace) reports the branches in each performance interrupt. In addition,
+/// the processor interrupts when three quarters of the trace buffer are full. The interrupt handler recognizes this
+/// interrupt only while a [session](pmu_core::CounterSession) owns counters of the processor.
 ///
 /// The tracer cannot move to another thread. Before dropping the tracer, call [`shut_down`](Self::shut_down) on the
-/// processor of the memory. Dropping the tracer accesses no register, so the processor continues to trace, and the
+/// traced processor. Dropping the tracer accesses no register, so the processor continues to trace, and the tracer's
 /// memory stays in use.
 ///
 /// ```
@@ -44,7 +44,7 @@ use crate::registers::{DebugCtl, IA32_DEBUGCTL, IA32_DS_AREA};
 /// ```
 ///
 /// # Context
-/// Every method: task, on the processor of the memory. The performance interrupt may come at any time.
+/// Every method: task, on the traced processor. The performance interrupt may come at any time.
 #[derive(Debug)]
 pub struct BranchTracer<M> {
     pub(crate) msr: M,
@@ -72,7 +72,7 @@ impl<M: MsrBackend> BranchTracer<M> {
     ///   the words of the DS save area have 32 bits.
     /// - [`InsufficientMemory`](BranchTraceError::InsufficientMemory), [`MemoryInUse`](BranchTraceError::MemoryInUse),
     ///   [`NoRecorder`](BranchTraceError::NoRecorder): no register was written.
-    /// - [`Access`](BranchTraceError::Access): an access failed. The memory is free again.
+    /// - [`Access`](BranchTraceError::Access): a register access failed. `memory` is free again.
     ///
     /// # Safety
     /// Until [`shut_down`](Self::shut_down) returns successfully:
@@ -156,17 +156,18 @@ impl<M: MsrBackend> BranchTracer<M> {
         trace_value(self.memory.mode(), self.filters)
     }
 
-    /// Returns whether the trace is started.
+    /// Returns whether the branch trace is started.
     pub fn is_tracing(&self) -> bool {
         self.is_open && self.memory.mode() != 0
     }
 
-    /// Starts to trace branches within user mode if `user` is set, and branches within the kernel if `kernel` is set.
-    /// The call first stops a running trace, and drops the branches in the buffer. If both arguments are `false`, the
-    /// call does not start a new trace.
+    /// Starts to trace the processor's branches: within user mode if `user` is set, and within the kernel if `kernel`
+    /// is set. The call first stops a running trace, and drops the branches in the trace buffer. If both arguments are
+    /// `false`, the call does not start a new trace.
     ///
     /// A processor without DS-CPL cannot filter branches by privilege level. On such a processor, the buffer receives
-    /// all branches. When the driver reads the buffer, the driver drops the branches that were not requested.
+    /// all branches. When the driver reads the buffer, the driver drops branches at a privilege level that was not
+    /// requested.
     ///
     /// # Errors
     /// - [`Access`](BranchTraceError::Access): a register access failed, and the call has stopped the trace again.
@@ -191,7 +192,7 @@ impl<M: MsrBackend> BranchTracer<M> {
         })
     }
 
-    /// Stops the trace, and reports the branches in the buffer, the oldest first.
+    /// Stops the branch trace, and passes the branches in the trace buffer to `report`, the oldest first.
     ///
     /// # Errors
     /// - [`Faulted`](BranchTraceError::Faulted): the trace could not be stopped, and may still run.
@@ -207,8 +208,8 @@ impl<M: MsrBackend> BranchTracer<M> {
         Ok(())
     }
 
-    /// Reports the branches in the buffer, the oldest first. The trace is stopped during the call. If the trace
-    /// continues across thread switches, call this before the traced thread leaves the processor.
+    /// Passes the branches in the trace buffer to `report`, the oldest first. The trace is stopped during the call. If
+    /// the trace continues across thread switches, call this method before the traced thread leaves the processor.
     ///
     /// # Errors
     /// - [`Faulted`](BranchTraceError::Faulted): the trace could not be stopped, and may still run.
@@ -224,7 +225,7 @@ impl<M: MsrBackend> BranchTracer<M> {
         self.enable().map_err(BranchTraceError::Access)
     }
 
-    /// Stops the trace, and releases the memory for another tracer. Later calls return
+    /// Stops the branch trace, and releases the tracer's memory for another tracer. Later calls return
     /// [`ShutDown`](BranchTraceError::ShutDown).
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use crate::counters::INTEL;
 use crate::registers::{IA32_PERF_CAPABILITIES, LBR_FORMAT};
 
 /// Detects the branch records of the Intel processor that executes the call: architectural records (leaf 0x1C), or the
-/// legacy stack of an earlier processor.
+/// legacy LBR stack of an earlier processor.
 ///
 /// CPUID declares architectural records. `IA32_PERF_CAPABILITIES` declares the format of a legacy stack. The
 /// processor's model determines the depth and the registers of a legacy stack.

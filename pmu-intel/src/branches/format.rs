@@ -37,7 +37,7 @@ pub enum LbrFormat {
 }
 
 impl LbrFormat {
-    /// All formats, in the order of their numbers.
+    /// All formats of legacy branch records, in the order of their numbers.
     pub const ALL: [Self; 8] = [
         Self::Bits32,
         Self::Linear,
@@ -49,18 +49,19 @@ impl LbrFormat {
         Self::InfoWithoutTsx,
     ];
 
-    /// Returns the format with this number, or `None` if this crate does not know the number.
+    /// Returns the format with this number in `IA32_PERF_CAPABILITIES`, or `None` if this crate does not know the
+    /// number.
     pub fn of_number(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
     }
 
-    /// Returns whether records of the format have an INFO register.
+    /// Returns whether branch records of this format have an INFO register.
     pub const fn has_info(self) -> bool {
         matches!(self, Self::Info | Self::InfoWithoutTsx)
     }
 
-    /// Decodes a record of the format. Returns `None` for an empty record. `offers.transaction` tells whether the
-    /// processor supports transactions. If this field is `false`, the record's transaction bits are ignored.
+    /// Decodes a branch record of this format. Returns `None` for an empty record. `offers.transaction` tells whether
+    /// the processor supports transactions. If this field is `false`, the record's transaction bits are ignored.
     pub fn decode(self, offers: &BranchOffers, record: RawBranch) -> Option<Branch> {
         (self.format().decode)(offers, record)
     }

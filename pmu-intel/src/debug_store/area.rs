@@ -63,7 +63,7 @@ pub struct ProcessorProfileControlArea32<const RESETS: usize = 4> {
 macro_rules! zeroed {
     ($word:ident) => {
         impl<const RESETS: usize> DsSaveArea<$word, RESETS> {
-            /// Creates an area in which every word is 0, so the area describes no buffer.
+            /// Creates a save area in which every word is 0, so the area describes no buffer.
             pub const fn new() -> Self {
                 Self {
                     bts_buffer_base: $word::new(0),
@@ -125,14 +125,14 @@ pub struct ControlAreaMemory<const RESETS: usize = 4> {
 }
 
 impl<const RESETS: usize> ControlAreaMemory<RESETS> {
-    /// Creates zeroed memory for an area.
+    /// Creates zeroed memory for one processor's control area.
     pub const fn new() -> Self {
         let pebs_ds_save_area = DsSaveArea::<AtomicU64, RESETS>::new();
         let area = ProcessorProfileControlArea { pebs_ds_save_area };
         Self { area, is_recording: AtomicBool::new(false) }
     }
 
-    /// Returns the area in this memory.
+    /// Returns the control area in this memory.
     pub const fn area(&self) -> &ProcessorProfileControlArea<RESETS> {
         &self.area
     }

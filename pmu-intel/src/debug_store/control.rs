@@ -38,15 +38,17 @@ pub struct ProcessorProfileControl<'m, const RESETS: usize = 4> {
 }
 
 impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
-    /// Creates the value for a processor that has no control area yet, by the rules of [`Rules::LATEST`].
+    /// Creates a handler of requests for one processor's control area. The processor has no control area yet. The
+    /// handler follows the Windows version of [`Rules::LATEST`].
     ///
-    /// Later calls create the area in `memory`, which must not be used for another processor. If `memory` is `None`,
-    /// those calls fail.
+    /// The handler creates the area in `memory`, which must not be used for another processor. If `memory` is `None`,
+    /// every request to create the area fails.
     pub const fn new(memory: Option<&'m ControlAreaMemory<RESETS>>) -> Self {
         Self::as_of(Rules::LATEST, memory)
     }
 
-    /// Creates the value for a processor that has no control area yet, by the rules of a given Windows version.
+    /// Creates a handler of requests for one processor's control area. The processor has no control area yet. The
+    /// handler follows the Windows version of `rules`.
     ///
     /// Before Windows 6.2 there is no control area. On 32-bit Windows, creation also requires DTES64, because the area
     /// has 64-bit words.
@@ -119,7 +121,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         }
     }
 
-    /// Creates the area. Every word is 0, so the area describes no buffer yet.
+    /// Creates the processor's control area. Every word is 0, so the area describes no buffer yet.
     ///
     /// ```
     /// # use pmu_core::MsrBackend;
@@ -175,8 +177,9 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         Ok(memory.area())
     }
 
-    /// Destroys the area. Before this call, the caller removes the area's address from `IA32_DS_AREA`. If a recorder
-    /// uses the memory, the area exists until the recorder is shut down.
+    /// Destroys the processor's control area. Before this call, the caller removes the area's address from
+    /// `IA32_DS_AREA`. If a [`PreciseRecorder`](crate::precise::PreciseRecorder) uses the area's memory, the area
+    /// exists until that recorder is shut down.
     ///
     /// ```
     /// # use pmu_core::MsrBackend;
@@ -202,8 +205,8 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         }
     }
 
-    /// Returns the address at which the processor writes the next PEBS record, or `None` if there is no area. A kernel
-    /// can store this address in its own trace records.
+    /// Returns the address at which the processor writes the next PEBS record, or `None` if the processor has no
+    /// control area. A kernel can store this address in its own trace records.
     ///
     /// ```
     /// use pmu_intel::debug_store::ProcessorProfileControl;
@@ -220,7 +223,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
     /// ```
     ///
     /// # Context
-    /// Any, on the area's processor.
+    /// Any, on the processor to which the area belongs.
     #[inline]
     pub fn pebs_index(&self) -> Option<u64> {
         let memory = self.memory.filter(|memory| self.has_area(memory))?;

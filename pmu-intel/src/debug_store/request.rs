@@ -25,16 +25,16 @@ pub struct ProfileControlRequest {
 }
 
 impl ProfileControlRequest {
-    /// Size of a 64-bit caller's structure, in bytes.
+    /// Size of a 64-bit caller's request, in bytes.
     pub const SIZE: usize = 0x10;
-    /// Size of a 32-bit caller's structure, in bytes.
+    /// Size of a 32-bit caller's request, in bytes.
     pub const SIZE_32: usize = 0x08;
 
-    /// Reads the structure of a 32-bit or 64-bit caller.
+    /// Decodes the request of a 64-bit caller, or of a 32-bit caller if `is_64_bit` is `false`.
     ///
     /// # Errors
     /// [`LengthMismatch`](ControlAreaError::LengthMismatch): the length of `bytes` is not the size of the caller's
-    /// structure.
+    /// request.
     pub fn decode(bytes: &[u8], is_64_bit: bool) -> Result<Self, ControlAreaError> {
         let mismatch = ControlAreaError::LengthMismatch { length: bytes.len() };
         let size = if is_64_bit { Self::SIZE } else { Self::SIZE_32 };
@@ -48,12 +48,12 @@ impl ProfileControlRequest {
         Ok(Self { area: u64::from_le_bytes(area), allocate })
     }
 
-    /// Writes the answer, which is the area's address, into the structure of a 32-bit or 64-bit caller. The other bytes
-    /// of the structure keep their values.
+    /// Writes the answer, which is the control area's address, into the request of a 64-bit caller, or of a 32-bit
+    /// caller if `is_64_bit` is `false`. The other bytes of the request keep their values.
     ///
     /// # Errors
     /// [`LengthMismatch`](ControlAreaError::LengthMismatch): the length of `bytes` is not the size of the caller's
-    /// structure.
+    /// request.
     pub fn encode(&self, bytes: &mut [u8], is_64_bit: bool) -> Result<(), ControlAreaError> {
         let mismatch = ControlAreaError::LengthMismatch { length: bytes.len() };
         let size = if is_64_bit { Self::SIZE } else { Self::SIZE_32 };

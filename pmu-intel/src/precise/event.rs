@@ -75,7 +75,7 @@ impl PreciseEvent {
         Self { event, precision, groups, latency: 0, by_handler: false }
     }
 
-    /// Adds groups to the records.
+    /// Adds groups of data to the event's records.
     #[must_use]
     pub fn with(mut self, groups: PreciseGroups) -> Self {
         self.groups = self.groups | groups;
@@ -111,12 +111,12 @@ impl PreciseEvent {
         self
     }
 
-    /// Returns the event.
+    /// Returns the event that is sampled.
     pub const fn event(&self) -> &Event {
         &self.event
     }
 
-    /// Returns the precision.
+    /// Returns the requested precision: the allowed skid.
     pub const fn precision(&self) -> Precision {
         self.precision
     }
@@ -127,7 +127,7 @@ impl PreciseEvent {
         self.latency
     }
 
-    /// Returns the groups.
+    /// Returns the groups of data that were added to the event's records.
     pub const fn groups(&self) -> PreciseGroups {
         self.groups
     }

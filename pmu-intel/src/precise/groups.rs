@@ -33,8 +33,8 @@ impl PreciseGroups {
 
     /// Returns the group of the last `count` branches, at most 32. If `count` is 0, returns [`NONE`](Self::NONE). The
     /// processor copies the branches from its branch records, so a [`BranchRecorder`](pmu_core::BranchRecorder) must be
-    /// recording. Architectural records have 8 branches, 16 branches, or all branch records. So a record can have more
-    /// than `count` branches.
+    /// recording. A record of architectural PEBS has 8 branches, 16 branches, or all branch records. So such a record
+    /// can have more than `count` branches.
     ///
     /// ```
     /// use pmu_intel::precise::PreciseGroups;
@@ -47,7 +47,7 @@ impl PreciseGroups {
         Self((count as u16) << Self::COUNT)
     }
 
-    /// Returns the number of last branches that the records are to have, or 0 if the set has no branches.
+    /// Returns the number of last branches that this set requests for each record, or 0 if the set requests none.
     pub const fn branch_count(self) -> u8 {
         (self.0 >> Self::COUNT) as u8
     }
@@ -64,7 +64,7 @@ impl PreciseGroups {
             && self.branch_count() >= groups.branch_count()
     }
 
-    /// Returns whether the set is empty.
+    /// Returns whether this set has no groups.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }

@@ -62,13 +62,14 @@ pub struct PreciseMemory<B: ?Sized = [AtomicU64]> {
 #[repr(C, align(4096))]
 struct Pages<B: ?Sized>(B);
 
-/// Numbers of records that were not reported since a recorder took the memory. Each number wraps around after 2³² − 1.
+/// Numbers of precise records that were not reported since a [recorder](crate::precise::PreciseRecorder::take) took the
+/// memory of the records. Each number wraps around after 2³² − 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct DroppedRecords {
-    /// Number of times that a whole buffer of records was lost. The driver drops a buffer if the PEBS index is not the
-    /// address of a record. With architectural PEBS, a full buffer also counts as lost records, because the processor
-    /// writes no records while the buffer is full.
+    /// Number of times that records were lost as a whole. The driver drops all records in the buffer if the PEBS index
+    /// is not the address of a record. With architectural PEBS, each full buffer counts as a loss of records, because
+    /// the processor writes no records while the buffer is full.
     pub lost: u32,
     /// Number of records that contradict themselves, or have groups that this crate does not know.
     pub malformed: u32,
@@ -83,8 +84,8 @@ const FREE: u8 = 0;
 const TAKEN: u8 = 1;
 
 impl<const N: usize> PreciseMemory<[AtomicU64; N]> {
-    /// Creates memory with a buffer of `N` words. `N` must be a multiple of 512, and for architectural PEBS also a
-    /// power of two.
+    /// Creates memory for the precise records of one processor, with a buffer of `N` 64-bit words. `N` must be a
+    /// multiple of 512. For architectural PEBS, `N` must also be a power of two.
     pub const fn new() -> Self {
         Self {
             area: ControlAreaMemory::new(),
@@ -122,14 +123,14 @@ impl<const N: usize> Deref for PreciseMemory<[AtomicU64; N]> {
 }
 
 impl PreciseMemory {
-    /// Returns the size of the buffer in bytes.
+    /// Returns the size of the buffer of precise records, in bytes.
     pub const fn capacity(&self) -> usize {
         self.buffer.0.len() * 8
     }
 
-    /// Returns the memory of the DS save area. A kernel can create a
-    /// [`ProcessorProfileControl`](crate::debug_store::ProcessorProfileControl) with this memory. The PEBS index in the
-    /// kernel's trace records then refers to this memory's buffer.
+    /// Returns the part of this memory in which the DS save area is. A kernel can create a
+    /// [`ProcessorProfileControl`](crate::debug_store::ProcessorProfileControl) with this part. The PEBS index in the
+    /// kernel's trace records is then an address in the buffer of precise records.
     ///
     /// ```
     /// use core::sync::atomic::AtomicU64;
@@ -149,17 +150,18 @@ impl PreciseMemory {
         &self.area
     }
 
-    /// Returns the linear address at which the processor writes the next record, or `None` if no recorder has taken the
-    /// memory. A kernel can store this address in its own trace records. Architectural PEBS does not keep this address
-    /// in memory, so the result is then the address of the buffer's first byte.
+    /// Returns the linear address at which the processor writes the next record, or `None` if no
+    /// [recorder](crate::precise::PreciseRecorder::take) has taken this memory. A kernel can store this address in its
+    /// own trace records. Architectural PEBS does not keep this address in memory, so the result is then the address of
+    /// the buffer's first byte.
     ///
     /// # Context
-    /// Any context, on the processor of the memory.
+    /// Any context, on the processor whose records are in this memory.
     pub fn pebs_index(&self) -> Option<u64> {
         self.is_taken().then(|| self.save_area().pebs_index.load(Relaxed))
     }
 
-    /// Returns the numbers of records that were not reported.
+    /// Returns the numbers of precise records that were not reported, by cause.
     pub fn dropped(&self) -> DroppedRecords {
         DroppedRecords {
             lost: self.lost.load(Relaxed),
@@ -174,7 +176,7 @@ impl PreciseMemory {
     /// event is on the counter, or if `period` is not from 1 to 2³¹ − 1.
     ///
     /// # Context
-    /// Any context, on the processor of the memory.
+    /// Any context, on the processor whose records are in this memory.
     pub fn set_period(&self, counter: CounterId, period: u64) -> bool {
         let slot = self.slot(counter).filter(|_| self.reserved().contains(counter));
         let slot = slot.filter(|slot| slot.event().is_loaded_by_handler());

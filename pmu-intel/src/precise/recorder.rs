@@ -22,7 +22,7 @@ use crate::precise::unit::PreciseUnit;
 
 /// The control handle of a processor's precise records. A recorder starts and stops events, and reads records out.
 ///
-/// The recorder [reserves](CounterSession::reserve) its counters in a session. The facility
+/// The recorder [reserves](CounterSession::reserve) the counters of its events in a session. The facility
 /// [`Precise`](crate::precise::Precise) reports the records in the performance interrupt. A processor has only one
 /// buffer, so each processor can have only one recorder.
 ///
@@ -72,7 +72,7 @@ use crate::precise::unit::PreciseUnit;
 /// ```
 ///
 /// # Context
-/// Every method: task, on the processor of the memory. The performance interrupt may come at any time.
+/// Every method: task, on the recorder's processor. The performance interrupt may come at any time.
 ///
 /// ```compile_fail,E0277
 /// fn needs_send<T: Send>() {}
@@ -95,9 +95,9 @@ pub struct PreciseRecorder<'a, M> {
 }
 
 impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
-    /// Takes ownership of the precise records of the processor that executes the call. If counters still write records
-    /// for an earlier owner, the call stops these records. From then on, the recorder owns `IA32_DS_AREA` and
-    /// `IA32_PEBS_ENABLE`, or with architectural PEBS the registers of architectural PEBS.
+    /// Takes ownership of the precise records of the processor that executes the call. If the processor still writes
+    /// records for an earlier owner, the call stops these records. From then on, the recorder owns `IA32_DS_AREA` and
+    /// `IA32_PEBS_ENABLE`. With architectural PEBS, the recorder owns the registers of architectural PEBS instead.
     ///
     /// `unit` describes this processor. `physical` is the physical address of the memory's buffer.
     /// [Architectural PEBS](PreciseUnit::needs_physical_address) needs this address.
@@ -106,7 +106,7 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
     /// - [`InsufficientMemory`](PreciseError::InsufficientMemory),
     ///   [`NeedsPhysicalAddress`](PreciseError::NeedsPhysicalAddress), [`MemoryInUse`](PreciseError::MemoryInUse): no
     ///   register was accessed.
-    /// - [`Access`](PreciseError::Access): a register access failed. The memory is free again.
+    /// - [`Access`](PreciseError::Access): a register access failed. `memory` is free again.
     ///
     /// # Safety
     /// Until [`shut_down`](Self::shut_down) returns successfully:
@@ -181,15 +181,15 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
         self.hardware.unit
     }
 
-    /// Sets the fill level of the buffer at which the processor interrupts. The threshold takes effect when the next
-    /// event is started or stopped. While an event that is
-    /// [loaded by the handler](crate::precise::PreciseEvent::loaded_by_handler) is started, the processor interrupts
-    /// for each record, whatever the threshold.
+    /// Sets the fill level of the buffer at which the processor interrupts. The threshold takes effect when the
+    /// recorder next starts or stops an event. While any of the recorder's events is
+    /// [loaded by the handler](crate::precise::PreciseEvent::loaded_by_handler), the processor interrupts for each
+    /// record, whatever the threshold.
     pub const fn set_threshold(&mut self, threshold: PreciseThreshold) {
         self.threshold = threshold;
     }
 
-    /// Returns the counters of the started events.
+    /// Returns the counters on which this recorder has started events.
     pub fn counters(&self) -> CounterSet {
         self.memory().recording().without(self.memory().abandoned())
     }
@@ -409,11 +409,12 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
         Ok(found)
     }
 
-    /// Reads the records that are in the buffer, and passes each record to `report`. During the call, the recorder's
-    /// events are paused.
+    /// Reads the precise records that are in the buffer, and passes each record to `report`. During the call, the
+    /// recorder's events are paused.
     ///
     /// With [`NearlyFull`](PreciseThreshold::NearlyFull), records may wait in the buffer for a long time. So call this
-    /// before the addresses in the records lose their meaning, for instance before a process ends or maps other files.
+    /// method before the addresses in the records lose their meaning, for instance before a process ends or maps other
+    /// files.
     ///
     /// # Errors
     /// The errors of [`stop`](Self::stop).
@@ -433,7 +434,7 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
         drained.map(|_| ()).map_err(PreciseError::Access)
     }
 
-    /// Stops all events, and releases the memory for another recorder. Later calls return
+    /// Stops all events of this recorder, and releases its memory for another recorder. Later calls return
     /// [`ShutDown`](PreciseError::ShutDown).
     ///
     /// # Errors

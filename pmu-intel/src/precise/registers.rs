@@ -91,7 +91,7 @@ pub struct PebsIndex {
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct PmcCfgC {
-    /// Low half of the value that the processor loads into the counter after each record.
+    /// Low half of the value that the processor loads into the counter after each of the counter's records.
     pub reload: u32,
     #[bits(3)]
     __: u8,

@@ -21,28 +21,28 @@ pub enum AccessKind {
     Unknown,
 }
 
-/// A record, together with the counter whose overflow caused the record.
+/// A precise record, together with the counter whose overflow caused the record.
 #[derive(Clone, Copy, Debug)]
 pub struct PreciseReport<'a> {
-    /// The counter that overflowed.
+    /// The counter whose overflow caused the record.
     pub counter: CounterId,
-    /// The event's [tag](pmu_core::Event::tagged).
+    /// The [tag](pmu_core::Event::tagged) of the sampled event.
     pub tag: u64,
-    /// The event's period.
+    /// The period of the sampled event.
     pub period: u64,
-    /// Kind of the memory accesses that the event counts.
+    /// Kind of the memory accesses that the sampled event counts.
     pub access: AccessKind,
-    /// The record, limited to the privilege levels that the event counts.
+    /// The record, limited to the privilege levels that the sampled event counts.
     pub record: PreciseRecord<'a>,
     pub(crate) unit: &'a PreciseUnit,
 }
 
 impl PreciseReport<'_> {
-    /// Converts the record to the form that is common to all vendors.
+    /// Converts the precise record to the form that is common to all vendors.
     ///
-    /// In formats before 2 the address is `None`, because a record has only the address of the
-    /// [next](PreciseRecord::next_address) instruction. The access to memory is converted only if the event counts
-    /// accesses to memory.
+    /// In PEBS formats before 2 the address is `None`, because a record has only the address of the
+    /// [next](PreciseRecord::next_address) instruction. The record's access to memory is converted only if the sampled
+    /// event counts accesses to memory.
     pub fn sample(&self) -> PreciseSample {
         let memory = self.record.memory().filter(|_| self.access != AccessKind::Unknown);
         let split = self.unit.has_two_latencies();

@@ -13,10 +13,11 @@ use crate::precise::report::{AccessKind, PreciseReport};
 use crate::precise::threshold::PreciseThreshold;
 
 impl<M: MsrBackend> PreciseRecorder<'_, M> {
-    /// Starts an event on a free counter of the session that can record the event, and returns the counter.
+    /// Starts an event on one of the session's free counters, and returns this counter. The call considers only the
+    /// counters that can record the event.
     ///
-    /// During the call, the recorder's other events are paused. The call empties the buffer, and passes the buffer's
-    /// records to `report`, because the new event may change the size of later records.
+    /// During the call, the recorder's other events are paused. The call empties the recorder's buffer, and passes the
+    /// buffer's records to `report`, because the new event may change the size of later records.
     ///
     /// # Errors
     /// - [`Event`](PreciseError::Event), [`LatencyInUse`](PreciseError::LatencyInUse),

@@ -60,7 +60,7 @@ impl fmt::Debug for StartedRecords {
 }
 
 impl ThreadRecords {
-    /// Creates the event of a thread that is not running.
+    /// Creates a thread's event, which is not started yet.
     pub const fn new(event: PreciseEvent) -> Self {
         Self { event, started: None, rest: 0 }
     }
@@ -78,9 +78,9 @@ impl ThreadRecords {
 }
 
 impl<M: MsrBackend> PreciseRecorder<'_, M> {
-    /// Starts a thread's event on this processor, and continues the event's period. If the recorder's
-    /// [`stop`](Self::stop) or [`shut_down`](Self::shut_down) stopped the event, the call begins a new period instead.
-    /// If the event is already started, the call does nothing.
+    /// Starts a thread's event on this processor, and continues the event's period. If [`stop`](Self::stop) or
+    /// [`shut_down`](Self::shut_down) stopped the event, the call begins a new period instead. If the event is already
+    /// started, the call does nothing.
     ///
     /// # Errors
     /// The errors of [`start`](Self::start).
@@ -139,10 +139,10 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
         Ok(())
     }
 
-    /// Programs the registers again after their contents were lost: after suspend, after hibernation, or after the
-    /// processor was offline. Call this after [`CounterSession::reprogram`]. Each event begins a new period. `report`
-    /// receives the records that are in the buffer. Architectural PEBS has the index of the buffer in a register, so
-    /// call [`drain`](Self::drain) before a suspend: records in the buffer are lost with the register.
+    /// Programs the recorder's registers again after their contents were lost: after suspend, after hibernation, or
+    /// after the processor was offline. Call this method after [`CounterSession::reprogram`]. Each event begins a new
+    /// period. `report` receives the records that are in the buffer. Architectural PEBS has the index of the buffer in
+    /// a register, so call [`drain`](Self::drain) before a suspend: records in the buffer are lost with the register.
     ///
     /// # Errors
     /// - [`Counters`](PreciseError::Counters): an event of the session uses one of the recorder's counters, or a

@@ -1,6 +1,6 @@
-//! The fill level of the buffer at which the processor interrupts.
+//! The fill level of the buffer of precise records at which the processor interrupts.
 
-/// The fill level of the buffer at which the processor interrupts.
+/// The fill level of the buffer of precise records at which the processor interrupts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum PreciseThreshold {

@@ -176,29 +176,30 @@ impl PreciseUnit {
         })
     }
 
-    /// Returns the format of the records.
+    /// Returns the format of the processor's precise records.
     pub const fn format(&self) -> PreciseFormat {
         self.format
     }
 
-    /// Returns the counters that can write records.
+    /// Returns the counters for which the processor can write precise records.
     pub const fn counters(&self) -> CounterSet {
         self.capable
     }
 
     /// Returns the counters that can record exactly the instruction at which the counter overflows (PDIR, PDIST). On
-    /// some processors, only one event can be recorded in this way.
+    /// some processors, only one particular event can be recorded in this way.
     pub const fn exact_counters(&self) -> CounterSet {
         self.exact
     }
 
-    /// Returns the groups that records can have. In formats 0 to 3, every record has all of these groups.
+    /// Returns the groups of data that the processor's precise records can have. In PEBS formats 0 to 3, every record
+    /// has all of these groups.
     pub const fn groups(&self) -> PreciseGroups {
         self.groups
     }
 
-    /// Returns whether the processor addresses the buffer by physical addresses. Such a buffer must be physically
-    /// contiguous.
+    /// Returns whether the processor addresses the buffer of precise records by physical addresses. If so, the buffer
+    /// must be physically contiguous.
     pub const fn needs_physical_address(&self) -> bool {
         matches!(self.format, PreciseFormat::Architectural)
     }

@@ -192,7 +192,7 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
         Ok(())
     }
 
-    /// Returns the counts of the processor's slots since [`take`](Self::take). Only slots between
+    /// Returns the counts of the processor's issue slots since [`take`](Self::take). Only slots between
     /// [`start`](Self::start) and [`stop`](Self::stop) are counted. The difference between two successive reads has an
     /// error of at most 1/255 of the slots between the two reads.
     ///
@@ -209,7 +209,8 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
         Ok(self.of_processor())
     }
 
-    /// Stops counting the processor's slots. If a thread's slots are being counted too, that counting continues.
+    /// Stops counting the processor's issue slots. If the slots of a thread are also being counted, the counting for
+    /// that thread continues.
     ///
     /// # Errors
     /// - [`NotStarted`](TopDownError::NotStarted).
@@ -231,7 +232,7 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
         left
     }
 
-    /// Programs the registers again after their contents were lost, as in a suspend. Call this after
+    /// Programs the top-down registers again after their contents were lost, as in a suspend. Call this method after
     /// [`CounterSession::reprogram`]. The counts since the last [`read`](Self::read) are lost.
     ///
     /// # Errors
@@ -253,9 +254,9 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
         }
     }
 
-    /// Stops counting, returns fixed counter 3 to the session, and releases the memory for another handle. Call this
-    /// before the session is shut down. After an error, the call can be repeated. With a later session of the
-    /// processor, the call only releases the memory.
+    /// Stops counting, returns fixed counter 3 to the session, and releases the handle's memory for another handle.
+    /// Call this method before the session is shut down. After an error, the call can be repeated. With a later session
+    /// of the processor, the call only releases the memory.
     ///
     /// # Errors
     /// [`Session`](TopDownError::Session), [`Access`](TopDownError::Access), [`Faulted`](TopDownError::Faulted): an
@@ -284,21 +285,22 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
         Ok(())
     }
 
-    /// Returns whether slots are being counted, for the processor or for a thread. Returns `false` if counting stopped
-    /// because a register access failed.
+    /// Returns whether issue slots are being counted, for the processor or for a thread. Returns `false` if counting
+    /// stopped because a register access failed.
     pub fn is_counting(&self) -> bool {
         let has_slots = self.memory.is_counting() && !self.memory.is_halted();
         self.is_open && (has_slots || self.group.is_some())
     }
 
-    /// Returns the description of the counters.
+    /// Returns the description of the processor's top-down counters.
     pub const fn unit(&self) -> &TopDownUnit {
         &self.unit
     }
 
-    /// Returns the data from which user mode computes the processor's counts. The data is valid until the next call of
-    /// another method, or until the slots' counter overflows, which happens only if the counts are not read for hours.
-    /// If the kernel shares the data with user mode, the kernel therefore calls [`read`](Self::read) at its timer tick.
+    /// Returns the data from which user mode computes the processor's top-down counts. The data is valid until the next
+    /// call of another method, or until fixed counter 3, which counts the slots, overflows. This counter overflows only
+    /// if the counts are not read for hours. To prevent the overflow, a kernel that shares the data with user mode
+    /// calls [`read`](Self::read) at each timer tick.
     ///
     /// On an E-core, user mode cannot compute the counts, and must ask the kernel for the counts.
     pub fn view(&self) -> TopDownView {

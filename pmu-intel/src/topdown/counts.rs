@@ -20,16 +20,16 @@ pub(crate) const PARTS: usize = 8;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct TopDownCounts {
-    /// All issue slots that were counted.
+    /// Number of all issue slots that were counted.
     pub slots: u64,
-    /// The issue slots that were counted on processors with the parts of level 2.
+    /// Number of the issue slots that were counted on processors with the parts of level 2.
     pub level_2_slots: u64,
     /// The slots of each part, first of level 1 and then of level 2.
     parts: [u64; PARTS],
 }
 
 impl TopDownCounts {
-    /// Nothing was counted.
+    /// Counts of no slots: every number is 0.
     pub const NONE: Self = Self { slots: 0, level_2_slots: 0, parts: [0; PARTS] };
 
     /// Converts a number of slots and a value of `MSR_PERF_METRICS` into counts. Each byte of the value is the share of
@@ -52,15 +52,15 @@ impl TopDownCounts {
         Self { slots, level_2_slots: 0, parts: [retiring, bad, front, back, 0, 0, 0, 0] }
     }
 
-    /// Returns the number of slots of a part. Returns `None` for a part of level 2 if no slots were counted on
+    /// Returns the number of issue slots of a part. Returns `None` for a part of level 2 if no slots were counted on
     /// processors with level 2.
     pub fn of(&self, part: TopDownPart) -> Option<u64> {
         let known = part.parent().is_none() || self.level_2_slots != 0;
         if known { self.parts.get(part as usize).copied() } else { None }
     }
 
-    /// Returns the share of a part, in thousandths of the slots, rounded. Returns `None` if no slots of the part's
-    /// level were counted.
+    /// Returns the share of a part, in thousandths of all issue slots, rounded. Returns `None` if no slots of the
+    /// part's level were counted.
     ///
     /// ```
     /// use pmu_intel::topdown::{TopDownCounts, TopDownPart};
@@ -77,7 +77,7 @@ impl TopDownCounts {
         (part * 1000 + all / 2).checked_div(all).map(|share| share as u32)
     }
 
-    /// Returns the sum of both counts. The numbers wrap around at 2⁶⁴.
+    /// Returns the sum of these counts and `other`. Each number wraps around at 2⁶⁴.
     ///
     /// ```
     /// use pmu_intel::topdown::{TopDownCounts, TopDownPart};
@@ -89,7 +89,8 @@ impl TopDownCounts {
         self.with(other, u64::wrapping_add)
     }
 
-    /// Returns the counts since `earlier`, which was read earlier for the same processor or thread.
+    /// Returns the difference between these counts and `earlier`, which was read earlier for the same processor or
+    /// thread.
     ///
     /// ```
     /// use pmu_intel::topdown::{TopDownCounts, TopDownPart};

@@ -11,9 +11,9 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct TopDownFilter {
-    /// Slots at privilege levels above 0 are counted.
+    /// Issue slots at privilege levels above 0 are counted.
     pub user: bool,
-    /// Slots at privilege level 0 are counted.
+    /// Issue slots at privilege level 0 are counted.
     pub kernel: bool,
     /// User mode may read the slots by RDPMC. The field has an effect only on processors that can deny RDPMC in user
     /// mode for each counter. On other processors, CR4.PCE alone decides.

@@ -34,7 +34,7 @@ use crate::topdown::unit::TopDownUnit;
 /// ```
 ///
 /// # Context
-/// Any context, including interrupt and NMI, on the processor of the memory.
+/// Any context, including interrupt and NMI, on the processor of the top-down counters.
 #[derive(Clone, Copy, Debug)]
 pub struct TopDownInterrupt<'a> {
     pub(crate) unit: &'a TopDownUnit,
@@ -48,12 +48,13 @@ impl<'a> TopDownInterrupt<'a> {
         Self { unit, memory }
     }
 
-    /// Reads the counts since the memory was taken, for the processor and for all threads together. The call does not
-    /// set the registers to 0, so each part has an error of at most 1/255 of the slots since a task last
-    /// [read](crate::topdown::TopDownCounter::read) the counts.
+    /// Returns the counts of all issue slots that were counted since the processor's
+    /// [`TopDownCounter`](crate::topdown::TopDownCounter::take) was taken, whether for the processor or for a thread.
+    /// The call does not set fixed counter 3 and `MSR_PERF_METRICS` to 0, so each part has an error of at most 1/255 of
+    /// the slots since a task last [read](crate::topdown::TopDownCounter::read) the counts.
     ///
-    /// Returns `None` in these cases: on an E-core; if no slots are being counted; if the interrupt came while a task
-    /// was reading the counts.
+    /// Returns `None` on an E-core, if no slots are being counted, or if the interrupt came while a task was reading
+    /// the counts.
     ///
     /// # Errors
     /// RDPMC failed.

@@ -7,10 +7,11 @@ use crate::topdown::counts::{PARTS, TopDownCounts};
 
 /// Memory for the top-down counters of one processor: 88 bytes.
 ///
-/// The embedder provides the memory, commonly one static per processor. A task's
-/// [`TopDownCounter`](crate::topdown::TopDownCounter) and the interrupt's
-/// [`TopDownInterrupt`](crate::topdown::TopDownInterrupt) share the memory. The interrupt may come at any time, even
-/// before a task takes the memory, because the memory records whether it has been taken.
+/// The embedder provides the memory, commonly one static per processor.
+/// [`TopDownCounter`](crate::topdown::TopDownCounter), which tasks use, and
+/// [`TopDownInterrupt`](crate::topdown::TopDownInterrupt), which the interrupt handler uses, share the memory. The
+/// interrupt may come at any time, even before a task takes the memory, because the memory records whether it has been
+/// taken.
 ///
 /// ```
 /// use pmu_intel::topdown::TopDownMemory;

@@ -35,11 +35,11 @@ pub enum TopDownPart {
 }
 
 impl TopDownPart {
-    /// The parts of level 1, in the order of the bytes of `MSR_PERF_METRICS`.
+    /// The parts of level 1, in the order of their bytes in `MSR_PERF_METRICS`.
     pub const LEVEL_1: [Self; 4] =
         [Self::Retiring, Self::BadSpeculation, Self::FrontendBound, Self::BackendBound];
 
-    /// The parts of level 2, in the order of the bytes of `MSR_PERF_METRICS`.
+    /// The parts of level 2, in the order of their bytes in `MSR_PERF_METRICS`.
     pub const LEVEL_2: [Self; 4] =
         [Self::HeavyOperations, Self::BranchMispredicts, Self::FetchLatency, Self::MemoryBound];
 

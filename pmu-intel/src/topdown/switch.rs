@@ -32,20 +32,21 @@ pub struct SavedTopDown {
 }
 
 impl SavedTopDown {
-    /// Creates the counts of a thread. `filter` has the privilege levels at which the thread's slots are counted.
+    /// Creates the top-down counts of a thread, which are all 0. `filter` has the privilege levels at which the
+    /// thread's slots are counted.
     pub const fn new(filter: TopDownFilter) -> Self {
         Self { filter, counted: TopDownCounts::NONE }
     }
 
-    /// Returns the counts up to the last [`switch_out`](TopDownCounter::switch_out).
+    /// Returns the thread's counts up to its last [`switch_out`](TopDownCounter::switch_out).
     pub const fn counts(&self) -> TopDownCounts {
         self.counted
     }
 }
 
 impl<M: MsrBackend> TopDownCounter<'_, M> {
-    /// Begins to count the slots of the thread that is about to run. If the processor's slots are being counted, this
-    /// counting continues.
+    /// Begins to count the issue slots of the thread that is about to run. If the slots of the processor are also being
+    /// counted, the counting for the processor continues.
     ///
     /// # Errors
     /// - [`AlreadyStarted`](TopDownError::AlreadyStarted): a thread's slots are counted already.
@@ -85,7 +86,8 @@ impl<M: MsrBackend> TopDownCounter<'_, M> {
         left
     }
 
-    /// Returns the counts of the running thread, which was switched in from `saved`.
+    /// Returns the top-down counts of the running thread, which was [switched in](TopDownCounter::switch_in) with
+    /// `saved`.
     ///
     /// # Errors
     /// - [`NotStarted`](TopDownError::NotStarted): no thread's slots are counted.
@@ -101,8 +103,8 @@ impl<M: MsrBackend> TopDownCounter<'_, M> {
         Ok(saved.counted.plus(&self.memory.totals().since(&begun)))
     }
 
-    /// Returns the data from which the running thread computes its counts. The rules of [`view`](TopDownCounter::view)
-    /// apply.
+    /// Returns the data from which the running thread computes its top-down counts. [`view`](TopDownCounter::view)
+    /// describes how long the data is valid.
     pub fn view_thread(&self, saved: &SavedTopDown) -> TopDownView {
         let now = self.thread.map(|begun| self.memory.totals().since(&begun));
         self.view_of(saved.counted.plus(&now.unwrap_or_default()), self.thread.is_some())

@@ -87,12 +87,13 @@ impl TopDownUnit {
         Err(NoTopDown::NotDeclared)
     }
 
-    /// Returns whether the counts have the parts of level 2.
+    /// Returns whether this processor's top-down counts have the parts of level 2.
     pub const fn has_level_2(&self) -> bool {
         matches!(self.kind, Kind::Metrics { level_2: true, .. })
     }
 
-    /// Returns whether the parts come from `MSR_PERF_METRICS`, as fractions. Otherwise each part has a counter.
+    /// Returns whether `MSR_PERF_METRICS` has the parts as fractions of all issue slots. Otherwise a counter counts the
+    /// slots of each part.
     pub const fn has_metrics(&self) -> bool {
         matches!(self.kind, Kind::Metrics { .. })
     }

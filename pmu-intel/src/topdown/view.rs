@@ -29,23 +29,24 @@ use crate::topdown::unit::SLOTS;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct TopDownView {
-    /// The counts up to the last time that the registers were set to 0.
+    /// The counts up to the last time that the driver set fixed counter 3 and `MSR_PERF_METRICS` to 0.
     pub counted: TopDownCounts,
-    /// The RDPMC indices (ECX) of the slots and of the metrics. `None` if the registers at present do not count for the
-    /// processor or thread of this view.
+    /// The RDPMC indices (ECX) of the slots' counter and of `MSR_PERF_METRICS`. `None` if these registers do not count
+    /// at present for the processor or thread to which the view belongs.
     pub indices: Option<[PmcIndex; 2]>,
     level_2: bool,
 }
 
 impl TopDownView {
-    /// Creates the view. `counted` has the counts up to the last time that the registers were set to 0. `counting`
-    /// tells whether the registers have been counting since then. `level_2` tells whether the processor has level 2.
+    /// Creates the data from which user mode computes its counts. `counted` has the counts up to the last time that the
+    /// driver set fixed counter 3 and `MSR_PERF_METRICS` to 0. `counting` tells whether these registers have been
+    /// counting since then. `level_2` tells whether the processor has level 2.
     pub const fn new(counted: TopDownCounts, counting: bool, level_2: bool) -> Self {
         let indices = [PmcIndex::new(1 << 30 | SLOTS as u32), PmcIndex::new(RDPMC_METRICS)];
         Self { counted, indices: if counting { Some(indices) } else { None }, level_2 }
     }
 
-    /// Returns the counts. `slots` and `metrics` are the values that RDPMC has read.
+    /// Computes the counts from `slots` and `metrics`, the values that RDPMC has read.
     pub fn counts(&self, slots: u64, metrics: u64) -> TopDownCounts {
         self.counted.plus(&TopDownCounts::of_registers(slots, metrics, self.level_2))
     }

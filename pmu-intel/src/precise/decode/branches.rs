@@ -5,7 +5,7 @@ use pmu_core::{Branch, BranchUnit, RawBranch};
 use crate::precise::decode::shown::Shown;
 use crate::precise::decode::words::Words;
 
-/// The last branches in a record, the newest first.
+/// The last branches in a precise record, the newest first.
 ///
 /// The words have the format of the processor's branch records. The processor's [`BranchUnit`] decodes these words.
 #[derive(Clone, Copy, Debug)]
@@ -19,8 +19,8 @@ impl<'a> RecordBranches<'a> {
         Self { words, shown }
     }
 
-    /// Returns the words of each branch without decoding them, the newest first, up to the first empty record. The
-    /// iterator leaves out branches from or to a privilege level that the event does not count.
+    /// Returns the undecoded words of each branch, the newest branch first, up to the first empty branch record. The
+    /// iterator leaves out branches from or to a privilege level that the sampled event does not count.
     pub fn raw(self) -> impl Iterator<Item = RawBranch> + 'a {
         let Self { words, shown } = self;
         let branch = move |number: usize| {
@@ -32,7 +32,7 @@ impl<'a> RecordBranches<'a> {
         filled.filter(move |branch| shown.shows(branch.from) && shown.shows(branch.to))
     }
 
-    /// Decodes the branches. `unit` describes the processor's branch records.
+    /// Decodes the branches in the precise record. `unit` describes the processor's branch records.
     ///
     /// ```
     /// use pmu_core::BranchUnit;

@@ -55,7 +55,7 @@ impl PreciseFormat {
         }
     }
 
-    /// Returns the size of a record in bytes, or `None` if the size varies between records of the format.
+    /// Returns the size of a precise record of this format in bytes, or `None` if the size varies between records.
     ///
     /// ```
     /// use pmu_intel::precise::PreciseFormat;
@@ -73,8 +73,8 @@ impl PreciseFormat {
         }
     }
 
-    /// Returns whether records of the format have the address of the sampled instruction itself. Records of other
-    /// formats only have the address of the next instruction.
+    /// Returns whether precise records of this format have the address of the sampled instruction itself. Records of
+    /// other formats only have the address of the next instruction.
     ///
     /// ```
     /// use pmu_intel::precise::PreciseFormat;

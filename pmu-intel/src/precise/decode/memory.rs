@@ -5,18 +5,19 @@ use bitfield_struct::bitfield;
 use crate::precise::decode::shown::Shown;
 use crate::precise::decode::words::Words;
 
-/// The group of a record that describes the sampled instruction's access to memory.
+/// The group of a precise record that describes the sampled instruction's access to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct MemoryInfo {
-    /// Linear address of the data. `None` if the address belongs to a privilege level that the event does not count.
+    /// Linear address of the data. `None` if the address belongs to a privilege level that the sampled event does not
+    /// count.
     pub address: Option<u64>,
     /// Source of the data, such as a cache level. Each processor model has its own encoding.
     pub source: u64,
     /// Latency of the access in core cycles. From Alder Lake on, bits 15:0 are the latency of the instruction, and bits
     /// 47:32 are the latency of the access to the caches.
     pub latency: u64,
-    /// The instruction's transaction (TSX). `None` in formats before 2.
+    /// The sampled instruction's transaction (TSX). `None` in PEBS formats before 2.
     pub transaction: Option<PreciseTransaction>,
 }
 
@@ -44,7 +45,7 @@ impl MemoryInfo {
     }
 }
 
-/// The word of a record that describes a transaction (SDM vol. 3B, "TX Abort Information" of PEBS records).
+/// The word of a precise record that describes a transaction (SDM vol. 3B, "TX Abort Information" of PEBS records).
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct PreciseTransaction {

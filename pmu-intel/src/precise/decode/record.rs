@@ -41,9 +41,9 @@ impl<'a> PreciseRecord<'a> {
         Self { format, words, shown: Shown::ALL }
     }
 
-    /// Limits the record to privilege levels above 0 (`user`), to privilege level 0 (`kernel`), or to both. The
-    /// returned record lacks the addresses of data and branches at privilege levels that were not requested. Returns
-    /// `None` if the sampled instruction or the next instruction is at such a privilege level.
+    /// Limits this precise record to the requested privilege levels: levels above 0 if `user` is set, and level 0 if
+    /// `kernel` is set. The returned record lacks the addresses of data and branches at other privilege levels. Returns
+    /// `None` if the sampled instruction or the next instruction is at another privilege level.
     ///
     /// ```
     /// use pmu_intel::precise::{PreciseFormat, PreciseRecords};
@@ -60,17 +60,17 @@ impl<'a> PreciseRecord<'a> {
         (shows(self.address()) && shows(self.next_address())).then_some(Self { shown, ..self })
     }
 
-    /// Returns the format of the record.
+    /// Returns the format of this precise record.
     pub const fn format(&self) -> PreciseFormat {
         self.format
     }
 
-    /// Returns the size of the record in bytes, for an architectural record including all fragments.
+    /// Returns the size of this precise record in bytes. The size of an architectural record includes all fragments.
     pub const fn size(&self) -> usize {
         self.words.len() * 8
     }
 
-    /// Returns the address of the sampled instruction itself, or `None` in formats before 2.
+    /// Returns the address of the sampled instruction itself, or `None` in PEBS [formats](PreciseFormat) before 2.
     pub fn address(&self) -> Option<u64> {
         match self.format {
             PreciseFormat::Bits32 | PreciseFormat::Core | PreciseFormat::Nehalem => None,
@@ -80,8 +80,8 @@ impl<'a> PreciseRecord<'a> {
         }
     }
 
-    /// Returns the address of the instruction that the processor executed after the sampled instruction. Records of
-    /// formats before 2 have no other instruction address.
+    /// Returns the address of the instruction that the processor executed after the sampled instruction. In PEBS
+    /// [formats](PreciseFormat) before 2, a record has no other instruction address.
     pub fn next_address(&self) -> Option<u64> {
         match self.format {
             PreciseFormat::Bits32 => Some(self.words.get(0)? >> 32),
@@ -92,7 +92,7 @@ impl<'a> PreciseRecord<'a> {
         }
     }
 
-    /// Returns the counters whose overflow caused the record, or `None` in format 0.
+    /// Returns the counters whose overflow caused this precise record, or `None` in PEBS [format](PreciseFormat) 0.
     ///
     /// In formats 1 and 2 the value is the overflow status at the time of the record. That status can be 0, and can
     /// include counters that do not write records.
@@ -108,7 +108,7 @@ impl<'a> PreciseRecord<'a> {
         bits.map(CounterSet::from_bits)
     }
 
-    /// Returns the value of the time-stamp counter (TSC) when the processor wrote the record.
+    /// Returns the value of the time-stamp counter (TSC) when the processor wrote this precise record.
     pub fn time(&self) -> Option<u64> {
         match self.format {
             PreciseFormat::Skylake => self.words.get(TIME),
@@ -136,8 +136,9 @@ impl<'a> PreciseRecord<'a> {
         }
     }
 
-    /// Returns the instruction's access to memory. Records of formats 1 to 3 always have this group, but its contents
-    /// are meaningful only if the event counts accesses to memory.
+    /// Returns the group that describes the sampled instruction's access to memory. Records of PEBS
+    /// [formats](PreciseFormat) 1 to 3 always have this group, but the group is meaningful only if the sampled event
+    /// counts accesses to memory.
     pub fn memory(&self) -> Option<MemoryInfo> {
         let info = match self.format {
             PreciseFormat::Bits32 | PreciseFormat::Core => return None,
@@ -166,7 +167,7 @@ impl<'a> PreciseRecord<'a> {
         Some(GeneralRegisters::new(self.format, words))
     }
 
-    /// Returns the vector registers.
+    /// Returns the vector registers, with their values after the sampled instruction.
     pub fn vectors(&self) -> Option<VectorRegisters<'a>> {
         let words = self.group(Group::Vectors)?;
         match self.format {
@@ -178,8 +179,8 @@ impl<'a> PreciseRecord<'a> {
         }
     }
 
-    /// Returns the last branches before the record, the newest first. The result leaves out branches from or to
-    /// privilege levels that the event does not count.
+    /// Returns the last branches before the sampled instruction, the newest first. The result leaves out branches from
+    /// or to privilege levels that the sampled event does not count.
     pub fn branches(&self) -> Option<RecordBranches<'a>> {
         let words = self.group(Group::Branches)?;
         let words = match self.format {

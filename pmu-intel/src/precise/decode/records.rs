@@ -36,12 +36,12 @@ pub struct PreciseRecords<'a> {
 }
 
 impl<'a> PreciseRecords<'a> {
-    /// Returns the records in a copy of a buffer. `bytes` starts at the first byte of the buffer.
+    /// Returns the precise records in a copy of a buffer. `bytes` starts at the first byte of the buffer.
     pub const fn from_bytes(format: PreciseFormat, bytes: &'a [u8]) -> Self {
         Self::new(format, Words::Bytes(bytes))
     }
 
-    /// Returns the records in a buffer to which a processor writes.
+    /// Returns the precise records in a buffer to which a processor writes.
     ///
     /// ```
     /// use core::sync::atomic::AtomicU64;
@@ -59,8 +59,8 @@ impl<'a> PreciseRecords<'a> {
         Self { format, rest, malformed: 0 }
     }
 
-    /// Returns the number of records that the iterator has dropped so far. The dropped rest of a buffer counts as one
-    /// record.
+    /// Returns the number of precise records that this iterator has dropped so far. If the iterator had to drop the
+    /// rest of the buffer, this rest counts as one record.
     pub const fn malformed(&self) -> u32 {
         self.malformed
     }

@@ -3,7 +3,7 @@
 use crate::precise::decode::format::PreciseFormat;
 use crate::precise::decode::words::Words;
 
-/// A general register of a record.
+/// A general register of a precise record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[allow(missing_docs)] // The names are the processor's.
@@ -32,7 +32,8 @@ pub enum GeneralRegister {
 }
 
 impl GeneralRegister {
-    /// All registers, in the order of records in the PEBS formats 0 to 3. These formats lack SSP, which is last.
+    /// All general registers, in the order of the records of PEBS formats 0 to 3. SSP, which records of these formats
+    /// lack, is last.
     pub const ALL: [Self; 19] = [
         Self::Rflags,
         Self::Rip,
@@ -70,7 +71,7 @@ impl GeneralRegister {
     }
 }
 
-/// The general registers in a record, with their values after the sampled instruction.
+/// The general registers in a precise record, with their values after the sampled instruction.
 #[derive(Clone, Copy, Debug)]
 pub struct GeneralRegisters<'a> {
     format: PreciseFormat,
@@ -82,7 +83,7 @@ impl<'a> GeneralRegisters<'a> {
         Self { format, words }
     }
 
-    /// Returns the value of a register, or `None` if the record's format does not have the register.
+    /// Returns the value of a register, or `None` if records of this format do not have the register.
     ///
     /// ```
     /// use pmu_intel::precise::{GeneralRegister, PreciseRecord};

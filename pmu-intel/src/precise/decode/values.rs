@@ -19,7 +19,8 @@ impl<'a> CounterValues<'a> {
         Some(Self { masks: group.get(0)?, words: group.after(2), has_metrics })
     }
 
-    /// Returns each counter of the group with its value, except counters that [`CounterId`] cannot represent.
+    /// Returns each counter whose value is in the record, together with the value. The iterator leaves out counters
+    /// that [`CounterId`] cannot represent.
     pub fn iter(&self) -> impl Iterator<Item = (CounterId, u64)> + 'a {
         let Self { masks, words, .. } = *self;
         (0..64).filter(move |bit| masks >> bit & 1 != 0).enumerate().filter_map(
@@ -31,7 +32,7 @@ impl<'a> CounterValues<'a> {
     }
 
     /// Returns the number of issue slots (fixed counter 3) and the value of `MSR_PERF_METRICS`. Returns `None` if the
-    /// record lacks these values.
+    /// precise record lacks these values.
     pub fn metrics(&self) -> Option<(u64, u64)> {
         let first = self.words.len().checked_sub(2).filter(|_| self.has_metrics)?;
         Some((self.words.get(first)?, self.words.get(first + 1)?))

@@ -3,7 +3,7 @@
 use crate::precise::decode::fragment::VECTORS;
 use crate::precise::decode::words::Words;
 
-/// The vector registers in a record. A record has all registers of a kind, or none.
+/// The vector registers in a precise record. A record has all registers of a kind, or none.
 ///
 /// Each value is an array of 64-bit words, the least significant word first.
 #[derive(Clone, Copy, Debug)]
