@@ -8,213 +8,213 @@ use crate::format::record::{Precise, Shape};
 use crate::format::table::Table;
 
 const ALDERLAKE_GOLDENCOVE_TABLE: Table = Table::new(include_bytes!("../tables/alderlake_goldencove.bin"), [319, 160, 355], &SHAPES, &INTEL);
-/// The core type `alderlake_goldencove`: 319 events, from version 1.40 of the event list (2026-05-27).
+/// The core type `alderlake_goldencove`: 319 events, from version 1.40 of Intel's event list (2026-05-27).
 pub static ALDERLAKE_GOLDENCOVE: CoreType = CoreType { name: "alderlake_goldencove", version: "1.40", published: Some("2026-05-27"), source: "intel/perfmon ADL/events/alderlake_goldencove_core.json", number: 0xFF, perf_pmu: "cpu_core", table: ALDERLAKE_GOLDENCOVE_TABLE };
 
 const ALDERLAKE_GRACEMONT_TABLE: Table = Table::new(include_bytes!("../tables/alderlake_gracemont.bin"), [211, 106, 235], &SHAPES, &INTEL);
-/// The core type `alderlake_gracemont`: 211 events, from version 1.40 of the event list (2026-05-27).
+/// The core type `alderlake_gracemont`: 211 events, from version 1.40 of Intel's event list (2026-05-27).
 pub static ALDERLAKE_GRACEMONT: CoreType = CoreType { name: "alderlake_gracemont", version: "1.40", published: Some("2026-05-27"), source: "intel/perfmon ADL/events/alderlake_gracemont_core.json", number: 0xFF, perf_pmu: "cpu_atom", table: ALDERLAKE_GRACEMONT_TABLE };
 
 const ARROWLAKE_CRESTMONT_TABLE: Table = Table::new(include_bytes!("../tables/arrowlake_crestmont.bin"), [202, 101, 225], &SHAPES, &INTEL);
-/// The core type `arrowlake_crestmont`: 202 events, from version 1.20 of the event list (2026-05-27).
+/// The core type `arrowlake_crestmont`: 202 events, from version 1.20 of Intel's event list (2026-05-27).
 pub static ARROWLAKE_CRESTMONT: CoreType = CoreType { name: "arrowlake_crestmont", version: "1.20", published: Some("2026-05-27"), source: "intel/perfmon ARL/events/arrowlake_crestmont_core.json", number: 0xFF, perf_pmu: "cpu_atom", table: ARROWLAKE_CRESTMONT_TABLE };
 
 const ARROWLAKE_LIONCOVE_TABLE: Table = Table::new(include_bytes!("../tables/arrowlake_lioncove.bin"), [329, 165, 366], &SHAPES, &INTEL);
-/// The core type `arrowlake_lioncove`: 329 events, from version 1.20 of the event list (2026-05-27).
+/// The core type `arrowlake_lioncove`: 329 events, from version 1.20 of Intel's event list (2026-05-27).
 pub static ARROWLAKE_LIONCOVE: CoreType = CoreType { name: "arrowlake_lioncove", version: "1.20", published: Some("2026-05-27"), source: "intel/perfmon ARL/events/arrowlake_lioncove_core.json", number: 0xFF, perf_pmu: "cpu_core", table: ARROWLAKE_LIONCOVE_TABLE };
 
 const ARROWLAKE_SKYMONT_TABLE: Table = Table::new(include_bytes!("../tables/arrowlake_skymont.bin"), [295, 148, 328], &SHAPES, &INTEL);
-/// The core type `arrowlake_skymont`: 295 events, from version 1.20 of the event list (2026-05-27).
+/// The core type `arrowlake_skymont`: 295 events, from version 1.20 of Intel's event list (2026-05-27).
 pub static ARROWLAKE_SKYMONT: CoreType = CoreType { name: "arrowlake_skymont", version: "1.20", published: Some("2026-05-27"), source: "intel/perfmon ARL/events/arrowlake_skymont_core.json", number: 0xFF, perf_pmu: "cpu_atom", table: ARROWLAKE_SKYMONT_TABLE };
 
 const BONNELL_TABLE: Table = Table::new(include_bytes!("../tables/bonnell.bin"), [270, 135, 301], &SHAPES, &INTEL);
-/// The core type `bonnell`: 270 events, from version 5 of the event list (2023-09-07).
+/// The core type `bonnell`: 270 events, from version 5 of Intel's event list (2023-09-07).
 pub static BONNELL: CoreType = CoreType { name: "bonnell", version: "5", published: Some("2023-09-07"), source: "intel/perfmon BNL/events/bonnell_core.json", number: 0xFF, perf_pmu: "cpu", table: BONNELL_TABLE };
 
 const BROADWELL_TABLE: Table = Table::new(include_bytes!("../tables/broadwell.bin"), [744, 372, 827], &SHAPES, &INTEL);
-/// The core type `broadwell`: 744 events, from version 30 of the event list (2024-07-16).
+/// The core type `broadwell`: 744 events, from version 30 of Intel's event list (2024-07-16).
 pub static BROADWELL: CoreType = CoreType { name: "broadwell", version: "30", published: Some("2024-07-16"), source: "intel/perfmon BDW/events/broadwell_core.json", number: 0xFF, perf_pmu: "cpu", table: BROADWELL_TABLE };
 
 const BROADWELLDE_TABLE: Table = Table::new(include_bytes!("../tables/broadwellde.bin"), [344, 172, 383], &SHAPES, &INTEL);
-/// The core type `broadwellde`: 344 events, from version 12 of the event list (2024-07-16).
+/// The core type `broadwellde`: 344 events, from version 12 of Intel's event list (2024-07-16).
 pub static BROADWELLDE: CoreType = CoreType { name: "broadwellde", version: "12", published: Some("2024-07-16"), source: "intel/perfmon BDW-DE/events/broadwellde_core.json", number: 0xFF, perf_pmu: "cpu", table: BROADWELLDE_TABLE };
 
 const BROADWELLX_TABLE: Table = Table::new(include_bytes!("../tables/broadwellx.bin"), [375, 188, 417], &SHAPES, &INTEL);
-/// The core type `broadwellx`: 375 events, from version 23 of the event list (2024-07-16).
+/// The core type `broadwellx`: 375 events, from version 23 of Intel's event list (2024-07-16).
 pub static BROADWELLX: CoreType = CoreType { name: "broadwellx", version: "23", published: Some("2024-07-16"), source: "intel/perfmon BDX/events/broadwellx_core.json", number: 0xFF, perf_pmu: "cpu", table: BROADWELLX_TABLE };
 
 const CASCADELAKEX_TABLE: Table = Table::new(include_bytes!("../tables/cascadelakex.bin"), [2344, 1172, 2605], &SHAPES, &INTEL);
-/// The core type `cascadelakex`: 2344 events, from version 1.25 of the event list (2025-04-18).
+/// The core type `cascadelakex`: 2344 events, from version 1.25 of Intel's event list (2025-04-18).
 pub static CASCADELAKEX: CoreType = CoreType { name: "cascadelakex", version: "1.25", published: Some("2025-04-18"), source: "intel/perfmon CLX/events/cascadelakex_core.json", number: 0xFF, perf_pmu: "cpu", table: CASCADELAKEX_TABLE };
 
 const CLEARWATERFOREST_TABLE: Table = Table::new(include_bytes!("../tables/clearwaterforest.bin"), [263, 132, 293], &SHAPES, &INTEL);
-/// The core type `clearwaterforest`: 263 events, from version 1.04 of the event list (2026-07-08).
+/// The core type `clearwaterforest`: 263 events, from version 1.04 of Intel's event list (2026-07-08).
 pub static CLEARWATERFOREST: CoreType = CoreType { name: "clearwaterforest", version: "1.04", published: Some("2026-07-08"), source: "intel/perfmon CWF/events/clearwaterforest_core.json", number: 0xFF, perf_pmu: "cpu", table: CLEARWATERFOREST_TABLE };
 
 const ELKHARTLAKE_TABLE: Table = Table::new(include_bytes!("../tables/elkhartlake.bin"), [305, 153, 339], &SHAPES, &INTEL);
-/// The core type `elkhartlake`: 305 events, from version 1.05 of the event list (2024-03-08).
+/// The core type `elkhartlake`: 305 events, from version 1.05 of Intel's event list (2024-03-08).
 pub static ELKHARTLAKE: CoreType = CoreType { name: "elkhartlake", version: "1.05", published: Some("2024-03-08"), source: "intel/perfmon EHL/events/elkhartlake_core.json", number: 0xFF, perf_pmu: "cpu", table: ELKHARTLAKE_TABLE };
 
 const EMERALDRAPIDS_TABLE: Table = Table::new(include_bytes!("../tables/emeraldrapids.bin"), [404, 202, 449], &SHAPES, &INTEL);
-/// The core type `emeraldrapids`: 404 events, from version 1.24 of the event list (2026-05-19).
+/// The core type `emeraldrapids`: 404 events, from version 1.24 of Intel's event list (2026-05-19).
 pub static EMERALDRAPIDS: CoreType = CoreType { name: "emeraldrapids", version: "1.24", published: Some("2026-05-19"), source: "intel/perfmon EMR/events/emeraldrapids_core.json", number: 0xFF, perf_pmu: "cpu", table: EMERALDRAPIDS_TABLE };
 
 const GOLDMONT_TABLE: Table = Table::new(include_bytes!("../tables/goldmont.bin"), [169, 85, 188], &SHAPES, &INTEL);
-/// The core type `goldmont`: 169 events, from version 13 of the event list (2018-03-02).
+/// The core type `goldmont`: 169 events, from version 13 of Intel's event list (2018-03-02).
 pub static GOLDMONT: CoreType = CoreType { name: "goldmont", version: "13", published: Some("2018-03-02"), source: "intel/perfmon GLM/events/goldmont_core.json", number: 0xFF, perf_pmu: "cpu", table: GOLDMONT_TABLE };
 
 const GOLDMONTPLUS_TABLE: Table = Table::new(include_bytes!("../tables/goldmontplus.bin"), [180, 90, 201], &SHAPES, &INTEL);
-/// The core type `goldmontplus`: 180 events, from version 1.01 of the event list (2018-03-02).
+/// The core type `goldmontplus`: 180 events, from version 1.01 of Intel's event list (2018-03-02).
 pub static GOLDMONTPLUS: CoreType = CoreType { name: "goldmontplus", version: "1.01", published: Some("2018-03-02"), source: "intel/perfmon GLP/events/goldmontplus_core.json", number: 0xFF, perf_pmu: "cpu", table: GOLDMONTPLUS_TABLE };
 
 const GRANDRIDGE_TABLE: Table = Table::new(include_bytes!("../tables/grandridge.bin"), [235, 118, 262], &SHAPES, &INTEL);
-/// The core type `grandridge`: 235 events, from version 1.13 of the event list (2026-05-27).
+/// The core type `grandridge`: 235 events, from version 1.13 of Intel's event list (2026-05-27).
 pub static GRANDRIDGE: CoreType = CoreType { name: "grandridge", version: "1.13", published: Some("2026-05-27"), source: "intel/perfmon GRR/events/grandridge_core.json", number: 0xFF, perf_pmu: "cpu", table: GRANDRIDGE_TABLE };
 
 const GRANITERAPIDS_TABLE: Table = Table::new(include_bytes!("../tables/graniterapids.bin"), [398, 199, 443], &SHAPES, &INTEL);
-/// The core type `graniterapids`: 398 events, from version 1.20 of the event list (2026-06-05).
+/// The core type `graniterapids`: 398 events, from version 1.20 of Intel's event list (2026-06-05).
 pub static GRANITERAPIDS: CoreType = CoreType { name: "graniterapids", version: "1.20", published: Some("2026-06-05"), source: "intel/perfmon GNR/events/graniterapids_core.json", number: 0xFF, perf_pmu: "cpu", table: GRANITERAPIDS_TABLE };
 
 const HASWELL_TABLE: Table = Table::new(include_bytes!("../tables/haswell.bin"), [376, 188, 418], &SHAPES, &INTEL);
-/// The core type `haswell`: 376 events, from version 36 of the event list (2024-07-16).
+/// The core type `haswell`: 376 events, from version 36 of Intel's event list (2024-07-16).
 pub static HASWELL: CoreType = CoreType { name: "haswell", version: "36", published: Some("2024-07-16"), source: "intel/perfmon HSW/events/haswell_core.json", number: 0xFF, perf_pmu: "cpu", table: HASWELL_TABLE };
 
 const HASWELLX_TABLE: Table = Table::new(include_bytes!("../tables/haswellx.bin"), [386, 193, 429], &SHAPES, &INTEL);
-/// The core type `haswellx`: 386 events, from version 29 of the event list (2024-07-16).
+/// The core type `haswellx`: 386 events, from version 29 of Intel's event list (2024-07-16).
 pub static HASWELLX: CoreType = CoreType { name: "haswellx", version: "29", published: Some("2024-07-16"), source: "intel/perfmon HSX/events/haswellx_core.json", number: 0xFF, perf_pmu: "cpu", table: HASWELLX_TABLE };
 
 const ICELAKE_TABLE: Table = Table::new(include_bytes!("../tables/icelake.bin"), [343, 172, 382], &SHAPES, &INTEL);
-/// The core type `icelake`: 343 events, from version 1.24 of the event list (2024-10-10).
+/// The core type `icelake`: 343 events, from version 1.24 of Intel's event list (2024-10-10).
 pub static ICELAKE: CoreType = CoreType { name: "icelake", version: "1.24", published: Some("2024-10-10"), source: "intel/perfmon ICL/events/icelake_core.json", number: 0xFF, perf_pmu: "cpu", table: ICELAKE_TABLE };
 
 const ICELAKEX_TABLE: Table = Table::new(include_bytes!("../tables/icelakex.bin"), [363, 182, 404], &SHAPES, &INTEL);
-/// The core type `icelakex`: 363 events, from version 1.30 of the event list (2025-10-13).
+/// The core type `icelakex`: 363 events, from version 1.30 of Intel's event list (2025-10-13).
 pub static ICELAKEX: CoreType = CoreType { name: "icelakex", version: "1.30", published: Some("2025-10-13"), source: "intel/perfmon ICX/events/icelakex_core.json", number: 0xFF, perf_pmu: "cpu", table: ICELAKEX_TABLE };
 
 const IVYBRIDGE_TABLE: Table = Table::new(include_bytes!("../tables/ivybridge.bin"), [318, 159, 354], &SHAPES, &INTEL);
-/// The core type `ivybridge`: 318 events, from version 24 of the event list (2023-03-21).
+/// The core type `ivybridge`: 318 events, from version 24 of Intel's event list (2023-03-21).
 pub static IVYBRIDGE: CoreType = CoreType { name: "ivybridge", version: "24", published: Some("2023-03-21"), source: "intel/perfmon IVB/events/ivybridge_core.json", number: 0xFF, perf_pmu: "cpu", table: IVYBRIDGE_TABLE };
 
 const IVYTOWN_TABLE: Table = Table::new(include_bytes!("../tables/ivytown.bin"), [356, 178, 396], &SHAPES, &INTEL);
-/// The core type `ivytown`: 356 events, from version 24 of the event list (2023-08-21).
+/// The core type `ivytown`: 356 events, from version 24 of Intel's event list (2023-08-21).
 pub static IVYTOWN: CoreType = CoreType { name: "ivytown", version: "24", published: Some("2023-08-21"), source: "intel/perfmon IVT/events/ivytown_core.json", number: 0xFF, perf_pmu: "cpu", table: IVYTOWN_TABLE };
 
 const JAKETOWN_TABLE: Table = Table::new(include_bytes!("../tables/jaketown.bin"), [354, 177, 394], &SHAPES, &INTEL);
-/// The core type `jaketown`: 354 events, from version 24 of the event list (2023-08-21).
+/// The core type `jaketown`: 354 events, from version 24 of Intel's event list (2023-08-21).
 pub static JAKETOWN: CoreType = CoreType { name: "jaketown", version: "24", published: Some("2023-08-21"), source: "intel/perfmon JKT/events/Jaketown_core.json", number: 0xFF, perf_pmu: "cpu", table: JAKETOWN_TABLE };
 
 const KNIGHTSLANDING_TABLE: Table = Table::new(include_bytes!("../tables/knightslanding.bin"), [376, 188, 418], &SHAPES, &INTEL);
-/// The core type `knightslanding`: 376 events, from version 16 of the event list (2023-09-01).
+/// The core type `knightslanding`: 376 events, from version 16 of Intel's event list (2023-09-01).
 pub static KNIGHTSLANDING: CoreType = CoreType { name: "knightslanding", version: "16", published: Some("2023-09-01"), source: "intel/perfmon KNL/events/knightslanding_core.json", number: 0xFF, perf_pmu: "cpu", table: KNIGHTSLANDING_TABLE };
 
 const LUNARLAKE_LIONCOVE_TABLE: Table = Table::new(include_bytes!("../tables/lunarlake_lioncove.bin"), [331, 166, 368], &SHAPES, &INTEL);
-/// The core type `lunarlake_lioncove`: 331 events, from version 1.26 of the event list (2026-05-27).
+/// The core type `lunarlake_lioncove`: 331 events, from version 1.26 of Intel's event list (2026-05-27).
 pub static LUNARLAKE_LIONCOVE: CoreType = CoreType { name: "lunarlake_lioncove", version: "1.26", published: Some("2026-05-27"), source: "intel/perfmon LNL/events/lunarlake_lioncove_core.json", number: 0xFF, perf_pmu: "cpu_core", table: LUNARLAKE_LIONCOVE_TABLE };
 
 const LUNARLAKE_SKYMONT_TABLE: Table = Table::new(include_bytes!("../tables/lunarlake_skymont.bin"), [309, 155, 344], &SHAPES, &INTEL);
-/// The core type `lunarlake_skymont`: 309 events, from version 1.26 of the event list (2026-05-27).
+/// The core type `lunarlake_skymont`: 309 events, from version 1.26 of Intel's event list (2026-05-27).
 pub static LUNARLAKE_SKYMONT: CoreType = CoreType { name: "lunarlake_skymont", version: "1.26", published: Some("2026-05-27"), source: "intel/perfmon LNL/events/lunarlake_skymont_core.json", number: 0xFF, perf_pmu: "cpu_atom", table: LUNARLAKE_SKYMONT_TABLE };
 
 const METEORLAKE_CRESTMONT_TABLE: Table = Table::new(include_bytes!("../tables/meteorlake_crestmont.bin"), [253, 127, 282], &SHAPES, &INTEL);
-/// The core type `meteorlake_crestmont`: 253 events, from version 1.22 of the event list (2026-05-27).
+/// The core type `meteorlake_crestmont`: 253 events, from version 1.22 of Intel's event list (2026-05-27).
 pub static METEORLAKE_CRESTMONT: CoreType = CoreType { name: "meteorlake_crestmont", version: "1.22", published: Some("2026-05-27"), source: "intel/perfmon MTL/events/meteorlake_crestmont_core.json", number: 0xFF, perf_pmu: "cpu_atom", table: METEORLAKE_CRESTMONT_TABLE };
 
 const METEORLAKE_REDWOODCOVE_TABLE: Table = Table::new(include_bytes!("../tables/meteorlake_redwoodcove.bin"), [323, 162, 359], &SHAPES, &INTEL);
-/// The core type `meteorlake_redwoodcove`: 323 events, from version 1.22 of the event list (2026-05-27).
+/// The core type `meteorlake_redwoodcove`: 323 events, from version 1.22 of Intel's event list (2026-05-27).
 pub static METEORLAKE_REDWOODCOVE: CoreType = CoreType { name: "meteorlake_redwoodcove", version: "1.22", published: Some("2026-05-27"), source: "intel/perfmon MTL/events/meteorlake_redwoodcove_core.json", number: 0xFF, perf_pmu: "cpu_core", table: METEORLAKE_REDWOODCOVE_TABLE };
 
 const NEHALEMEP_TABLE: Table = Table::new(include_bytes!("../tables/nehalemep.bin"), [558, 279, 621], &SHAPES, &INTEL);
-/// The core type `nehalemep`: 558 events, from version 4 of the event list (2023-08-21).
+/// The core type `nehalemep`: 558 events, from version 4 of Intel's event list (2023-08-21).
 pub static NEHALEMEP: CoreType = CoreType { name: "nehalemep", version: "4", published: Some("2023-08-21"), source: "intel/perfmon NHM-EP/events/NehalemEP_core.json", number: 0xFF, perf_pmu: "cpu", table: NEHALEMEP_TABLE };
 
 const NEHALEMEX_TABLE: Table = Table::new(include_bytes!("../tables/nehalemex.bin"), [553, 277, 615], &SHAPES, &INTEL);
-/// The core type `nehalemex`: 553 events, from version 4 of the event list (2023-08-21).
+/// The core type `nehalemex`: 553 events, from version 4 of Intel's event list (2023-08-21).
 pub static NEHALEMEX: CoreType = CoreType { name: "nehalemex", version: "4", published: Some("2023-08-21"), source: "intel/perfmon NHM-EX/events/NehalemEX_core.json", number: 0xFF, perf_pmu: "cpu", table: NEHALEMEX_TABLE };
 
 const NOVALAKE_ARCTICWOLF_TABLE: Table = Table::new(include_bytes!("../tables/novalake_arcticwolf.bin"), [123, 62, 137], &SHAPES, &INTEL);
-/// The core type `novalake_arcticwolf`: 123 events, from version 1.00 of the event list (2026-07-09).
+/// The core type `novalake_arcticwolf`: 123 events, from version 1.00 of Intel's event list (2026-07-09).
 pub static NOVALAKE_ARCTICWOLF: CoreType = CoreType { name: "novalake_arcticwolf", version: "1.00", published: Some("2026-07-09"), source: "intel/perfmon NVL/events/novalake_arcticwolf_core.json", number: 0xFF, perf_pmu: "cpu_atom", table: NOVALAKE_ARCTICWOLF_TABLE };
 
 const NOVALAKE_COYOTECOVE_TABLE: Table = Table::new(include_bytes!("../tables/novalake_coyotecove.bin"), [331, 166, 368], &SHAPES, &INTEL);
-/// The core type `novalake_coyotecove`: 331 events, from version 1.00 of the event list (2026-07-09).
+/// The core type `novalake_coyotecove`: 331 events, from version 1.00 of Intel's event list (2026-07-09).
 pub static NOVALAKE_COYOTECOVE: CoreType = CoreType { name: "novalake_coyotecove", version: "1.00", published: Some("2026-07-09"), source: "intel/perfmon NVL/events/novalake_coyotecove_core.json", number: 0xFF, perf_pmu: "cpu_core", table: NOVALAKE_COYOTECOVE_TABLE };
 
 const PANTHERLAKE_COUGARCOVE_TABLE: Table = Table::new(include_bytes!("../tables/pantherlake_cougarcove.bin"), [347, 174, 386], &SHAPES, &INTEL);
-/// The core type `pantherlake_cougarcove`: 347 events, from version 1.07 of the event list (2026-05-27).
+/// The core type `pantherlake_cougarcove`: 347 events, from version 1.07 of Intel's event list (2026-05-27).
 pub static PANTHERLAKE_COUGARCOVE: CoreType = CoreType { name: "pantherlake_cougarcove", version: "1.07", published: Some("2026-05-27"), source: "intel/perfmon PTL/events/pantherlake_cougarcove_core.json", number: 0xFF, perf_pmu: "cpu_core", table: PANTHERLAKE_COUGARCOVE_TABLE };
 
 const PANTHERLAKE_DARKMONT_TABLE: Table = Table::new(include_bytes!("../tables/pantherlake_darkmont.bin"), [258, 129, 287], &SHAPES, &INTEL);
-/// The core type `pantherlake_darkmont`: 258 events, from version 1.07 of the event list (2026-05-27).
+/// The core type `pantherlake_darkmont`: 258 events, from version 1.07 of Intel's event list (2026-05-27).
 pub static PANTHERLAKE_DARKMONT: CoreType = CoreType { name: "pantherlake_darkmont", version: "1.07", published: Some("2026-05-27"), source: "intel/perfmon PTL/events/pantherlake_darkmont_core.json", number: 0xFF, perf_pmu: "cpu_atom", table: PANTHERLAKE_DARKMONT_TABLE };
 
-/// The core type `rocketlake`: 343 events, from version 1.04 of the event list (2024-10-10).
+/// The core type `rocketlake`: 343 events, from version 1.04 of Intel's event list (2024-10-10).
 pub static ROCKETLAKE: CoreType = CoreType { name: "rocketlake", version: "1.04", published: Some("2024-10-10"), source: "intel/perfmon RKL/events/rocketlake_core.json", number: 0xFF, perf_pmu: "cpu", table: ICELAKE_TABLE };
 
 const SANDYBRIDGE_TABLE: Table = Table::new(include_bytes!("../tables/sandybridge.bin"), [407, 204, 453], &SHAPES, &INTEL);
-/// The core type `sandybridge`: 407 events, from version 19 of the event list (2023-03-02).
+/// The core type `sandybridge`: 407 events, from version 19 of Intel's event list (2023-03-02).
 pub static SANDYBRIDGE: CoreType = CoreType { name: "sandybridge", version: "19", published: Some("2023-03-02"), source: "intel/perfmon SNB/events/sandybridge_core.json", number: 0xFF, perf_pmu: "cpu", table: SANDYBRIDGE_TABLE };
 
 const SAPPHIRERAPIDS_TABLE: Table = Table::new(include_bytes!("../tables/sapphirerapids.bin"), [411, 206, 457], &SHAPES, &INTEL);
-/// The core type `sapphirerapids`: 411 events, from version 1.39 of the event list (2026-03-24).
+/// The core type `sapphirerapids`: 411 events, from version 1.39 of Intel's event list (2026-03-24).
 pub static SAPPHIRERAPIDS: CoreType = CoreType { name: "sapphirerapids", version: "1.39", published: Some("2026-03-24"), source: "intel/perfmon SPR/events/sapphirerapids_core.json", number: 0xFF, perf_pmu: "cpu", table: SAPPHIRERAPIDS_TABLE };
 
 const SIERRAFOREST_TABLE: Table = Table::new(include_bytes!("../tables/sierraforest.bin"), [238, 119, 265], &SHAPES, &INTEL);
-/// The core type `sierraforest`: 238 events, from version 1.18 of the event list (2026-05-27).
+/// The core type `sierraforest`: 238 events, from version 1.18 of Intel's event list (2026-05-27).
 pub static SIERRAFOREST: CoreType = CoreType { name: "sierraforest", version: "1.18", published: Some("2026-05-27"), source: "intel/perfmon SRF/events/sierraforest_core.json", number: 0xFF, perf_pmu: "cpu", table: SIERRAFOREST_TABLE };
 
 const SILVERMONT_TABLE: Table = Table::new(include_bytes!("../tables/silvermont.bin"), [130, 65, 145], &SHAPES, &INTEL);
-/// The core type `silvermont`: 130 events, from version 15 of the event list (2023-01-26).
+/// The core type `silvermont`: 130 events, from version 15 of Intel's event list (2023-01-26).
 pub static SILVERMONT: CoreType = CoreType { name: "silvermont", version: "15", published: Some("2023-01-26"), source: "intel/perfmon SLM/events/Silvermont_core.json", number: 0xFF, perf_pmu: "cpu", table: SILVERMONT_TABLE };
 
 const SKYLAKE_TABLE: Table = Table::new(include_bytes!("../tables/skylake.bin"), [564, 282, 627], &SHAPES, &INTEL);
-/// The core type `skylake`: 564 events, from version 59 of the event list (2024-04-04).
+/// The core type `skylake`: 564 events, from version 59 of Intel's event list (2024-04-04).
 pub static SKYLAKE: CoreType = CoreType { name: "skylake", version: "59", published: Some("2024-04-04"), source: "intel/perfmon SKL/events/skylake_core.json", number: 0xFF, perf_pmu: "cpu", table: SKYLAKE_TABLE };
 
 const SKYLAKEX_TABLE: Table = Table::new(include_bytes!("../tables/skylakex.bin"), [470, 235, 523], &SHAPES, &INTEL);
-/// The core type `skylakex`: 470 events, from version 1.37 of the event list (2025-04-18).
+/// The core type `skylakex`: 470 events, from version 1.37 of Intel's event list (2025-04-18).
 pub static SKYLAKEX: CoreType = CoreType { name: "skylakex", version: "1.37", published: Some("2025-04-18"), source: "intel/perfmon SKX/events/skylakex_core.json", number: 0xFF, perf_pmu: "cpu", table: SKYLAKEX_TABLE };
 
-/// The core type `snowridgex`: 305 events, from version 1.23 of the event list (2024-04-24).
+/// The core type `snowridgex`: 305 events, from version 1.23 of Intel's event list (2024-04-24).
 pub static SNOWRIDGEX: CoreType = CoreType { name: "snowridgex", version: "1.23", published: Some("2024-04-24"), source: "intel/perfmon SNR/events/snowridgex_core.json", number: 0xFF, perf_pmu: "cpu", table: ELKHARTLAKE_TABLE };
 
 const TIGERLAKE_TABLE: Table = Table::new(include_bytes!("../tables/tigerlake.bin"), [265, 133, 295], &SHAPES, &INTEL);
-/// The core type `tigerlake`: 265 events, from version 1.19 of the event list (2025-08-27).
+/// The core type `tigerlake`: 265 events, from version 1.19 of Intel's event list (2025-08-27).
 pub static TIGERLAKE: CoreType = CoreType { name: "tigerlake", version: "1.19", published: Some("2025-08-27"), source: "intel/perfmon TGL/events/tigerlake_core.json", number: 0xFF, perf_pmu: "cpu", table: TIGERLAKE_TABLE };
 
 const WESTMEREEP_DP_TABLE: Table = Table::new(include_bytes!("../tables/westmereep-dp.bin"), [542, 271, 603], &SHAPES, &INTEL);
-/// The core type `westmereep-dp`: 542 events, from version 5 of the event list (2023-08-17).
+/// The core type `westmereep-dp`: 542 events, from version 5 of Intel's event list (2023-08-17).
 pub static WESTMEREEP_DP: CoreType = CoreType { name: "westmereep-dp", version: "5", published: Some("2023-08-17"), source: "intel/perfmon WSM-EP-DP/events/WestmereEP-DP_core.json", number: 0xFF, perf_pmu: "cpu", table: WESTMEREEP_DP_TABLE };
 
 const WESTMEREEP_SP_TABLE: Table = Table::new(include_bytes!("../tables/westmereep-sp.bin"), [576, 288, 641], &SHAPES, &INTEL);
-/// The core type `westmereep-sp`: 576 events, from version 4 of the event list (2023-08-17).
+/// The core type `westmereep-sp`: 576 events, from version 4 of Intel's event list (2023-08-17).
 pub static WESTMEREEP_SP: CoreType = CoreType { name: "westmereep-sp", version: "4", published: Some("2023-08-17"), source: "intel/perfmon WSM-EP-SP/events/WestmereEP-SP_core.json", number: 0xFF, perf_pmu: "cpu", table: WESTMEREEP_SP_TABLE };
 
 const WESTMEREEX_TABLE: Table = Table::new(include_bytes!("../tables/westmereex.bin"), [579, 290, 644], &SHAPES, &INTEL);
-/// The core type `westmereex`: 579 events, from version 4 of the event list (2023-08-29).
+/// The core type `westmereex`: 579 events, from version 4 of Intel's event list (2023-08-29).
 pub static WESTMEREEX: CoreType = CoreType { name: "westmereex", version: "4", published: Some("2023-08-29"), source: "intel/perfmon WSM-EX/events/WestmereEX_core.json", number: 0xFF, perf_pmu: "cpu", table: WESTMEREEX_TABLE };
 
 const ZEN1_TABLE: Table = Table::new(include_bytes!("../tables/zen1.bin"), [163, 82, 182], &SHAPES, &AMD);
-/// The core type `zen1`: 163 events, from version 7.2 of the event list.
+/// The core type `zen1`: 163 events, from the event list in Linux 7.2.
 pub static ZEN1: CoreType = CoreType { name: "zen1", version: "7.2", published: None, source: "Linux tools/perf/pmu-events/arch/x86/amdzen1", number: 0xF000000FF, perf_pmu: "cpu", table: ZEN1_TABLE };
 
 const ZEN2_TABLE: Table = Table::new(include_bytes!("../tables/zen2.bin"), [199, 100, 222], &SHAPES, &AMD);
-/// The core type `zen2`: 199 events, from version 7.2 of the event list.
+/// The core type `zen2`: 199 events, from the event list in Linux 7.2.
 pub static ZEN2: CoreType = CoreType { name: "zen2", version: "7.2", published: None, source: "Linux tools/perf/pmu-events/arch/x86/amdzen2", number: 0xF000000FF, perf_pmu: "cpu", table: ZEN2_TABLE };
 
 const ZEN3_TABLE: Table = Table::new(include_bytes!("../tables/zen3.bin"), [223, 112, 248], &SHAPES, &AMD);
-/// The core type `zen3`: 223 events, from version 7.2 of the event list.
+/// The core type `zen3`: 223 events, from the event list in Linux 7.2.
 pub static ZEN3: CoreType = CoreType { name: "zen3", version: "7.2", published: None, source: "Linux tools/perf/pmu-events/arch/x86/amdzen3", number: 0xF000000FF, perf_pmu: "cpu", table: ZEN3_TABLE };
 
 const ZEN4_TABLE: Table = Table::new(include_bytes!("../tables/zen4.bin"), [336, 168, 374], &SHAPES, &AMD);
-/// The core type `zen4`: 336 events, from version 7.2 of the event list.
+/// The core type `zen4`: 336 events, from the event list in Linux 7.2.
 pub static ZEN4: CoreType = CoreType { name: "zen4", version: "7.2", published: None, source: "Linux tools/perf/pmu-events/arch/x86/amdzen4", number: 0xF000000FF, perf_pmu: "cpu", table: ZEN4_TABLE };
 
 const ZEN5_TABLE: Table = Table::new(include_bytes!("../tables/zen5.bin"), [368, 184, 409], &SHAPES, &AMD);
-/// The core type `zen5`: 368 events, from version 7.2 of the event list.
+/// The core type `zen5`: 368 events, from the event list in Linux 7.2.
 pub static ZEN5: CoreType = CoreType { name: "zen5", version: "7.2", published: None, source: "Linux tools/perf/pmu-events/arch/x86/amdzen5", number: 0xF000000FF, perf_pmu: "cpu", table: ZEN5_TABLE };
 
 const ZEN6_TABLE: Table = Table::new(include_bytes!("../tables/zen6.bin"), [424, 212, 472], &SHAPES, &AMD);
-/// The core type `zen6`: 424 events, from version 7.2 of the event list.
+/// The core type `zen6`: 424 events, from the event list in Linux 7.2.
 pub static ZEN6: CoreType = CoreType { name: "zen6", version: "7.2", published: None, source: "Linux tools/perf/pmu-events/arch/x86/amdzen6", number: 0xF000000FF, perf_pmu: "cpu", table: ZEN6_TABLE };
 
 pub(crate) static CORE_TYPES: [&CoreType; 53] = [

@@ -99,6 +99,10 @@ fn write_core_type(source: &mut String, core_type: &CoreType, table: &str, perf_
     let CoreType { name, version, published, source: from, .. } = core_type;
     let published = (!published.is_empty()).then_some(published);
     let dated = published.map_or(String::new(), |day| format!(" ({day})"));
+    let list = match core_type.vendor {
+        Vendor::Amd => format!("the event list in Linux {version}"),
+        Vendor::Intel => format!("version {version} of Intel's event list{dated}"),
+    };
     // Bits of a select.
     let number: u64 = match core_type.vendor {
         Vendor::Amd => 0xF_0000_00FF,
@@ -106,7 +110,7 @@ fn write_core_type(source: &mut String, core_type: &CoreType, table: &str, perf_
     };
     let _ = writeln!(
         source,
-        "/// The core type `{name}`: {} events, from version {version} of the event list{dated}.\n\
+        "/// The core type `{name}`: {} events, from {list}.\n\
          pub static {}: CoreType = CoreType {{ name: {name:?}, version: {version:?}, \
          published: {published:?}, source: {from:?}, number: {number:#X}, \
          perf_pmu: {perf_pmu:?}, table: {}_TABLE }};\n",

@@ -40,13 +40,14 @@ impl CoreType {
         self.source
     }
 
-    /// Returns the version of the vendor's list from which the core type's events were taken.
+    /// Returns the version of the [`source`](Self::source) of the core type's events: the version of Intel's event
+    /// list, or of Linux.
     pub const fn version(&self) -> &'static str {
         self.version
     }
 
-    /// Returns the day on which the vendor published the [`version`](Self::version) of the list (`2024-04-04`); `None`
-    /// if the list states no day.
+    /// Returns the day on which Intel published this [`version`](Self::version) of the event list, such as
+    /// `2024-04-04`; `None` if the list states no day.
     pub const fn published(&self) -> Option<&'static str> {
         self.published
     }

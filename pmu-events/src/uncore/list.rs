@@ -25,12 +25,12 @@ pub struct Uncore {
 }
 
 impl Uncore {
-    /// Returns the version of Linux and the list in Linux from which the events were taken.
+    /// Returns the source of the events: the version of Linux, and the name of the event list in Linux.
     pub const fn source(&self) -> &'static str {
         self.source
     }
 
-    /// Returns all events, in ascending order of their units, then of their names.
+    /// Returns all events, sorted by unit, and within each unit by name.
     pub fn events(&self) -> impl Iterator<Item = UncoreEvent> + Clone + use<> {
         self.text.lines().skip(1).filter_map(|line| {
             let (unit, rest) = line.split_once(',')?;

@@ -4,7 +4,7 @@ use crate::format::core_type::CoreType;
 use crate::uncore::list::Uncore;
 
 impl Uncore {
-    /// Returns the units of processors with this core type; `None` if this crate has no list of the units' events.
+    /// Returns the uncore events of processors with this core type; `None` if this crate has no list of these events.
     pub fn of(core_type: &CoreType) -> Option<&'static Self> {
         let is_of = |list: &&Self| list.core_types.split(' ').any(|name| name == core_type.name());
         LISTS.iter().find(is_of)

@@ -18,11 +18,11 @@ pub struct FedOp {
     pub data: u64,
     /// `IBS_OP_DATA2`: the source of a load's data.
     pub data2: u64,
-    /// `IBS_OP_DATA3`: the access to memory.
+    /// `IBS_OP_DATA3`: description of the op's access to memory.
     pub data3: u64,
-    /// `IBS_DC_LINADDR`: the linear address of the access.
+    /// `IBS_DC_LINADDR`: the linear address of the op's access to memory.
     pub linear_address: u64,
-    /// `IBS_DC_PHYSADDR`: the physical address of the access.
+    /// `IBS_DC_PHYSADDR`: the physical address of the op's access to memory.
     pub physical_address: u64,
     /// `BP_IBSTGT_RIP`: the target of a branch.
     pub target: u64,

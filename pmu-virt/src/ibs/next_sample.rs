@@ -8,10 +8,10 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct NextSample {
-    /// Number of ops, if the period of op sampling counts ops.
+    /// Number of ops until the next sample, if the period of op sampling counts ops.
     pub ops: Option<u64>,
-    /// Number of cycles, if the period of op sampling counts cycles.
+    /// Number of cycles until the next sample, if the period of op sampling counts cycles.
     pub cycles: Option<u64>,
-    /// Number of fetches.
+    /// Number of fetches until the next sample.
     pub fetches: Option<u64>,
 }

@@ -28,7 +28,8 @@ pub enum MediationError {
     /// The guest's PMU does not have exactly the counters of the host. See
     /// [`HostCounters::guest`](crate::HostCounters::guest).
     NotTheHosts,
-    /// A counter of the guest writes [precise records](crate::VirtualPrecise), which a mediated guest cannot have.
+    /// A counter of the guest writes [precise records](crate::VirtualPrecise), which a guest on real counters cannot
+    /// have.
     PreciseRecords,
     /// The host has not [lent](pmu_core::CounterSession::lend) every counter of the guest. The value is the set of the
     /// missing counters.

@@ -200,8 +200,8 @@ impl HostCounters {
     }
 
     /// Stops all counters of the processor that executes the call, by clearing the global control register. Returns the
-    /// counters as [`LentCounters`], for [`load`](Self::load). A host without a session calls this once on each
-    /// processor, because reset leaves the general counters enabled.
+    /// counters as [`LentCounters`], for [`load`](Self::load). A host without a [session](pmu_core::CounterSession)
+    /// calls this method once on each processor, because reset leaves the general counters enabled.
     ///
     /// # Errors
     /// The access to the global control failed.

@@ -71,7 +71,7 @@ const _: () = assert!(COUNTERS & (LOADED | PENDING | EXPECTED | POSSIBLE) == 0);
 const _: () = assert!(size_of::<GuestInterrupts>() == 16);
 
 impl GuestInterrupts {
-    /// Creates the state of a virtual processor that is not loaded and has no pending interrupt.
+    /// Creates the interrupt state of a virtual processor that is not loaded and has no pending interrupt.
     pub const fn new() -> Self {
         Self { state: AtomicU64::new(0), interrupting: AtomicU64::new(0) }
     }
@@ -91,7 +91,8 @@ impl GuestInterrupts {
     }
 
     /// Returns whether the interrupt handler has [noted](HostCounters::interrupted) an interrupt that was not yet
-    /// [delivered](Self::deliver_to). If so, the hypervisor makes a running guest exit, and wakes a sleeping guest.
+    /// [delivered](Self::deliver_to). If the result is `true`, the hypervisor makes a running guest exit, and wakes a
+    /// sleeping guest.
     ///
     /// # Context
     /// Any context.

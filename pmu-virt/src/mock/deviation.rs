@@ -132,8 +132,8 @@ impl Deviations {
         self.0 >> deviation as u32 & 1 != 0
     }
 
-    /// Returns the CPUID answer of a processor with these deviations. The call takes the answer `given`, adds the bits
-    /// of the PMU as [`Configuration::cpuid`] does, and adds the bits of the deviations.
+    /// Returns the CPUID answer of a processor with these deviations. `given` is the embedder's own answer. The call
+    /// adds the bits of the PMU as [`Configuration::cpuid`] does, and then the bits of the deviations.
     ///
     /// ```
     /// use pmu_virt::mock::{Deviation, Deviations};

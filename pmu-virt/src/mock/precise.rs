@@ -126,8 +126,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         recorded.written != 0
     }
 
-    /// Calls `act` with the precise records. `act` reads and changes the records' state directly, without an access of
-    /// the driver. Returns `None` if the processor has no precise records.
+    /// Calls `act` with the state of the precise records. `act` reads and changes the records' state directly, without
+    /// an access of the driver. Returns `None` if the processor has no precise records.
     ///
     /// # Panics
     /// `act` accesses a register through the mock.

@@ -356,7 +356,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.handled.get()
     }
 
-    /// Returns the LVT entry for performance counters (LVTPC): 7:0 vector, 10:8 delivery mode, 16 mask.
+    /// Returns the LVT entry for performance counters (LVTPC): bits 7:0 vector, bits 10:8 delivery mode, bit 16 mask.
     pub fn performance_entry(&self) -> u32 {
         self.entry.get()
     }

@@ -34,9 +34,9 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self
     }
 
-    /// Executes an op on the processor. The sampling unit counts the op. If the unit samples the op, the processor
-    /// interrupts. Returns whether the op was sampled. Besides the test itself, the test's interrupt handler and the
-    /// function that the test passes to [`on_access`](Self::on_access) may call this method.
+    /// Executes an op on the processor. The processor's instruction-based sampling counts the op. If the op is sampled,
+    /// the processor interrupts. Returns whether the op was sampled. Besides the test itself, the test's interrupt
+    /// handler and the function that the test passes to [`on_access`](Self::on_access) may call this method.
     ///
     /// On a platform with [`LateIbs`](Deviation::LateIbs), the interrupt comes only after the driver has disabled
     /// the sampling.
@@ -51,8 +51,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.sampled(sampled == Some(true))
     }
 
-    /// Calls `act` with the instruction-based sampling. `act` reads and changes the sampling's state directly, without
-    /// an access of the driver. Returns `None` if the processor has no instruction-based sampling.
+    /// Calls `act` with the state of the instruction-based sampling. `act` reads and changes the sampling's state
+    /// directly, without an access of the driver. Returns `None` if the processor has no instruction-based sampling.
     ///
     /// # Panics
     /// `act` accesses a register through the mock.
@@ -78,8 +78,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.extended_entries.set(entries);
     }
 
-    /// Delivers the pending interrupt of a sample through the sampling's extended LVT entry. If no interrupt is
-    /// pending, the call does nothing.
+    /// Delivers the pending interrupt of a sample through the extended LVT entry of the
+    /// [instruction-based sampling](Self::with_sampling). If no interrupt is pending, the call does nothing.
     pub fn deliver_sample(&self) {
         let mut raised = false;
         let _ = self.with_sampling_unit(|sampling| {

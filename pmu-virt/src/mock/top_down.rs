@@ -39,8 +39,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.mix.set(mix);
     }
 
-    /// Calls `act` with the top-down metrics. `act` reads and changes the metrics directly, without an access of the
-    /// driver. Returns `None` if the processor has no top-down metrics.
+    /// Calls `act` with the state of the top-down metrics. `act` reads and changes the metrics directly, without an
+    /// access of the driver. Returns `None` if the processor has no top-down metrics.
     ///
     /// # Panics
     /// `act` accesses a register through the mock.
@@ -71,8 +71,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self
     }
 
-    /// Calls `act` with the counter reload. `act` reads and changes the reload's state directly, without an access of
-    /// the driver. Returns `None` if the processor has no counter reload.
+    /// Calls `act` with the state of the counter reload. `act` reads and changes the reload's state directly, without
+    /// an access of the driver. Returns `None` if the processor has no counter reload.
     ///
     /// # Panics
     /// `act` accesses a register through the mock.
