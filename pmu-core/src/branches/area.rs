@@ -115,7 +115,7 @@ pub struct BranchArea<A> {
 }
 
 impl<A: SaveBranches> BranchArea<A> {
-    /// Creates a saved call stack without records, which `area` is to store.
+    /// Creates an empty saved call stack, whose records `area` is to hold.
     pub const fn new(area: A) -> Self {
         Self { area, depth: 0 }
     }

@@ -22,7 +22,7 @@ pub enum NoBranches {
     OtherVendor([u8; 12]),
     /// The processor, or a hypervisor, declares no branch records.
     NotDeclared,
-    /// The processor declares records, but the number of records is unknown, because the processor's model is unknown.
+    /// The processor declares branch records, but their number is unknown for the processor's model.
     UnknownModel {
         /// The processor's family.
         family: u16,

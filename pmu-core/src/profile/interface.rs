@@ -97,7 +97,7 @@ pub trait ProfileInterface: SourceInterface {
     ///
     /// # Errors
     /// - [`UnsupportedSource`](InterfaceError::UnsupportedSource).
-    /// - [`Interval`](InterfaceError::Interval): `units` is outside the limits.
+    /// - [`Interval`](InterfaceError::Interval): `units` is outside the source's limits.
     fn set_interval(&self, source: KProfileSource, units: u64) -> Result<Interval, InterfaceError> {
         let (cell, limits) = declared_interval(self, source)?;
         let interval = limits.check(units)?;
@@ -105,8 +105,8 @@ pub trait ProfileInterface: SourceInterface {
         Ok(interval)
     }
 
-    /// Sets the machine-wide interval of a source to the interval within the limits that is nearest to `units`. Returns
-    /// the new interval.
+    /// Sets the machine-wide interval of a source to `units`, or to the nearest interval within the source's limits.
+    /// Returns the new interval.
     ///
     /// ```
     /// # use pmu_core::{DefaultInterface, InterfaceError, KProfileSource, ProfileInterface};
