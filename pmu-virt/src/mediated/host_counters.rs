@@ -20,9 +20,9 @@ const PERF_METRICS: u64 = 1 << 15;
 /// [intercepted](Self::intercepts). The hypervisor answers the intercepted accesses by [`write`](Self::write),
 /// [`read`](Self::read) and [`read_pmc`](Self::read_pmc).
 ///
-/// While a guest is loaded, the host's session must [lend](pmu_core::CounterSession::lend) its counters. A host without
-/// a session calls [`stop`](Self::stop) instead. While a guest is loaded, the host must not use features that share the
-/// status register with the counters: Processor Trace, and LBR and PEBS with interrupts.
+/// While a guest is loaded, the host's session must [lend](pmu_core::CounterSession::lend) the real counters. A host
+/// without a session calls [`stop`](Self::stop) instead. While a guest is loaded, the host must not use features that
+/// share the status register with the counters: PEBS with interrupts, LBR with interrupts, and Processor Trace.
 ///
 /// The counters do not count while the host executes. On Intel, the processor switches the registers at VM entries and
 /// VM exits. For this switch, the hypervisor sets these fields and controls of the VMCS:

@@ -14,9 +14,9 @@ use crate::policy::event_policy::EventPolicy;
 /// in a static. The virtual processor's task and the interrupt handler share this state. All other state of the guest
 /// belongs to the task.
 ///
-/// Each processor's handler uses the `GuestInterrupts` of the guest that was last [loaded](HostCounters::load) on the
-/// processor. The handler continues to use this state after the guest's [`put`](HostCounters::put), until the
-/// hypervisor is about to load another guest.
+/// Each processor's interrupt handler uses the `GuestInterrupts` of the guest that was last
+/// [loaded](HostCounters::load) on the processor. The handler continues to use this state after the guest's
+/// [`put`](HostCounters::put), until the hypervisor is about to load another guest.
 ///
 /// ```
 /// use core::sync::atomic::{AtomicUsize, Ordering};

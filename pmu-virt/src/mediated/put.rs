@@ -17,9 +17,9 @@ impl HostCounters {
     /// acknowledges their overflows.
     ///
     /// `global_control` is the value of the global control that the processor saved at the VM exit. On AMD, the call
-    /// ignores `global_control`, and reads the register instead. `put` clears the registers that the load has written,
-    /// even if the guest's PMU was changed after the load. If the guest was [reset](VirtualPmu::reset) after the load,
-    /// `put` keeps the state after the reset.
+    /// ignores `global_control`, and reads the register instead. `put` clears the registers that [`load`](Self::load)
+    /// has written, even if the guest's PMU was changed after the load. If the guest was [reset](VirtualPmu::reset)
+    /// after the load, `put` keeps the state after the reset.
     ///
     /// Each overflow of a guest's counter makes one interrupt pending in the guest. If the processor's interrupt comes
     /// before `put`, [`interrupted`](Self::interrupted) notes the overflow. Otherwise `put` notes the overflow, and the

@@ -77,8 +77,8 @@ pub trait GuestFacility {
     /// Returns the facility's registers, except registers that the PMU itself has. The PMU's list is
     /// [`Configuration::registers`](crate::Configuration::registers). If the PMU's list marks a register of the
     /// facility as [absent](RegisterInfo::exists), this call returns the register. To save a virtual processor, save
-    /// the PMU's registers first. Then save each of these registers that has [`is_state`](RegisterInfo::is_state) set.
-    /// Restore the registers in the order in which they were saved.
+    /// the PMU's registers first. Then save each register that this call returns with
+    /// [`is_state`](RegisterInfo::is_state) set. Restore all registers in the order in which they were saved.
     fn registers(&self) -> impl Iterator<Item = RegisterInfo>;
 
     /// Tells the facility that an overflow raised an interrupt. A facility that the guest has set to freeze on an

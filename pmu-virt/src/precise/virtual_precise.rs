@@ -10,8 +10,8 @@ use crate::precise::error::PreciseConfigurationError;
 ///
 /// If a counter that writes records overflows, the PMU raises no interrupt. Instead, the counter's record becomes
 /// [due](Self::due). The embedder then [feeds](Self::record) the next instruction that causes the counter's event, and
-/// the call writes the record to the [guest's memory](crate::GuestMemory). For each record, the buffer's index and
-/// limits are read from the guest's memory.
+/// the call writes the record to the [guest's memory](crate::GuestMemory). The guest's memory also holds the index and
+/// the limits of the Debug Store's buffer. This type reads both for each record.
 ///
 /// No method allocates or panics. The value is the complete state: a copy is a snapshot, and `==` compares states.
 /// [`to_bytes`](Self::to_bytes) saves the state.
