@@ -330,9 +330,9 @@ pub(crate) fn no_such(group: GroupId) -> GroupError {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SwitchError {
     /// Mask of the events that failed: bit *n* stands for the event at index *n* of the given slice. Bit 63 stands for
-    /// all events from index 63 on. No bit is set if groups could not be stopped or resumed together. Nor is a bit set
-    /// if the failed event is not in the slice: the event waited on this processor, and the session could not put the
-    /// event on a free counter.
+    /// all events from index 63 on. No bit is set if groups failed to stop or resume together. Nor is a bit set if the
+    /// failed event is not in the slice: the event waited on this processor, and the session could not put the event on
+    /// a free counter.
     pub events: u64,
     /// Reason of the first failure.
     pub reason: CounterError,

@@ -1,6 +1,6 @@
 //! Counts of events.
 
-/// Count of an event, and the times for which the event was started and was counted.
+/// Count of an event, with the time for which the event was started, and the time for which the event was counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct EventCount {

@@ -431,8 +431,8 @@ impl Event {
         }
     }
 
-    /// Returns the address and value of the extra register that refines the event, if there is one. If the event has
-    /// several encodings, the result is the register of the first encoding.
+    /// Returns the address and value of the [extra register](Self::with_extra) that refines the event, if there is one.
+    /// If the event has several encodings, the result is the register of the first encoding.
     pub const fn extra(&self) -> Option<(MsrAddress, u64)> {
         match self.extra.registers[0].get() {
             Some(register) => Some((register, self.extra.value)),

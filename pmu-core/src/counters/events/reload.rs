@@ -30,7 +30,7 @@ impl Event {
         self
     }
 
-    /// Returns the mask that was given to [`reloaded_by`](Self::reloaded_by): one bit for each event of the group whose
+    /// Returns the mask that was given to [`reloaded_by`](Self::reloaded_by). Each set bit stands for an event whose
     /// overflow reloads this event's counter.
     ///
     /// ```

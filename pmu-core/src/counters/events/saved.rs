@@ -126,7 +126,7 @@ impl SavedEvent {
     }
 
     /// Returns whether [`switch_in`](crate::CounterSession::switch_in) will start the event. An event that was started
-    /// at [`switch_out`](crate::CounterSession::switch_out) is started again.
+    /// at [`switch_out`](crate::CounterSession::switch_out) starts again.
     pub const fn is_started(&self) -> bool {
         self.started
     }

@@ -80,11 +80,11 @@ pub unsafe trait EventSource {
     /// The period is below 2³¹.
     fn row_period(&self, row: usize) -> Option<u32>;
 
-    /// Returns a value that identifies the source's table of rows. Counters that were
-    /// [saved](crate::CounterSession::save) can be restored only if the value is the same as when they were saved.
+    /// Returns a value that identifies the source's table of rows. [`restore`](crate::CounterSession::restore) loads
+    /// saved counters only if this value is the same as at [`save`](crate::CounterSession::save).
     fn table_id(&self) -> usize;
 
-    /// Returns the table of the events that are opened on this processor.
+    /// Returns the table of the events that are opened on the source's processor.
     fn opened(&self) -> &EventTable;
 
     /// Returns the logical processor that executes the call, if its core's logical processors corrupt each other's

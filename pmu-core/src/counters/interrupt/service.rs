@@ -69,9 +69,9 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
 /// facility: the call then does the same as [`service`]. For two facilities, pass a pair.
 ///
 /// The returned [`claim`](Serviced::claim) includes the facility's own interrupts. The facility's bits of the overflow
-/// status are acknowledged together with the counters' bits, and are not in [`others`](Serviced::others). A facility
-/// that interrupts [without a counter](Facility::ALONE) is called even if the counters cannot be serviced, for instance
-/// because no session has taken the counters.
+/// status are acknowledged together with the counters' bits, and are not in [`others`](Serviced::others). If a facility
+/// interrupts [without a counter](Facility::ALONE), `service_with` calls the facility even while the counters cannot be
+/// serviced, for instance because no session has taken the counters.
 ///
 /// ```
 /// # use pmu_core::{Claim, CounterMemory, EventSource, Facility, MsrBackend, Platform};

@@ -17,7 +17,7 @@ pub struct CoreCounters {
 }
 
 impl CoreCounters {
-    /// Creates the memory of a core whose counters are not in use.
+    /// Creates memory for a core whose counters are not in use.
     pub const fn new() -> Self {
         Self { in_use: AtomicU64::new(0) }
     }

@@ -31,7 +31,7 @@ pub struct ReloadMemory {
 const KNOWN: u64 = 1 << 63;
 
 impl ReloadMemory {
-    /// Creates the memory of a processor whose reload registers hold unknown values.
+    /// Creates memory for a processor whose reload registers still hold unknown values.
     pub const fn new() -> Self {
         Self {
             causes: [const { AtomicU64::new(0) }; MAX_COUNTERS],

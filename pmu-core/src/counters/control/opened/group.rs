@@ -183,7 +183,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///   processor.
     /// - [`NotStarted`](CounterError::NotStarted): none of the group's events is started.
     /// - The errors of [`stop_event`](Self::stop_event), for the first event that could not be stopped. Every event
-    ///   whose registers could be accessed was stopped.
+    ///   with accessible registers was stopped.
     pub fn stop_group(&mut self, group: GroupId, now: u64) -> Result<(), GroupError> {
         let first = self.first_of(group)?;
         if !self.group_events(group).any(|event| self.is_started(event)) {

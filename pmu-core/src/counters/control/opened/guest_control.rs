@@ -32,8 +32,8 @@ pub struct GuestControl {
 ///   a control. This is also the only way on Nehalem and Westmere, because of errata of the controls (AAK155, AAP115,
 ///   AAT100, BC86, BD102).
 ///
-/// If the values are not loaded, an event that is confined to the host is also counted in guests. An event that is
-/// confined to guests then counts nothing. Before the first VM entry, call
+/// Without these values, an event that is confined to the host also counts in guests, and an event that is confined to
+/// guests counts nothing. Before the first VM entry, call
 /// [`set_virtualization`](crate::CounterSession::set_virtualization).
 ///
 /// If there is nothing to load, the result is `None`. There is nothing to load if one of these conditions holds:

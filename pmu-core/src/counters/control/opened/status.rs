@@ -30,8 +30,8 @@ pub enum EventStatus {
 }
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Returns the opened events, in the order of their places in the table. [Unlisted](crate::Event::unlisted) events
-    /// are omitted.
+    /// Returns the opened events, in the order of their [places](EventId::place) in the session's table.
+    /// [Unlisted](crate::Event::unlisted) events are omitted.
     ///
     /// ```
     /// use pmu_core::{CounterSession, EventId, EventSource, EventStatus, MsrBackend, Platform};

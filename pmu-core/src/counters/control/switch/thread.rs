@@ -134,8 +134,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Puts a thread's events on this processor. `processor` describes this processor. The events may have been
     /// switched out on any processor.
     ///
-    /// The call opens the events, and starts the events that were started when they were switched out. Each event
-    /// continues with the count and period that it had. The events get counters in this order:
+    /// The call opens the events, and starts those events that were started at their [`switch_out`](Self::switch_out).
+    /// Each event continues with the count and period that it had. The events get counters in this order:
     /// - First come the events that are already on counters and do not rotate, such as the processor's own. These
     ///   events keep their counters, or move to other counters.
     /// - Then the thread's events that do not rotate get counters. Rotating events give way to these events.

@@ -312,7 +312,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform, F: FacilityControl>
         }
     }
 
-    /// Returns the lent counters, to pass to the borrower.
+    /// Returns the counters that the session lends, to pass to a borrower, such as a hypervisor.
     pub const fn lent(&mut self) -> &mut LentCounters {
         &mut self.lent
     }
