@@ -30,8 +30,8 @@ const HYGON: [u8; 12] = *b"HygonGenuine";
 /// Detects the core counters of an AMD or Hygon processor. Hygon's processors have the same counters as AMD's first Zen
 /// processors.
 ///
-/// The counters can count any event of the processor's manual. Windows has no profile sources for Hygon: the
-/// [`SOURCES`](crate::SOURCES) are for AMD's processors only.
+/// The counters can count any event of the processor's manual. Windows has no profile sources for Hygon, so
+/// [`SOURCES`](crate::SOURCES) applies to AMD's processors only.
 ///
 /// ```
 /// # use pmu_core::{CpuidDump, Snapshot};
@@ -47,7 +47,7 @@ const HYGON: [u8; 12] = *b"HygonGenuine";
 /// ```
 ///
 /// # Errors
-/// The error is the reason why the processor has no usable counters: [`OtherVendor`](NoInterface::OtherVendor),
+/// Returns the reason why the processor has no usable counters: [`OtherVendor`](NoInterface::OtherVendor),
 /// [`NoLongMode`](NoInterface::NoLongMode) or [`HiddenByHypervisor`](NoInterface::HiddenByHypervisor).
 pub fn counters(processor: &Snapshot) -> Result<CounterUnit, NoInterface> {
     check(processor, &[AMD, HYGON])?;

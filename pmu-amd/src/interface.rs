@@ -45,7 +45,7 @@ impl Amd64 {
     /// [`InsufficientMemory`](pmu_core::CounterError::InsufficientMemory).
     pub const BUG_CHECK_WITHOUT_MEMORY: u32 = BUG_CHECK_HAL_MEMORY_ALLOCATION;
 
-    /// Detects the interface of a machine by the conditions that Windows checks. `snapshot` describes the boot
+    /// Detects the Amd64 interface of a machine by the conditions that Windows checks. `snapshot` describes the boot
     /// processor.
     ///
     /// The conditions are:
@@ -73,14 +73,14 @@ impl Amd64 {
     /// ```
     ///
     /// # Errors
-    /// The error names the first of these conditions that does not hold.
+    /// Returns the first of these conditions that does not hold.
     pub fn detect(snapshot: &Snapshot) -> Result<Self, NoInterface> {
         counters::check(snapshot, &[counters::AMD])?;
         Ok(Self::new(counters::unit(snapshot)))
     }
 
-    /// Detects the interface as the HAL of a given Windows version does. That HAL may have no interface, or use only
-    /// the [four legacy counters](Self::with_legacy_counters). The call also checks the conditions of
+    /// Detects the Amd64 interface as the HAL of a given Windows version does. That HAL may lack the interface, or use
+    /// only the [four legacy counters](Self::with_legacy_counters). The call also checks the conditions of
     /// [`detect`](Self::detect).
     ///
     /// [`has_four_amd_counters`](pmu_core::WindowsVersion::has_four_amd_counters) tells for each Windows version
@@ -115,8 +115,8 @@ impl Amd64 {
         }
     }
 
-    /// Restricts the interface to the four legacy counters, at their legacy addresses, as documented for Windows' Amd64
-    /// interface. Other owners may use the other counters.
+    /// Restricts this interface to the four legacy counters, at their legacy addresses, as documented for Windows'
+    /// Amd64 interface. Other owners may use the other counters.
     ///
     /// If the processor has PerfMonV2, the interface still uses the global registers, which also control the legacy
     /// counters.
@@ -144,7 +144,7 @@ impl Amd64 {
         self
     }
 
-    /// Returns the interface with the four legacy counters, which every detected machine has. With this interface a
+    /// Returns the Amd64 interface with the four legacy counters, which every AMD processor has. With this interface a
     /// tool can list the sources without detecting a processor.
     pub const fn declared() -> Self {
         Self::new(counters::of_family(Family::Legacy))

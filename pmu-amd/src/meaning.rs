@@ -23,7 +23,7 @@ pub enum Meaning {
 }
 
 impl Meaning {
-    /// Returns the meaning as a word: `same`, `other`, `nothing` or `unknown`.
+    /// Returns this result of the comparison as a word: `same`, `other`, `nothing` or `unknown`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Same => "same",
@@ -36,7 +36,7 @@ impl Meaning {
 
 impl Generation {
     /// Returns whether a source of [`SOURCES`](crate::SOURCES) counts, on this generation, the event that it is named
-    /// after. Returns `None` if there is no such source.
+    /// after. Returns `None` if `source` is not in this table.
     ///
     /// A kernel that avoids misleading names starts only the sources with the meaning [`Same`](Meaning::Same). The
     /// result applies to the sources of [`Amd64`](crate::Amd64). The sources of [`Zen`](crate::Zen) have the same

@@ -22,7 +22,7 @@ pub const PERF_CTL0: u32 = 0xC001_0200;
 /// §13.2.1; CPUID 0x80000001 ECX bit 23, PerfCtrExtCore).
 pub const PERF_CTR0: u32 = 0xC001_0201;
 
-/// Number of counters of the core extension if CPUID does not declare a number (APM vol. 2, §13.2.1).
+/// Number of counters that the core extension has if CPUID does not declare a number (APM vol. 2, §13.2.1).
 pub const CORE_COUNTERS: u8 = 6;
 
 /// `PerfCntrGlobalStatus`: the overflow bits of all counters, on processors with PerfMonV2 (APM vol. 2, §13.2.1; CPUID
@@ -67,7 +67,7 @@ pub const LAST_BRANCH_STACK_FROM_IP: u32 = 0xC001_0300;
 /// RDPMC).
 pub const RDPMC_CORE_COUNTERS: u8 = 6;
 
-/// Width of the counters in bits (APM vol. 2, §13.2.1).
+/// Width of the core counters in bits (APM vol. 2, §13.2.1).
 pub const COUNTER_WIDTH: u8 = 48;
 
 /// `PERF_CTL`: an event-select register (APM vol. 2, §13.2.1, figure "Core Performance Event-Select
@@ -100,7 +100,8 @@ pub struct PerfCtl {
     pub enable: bool,
     /// Inverts the comparison with the counter mask.
     pub invert: bool,
-    /// If not 0, counts the cycles with at least this many events; if 0, counts the events.
+    /// If this field is 0, the counter counts events. Otherwise the counter counts the cycles with at least this many
+    /// events.
     pub counter_mask: u8,
     /// Bits 11:8 of the event's number, which are 0 in every event of [`SOURCES`](crate::SOURCES).
     #[bits(4, access = RO)]
@@ -182,7 +183,7 @@ pub struct DebugExtnCtl {
     pub lbrse: bool,
     #[bits(9)]
     __: u16,
-    /// Index of the record that is written next; 0 if all records are written (Zen 3).
+    /// Index of the branch record that the processor writes next; 0 if all records are written (Zen 3).
     #[bits(4)]
     pub next_record: u8,
     #[bits(4)]
@@ -194,7 +195,7 @@ pub struct DebugExtnCtl {
     __: u64,
 }
 
-/// The register with the branch address of a record (APM vol. 2, "Last Branch Stack Registers").
+/// The register with the branch address of a branch record (APM vol. 2, "Last Branch Stack Registers").
 ///
 /// ```
 /// use pmu_amd::registers::LastBranchFrom;
@@ -213,7 +214,7 @@ pub struct LastBranchFrom {
     pub mispredicted: bool,
 }
 
-/// The register with the target address of a record (APM vol. 2, "Last Branch Stack Registers").
+/// The register with the target address of a branch record (APM vol. 2, "Last Branch Stack Registers").
 ///
 /// ```
 /// use pmu_amd::registers::LastBranchTo;

@@ -50,8 +50,8 @@ pub struct Zen {
 }
 
 impl Zen {
-    /// Detects the Zen profile interface. Returns `None` if the processor does not belong to one of the generations Zen
-    /// 1 to Zen 6.
+    /// Detects the Zen profile interface of a processor. Returns `None` if the processor does not belong to one of the
+    /// generations Zen 1 to Zen 6.
     ///
     /// As in [`Amd64::detect`](crate::Amd64::detect), the processor must also have long mode, and no hypervisor may
     /// hide the counters.
@@ -64,8 +64,8 @@ impl Zen {
         Some(Self { unit, table, intervals, answer })
     }
 
-    /// Returns the sources of this interface on a generation of processors. Returns `None` if the generation is not one
-    /// of Zen 1 to Zen 6.
+    /// Returns the sources of the Zen profile interface on a generation of processors. Returns `None` if the generation
+    /// is not one of Zen 1 to Zen 6.
     ///
     /// ```
     /// use pmu_amd::{Generation, Zen};

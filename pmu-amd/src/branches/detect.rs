@@ -25,7 +25,7 @@ use crate::counters::AMD;
 /// ```
 ///
 /// # Errors
-/// The error is the reason why the processor has no supported branch records.
+/// Returns the reason why the processor has no branch records that this crate supports.
 pub fn branches(processor: &Snapshot) -> Result<BranchUnit, NoBranches> {
     if processor.vendor() != AMD {
         return Err(NoBranches::OtherVendor(processor.vendor()));

@@ -26,7 +26,7 @@ const BITS: DebugExtnCtl = SAMPLING.with_valid(true).with_next_record(0xF).with_
 /// Returns the event that interrupts once per `period` taken branches. Zen 3's branch sampling records the last 16
 /// branches of each period.
 ///
-/// The event runs on counter 0, the only counter for which the processor samples branches. The counter overflows 16
+/// The event runs on core counter 0, the only counter for which the processor samples branches. Counter 0 overflows 16
 /// branches before the period's end. The processor then records branches, and holds the interrupt until 16 branches
 /// have been taken.
 ///

@@ -15,8 +15,8 @@ const VALID: u32 = 1 << 0;
 const FAMILY_10H: u32 = 0b111;
 
 impl IbsCapabilities {
-    /// Returns the capabilities that CPUID declares; `None` if the processor has no instruction-based sampling (leaf
-    /// 0x80000001 ECX bit 10).
+    /// Returns the capabilities of instruction-based sampling that CPUID declares; `None` if the processor has no
+    /// instruction-based sampling (leaf 0x80000001 ECX bit 10).
     ///
     /// ```
     /// use pmu_amd::ibs::IbsCapabilities;
@@ -48,17 +48,17 @@ impl IbsCapabilities {
         self.0 >> bit & 1 != 0
     }
 
-    /// Returns the leaf's EAX.
+    /// Returns the value of EAX of CPUID leaf 0x8000001B.
     pub const fn bits(self) -> u32 {
         self.0
     }
 
-    /// Returns whether fetches can be sampled.
+    /// Returns whether the processor can sample fetches.
     pub const fn fetch(self) -> bool {
         self.has(1)
     }
 
-    /// Returns whether ops can be sampled.
+    /// Returns whether the processor can sample ops.
     pub const fn op(self) -> bool {
         self.has(2)
     }
@@ -73,7 +73,7 @@ impl IbsCapabilities {
         self.has(4)
     }
 
-    /// Returns whether a branch's target is recorded.
+    /// Returns whether the sample of a branch has the branch's target.
     pub const fn branch_target(self) -> bool {
         self.has(5)
     }
@@ -83,17 +83,18 @@ impl IbsCapabilities {
         self.has(6)
     }
 
-    /// Returns whether an op's record has a bit that tells if the address of the op's instruction is valid.
+    /// Returns whether an op's sample has a bit that tells if the address of the op's instruction is valid.
     pub const fn rip_invalid(self) -> bool {
         self.has(7)
     }
 
-    /// Returns whether a branch's record has a bit that tells if the branch was fused with the instruction before it.
+    /// Returns whether the sample of a branch has a bit that tells if the branch was fused with the preceding
+    /// instruction.
     pub const fn fused(self) -> bool {
         self.has(8)
     }
 
-    /// Returns whether the latency of a refill of the instruction TLB is recorded.
+    /// Returns whether a fetch's sample has the latency of the instruction TLB's refill.
     pub const fn fetch_tlb_latency(self) -> bool {
         self.has(9)
     }
@@ -104,7 +105,7 @@ impl IbsCapabilities {
     }
 
     /// Returns whether sampling can be restricted to ops and fetches that miss the third-level cache (from Zen 4 on).
-    /// If so, the data source in an op's record has five bits.
+    /// If so, the data source in an op's sample has five bits.
     pub const fn l3_miss_only(self) -> bool {
         self.has(11)
     }
@@ -114,8 +115,8 @@ impl IbsCapabilities {
         self.has(12)
     }
 
-    /// Returns whether `IBS_OP_CTL2` and `IBS_FETCH_CTL2` exist. A driver can stop a unit by the disable bits of these
-    /// registers, without writing the unit's status bits.
+    /// Returns whether `IBS_OP_CTL2` and `IBS_FETCH_CTL2` exist. A driver can stop op sampling or fetch sampling by the
+    /// disable bit of one of these registers, without writing status bits.
     pub const fn control2(self) -> bool {
         self.has(13)
     }
@@ -125,12 +126,13 @@ impl IbsCapabilities {
         self.has(14)
     }
 
-    /// Returns whether samples can be excluded by bit 63 of the address, which separates user mode from the kernel.
+    /// Returns whether the processor can exclude samples by bit 63 of their address. This bit separates user mode from
+    /// the kernel.
     pub const fn half_filter(self) -> bool {
         self.has(15)
     }
 
-    /// Returns whether op sampling can be restricted to streaming stores. If so, an op's record also tells whether the
+    /// Returns whether op sampling can be restricted to streaming stores. If so, an op's sample also tells whether the
     /// data came from another socket.
     pub const fn streaming_stores(self) -> bool {
         self.has(16)

@@ -27,7 +27,7 @@ pub enum IbsErratum {
 }
 
 impl IbsErratum {
-    /// All errata.
+    /// All deviations of this type.
     pub const ALL: [Self; 6] = [
         Self::PeriodBeforeStop,
         Self::FetchCountKept,
@@ -53,7 +53,7 @@ const ROWS: [Row; 9] = [
     (0x1A, 0x00, 0x0F, IbsErratum::LatencyFilterNeedsL3Miss),
 ];
 
-/// The errata of one processor.
+/// The errata of one processor's instruction-based sampling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct IbsErrata(u8);
@@ -62,19 +62,19 @@ impl IbsErrata {
     /// No erratum.
     pub const NONE: Self = Self(0);
 
-    /// Returns the errata of a processor.
+    /// Returns the errata of a processor's instruction-based sampling.
     pub fn of(processor: &Snapshot) -> Self {
         let (family, model) = (processor.family(), processor.model());
         let has = |row: &&Row| row.0 == family && (row.1..=row.2).contains(&model);
         ROWS.iter().filter(has).fold(Self::NONE, |errata, row| errata.with(row.3))
     }
 
-    /// Returns a copy of the errata with one erratum added.
+    /// Returns a copy of this set of errata, with one erratum added.
     pub const fn with(self, erratum: IbsErratum) -> Self {
         Self(self.0 | 1 << erratum as u8)
     }
 
-    /// Returns whether the processor has the erratum.
+    /// Returns whether this set has the erratum.
     pub const fn has(self, erratum: IbsErratum) -> bool {
         self.0 >> erratum as u8 & 1 != 0
     }

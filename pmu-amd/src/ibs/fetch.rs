@@ -11,7 +11,8 @@ use crate::ibs::unit::IbsUnit;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct IbsFetchRecord {
-    /// `IBS_FETCH_CTL`, as it was when the driver found the sample; `None` if stopping the unit overwrote the register.
+    /// Value of `IBS_FETCH_CTL` when the driver found the sample; `None` if the driver overwrote the register to stop
+    /// the sampling.
     pub control: Option<IbsFetchCtl>,
     /// `IBS_FETCH_LINADDR`.
     pub linear_address: u64,
@@ -23,7 +24,7 @@ pub struct IbsFetchRecord {
 }
 
 impl IbsFetchRecord {
-    /// Converts the record to a [`PreciseSample`], the form that is common to all vendors. A field is `None` if a
+    /// Converts the registers to a [`PreciseSample`], the form that is common to all vendors. A field is `None` if a
     /// validity bit makes the field invalid, or if the processor does not record the field.
     pub fn sample(&self, unit: &IbsUnit) -> PreciseSample {
         PreciseSample {
@@ -33,7 +34,8 @@ impl IbsFetchRecord {
         }
     }
 
-    /// Returns the address of the fetch; `None` if [an erratum](IbsErratum::FetchWithoutAddress) made the address 0.
+    /// Returns the linear address of the sampled fetch; `None` if [an erratum](IbsErratum::FetchWithoutAddress) made
+    /// the address 0.
     pub fn address(&self, unit: &IbsUnit) -> Option<u64> {
         let lacks = unit.has(IbsErratum::FetchWithoutAddress) && self.linear_address == 0;
         (!lacks).then_some(self.linear_address)

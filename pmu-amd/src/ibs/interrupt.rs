@@ -9,8 +9,8 @@ use crate::ibs::unit::IbsUnit;
 /// The interrupt side of one sampling unit: a [`Facility`] that [`service_with`](pmu_core::service_with) calls in the
 /// interrupt handler.
 ///
-/// To service both units of a processor, pass a pair of `Ibs` to `service_with`. The handler calls a closure with each
-/// sample, before the unit samples again.
+/// To service both units of a processor, pass a pair of `Ibs` to `service_with`. The facility calls a closure with each
+/// sample, before the sample's unit samples again.
 ///
 /// # Context
 /// Any context, including interrupt and NMI.
@@ -22,9 +22,9 @@ pub struct Ibs<'a, F> {
 }
 
 impl<'a, F: FnMut(&IbsRecord)> Ibs<'a, F> {
-    /// Creates the facility for the unit that an [`IbsSampler`](crate::ibs::IbsSampler) took with `memory`. The handler
-    /// calls `report` with each sample. While the unit is stopped, and the interrupt of its last sample is not
-    /// outstanding, the handler does not access the unit's registers.
+    /// Creates the facility for the unit that an [`IbsSampler`](crate::ibs::IbsSampler) took with `memory`. The
+    /// facility calls `report` with each sample. The facility accesses no register of the unit while the unit is
+    /// stopped, unless the interrupt of the unit's last sample is outstanding.
     pub const fn new(unit: &'a IbsUnit, memory: &'a IbsMemory, report: F) -> Self {
         Self { unit, memory, report }
     }

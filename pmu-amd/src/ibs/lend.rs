@@ -17,14 +17,15 @@ pub struct LentIbs<'s, 'a, M, F> {
 }
 
 impl<'a, M: MsrBackend> IbsSampler<'a, M> {
-    /// Returns the argument with which [`lend_with`](pmu_core::CounterSession::lend_with) suspends the unit until the
-    /// [window](pmu_core::CounterWindow) ends, for instance while a guest runs. If the unit has an unreported sample
-    /// when it is suspended, `lend_with` calls `report` with the sample. `report` is used as in
+    /// Returns the argument with which [`lend_with`](pmu_core::CounterSession::lend_with) suspends the sampler's unit
+    /// until the [window](pmu_core::CounterWindow) ends, for instance while a guest runs. If the unit has an unreported
+    /// sample when `lend_with` suspends the unit, `lend_with` calls `report` with the sample. `report` is used as in
     /// [`Ibs::new`](crate::ibs::Ibs::new).
     ///
     /// The interrupt of this sample may still come, in the window or at any later time. [`Ibs`](crate::ibs::Ibs) then
     /// [claims](pmu_core::Claim) the interrupt. In the window, the handler accesses no register, and
-    /// [`Serviced::lent`](pmu_core::Serviced::lent) tells the handler to ask the borrower, too.
+    /// [`Serviced::lent`](pmu_core::Serviced::lent) tells the handler that the interrupt may also concern the borrower
+    /// of the counters, such as the guest.
     ///
     /// ```
     /// use pmu_amd::ibs::IbsSampler;

@@ -53,7 +53,7 @@ const KERNEL: u8 = 1 << 1;
 const PHYSICAL: u8 = 1 << 2;
 
 impl IbsMemory {
-    /// Creates memory that no sampler owns.
+    /// Creates memory that no [`IbsSampler`](crate::ibs::IbsSampler) owns.
     pub const fn new() -> Self {
         Self {
             newest: [const { AtomicU64::new(0) }; 3],
@@ -67,8 +67,8 @@ impl IbsMemory {
         }
     }
 
-    /// Returns the number of samples that were read, but not reported, since the present sampler
-    /// [took](crate::ibs::IbsSampler::take) the memory. The number wraps around after 2³² − 1. The handler drops:
+    /// Returns the number of samples that the driver read, but did not report, since the present sampler
+    /// [took](crate::ibs::IbsSampler::take) this memory. The number wraps around after 2³² − 1. The driver drops:
     /// - samples of a privilege level that was not requested;
     /// - samples without a valid address, if only one privilege level was requested;
     /// - ops and fetches whose latency is below the requested latency, although the processor's latency filter let them
@@ -79,7 +79,7 @@ impl IbsMemory {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of samples that were lost since the present sampler [took](crate::ibs::IbsSampler::take) the
+    /// Returns the number of samples that were lost since the present sampler [took](crate::ibs::IbsSampler::take) this
     /// memory, because a register could not be read. The number wraps around after 2³² − 1.
     pub fn lost(&self) -> u32 {
         self.lost.load(Ordering::Relaxed)

@@ -32,7 +32,7 @@ pub struct IbsOpRecord {
 }
 
 impl IbsOpRecord {
-    /// Converts the record to a [`PreciseSample`], the form that is common to all vendors. A field is `None` if a
+    /// Converts the registers to a [`PreciseSample`], the form that is common to all vendors. A field is `None` if a
     /// validity bit or an erratum makes the field invalid, or if the processor does not record the field.
     pub fn sample(&self, unit: &IbsUnit) -> PreciseSample {
         PreciseSample {
@@ -45,7 +45,7 @@ impl IbsOpRecord {
         }
     }
 
-    /// Returns the address of the op's instruction; `None` if the address is not valid.
+    /// Returns the address of the sampled op's instruction; `None` if the address is not valid.
     pub fn address(&self, unit: &IbsUnit) -> Option<u64> {
         (!unit.capabilities().rip_invalid() || !self.data.rip_invalid()).then_some(self.rip)
     }

@@ -22,7 +22,7 @@ pub enum IbsRecord {
 }
 
 impl IbsRecord {
-    /// Converts the record to a [`PreciseSample`], the form that is common to all vendors.
+    /// Converts the sample's registers to a [`PreciseSample`], the form that is common to all vendors.
     pub fn sample(&self, unit: &IbsUnit) -> PreciseSample {
         match self {
             Self::Fetch(fetch) => fetch.sample(unit),

@@ -49,13 +49,13 @@ pub struct IbsFetchCtl {
     pub latency: u16,
     /// Enables fetch sampling.
     pub enable: bool,
-    /// The other registers hold a sample. The unit does not count while this bit is set.
+    /// The other registers of the sampling unit hold a sample. The unit does not count while this bit is set.
     pub valid: bool,
     /// The fetched bytes reached the decoder.
     pub complete: bool,
     /// The fetch missed the instruction cache.
     pub cache_miss: bool,
-    /// The physical address is valid.
+    /// `IBS_FETCH_PHYSADDR` is valid.
     pub physical_address_valid: bool,
     /// Page size in the first-level TLB: 0 is 4 KiB, 1 is 2 MiB, 2 is 1 GiB, 3 is 16 KiB.
     #[bits(2)]
@@ -88,9 +88,9 @@ pub struct IbsOpCtl {
     pub l3_miss_only: bool,
     /// Enables op sampling.
     pub enable: bool,
-    /// The other registers hold a sample. The unit does not count while this bit is set.
+    /// The other registers of the sampling unit hold a sample. The unit does not count while this bit is set.
     pub valid: bool,
-    /// If set, the period counts dispatched ops; if clear, cycles (leaf 0x8000001B EAX bit 4).
+    /// The period counts dispatched ops. If the bit is clear, the period counts cycles (leaf 0x8000001B EAX bit 4).
     pub count_ops: bool,
     /// Bits 26:20 of the period (leaf 0x8000001B EAX bit 6).
     #[bits(7)]
@@ -128,7 +128,7 @@ pub struct IbsOpData {
     pub branch: bool,
     /// `IBS_OP_RIP` is not valid (leaf 0x8000001B EAX bit 7).
     pub rip_invalid: bool,
-    /// The branch was fused with the instruction before it (leaf 0x8000001B EAX bit 8).
+    /// The branch was fused with the preceding instruction (leaf 0x8000001B EAX bit 8).
     pub fused: bool,
     /// The op came from microcode.
     pub microcode: bool,
@@ -140,7 +140,7 @@ pub struct IbsOpData {
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct IbsOpData2 {
-    /// Bits 2:0 of the data's source.
+    /// Bits 2:0 of the number that identifies the data's source.
     #[bits(3)]
     pub source_low: u8,
     __: bool,
@@ -148,7 +148,7 @@ pub struct IbsOpData2 {
     pub remote_node: bool,
     /// State of the line in the cache that delivered the data: 0 is modified, 1 is owned.
     pub line_owned: bool,
-    /// Bits 4:3 of the data's source (leaf 0x8000001B EAX bit 11).
+    /// Bits 4:3 of the number that identifies the data's source (leaf 0x8000001B EAX bit 11).
     #[bits(2)]
     pub source_high: u8,
     /// The op is a streaming store (leaf 0x8000001B EAX bit 16).
@@ -217,7 +217,7 @@ pub struct IbsOpData3 {
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct IbsCtl {
-    /// Number of the extended entry.
+    /// Number of the extended entry through which IBS interrupts.
     #[bits(4)]
     pub lvt_offset: u8,
     #[bits(4)]
@@ -245,7 +245,7 @@ pub struct IbsOpCtl2 {
 }
 
 /// `IBS_FETCH_CTL2`: disable bit and filters of fetch sampling. The two filters by address bit 63 are in the opposite
-/// order to those of [`IbsOpCtl2`].
+/// order to the filters of [`IbsOpCtl2`].
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct IbsFetchCtl2 {

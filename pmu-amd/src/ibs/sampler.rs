@@ -22,8 +22,8 @@ use crate::ibs::unit::IbsUnit;
 /// [unmasks](Platform::unmask_extended_interrupt) this entry.
 ///
 /// The sampler cannot move to another thread. Before dropping the sampler, call [`shut_down`](Self::shut_down) on its
-/// processor. Dropping the sampler without this call accesses no register: the unit continues to sample, and the memory
-/// stays in use.
+/// processor. Dropping the sampler without this call accesses no register: the unit continues to sample, and the
+/// sampler's memory stays in use.
 ///
 /// This example samples one op in 400,000, and reports the op's exact address:
 ///
@@ -86,11 +86,11 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
     /// # Errors
     /// - [`MemoryInUse`](IbsError::MemoryInUse): another sampler owns `memory`. No register was accessed.
     /// - [`NoInterrupt`](IbsError::NoInterrupt), [`Entry`](IbsError::Entry): the unit cannot interrupt, and was not
-    ///   changed. The memory is free again.
+    ///   changed. `memory` is free again.
     /// - [`Access`](IbsError::Access): `IBS_CTL` could not be read, and the unit was not changed; or an access to the
-    ///   unit's own registers failed, and the unit does not sample. The memory is free again.
-    /// - [`Faulted`](IbsError::Faulted): a unit that an earlier owner may have left enabled could not be stopped. The
-    ///   memory is free again.
+    ///   unit's own registers failed, and the unit does not sample. `memory` is free again.
+    /// - [`Faulted`](IbsError::Faulted): a unit that an earlier owner may have left enabled could not be stopped.
+    ///   `memory` is free again.
     pub fn take(
         unit: IbsUnit,
         msr: M,
@@ -138,26 +138,27 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
         Ok(())
     }
 
-    /// Returns the unit.
+    /// Returns the description of the sampling unit that this sampler controls.
     pub const fn unit(&self) -> &IbsUnit {
         &self.unit
     }
 
-    /// Returns the number of the extended entry of the local vector table through which the unit interrupts
-    /// (`IBS_CTL`). Firmware chooses one entry for both units. Other hardware may interrupt through the same entry.
+    /// Returns the number of the extended entry of the local vector table through which the sampling unit interrupts
+    /// (`IBS_CTL`). Firmware chooses one entry for both sampling units of a processor. Other hardware may interrupt
+    /// through the same entry.
     pub const fn lvt_entry(&self) -> u8 {
         self.lvt_entry
     }
 
-    /// Returns whether the unit samples. The result is `false` after the interrupt handler failed to read the unit, or
-    /// failed to enable the unit again. [`Ibs`] then tries again at the next interrupt. [`start`](Self::start) starts
-    /// the unit at once.
+    /// Returns whether the sampling unit samples. The result is `false` after the interrupt handler failed to read the
+    /// unit, or failed to enable the unit again. [`Ibs`] then tries again at the next interrupt. [`start`](Self::start)
+    /// starts the unit at once.
     pub fn is_sampling(&self) -> bool {
         let state = self.memory.state();
         self.is_open && state.is_sampling() && !state.is_waiting() && !state.is_unread()
     }
 
-    /// Starts the unit. A unit that samples is stopped first.
+    /// Starts the sampling unit, as `sampling` requests. If the unit already samples, the call stops the unit first.
     ///
     /// If the interrupt of the last sample before a stop has not come yet, the unit starts only when that interrupt
     /// comes. So do not mask the entry of the local vector table between a stop and a start.
@@ -200,10 +201,10 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
         enabled.inspect_err(|_| self.memory.withdraw(before))
     }
 
-    /// Stops the unit. At most one interrupt of the unit comes after this call. [`Ibs`] [claims](pmu_core::Claim) this
-    /// interrupt and reports its sample. If the counters are lent when the interrupt comes, [`Ibs`] claims the
-    /// interrupt, but accesses no register. In this case, [`lend_with`](pmu_core::CounterSession::lend_with) has
-    /// already reported the sample.
+    /// Stops the sampling unit. At most one interrupt of the unit comes after this call. [`Ibs`]
+    /// [claims](pmu_core::Claim) this interrupt and reports its sample. If the counters are lent when the interrupt
+    /// comes, [`Ibs`] claims the interrupt, but accesses no register. In this case,
+    /// [`lend_with`](pmu_core::CounterSession::lend_with) has already reported the sample.
     ///
     /// No register tells whether this interrupt will come. So [`Ibs`] claims the first interrupt after this call,
     /// however late that interrupt comes, and even if that interrupt belongs to another owner.
@@ -236,9 +237,9 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
         Ok(())
     }
 
-    /// Programs the unit again, after its registers and the entry of the local vector table lost their contents in a
-    /// suspend. If the unit was sampling, it samples again, as the last [`start`](Self::start) requested. If a sample's
-    /// interrupt had not come yet, the sample is lost.
+    /// Programs the sampling unit again, after the unit's registers and the entry of the local vector table lost their
+    /// contents in a suspend. If the unit was sampling, it samples again, as the last [`start`](Self::start) requested.
+    /// If a sample's interrupt had not come yet, the sample is lost.
     ///
     /// ```
     /// use pmu_amd::ibs::{IbsError, IbsSampler};
@@ -268,8 +269,8 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
         Ok(())
     }
 
-    /// Stops the unit, and releases the memory. The unit's last interrupt may come after this call, so [`Ibs`] claims
-    /// one more interrupt: see [`stop`](Self::stop). Later operations of the sampler return
+    /// Stops the sampling unit, and releases the sampler's memory. The unit's last interrupt may come after this call,
+    /// so [`Ibs`] claims one more interrupt: see [`stop`](Self::stop). Later operations of the sampler return
     /// [`ShutDown`](IbsError::ShutDown).
     ///
     /// # Errors

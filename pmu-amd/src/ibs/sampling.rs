@@ -46,21 +46,22 @@ impl IbsSampling {
         }
     }
 
-    /// Samples one fetch per `period` completed fetches. The period is a multiple of 16, from 16 to 1,048,560.
+    /// Creates a request to sample one fetch per `period` completed fetches. The period is a multiple of 16, from 16 to
+    /// 1,048,560.
     pub const fn fetches(period: u32) -> Self {
         Self::new(IbsKind::Fetch, period, false)
     }
 
-    /// Samples one op per `period` dispatched ops. The period is a multiple of 16, from 144 to 1,048,560. With
-    /// [wide periods](IbsCapabilities::wide_period), the upper limit is 134,217,712.
+    /// Creates a request to sample one op per `period` dispatched ops. The period is a multiple of 16, from 144 to
+    /// 1,048,560. With [wide periods](IbsCapabilities::wide_period), the upper limit is 134,217,712.
     ///
-    /// The processor begins to count at a random number below 128. So the mean distance of two samples is about 64 ops
-    /// shorter than `period`.
+    /// The processor begins to count at a random number below 128. So the mean distance between two samples is about 64
+    /// ops shorter than `period`.
     pub const fn ops(period: u32) -> Self {
         Self::new(IbsKind::Op, period, true)
     }
 
-    /// Samples one op per `period` cycles. The limits are those of [`ops`](Self::ops).
+    /// Creates a request to sample one op per `period` cycles. `period` has the same limits as in [`ops`](Self::ops).
     pub const fn cycles(period: u32) -> Self {
         Self::new(IbsKind::Op, period, false)
     }
@@ -79,7 +80,7 @@ impl IbsSampling {
         Self { l3_miss_only: true, ..self }
     }
 
-    /// Samples only slow fetches, or only slow loads, which took more than `cycles` cycles. `cycles` is a multiple of
+    /// Samples only slow fetches or slow loads: those that took more than `cycles` cycles. `cycles` is a multiple of
     /// 128, from 128 to 2,048 for loads and from 128 to 1,920 for fetches.
     pub const fn slower_than(self, cycles: u16) -> Self {
         Self { latency: cycles, ..self }
@@ -96,7 +97,7 @@ impl IbsSampling {
         Self { physical_addresses: true, ..self }
     }
 
-    /// Returns whether samples have physical addresses.
+    /// Returns whether physical addresses are requested for the samples.
     pub const fn physical_addresses(&self) -> bool {
         self.physical_addresses
     }
@@ -196,7 +197,7 @@ const LONGEST_27_BITS: u32 = 0x7FF_FFF0;
 const LATENCY_STEP: u16 = 128;
 
 impl IbsUnit {
-    /// Checks that the unit supports the request.
+    /// Checks that this unit supports the request `sampling`.
     ///
     /// ```
     /// use pmu_amd::ibs::{IbsKind, IbsSampling, IbsSamplingError, IbsUnit};

@@ -9,7 +9,7 @@ use crate::ibs::registers::{
     IbsOpCtl2,
 };
 
-/// Kind of a unit's samples.
+/// Kind of the samples of a sampling unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum IbsKind {
@@ -60,7 +60,7 @@ pub struct IbsUnit {
 }
 
 impl IbsUnit {
-    /// Returns a processor's unit of the given kind; `None` if the processor has no such unit.
+    /// Returns the processor's sampling unit of the given kind; `None` if the processor has no such unit.
     ///
     /// ```
     /// use pmu_amd::ibs::{IbsKind, IbsUnit};
@@ -97,7 +97,7 @@ impl IbsUnit {
         })
     }
 
-    /// Returns the kind of the unit's samples.
+    /// Returns the kind of this unit's samples: fetches or ops.
     pub const fn kind(&self) -> IbsKind {
         self.kind
     }
