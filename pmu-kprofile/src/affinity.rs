@@ -61,7 +61,7 @@ impl Affinity {
         Self { masks }
     }
 
-    /// Returns the processors of one group, one bit per processor.
+    /// Returns the processors of one group in this set, one bit per processor.
     #[inline]
     pub fn mask(&self, group: usize) -> u64 {
         self.masks.get(group).copied().unwrap_or(0)

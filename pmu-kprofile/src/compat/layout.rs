@@ -220,17 +220,17 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Returns the offsets of the members.
+    /// Returns the offsets of the members of a `KPROFILE` in this layout.
     pub const fn offsets(&self) -> &Offsets {
         &self.offsets
     }
 
-    /// Returns the width of the structure's pointers.
+    /// Returns the width of the pointers in a `KPROFILE` of this layout.
     pub const fn width(self) -> PointerWidth {
         self.offsets.width
     }
 
-    /// Returns the structure's size in bytes.
+    /// Returns the size in bytes of a `KPROFILE` of this layout.
     pub const fn size(self) -> usize {
         self.offsets.size as usize
     }
@@ -243,7 +243,7 @@ impl Layout {
         self.offsets.callbacks
     }
 
-    /// Returns the offset of the list entry from the beginning of the structure.
+    /// Returns the offset of the list entry from the beginning of a `KPROFILE` of this layout.
     pub const fn link_offset(self) -> usize {
         self.offsets.link as usize
     }

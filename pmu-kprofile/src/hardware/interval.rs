@@ -58,7 +58,7 @@ impl<'i, I: ProfileInterface> IntervalGuard<'i, I> {
         self.interval
     }
 
-    /// Returns the interval that is restored on drop, in the unit of the source.
+    /// Returns the interval that dropping this guard restores, in the unit of the source.
     pub fn before(&self) -> u32 {
         self.before
     }

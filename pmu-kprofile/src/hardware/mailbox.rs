@@ -96,7 +96,7 @@ impl<const P: usize> Mailbox<P> {
         }
     }
 
-    /// Makes the mailbox usable again for a processor, after a call of [`drain`](Self::drain) on that processor ended
+    /// Makes this mailbox usable again for a processor, after a call of [`drain`](Self::drain) on that processor ended
     /// without returning or unwinding.
     ///
     /// A call of `drain` ends in this way if the task that made the call is killed, or if the processor is reset. If

@@ -44,7 +44,7 @@ impl Bucket {
         }
     }
 
-    /// Returns the base-2 logarithm of the bucket's size in bytes.
+    /// Returns the base-2 logarithm of this bucket size in bytes.
     pub const fn log2(self) -> u32 {
         self.log2 as u32
     }
@@ -54,20 +54,20 @@ impl Bucket {
         self.log2() - 2
     }
 
-    /// Returns the bucket's size in bytes.
+    /// Returns this bucket size in bytes.
     pub const fn bytes(self) -> u64 {
         1 << self.log2()
     }
 
-    /// Returns the byte offset, in the buffer, of the counter that counts an address. `distance` is the address minus
-    /// the base of the range.
+    /// Returns the byte offset, in a profile's buffer, of the counter that counts an address. `distance` is the address
+    /// minus the base of the range.
     #[inline]
     pub const fn offset(self, distance: u64) -> u64 {
         (distance >> self.shift()) & !3
     }
 
-    /// Returns the index, in the buffer, of the counter that counts an address. `distance` is the address minus the
-    /// base of the range.
+    /// Returns the index, in a profile's buffer, of the counter that counts an address. `distance` is the address minus
+    /// the base of the range.
     #[inline]
     pub const fn counter(self, distance: u64) -> u64 {
         distance >> self.log2

@@ -44,10 +44,10 @@ use crate::object::service::{CreateRequest, RequestedAffinity, ValidRequest};
 pub struct BasicProfile<'b> {
     /// Process to profile; `None` to profile all execution.
     pub process: Option<ProcessId>,
-    /// First address of the range. In 32-bit Windows, a base below 64 KiB with a `bucket_log2` of 0 selects the segment
-    /// mode. In segment mode, `base` is the CS value of the virtual-8086 code to profile, not an address.
+    /// First address of the profiled range. In 32-bit Windows, a base below 64 KiB with a `bucket_log2` of 0 selects
+    /// the segment mode. In segment mode, `base` is the CS value of the virtual-8086 code to profile, not an address.
     pub base: u64,
-    /// Size of the range in bytes.
+    /// Size of the profiled range in bytes.
     pub size: u64,
     /// Base-2 logarithm of a bucket's size in bytes: 2–31, or 0 in segment mode, where the kernel chooses the size.
     pub bucket_log2: u32,

@@ -39,13 +39,13 @@ use crate::object::error::CreateError;
 pub struct CreateRequest<'a> {
     /// Process that the request's process handle names; `None` if the request has no handle.
     pub process: Option<ProcessId>,
-    /// `ProfileBase`: the first address of the range.
+    /// `ProfileBase`: the first address of the profiled range.
     pub base: u64,
-    /// `ProfileSize`: the size of the range in bytes.
+    /// `ProfileSize`: the size of the profiled range in bytes.
     pub size: u64,
     /// `BucketSize`: the base-2 logarithm of the bucket's size in bytes.
     pub bucket_log2: u32,
-    /// `BufferSize`: the size of the buffer in bytes.
+    /// `BufferSize`: the size in bytes of the buffer for the counters.
     pub buffer_bytes: u32,
     /// `ProfileSource`: the source, or [`NotASource`] for the number `ProfileMaximum`. Before version 6.2, Windows
     /// accepts `ProfileMaximum`, which is the source of no interrupt. This crate refuses `ProfileMaximum` in every
@@ -96,7 +96,7 @@ pub struct GroupAffinity {
 pub struct ValidRequest {
     /// First profiled address; 0 in segment mode.
     pub base: u64,
-    /// First address beyond the range: base plus size.
+    /// First address beyond the profiled range: base plus size.
     pub limit: u64,
     /// Size of the buckets. In segment mode, [`CreateRequest::validate`] chose the size.
     pub bucket: Bucket,

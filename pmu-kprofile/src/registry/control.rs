@@ -305,7 +305,7 @@ pub struct Stopping<'p, const N: usize, const P: usize> {
 }
 
 impl<const N: usize, const P: usize> Stopping<'_, N, P> {
-    /// Returns whether the grace period is over: no processor reads the object any more.
+    /// Returns whether the grace period of the stopped object is over: no processor reads the object any more.
     ///
     /// Once the result is `true`, this crate holds no reference to the object or to the object's buffer.
     ///
@@ -317,7 +317,8 @@ impl<const N: usize, const P: usize> Stopping<'_, N, P> {
         lock.change() != self.change || lock.poll()
     }
 
-    /// Returns the result of stopping the source on the processors where no other object uses the source.
+    /// Returns the result of stopping the stopped object's source on the processors where no other object uses the
+    /// source.
     ///
     /// # Errors
     /// [`Hardware`](ProfileError::Hardware) names the first processor on which the source may still be running.

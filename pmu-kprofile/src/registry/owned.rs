@@ -272,7 +272,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
 }
 
 impl<'p, O: Handle, const N: usize, const P: usize> Started<'p, O, N, P> {
-    /// Returns the started object.
+    /// Returns the profile object that is started.
     pub fn object(&self) -> &ProfileObject<'static> {
         &self.object
     }
@@ -305,7 +305,7 @@ impl<'p, O: Handle, const N: usize, const P: usize> Started<'p, O, N, P> {
         }
     }
 
-    /// Stops the object and returns the handle.
+    /// Stops this started object, and returns the object's handle.
     ///
     /// # Context
     /// Task. Waits as [`Profiles::stop`] does.

@@ -92,7 +92,7 @@ unsafe impl<const N: usize, const P: usize> Send for Profiles<N, P> {}
 
 impl<const N: usize, const P: usize> Profiles<N, P> {
     const_fn! {
-        /// Creates empty lists that follow [`Rules::LATEST`].
+        /// Creates empty lists of started profile objects, which follow [`Rules::LATEST`].
         ///
         /// `Rules::LATEST` are the rules of the latest Windows version whose behavior is known for certain. With these
         /// rules, profiles have none of the defects of earlier Windows versions.
@@ -102,7 +102,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     }
 
     const_fn! {
-        /// Creates empty lists that follow the given rules: a Windows version and a pointer width.
+        /// Creates empty lists of started profile objects, which follow the given rules: a Windows version and a
+        /// pointer width.
         ///
         /// Only objects with the same rules can be started on these lists; for other objects the error is
         /// [`OtherRules`](crate::ProfileError::OtherRules).
@@ -129,7 +130,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         }
     }
 
-    /// Returns the rules of the lists: the Windows version and the pointer width that they follow.
+    /// Returns the rules that these lists of started objects follow: a Windows version and a pointer width.
     pub fn rules(&self) -> Rules {
         self.rules.get()
     }
@@ -142,7 +143,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         self.started.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of dispatched interrupts by outcome, summed over all processors.
+    /// Returns the number of dispatched profile interrupts by outcome, summed over all processors.
     ///
     /// # Context
     /// Any.

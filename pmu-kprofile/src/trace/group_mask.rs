@@ -44,7 +44,7 @@ pub const PERF_NUM_MASKS: usize = 8;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct GroupMask {
-    /// `Masks`: the words of the mask.
+    /// `Masks`: the words of the group mask.
     pub masks: [u32; PERF_NUM_MASKS],
 }
 
@@ -62,13 +62,13 @@ impl GroupMask {
         if flags & EVENT_TRACE_FLAG_PROFILE != 0 { mask.with(PERF_PROFILE) } else { mask }
     }
 
-    /// Returns a copy of the mask with a flag added.
+    /// Returns a copy of this group mask with a flag added.
     pub const fn with(mut self, flag: u32) -> Self {
         self.masks[(flag >> PERF_MASK_INDEX.trailing_zeros()) as usize] |= flag & !PERF_MASK_INDEX;
         self
     }
 
-    /// Returns whether all bits of a flag are set.
+    /// Returns whether all bits of a flag are set in this group mask.
     pub const fn contains(&self, flag: u32) -> bool {
         let bits = flag & !PERF_MASK_INDEX;
         self.masks[(flag >> PERF_MASK_INDEX.trailing_zeros()) as usize] & bits == bits

@@ -58,7 +58,7 @@ pub struct IntervalServices {
 }
 
 impl IntervalServices {
-    /// Creates the services of a Windows version, with tracing off.
+    /// Creates the interval services of a Windows version. Changes of intervals are not traced yet.
     pub const fn new(rules: Rules) -> Self {
         Self {
             rules,

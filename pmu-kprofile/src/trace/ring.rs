@@ -59,7 +59,7 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
     pub(super) const SLOTS: u64 = N as u64;
 
     const_fn! {
-        /// Creates an empty ring.
+        /// Creates an empty ring of trace records.
         pub const fn new() -> Self {
             const {
                 assert!(N > 0, "a ring has at least one slot");

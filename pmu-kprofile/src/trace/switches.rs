@@ -56,7 +56,8 @@ impl Gate {
 }
 
 impl<const N: usize> SwitchTrace<N> {
-    /// Creates a trace that writes into `rings` (one ring per processor, by processor index). The trace is off.
+    /// Creates a trace of context switches, which writes into `rings` (one ring per processor, by processor index). The
+    /// trace is off.
     pub const fn new(width: PointerWidth, rings: &'static [SwitchRing<N>]) -> Self {
         let gate = Gate { traced: AtomicBool::new(false), stamped: AtomicBool::new(false) };
         Self { width, rings, gate, ringless: AtomicU64::new(0) }

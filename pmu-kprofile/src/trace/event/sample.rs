@@ -37,7 +37,7 @@ pub enum Hook {
 }
 
 impl Hook {
-    /// Returns the hook id.
+    /// Returns the hook id of records of this kind.
     pub const fn id(self) -> u16 {
         match self {
             Self::SampledProfile => SAMPLED_PROFILE_HOOK,
