@@ -167,7 +167,7 @@ impl<'a> PreciseRecord<'a> {
         Some(GeneralRegisters::new(self.format, words))
     }
 
-    /// Returns the vector registers, with their values after the sampled instruction.
+    /// Returns the vector registers in this precise record.
     pub fn vectors(&self) -> Option<VectorRegisters<'a>> {
         let words = self.group(Group::Vectors)?;
         match self.format {
@@ -179,8 +179,8 @@ impl<'a> PreciseRecord<'a> {
         }
     }
 
-    /// Returns the last branches before the sampled instruction, the newest first. The result leaves out branches from
-    /// or to privilege levels that the sampled event does not count.
+    /// Returns the last branches before this precise record, the newest first. The result leaves out branches from or
+    /// to privilege levels that the sampled event does not count.
     pub fn branches(&self) -> Option<RecordBranches<'a>> {
         let words = self.group(Group::Branches)?;
         let words = match self.format {
