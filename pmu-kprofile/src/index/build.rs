@@ -74,7 +74,7 @@ impl<const N: usize> Index<N> {
     /// Builds the groups, with the intervals and the hit lists of each, from the two orders of the entries.
     fn build(&mut self) {
         // In place: an array of this length may not fit the stack of a debug build.
-        self.sources.iter_mut().for_each(|source| *source = Source::UNUSED);
+        self.sources.iter_mut().for_each(Source::clear);
         self.processes.length = 0;
         self.intervals.clear();
         self.hit_lists.clear();
