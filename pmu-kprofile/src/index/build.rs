@@ -74,7 +74,9 @@ impl<const N: usize> Index<N> {
     /// Builds the groups, with the intervals and the hit lists of each, from the two orders of the entries.
     fn build(&mut self) {
         // In place: an array of this length may not fit the stack of a debug build.
-        self.sources.iter_mut().for_each(Source::clear);
+        let used = self.sources.get_mut(..self.slots).unwrap_or_default();
+        used.iter_mut().for_each(|source| *source = Source::UNUSED);
+        self.slots = 0;
         self.processes.length = 0;
         self.intervals.clear();
         self.hit_lists.clear();
@@ -100,8 +102,9 @@ impl<const N: usize> Index<N> {
     /// Adds the next group in order of the keys.
     fn add_group(&mut self, key: Key, group: Group) {
         let tag = tag(key.source);
-        let place = self.place_of(key.source, tag);
-        let Some(source) = place.and_then(|place| self.sources.get_mut(place)) else { return };
+        let Some(place) = self.place_of(key.source, tag) else { return };
+        let Some(source) = self.sources.get_mut(place) else { return };
+        self.slots = self.slots.max(place + 1);
         source.tag = tag;
         if key.process == 0 {
             (source.global, source.has_global) = (group, true);

@@ -62,12 +62,6 @@ impl<const N: usize> Source<N> {
         processes: Span::EMPTY,
     };
 
-    /// Makes the slot unused. Nothing reads the group of all processes afterwards.
-    pub(super) fn clear(&mut self) {
-        (self.only_ranges_of, self.tag) = (UNUSED, UNUSED);
-        (self.has_global, self.processes) = (false, Span::EMPTY);
-    }
-
     /// The group of all processes.
     pub(crate) fn global(&self) -> Option<&Group> {
         self.has_global.then_some(&self.global)

@@ -20,6 +20,8 @@ pub(crate) struct Index<const N: usize> {
     pub(super) sources: [Source<N>; N],
     pub(super) entries: [Entry; N],
     pub(super) length: usize,
+    /// The slots of `sources` from this number on are unused.
+    pub(super) slots: usize,
     /// The bits of a source's number that do not tell sources apart. Set before the index is filled.
     pub(crate) ignored_bits: u32,
     /// The entries in order of their ranges' last addresses, within their groups.
@@ -39,6 +41,7 @@ impl<const N: usize> Index<N> {
             entries: [Entry::UNUSED; N],
             by_last: [0; N],
             sources: [Source::UNUSED; N],
+            slots: 0,
             processes: Processes { ids: [0; N], groups: [Group::EMPTY; N], length: 0 },
             intervals: ElementaryIntervals::new(),
             hit_lists: HitLists::new(),
