@@ -167,7 +167,7 @@ pub fn events(
     Ok(text)
 }
 
-/// The metrics of a core type, with their formulas. The metrics of a level of top-down are indented by it.
+/// The metrics of a core type, with their names and formulas, and with the parents of metrics below level 1.
 pub fn metrics(core_type: &'static CoreType, form: Form) -> String {
     let known = Metric::ALL.map(|metric| core_type.metric(metric));
     let known = Metric::ALL.into_iter().zip(known);
@@ -179,7 +179,9 @@ pub fn metrics(core_type: &'static CoreType, form: Form) -> String {
     for (metric, expression) in known {
         // A String takes whatever is written.
         let _ = match (expression, metric.parent()) {
-            (Ok(expression), None) => writeln!(text, "\n{metric}\n  {expression}"),
+            (Ok(expression), None) => {
+                writeln!(text, "\n{metric} ({})\n  {expression}", metric.name())
+            }
             (Ok(expression), Some(parent)) => writeln!(
                 text,
                 "\n{metric} ({}), of {}\n  {expression}",
@@ -187,7 +189,8 @@ pub fn metrics(core_type: &'static CoreType, form: Form) -> String {
                 parent.name()
             ),
             (Err(_), None) if metric != Metric::SmtContention => {
-                writeln!(text, "\n{metric}\n  not here: the events for it are missing")
+                let name = metric.name();
+                writeln!(text, "\n{metric} ({name})\n  not here: the events for it are missing")
             }
             (Err(_), _) => Ok(()),
         };
@@ -324,7 +327,7 @@ mod tests {
         assert!(text.contains(&lines), "{text}");
         assert!(!text.contains("not here"), "{text}");
         let object: serde_json::Value = serde_json::from_str(&metrics(zen, Form::Json)).unwrap();
-        assert_eq!((&object["version"], &object["core_type"]), (&1.into(), &"zen6".into()));
+        assert_eq!((&object["version"], &object["core_type"]), (&2.into(), &"zen6".into()));
         assert!(object["smt"].as_str().unwrap().contains("smt_contention"), "{}", object["smt"]);
         let all = object["metrics"].as_array().unwrap();
         let latency = all.iter().find(|metric| metric["name"] == "tma_fetch_latency").unwrap();
@@ -332,6 +335,7 @@ mod tests {
         let expected = serde_json::json!({
             "name": "tma_fetch_latency",
             "words": "top-down: fetch latency",
+            "level": 2,
             "parent": "tma_frontend_bound",
             "formula": format!("8 * {starved} / (8 * ls_not_halted_cyc)"),
             "events": [
@@ -340,6 +344,14 @@ mod tests {
             ],
         });
         assert_eq!(*latency, expected);
+        let level = |name: &str| {
+            let metric = all.iter().find(|metric| metric["name"] == name);
+            metric.map(|metric| metric["level"].clone())
+        };
+        assert_eq!(level("tma_backend_bound"), Some(1.into()));
+        assert_eq!(level("smt_contention"), Some(1.into()));
+        assert_eq!(level("branch_mpki"), Some(serde_json::Value::Null));
+        assert!(text.contains("\ntop-down: back-end bound (tma_backend_bound)\n"), "{text}");
         // Nehalem's metrics of level 1 are missing, and that is said.
         assert_eq!(metrics(named("nehalemep").unwrap(), Form::Text).matches("not here").count(), 4);
     }

@@ -15,7 +15,7 @@ use pmu_examples::{catalog, output};
 #[derive(Parser)]
 #[command(name = "events", version)]
 struct Arguments {
-    /// A name in any case, or a pattern: `*` is any text, `?` any character.
+    /// A name in any case, or a pattern: `*` is any text, `?` any character. Not with --metrics, which prints all.
     name: Option<String>,
 
     /// The core type, such as `skylake`, `zen4` or `alderlake_goldencove`, instead of this processor's.

@@ -9,6 +9,9 @@ use super::words::{counters, perf};
 /// The version of the object: fields are added with a new number, never changed.
 const VERSION: u32 = 1;
 
+/// The version of the object of metrics, by the same rule. Version 2 added `level`.
+const METRICS_VERSION: u32 = 2;
+
 /// Returns the events with their core type and its source.
 pub(super) fn events(core_type: &CoreType, events: impl Iterator<Item = PmuEvent>) -> String {
     let events: Vec<_> = events.map(|one| event(core_type, &one)).collect();
@@ -35,18 +38,27 @@ pub(super) fn metrics(
         json!({
             "name": metric.name(),
             "words": metric.to_string(),
+            "level": level(metric),
             "parent": metric.parent().map(Metric::name),
             "formula": expression.to_string(),
             "events": events.map(event).collect::<Vec<_>>(),
         })
     };
     let object = json!({
-        "version": VERSION,
+        "version": METRICS_VERSION,
         "core_type": core_type.name(),
         "metrics": metrics.map(one).collect::<Vec<_>>(),
         "smt": smt,
     });
     format!("{object:#}\n")
+}
+
+/// Returns the level of a metric of top-down.
+fn level(metric: Metric) -> Option<u32> {
+    match metric {
+        Metric::InstructionsPerCycle | Metric::BranchMissesPerThousand => None,
+        _ => Some(1 + metric.parent().and_then(level).unwrap_or(0)),
+    }
 }
 
 fn event(core_type: &CoreType, event: &PmuEvent) -> Value {

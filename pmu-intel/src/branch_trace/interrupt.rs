@@ -17,6 +17,31 @@ use crate::registers::DebugCtl;
 /// serviced. Stopping and resuming the trace takes two reads and two writes of `IA32_DEBUGCTL` per interrupt. If only
 /// branches of user mode are traced, the facility accesses no register.
 ///
+/// The handler of a processor that writes both precise records and a branch trace passes a pair of facilities. The
+/// tracer of the example was [taken](crate::branch_trace::BranchTracer::take) with `Some(records)`. On a processor
+/// without precise records, `beside` is `None`, and the handler passes `traced` alone:
+///
+/// ```
+/// use pmu_core::{Branch, Claim, CounterMemory, EventSource, MsrBackend, Platform, service_with};
+/// use pmu_intel::branch_trace::{BranchTrace, BranchTraceMemory};
+/// use pmu_intel::precise::{Precise, PreciseMemory, PreciseReport, PreciseUnit};
+/// # fn push(_from: u64, _to: u64) {}
+/// # fn sample(_address: Option<u64>, _tag: u64) {}
+///
+/// /// The kernel's handler of the performance interrupt.
+/// fn handler<S: EventSource, M: MsrBackend, P: Platform>(
+///     (source, msr, platform, counters): (&S, &M, &P, &CounterMemory),
+///     (unit, records, trace): (&PreciseUnit, &PreciseMemory, &BranchTraceMemory), // of this processor
+/// ) -> Claim {
+///     let precise = Precise::new(unit, records, |report: &PreciseReport<'_>| {
+///         sample(report.record.address(), report.tag);
+///     });
+///     let traced = BranchTrace::new(trace, Some(records), |branch: Branch| push(branch.from, branch.to));
+///     let serviced = service_with(source, msr, platform, counters, (precise, traced), |_, _| ());
+///     serviced.map_or(Claim::OursAndMore, |serviced| serviced.claim)
+/// }
+/// ```
+///
 /// # Context
 /// Any context, including interrupt and NMI.
 #[derive(Debug)]

@@ -30,6 +30,13 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// the recorded instruction. If the returned instruction has no branch records, the record contains the processor's
     /// [branch records](Self::with_branches).
     ///
+    /// A driver with its records in a static, such as `PreciseMemory` of `pmu-intel`, writes addresses of the test's
+    /// own process to these registers and to the area. In such a test, `memory` accesses the static at each linear
+    /// address within the static, and returns a [`GuestFault`](crate::GuestFault) for every other address.
+    /// `PreciseMemory` exposes the provenance of its addresses, so `memory` reaches the words by
+    /// [`with_exposed_provenance`](core::ptr::with_exposed_provenance), as `AtomicU64`. With architectural PEBS, the
+    /// test chooses the physical address of the driver's buffer, and `write_physical` stores to that buffer.
+    ///
     /// ```
     /// # use core::cell::RefCell;
     /// # use pmu_core::{MsrAddress, MsrBackend};

@@ -44,7 +44,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         }
     }
 
-    /// Counts all events of `feed`, and delivers the interrupt of each overflow.
+    /// Counts all events of `feed`, and delivers the interrupt of each overflow. On a processor
+    /// [with counter reload](Self::with_reload), a feed must cause fewer than 1,024 reloads.
     ///
     /// # Panics
     /// The feed and this processor's PMU have different events.

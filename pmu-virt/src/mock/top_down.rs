@@ -50,6 +50,10 @@ impl<'h, const T: usize> MockMsr<'h, T> {
 
     /// Adds auto counter reload to the processor. [`snapshot`](Self::snapshot) declares the reload.
     ///
+    /// Between two interrupts, the mock reloads counters at most 1,024 times. The mock then counts the feed without
+    /// reloads up to the next overflow that interrupts, or up to the feed's end. So a test feeds events in small steps,
+    /// with fewer than 1,024 reloads in each call of [`advance`](Self::advance).
+    ///
     /// ```
     /// use pmu_virt::mock::MockMsr;
     /// use pmu_virt::{

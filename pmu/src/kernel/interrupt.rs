@@ -86,6 +86,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// with each overflow of an event that the kernel opened. When `sampled` receives a source's overflow, the started
     /// profiles have already counted the overflow.
     ///
+    /// A facility may write records in place of overflows, such as [`Precise`](pmu_intel::precise::Precise). The
+    /// facility passes each record to its own closure, and `sampled` is not called for the record.
+    ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;

@@ -144,6 +144,11 @@ impl PerfEventAttr {
     ///
     /// Returns `None` if `precise_ip` is 0 or above 3: such an event does not use precise records.
     ///
+    /// An event with precise records needs a period. A text sets the period by the term `period` or `freq`, as in
+    /// `branches/period=1000/pp`. If the attributes have neither, as those of `branches:pp`, the call succeeds, and
+    /// [`PreciseRecorder::start`](pmu_intel::precise::PreciseRecorder::start) refuses the returned event
+    /// ([`NoPeriod`](pmu_intel::precise::PreciseEventError::NoPeriod)).
+    ///
     /// On AMD's processors, [`Machine::precise_of`](crate::Machine::precise_of) returns an error, and
     /// [`op_sampling`](Self::op_sampling) converts the attributes.
     ///

@@ -53,7 +53,9 @@ impl CoreKind {
 /// If the text has a precision, [`PerfEventAttr::event`] refuses the attributes. Then [`PerfEventAttr::precise_event`]
 /// converts the attributes for Intel's processors, and [`PerfEventAttr::op_sampling`] for AMD's processors.
 ///
-/// If the text asks for a facility in addition to a counter, the error [`PerfError::Needs`] names the facility.
+/// If the text asks for a facility in addition to a counter, the error [`PerfError::Needs`] names the facility. In
+/// perf, the modifier `P` selects the highest precision of the processor. `parse` does not know the processor, so
+/// `parse` refuses `P` with this error.
 ///
 /// ```
 /// use pmu::core::{Event, Snapshot};

@@ -12,7 +12,9 @@ impl Event {
     /// period ends before the period of each reloading event. In this way, a kernel can sample an event only in code in
     /// which the event is frequent.
     ///
-    /// The event needs a period below 2³¹, and cannot keep a total. The session's event source must be
+    /// The event needs a period below 2³¹, and cannot keep a [total](Event::with_total). So the counts of such a group
+    /// cannot be read: [`read_group`](crate::CounterSession::read_group) fails with
+    /// [`NoTotal`](crate::CounterError::NoTotal). The session's event source must be
     /// [`WithCounterReload`](crate::WithCounterReload). Otherwise opening the group fails with
     /// [`NotReloadable`](crate::CounterError::NotReloadable). The group's events are put on counters,
     /// [rotated](Event::rotating) and switched together.
