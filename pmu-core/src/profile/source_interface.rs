@@ -15,8 +15,8 @@ use crate::snapshot::Snapshot;
 /// A vendor crate's description of a whole machine: the counters of its processors, and the table of profile sources
 /// that run on these counters.
 ///
-/// One value, which describes the boot processor, is used on all processors. Tasks and interrupt handlers share the
-/// value. Only the intervals in the value change. Each processor's state is in a
+/// The kernel makes one value of an implementing type, on the boot processor, and uses this value on all processors.
+/// Tasks and interrupt handlers share the value. Only the intervals in the value change. Each processor's state is in a
 /// [`CounterMemory`](crate::CounterMemory), which the interrupt handler uses, and in a [`Session`](crate::Session),
 /// which the kernel's tasks use.
 ///

@@ -92,7 +92,8 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 /// ```
 ///
 /// # Safety
-/// - `msr` meets the requirements of [`write_ds_area`], and does not keep the [`MsrUpdate`](pmu_core::MsrUpdate).
+/// - `msr` meets the requirements of [`write_ds_area`], and does not keep the [`MsrUpdate`](pmu_core::MsrUpdate)
+///   that it receives.
 ///
 /// If a bit is set in both `bits` and `value`, the caller ensures the following until the bit is cleared on this
 /// processor:
@@ -147,7 +148,8 @@ pub unsafe fn update_pebs_enable<M: MsrBackend>(
 /// ```
 ///
 /// # Safety
-/// - `msr` meets the requirements of [`write_ds_area`], and does not keep the [`MsrUpdate`](pmu_core::MsrUpdate).
+/// - `msr` meets the requirements of [`write_ds_area`], and does not keep the [`MsrUpdate`](pmu_core::MsrUpdate)
+///   that it receives.
 /// - If `tr` and `bts` are both set after the call, [`write_ds_area`] has written the address of a save area with a BTS
 ///   buffer to `IA32_DS_AREA`. The requirements of [`write_ds_area`] are met until `tr` or `bts` is cleared on this
 ///   processor.

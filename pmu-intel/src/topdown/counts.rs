@@ -52,8 +52,8 @@ impl TopDownCounts {
         Self { slots, level_2_slots: 0, parts: [retiring, bad, front, back, 0, 0, 0, 0] }
     }
 
-    /// Returns the number of issue slots of a part. Returns `None` for a part of level 2 if no slots were counted on
-    /// processors with level 2.
+    /// Returns the number of issue slots of a part. Only processors with level 2 divide the parts of level 1: if no
+    /// slots were counted on such a processor, the result for a part of level 2 is `None`.
     pub fn of(&self, part: TopDownPart) -> Option<u64> {
         let known = part.parent().is_none() || self.level_2_slots != 0;
         if known { self.parts.get(part as usize).copied() } else { None }

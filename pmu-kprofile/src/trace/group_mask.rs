@@ -23,8 +23,8 @@ pub const PERF_HV_PROFILE: u32 = 0x8080_0000;
 /// [`GroupMask`], [`PERF_PROFILE`] selects sampled profiles.
 pub const EVENT_TRACE_FLAG_PROFILE: u32 = 0x0100_0000;
 
-/// `PERF_MASK_INDEX`: mask of a flag's top three bits. These bits are the index of the word of a [`GroupMask`] in which
-/// the flag's lower bits are set.
+/// `PERF_MASK_INDEX`: mask of a flag's top three bits. A [`GroupMask`] has eight words. The top three bits of a flag
+/// select a word, and the flag's other bits are bits of this word.
 pub const PERF_MASK_INDEX: u32 = 0xE000_0000;
 
 /// `PERF_NUM_MASKS`: number of 32-bit words in a group mask.

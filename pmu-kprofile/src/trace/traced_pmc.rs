@@ -105,8 +105,8 @@ impl TracedPmc {
     /// Selects the sources that are counted, and allocates counters for these sources on each active processor. The
     /// function handles the request with the information class 0x0F, `EventTraceProfileCounterListInformation`.
     ///
-    /// The function makes Windows' checks in Windows' order. `array` has the bytes of the request's member
-    /// `ProfileSource`: the sources' 32-bit numbers after the trace handle.
+    /// The function makes Windows' checks in Windows' order. In the request, the member `ProfileSource`
+    /// follows the trace handle. `array` has the bytes of this member alone: the sources' 32-bit numbers.
     ///
     /// At most eight sources ([`MAX_TRACED_COUNTERS`]) are accepted, but a record has the values of only the first
     /// seven.
@@ -172,8 +172,8 @@ impl TracedPmc {
     /// Selects the events whose records have the values of the selected [counters](Self::set_counters). The function
     /// handles the request with the information class 0x0E, `EventTraceProfileEventListInformation`.
     ///
-    /// `array` has the bytes of the request's member `HookId`: the events' hook ids, as 32-bit numbers after the trace
-    /// handle. **Inferred**: Windows makes the same checks as in [`set_counters`](Self::set_counters).
+    /// In the request, the member `HookId` follows the trace handle. `array` has the bytes of this member alone: the
+    /// events' hook ids, as 32-bit numbers. **Inferred**: Windows makes the same checks as in [`set_counters`](Self::set_counters).
     ///
     /// # Context
     /// Task.

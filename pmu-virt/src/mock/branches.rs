@@ -9,7 +9,8 @@ use crate::mock::processor::MockMsr;
 const ERRONEOUS: u32 = 4;
 
 impl<'h, const T: usize> MockMsr<'h, T> {
-    /// Adds branch records to the processor. [`snapshot`](Self::snapshot) declares the records.
+    /// Adds branch records to the processor. The CPUID leaves that [`snapshot`](Self::snapshot) returns declare the
+    /// records.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};
