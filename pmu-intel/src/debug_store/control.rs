@@ -38,8 +38,8 @@ pub struct ProcessorProfileControl<'m, const RESETS: usize = 4> {
 }
 
 impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
-    /// Creates the state that handles one processor's requests to create, query and delete its control area in the Debug
-    /// Store. The processor has no control area yet. The handler follows the Windows version of [`Rules::LATEST`].
+    /// Creates the state that handles one processor's requests for its control area in the Debug Store. The processor
+    /// has no control area yet. The handler follows the Windows version of [`Rules::LATEST`].
     ///
     /// The handler creates the area in `memory`, which must not be used for another processor. If `memory` is `None`,
     /// every request to create the area fails.
@@ -47,8 +47,8 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         Self::as_of(Rules::LATEST, memory)
     }
 
-    /// Creates the state that handles one processor's requests to create, query and delete its control area in the Debug
-    /// Store. The processor has no control area yet. The handler follows the Windows version of `rules`.
+    /// Creates the state that handles one processor's requests for its control area in the Debug Store. The processor
+    /// has no control area yet. The handler follows the Windows version of `rules`.
     ///
     /// Before Windows 6.2 there is no control area. On 32-bit Windows, creation also requires DTES64, because the area
     /// has 64-bit words.

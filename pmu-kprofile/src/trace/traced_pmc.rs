@@ -173,7 +173,8 @@ impl TracedPmc {
     /// handles the request with the information class 0x0E, `EventTraceProfileEventListInformation`.
     ///
     /// In the request, the member `HookId` follows the trace handle. `array` has the bytes of this member alone: the
-    /// events' hook ids, as 32-bit numbers. **Inferred**: Windows makes the same checks as in [`set_counters`](Self::set_counters).
+    /// events' hook ids, as 32-bit numbers. **Inferred**: Windows makes the same checks as in
+    /// [`set_counters`](Self::set_counters).
     ///
     /// # Context
     /// Task.

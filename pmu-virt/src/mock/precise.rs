@@ -179,8 +179,9 @@ impl<'h, const T: usize> MockMsr<'h, T> {
 }
 
 impl Deviations {
-    /// Writes the [due](VirtualPrecise::due) records of `counters` like [`VirtualPrecise::record`], except where
-    /// `self` has a deviation of precise records. `number` is the number of the first record, counted from 0 over the life of the processor.
+    /// Writes the [due](VirtualPrecise::due) records of `counters` like [`VirtualPrecise::record`], except where `self`
+    /// has a deviation of precise records. `number` is the number of the first record, counted from 0 over the life of
+    /// the processor.
     ///
     /// [`MockMsr`] writes its records by this method. A hypervisor can call this method to run a guest on a processor
     /// with the deviations.
