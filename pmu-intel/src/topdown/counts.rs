@@ -7,7 +7,9 @@ pub(crate) const PARTS: usize = 8;
 
 /// Counts of issue slots, in total and by [part](TopDownPart).
 ///
-/// On a processor with `MSR_PERF_METRICS`, each part has an error of at most 1/255 of the slots.
+/// On a processor with `MSR_PERF_METRICS`, each part has an error of at most 1/255 of the slots. Each read also rounds
+/// each part to a whole number of slots. So the sum of the four parts of level 1 can differ from [`slots`](Self::slots):
+/// by at most 2 slots per read, in addition to the errors of the metrics.
 ///
 /// ```
 /// use pmu_intel::topdown::{TopDownCounts, TopDownPart};
@@ -61,6 +63,17 @@ impl TopDownCounts {
 
     /// Returns the share of a part, in thousandths of all issue slots, rounded. Returns `None` if no slots of the
     /// part's level were counted.
+    ///
+    /// The number of the part's slots is already rounded. So if few slots were counted, the sum of the shares of level
+    /// 1 can be far from 1,000:
+    ///
+    /// ```
+    /// use pmu_intel::topdown::{TopDownCounts, TopDownPart};
+    /// // 7 slots, as 100, 55, 40 and 60 255ths.
+    /// let few = TopDownCounts::of_registers(7, 100 | 55 << 8 | 40 << 16 | 60 << 24, false);
+    /// let shares = TopDownPart::LEVEL_1.map(|part| few.per_mille(part).unwrap());
+    /// assert_eq!(shares, [429, 286, 143, 286]); // 3, 2, 1 and 2 slots: 1,144 thousandths
+    /// ```
     ///
     /// ```
     /// use pmu_intel::topdown::{TopDownCounts, TopDownPart};

@@ -9,7 +9,9 @@ use pmu_core::{CounterError, GroupError, MsrFault, NoInterface};
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum NoTopDown {
-    /// The processor has no counters of Intel's architectural performance monitoring.
+    /// The processor has no counters of Intel's architectural performance monitoring. On a processor of another vendor,
+    /// such as AMD, the reason is [`OtherVendor`](NoInterface::OtherVendor). The text of this reason speaks of a
+    /// profile interface, and means that these top-down counters exist only on Intel's processors.
     NoCounters(NoInterface),
     /// `IA32_PERF_CAPABILITIES` and CPUID do not declare top-down counters for this type of core.
     NotDeclared,

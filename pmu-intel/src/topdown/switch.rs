@@ -11,17 +11,22 @@ use crate::topdown::view::TopDownView;
 /// The top-down counts of a thread. This plain data moves with the thread from processor to processor. On a hybrid
 /// machine, the counts are the sum of both types of core.
 ///
+/// Only a thread that was switched in can be switched out. A thread whose slots are not counted, such as an idle
+/// thread, has no `SavedTopDown`. If a running thread gets a `SavedTopDown`, the kernel calls
+/// [`switch_in`](TopDownCounter::switch_in) at once.
+///
 /// ```
 /// use pmu_core::{CounterSession, EventSource, MsrBackend, Platform};
 /// use pmu_intel::topdown::{SavedTopDown, TopDownCounter, TopDownError};
-/// /// The context switch between two threads whose slots are counted.
+/// /// The context switch between two threads. `None`: a thread whose slots are not counted.
 /// fn switch<S: EventSource, M: MsrBackend, P: Platform>(
 ///     topdown: &mut TopDownCounter<'_, M>,
 ///     counters: &mut CounterSession<'_, S, M, P>,
-///     (old, new): (&mut SavedTopDown, &SavedTopDown),
+///     (old, new): (Option<&mut SavedTopDown>, Option<&SavedTopDown>),
 /// ) -> Result<(), TopDownError> {
-///     let left = topdown.switch_out(counters, old);
-///     topdown.switch_in(counters, new).and(left)
+///     let left = old.map_or(Ok(()), |old| topdown.switch_out(counters, old));
+///     let entered = new.map_or(Ok(()), |new| topdown.switch_in(counters, new));
+///     entered.and(left)
 /// }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

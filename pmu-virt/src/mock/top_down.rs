@@ -14,6 +14,11 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// [`snapshot`](Self::snapshot) tells whether the metrics have level 2. The test feeds issue slots, the event of
     /// fixed counter 3, like any event.
     ///
+    /// An E-core with top-down counters needs no call of this method. The configuration has version 5 or 6, and fixed
+    /// counters 0 to 2 and 4 to 6 ([`fixed`](crate::IntelConfiguration::fixed) is `0b111_0111`). The test feeds the
+    /// parts of level 1 as events. These are the events of fixed counters 4 (bad speculation), 5 (front-end bound) and
+    /// 6 (retiring), and the general event 0xA4 with unit mask 2 (back-end bound).
+    ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};
     /// use pmu_virt::mock::MockMsr;

@@ -87,4 +87,20 @@ impl fmt::Display for PmuError {
     }
 }
 
-impl core::error::Error for PmuError {}
+impl core::error::Error for PmuError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::NotUp | Self::IsUp | Self::Suspended => None,
+            Self::Session(error) => Some(error),
+            Self::Interface(error) => Some(error),
+            Self::Counters(error) => Some(error),
+            Self::Group(error) => Some(error),
+            Self::Switch(error) => Some(error),
+            Self::Source(error) => Some(error),
+            Self::Create(error) => Some(error),
+            Self::Profile(error) => Some(error),
+            Self::Branches(error) => Some(error),
+            Self::TopDown(error) => Some(error),
+        }
+    }
+}

@@ -25,10 +25,14 @@ use crate::per_processor::PerProcessor;
 /// | [`processor_up`](Self::processor_up), [`processor_down`](Self::processor_down) | on the processor that comes up, or goes down |
 /// | [`processor_suspended`](Self::processor_suspended), [`processor_resumed`](Self::processor_resumed) | on the processor, around a suspend |
 /// | [`interrupt`](Self::interrupt), [`serve_call`](Self::serve_call) | in the handlers of the performance interrupt, and of [`Kernel::interrupt`] |
+/// | [`interrupt_with`](Self::interrupt_with), [`interrupt_beside`](Self::interrupt_beside) | the performance interrupt, for a kernel that opens events, and with a [`Facility`](pmu_core::Facility) beside the counters |
+/// | [`events_of`](Self::events_of) | the events and the memory of a processor, for handlers and for other processors |
 /// | [`count`](Self::count) | counts of events while a function runs |
 /// | [`count_slots`](Self::count_slots) | issue slots of a function, with [`PmuTopDown`](crate::PmuTopDown) |
+/// | [`take_top_down`](Self::take_top_down), [`with_top_down`](Self::with_top_down), [`release_top_down`](Self::release_top_down) | issue slots of threads and of the processor, with [`PmuTopDown`](crate::PmuTopDown) |
 /// | [`profile`](Self::profile), [`sample`](Self::sample) | where and when an event happens, on every processor |
-/// | [`watch`](Self::watch), [`touch`](Self::touch) | the watchdog of a processor |
+/// | [`source`](Self::source) | the source for a profile object that the kernel creates itself |
+/// | [`watch`](Self::watch), [`touch`](Self::touch), [`unwatch`](Self::unwatch) | the watchdog of a processor |
 /// | [`with`](Self::with), [`machine`](Self::machine), [`profiles`](Self::profiles), [`hardware`](Self::hardware) | the parts, for operations that `Pmu` itself does not have |
 ///
 /// ```

@@ -74,6 +74,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// [`EventId`](pmu_core::EventId) of a closed event may name another event. So before this call, the kernel closes
     /// its own events, switches out the events of threads, and forgets the identities of these events.
     ///
+    /// If a task has [taken](Self::take_top_down) the processor's top-down counters, the kernel calls
+    /// [`release_top_down`](Self::release_top_down) before this call. `processor_down` does not release these counters.
+    ///
     /// # Context
     /// Task, on the processor that goes down.
     ///

@@ -205,12 +205,19 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// - [`NotUp`](PmuError::NotUp), [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session): the processor
     ///   is not up or is suspended, or its session is in use.
     /// - [`TopDown`](PmuError::TopDown), and `work` was not run: the processor has [no](TopDownError::NoTopDown)
-    ///   supported top-down counters, the counters are in use, or the processor's slots are already being counted.
+    ///   supported top-down counters, the counters are in use, or the processor's slots are already being counted. On a
+    ///   P-core, the call also fails if the counters were not [released](Self::release_top_down) before the processor
+    ///   went down.
     /// - [`TopDown`](PmuError::TopDown), and `work` was run: the counts are lost. If the counters could not be
     ///   released, [`release_top_down`](Self::release_top_down) tries to release them again. If a task took the
     ///   counters before, the slots may still be counted. Then [`stop`](TopDownCounter::stop) ends the count.
     ///
     /// If `work` unwinds, the counting ends.
+    ///
+    /// On a processor without supported top-down counters, such as AMD's, a kernel computes the shares of level 1 from
+    /// other events. The type `Metric` of the crate `pmu-events` has the events and the formulas, by core type. The
+    /// number of the events depends on the core type. So the kernel opens the events as a group, in the closure of
+    /// [`with`](Self::with), by [`open_group`](pmu_core::CounterSession::open_group).
     pub fn count_slots(
         &'static self,
         top_down: &'static PmuTopDown<K, P>,
@@ -256,9 +263,12 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Releases the top-down counters of the processor that executes the call. Afterwards, the processor's session can
-    /// use these counters again. The kernel calls this before [`processor_down`](Self::processor_down). A kernel that
-    /// omitted this call makes the call after the next [`processor_up`](Self::processor_up), before any event uses
-    /// fixed counter 3. The counts since the last read are then lost.
+    /// use these counters again. The kernel calls this before [`processor_down`](Self::processor_down).
+    ///
+    /// A kernel that omitted this call makes the call after the next [`processor_up`](Self::processor_up), before any
+    /// event uses fixed counter 3. The counts since the last read are then lost. Until that call,
+    /// [`take_top_down`](Self::take_top_down) fails with [`MemoryInUse`](TopDownError::MemoryInUse). On a P-core,
+    /// [`count_slots`](Self::count_slots) and `start` then fail, too.
     ///
     /// # Context
     /// Task.
@@ -280,7 +290,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// the description of the processor's counters. The session and the description are those that [`with`](Self::with)
     /// passes. Before this call, a task must have [taken](Self::take_top_down) the top-down counters.
     ///
-    /// At a context switch, the kernel switches a thread's slots and a thread's events in the same call:
+    /// At a context switch, the kernel switches a thread's slots and a thread's events in the same call. A thread whose
+    /// slots are not counted, such as an idle thread, has no [`SavedTopDown`](pmu_intel::topdown::SavedTopDown). If a
+    /// running thread gets a `SavedTopDown`, the kernel switches the slots in at once:
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -294,27 +306,44 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// struct Thread {
     ///     events: [ThreadEvent; 4],
-    ///     slots: SavedTopDown, // new: `SavedTopDown::new(TopDownFilter::USER)`
+    ///     slots: Option<SavedTopDown>, // `None`: the thread's slots are not counted
+    /// }
+    ///
+    /// /// Begins to count the slots of the running thread.
+    /// fn begin(thread: &mut Thread) -> Result<(), PmuError> {
+    ///     let slots = SavedTopDown::new(TopDownFilter::USER);
+    ///     PMU.with_top_down(&TOP_DOWN, |topdown, session, _| {
+    ///         topdown.switch_in(session.counters_mut(), &slots)?;
+    ///         thread.slots = Some(slots); // from now on, `switch` switches the slots
+    ///         Ok(())
+    ///     })?
     /// }
     ///
     /// fn switch(from: &mut Thread, to: &mut Thread, now: u64) -> Result<(), PmuError> {
     ///     PMU.with_top_down(&TOP_DOWN, |topdown, session, unit| {
     ///         let counters = session.counters_mut();
-    ///         let slots = topdown.switch_out(counters, &mut from.slots);
+    ///         let slots = match &mut from.slots {
+    ///             Some(slots) => topdown.switch_out(counters, slots),
+    ///             None => Ok(()),
+    ///         };
     ///         let events = counters.switch_out(&mut from.events, now, |_overflow| ());
     ///         let events = events.and(counters.switch_in(unit, &mut to.events, now));
-    ///         let slots = slots.and(topdown.switch_in(counters, &to.slots));
+    ///         let slots = match &to.slots {
+    ///             Some(to) => slots.and(topdown.switch_in(counters, to)),
+    ///             None => slots,
+    ///         };
     ///         Ok(events.map(|_| slots)??)
     ///     })?
     /// }
     ///
-    /// fn of_this_thread(thread: &Thread) -> Result<TopDownCounts, PmuError> {
+    /// fn of_this_thread(thread: &Thread) -> Result<Option<TopDownCounts>, PmuError> {
+    ///     let Some(slots) = &thread.slots else { return Ok(None) };
     ///     let read = PMU.with_top_down(&TOP_DOWN, |topdown, session, _| {
-    ///         topdown.read_thread(session.counters_mut(), &thread.slots)
+    ///         topdown.read_thread(session.counters_mut(), slots)
     ///     });
-    ///     Ok(read??)
+    ///     Ok(Some(read??))
     /// }
-    /// # let _ = (switch, of_this_thread);
+    /// # let _ = (begin, switch, of_this_thread);
     /// ```
     ///
     /// The counters' registers lose their contents in a suspend, and [`processor_resumed`](Self::processor_resumed)

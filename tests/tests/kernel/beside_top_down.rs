@@ -70,6 +70,37 @@ fn counters_that_were_not_released_before_a_processor_went_down_are_released_lat
     }
 }
 
+/// A kernel that forgets the release is refused where the documents of `release_top_down` say so. After the release,
+/// the counters serve as before the processor went down.
+#[test]
+fn counters_of_a_processor_that_went_down_serve_again_after_their_release() {
+    for (processors, level_2) in machines() {
+        let (machine, pmu) = machine(processors, level_2);
+        machine.up();
+        let (top_down, this) = (&machine.top_down, machine.snapshot());
+        let count = || pmu.count_slots(top_down, &this, TopDownFilter::ALL, || pass(machine, 0, 4));
+        for _ in 0..3 {
+            pmu.take_top_down(top_down, &this).unwrap();
+            pmu.processor_down().unwrap();
+            pmu.processor_up(&this).unwrap();
+            let taken = pmu.take_top_down(top_down, &this);
+            assert_eq!(taken, Err(PmuError::TopDown(TopDownError::MemoryInUse)));
+            match count() {
+                Ok(counts) if is_e_core(machine, 0) => check(&counts, 4, false, 1),
+                Err(PmuError::TopDown(TopDownError::Session(_))) if !is_e_core(machine, 0) => {}
+                other => panic!("{other:?}"),
+            }
+            pmu.release_top_down(top_down).unwrap();
+            check(&count().unwrap(), 4, has_level_2(machine, 0, level_2), 1);
+            pmu.take_top_down(top_down, &this).unwrap();
+            check(&count().unwrap(), 4, has_level_2(machine, 0, level_2), 1);
+            pmu.release_top_down(top_down).unwrap();
+        }
+        machine.down();
+        assert!(machine.mocks.iter().all(|mock| mock.breach().is_none()));
+    }
+}
+
 #[test]
 fn a_snapshot_of_another_type_of_core_is_refused_and_forgotten() {
     for (processors, level_2) in machines() {

@@ -1,6 +1,7 @@
 //! Top-down counts beside a `Pmu`: of a function and of threads, on every type of core.
 
 use core::cell::Cell;
+use core::error::Error;
 use core::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
 use std::rc::Rc;
@@ -165,6 +166,8 @@ fn a_processor_without_top_down_counts_says_so_and_does_not_run_the_function() {
         match (configuration, error) {
             (Configuration::Intel(_), PmuError::TopDown(TopDownError::NoTopDown(why))) => {
                 assert_eq!(why, NoTopDown::NotDeclared);
+                let cause = error.source().unwrap().source().unwrap();
+                assert_eq!(cause.downcast_ref(), Some(&why));
                 assert_eq!(error.to_string(), why.to_string());
             }
             (_, PmuError::TopDown(TopDownError::NoTopDown(NoTopDown::NoCounters(_)))) => {}

@@ -16,8 +16,9 @@ impl Event {
     /// cannot be read: [`read_group`](crate::CounterSession::read_group) fails with
     /// [`NoTotal`](crate::CounterError::NoTotal). The session's event source must be
     /// [`WithCounterReload`](crate::WithCounterReload). Otherwise opening the group fails with
-    /// [`NotReloadable`](crate::CounterError::NotReloadable). The group's events are put on counters,
-    /// [rotated](Event::rotating) and switched together.
+    /// [`NotReloadable`](crate::CounterError::NotReloadable). So the session of the crate `pmu`'s type `Pmu`, which has
+    /// another source, opens no such group. The group's events are put on counters, [rotated](Event::rotating) and
+    /// switched together.
     ///
     /// Source: Intel's "Architecture Instruction Set Extensions Programming Reference", "Auto Counter Reload".
     ///
