@@ -8,8 +8,8 @@ pub(crate) const PARTS: usize = 8;
 /// Counts of issue slots, in total and by [part](TopDownPart).
 ///
 /// On a processor with `MSR_PERF_METRICS`, each part has an error of at most 1/255 of the slots. Each read also rounds
-/// each part to a whole number of slots. So the sum of the four parts of level 1 can differ from [`slots`](Self::slots):
-/// by at most 2 slots per read, in addition to the errors of the metrics.
+/// each part to a whole number of slots. So the sum of the four parts of level 1 can differ from
+/// [`slots`](Self::slots): by at most 2 slots per read, in addition to the errors of the metrics.
 ///
 /// ```
 /// use pmu_intel::topdown::{TopDownCounts, TopDownPart};
