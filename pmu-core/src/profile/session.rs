@@ -27,8 +27,8 @@ use crate::snapshot::Snapshot;
 ///
 /// The handle cannot move to another thread. [Shut down](Self::shut_down) the handle on its processor, because dropping
 /// the handle accesses no register. If the handle is dropped without a shutdown, the counters keep running, and
-/// [`service`](crate::ProfileInterface::service) keeps reporting. The [`CounterMemory`] stays in use until the memory
-/// is [reclaimed](CounterMemory::reclaim).
+/// [`service`](crate::ProfileInterface::service) keeps reporting. The [`CounterMemory`] stays in use until its
+/// [`reclaim`](CounterMemory::reclaim).
 ///
 /// # Context
 /// Call every method in task context, on the session's processor. The performance interrupt may come at any time.
@@ -248,8 +248,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         }
     }
 
-    /// Opens the event of an added source that has none. By itself, so that its stack is free again as the event
-    /// starts.
+    /// Opens the event of an added source that has none. Not inlined: its stack is free when the event starts.
     #[inline(never)]
     fn open_added(&mut self, source: KProfileSource) -> Result<EventId, InterfaceError> {
         let unsupported = InterfaceError::UnsupportedSource(source);

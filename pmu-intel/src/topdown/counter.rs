@@ -24,11 +24,9 @@ use crate::topdown::view::TopDownView;
 ///
 /// On a P-core, the handle uses the slots' counter and `MSR_PERF_METRICS`, and starts and reads the two registers
 /// together. The metrics are fractions of the slots, in units of 1/255. Each read sets both registers to 0, so the
-/// error of the read is at most 1/255 of the slots since the previous read. The longer the time between two reads, the
-/// greater this error. To keep the error small, read at each timer tick.
+/// error of the read is at most 1/255 of the slots since the previous read. Read at each timer tick to keep it small.
 ///
-/// On an E-core, the handle opens a group of four events in the session. The group needs four free entries in the
-/// session's event table.
+/// On an E-core, the handle opens a group of four events, which needs four free entries in the session's event table.
 ///
 /// On a P-core, [`take`](Self::take) removes fixed counter 3 from the session, and [`shut_down`](Self::shut_down)
 /// returns the counter to the session. The facility [`TopDownInterrupt`](crate::topdown::TopDownInterrupt) handles the
