@@ -6,7 +6,8 @@ use raw_cpuid::{CpuIdReader, CpuIdResult};
 
 /// Text of a recorded CPUID dump. The text is not copied.
 ///
-/// Lines in the formats of two tools are read. Any other line is skipped as a heading or a remark. The formats are:
+/// The parser reads lines in the formats of two tools, and skips any other line as a heading or a remark. The formats
+/// are:
 ///
 /// - `cpuid -r`: `   0x0000000a 0x00: eax=0x07300404 ebx=0x00000000 ecx=0x00000000 edx=0x00000603`
 /// - AIDA64 and InstLatx64: `CPUID 0000000A: 07300404-00000000-00000000-00000603 [SL 00]`

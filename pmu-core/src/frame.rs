@@ -17,7 +17,7 @@ use core::ops::ControlFlow;
 pub struct ProcessId(NonZeroU64);
 
 impl ProcessId {
-    /// Creates the identity with this number. Returns `None` for 0, which stands for no process.
+    /// Creates the identity whose number is `value`. Returns `None` for 0, which stands for no process.
     pub const fn new(value: u64) -> Option<Self> {
         match NonZeroU64::new(value) {
             Some(value) => Some(Self(value)),
@@ -25,7 +25,7 @@ impl ProcessId {
         }
     }
 
-    /// Returns the number.
+    /// Returns the number that identifies the process.
     pub const fn get(self) -> u64 {
         self.0.get()
     }
@@ -206,12 +206,13 @@ impl InterruptFrame for PlainFrame {
     }
 }
 
-/// Interrupted context with the address of a sampled instruction in place of the interrupted address. With this frame,
-/// a profile counts the sampled instruction instead of the interrupted instruction, which comes later.
+/// Interrupted context in which the address is that of a sampled instruction. With this frame, a profile counts the
+/// sampled instruction instead of the interrupted instruction, which comes later.
 ///
 /// The code segment, the flags, the process and the call chain belong to the interrupted code. If the processor entered
-/// or left the kernel between the sample and the interrupt, these values do not match the address. If the frame has a
-/// sampled address, bit 17 (VM) of the flags is clear, because a sampled address is linear even in virtual-8086 mode.
+/// or left the kernel between the sample and the interrupt, these values do not match the sampled address. If the frame
+/// has a sampled address, bit 17 (VM) of the flags is clear, because a sampled address is linear even in virtual-8086
+/// mode.
 ///
 /// ```
 /// use pmu_core::{InterruptFrame, PlainFrame, PreciseSample, SampledFrame};
@@ -232,8 +233,8 @@ pub struct SampledFrame<'f, F> {
 const VIRTUAL_8086: u64 = 1 << 17;
 
 impl<'f, F: InterruptFrame> SampledFrame<'f, F> {
-    /// Creates a frame from an interrupted context and from the sample that belongs to the same interrupt. `address` is
-    /// the linear address of the sampled instruction. If `address` is `None`, the frame has the interrupted address.
+    /// Creates a frame from the interrupted context and the sample of the same interrupt. `address` is the linear
+    /// address of the sampled instruction. If `address` is `None`, the frame has the interrupted address.
     pub const fn new(interrupted: &'f F, address: Option<u64>) -> Self {
         Self { interrupted, address }
     }

@@ -12,7 +12,7 @@ pub enum IntervalUnit {
     Events,
 }
 
-/// An interval that was checked against the limits of a source.
+/// An interval between profile interrupts that is within the limits of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Interval(u32);

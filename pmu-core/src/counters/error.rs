@@ -14,7 +14,8 @@ use crate::msr::fault::MsrFault;
 /// A failed operation changed nothing, except in these cases:
 /// - The error is [`Faulted`](Self::Faulted).
 /// - The operation's documentation names a change.
-/// - The operation was to take counters. After the failure, none of the requested counters runs.
+/// - The operation was [`take`](crate::CounterSession::take) or [`take_more`](crate::CounterSession::take_more). After
+///   the failure, none of the requested counters runs.
 ///
 /// ```
 /// use pmu_core::CounterError;
@@ -116,7 +117,7 @@ pub enum CounterError {
     Faulted(MsrFault),
 }
 
-/// Failure to service an interrupt: accesses to a counter's register or to a global register failed.
+/// Error of servicing an interrupt: a register access failed.
 ///
 /// ```
 /// use pmu_core::{Claim, CounterSet, MsrErrorKind, MsrFault, MsrOperation, Serviced, ServiceError};
@@ -141,15 +142,15 @@ pub struct ServiceError {
     /// Counters that faulted. If the event of a faulted counter is in a group, the counters of the group's other events
     /// are also in this set. The events of faulted counters no longer run.
     ///
-    /// An event that [rotates](crate::Event::rotating) takes turns again at the next
+    /// A [rotating](crate::Event::rotating) event competes for a counter again at the next
     /// [`rotate`](crate::CounterSession::rotate). A non-rotating event runs again only after a task starts the event.
-    /// Before [`reprogram`](crate::CounterSession::reprogram), the event can start only on another counter. Until the
-    /// event is started again, [`is_started`](crate::CounterSession::is_started) returns `false` for the event.
+    /// Until then, [`is_started`](crate::CounterSession::is_started) returns `false` for the event. No event runs on a
+    /// faulted counter before [`reprogram`](crate::CounterSession::reprogram).
     pub counters: CounterSet,
-    /// Set if the LVT entry is masked. The service masks the entry if it can neither read nor clear the overflow
-    /// status. Otherwise the overflow status, which stays set, could raise interrupts without end. Until
-    /// [`reprogram`](crate::CounterSession::reprogram), the session uses no counter and starts no event, and other
-    /// owners of the interrupt receive no interrupts.
+    /// Set if the LVT entry is masked. [`service`](crate::service()) masks the entry if it can neither read nor clear
+    /// the overflow status. An unmasked entry could then raise interrupts without end. Until
+    /// [`reprogram`](crate::CounterSession::reprogram), the session uses no counter and starts no event. Other drivers
+    /// that share the LVT entry receive no interrupts either.
     pub masked: bool,
 }
 
@@ -330,9 +331,10 @@ pub(crate) fn no_such(group: GroupId) -> GroupError {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SwitchError {
     /// Mask of the events that failed: bit *n* stands for the event at index *n* of the given slice. Bit 63 stands for
-    /// all events from index 63 on. No bit is set if groups failed to stop or resume together. Nor is a bit set if the
-    /// failed event is not in the slice: the event waited on this processor, and the session could not put the event on
-    /// a free counter.
+    /// all events from index 63 on. These failures set no bit:
+    /// - The session could not stop the groups' counters for the switch, or could not let them run again.
+    /// - An event that is not in the slice waited on this processor for a counter, and could not be put on a free
+    ///   counter.
     pub events: u64,
     /// Reason of the first failure.
     pub reason: CounterError,

@@ -1,11 +1,11 @@
 //! Counts of events.
 
-/// Count of an event, with the time for which the event was started, and the time for which the event was counted.
+/// Count of an event, with two times: how long the event was started, and how long the event was on a counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct EventCount {
-    /// Number of counted occurrences of the event since it was opened. Occurrences while the event was on no counter
-    /// are not included.
+    /// Number of occurrences that were counted after the event was opened. Occurrences while the event was on no
+    /// counter are not included.
     pub value: u64,
     /// Time for which the event was started, in the units of the caller's clock.
     pub enabled: u64,

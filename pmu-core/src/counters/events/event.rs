@@ -9,11 +9,11 @@ use crate::msr::address::MsrAddress;
 
 /// An event to be counted, with its privilege levels, its period, and the counters that may count it.
 ///
-/// A new event is counted at every privilege level, on any counter, without interrupts. The event's total is exact,
-/// apart from occurrences in the interrupt handler itself. Occurrences in the handler may be missing in two cases:
+/// A new event is counted at every privilege level, on any counter, without interrupts. The event's count is exact.
+/// Only occurrences in the interrupt handler may be missing, in two cases:
 /// - On Intel, the driver stops the counters while it services an interrupt.
 /// - Without an overflow status (AMD before PerfMonV2, Intel's architectural version 1), the driver stops a wrapped
-///   counter to re-arm the counter. A counter wraps once per 2^47 events on AMD, and once per 2^31 events on Intel.
+///   counter to reload the counter. A counter wraps once per 2^47 events on AMD, and once per 2^31 events on Intel.
 ///
 /// ```
 /// use pmu_core::{Event, EventSelect, GenericEvent};
@@ -104,7 +104,7 @@ impl Event {
     /// Creates an event from an event select: its event number, unit mask and qualifiers. If both mode bits of the
     /// select (16, 17) are clear, the event counts at every privilege level.
     ///
-    /// Opening the event fails if `select` has bit 20 (interrupt) or bit 22 (enable), which the session sets itself.
+    /// Opening the event fails if `select` has bit 20 (interrupt) or bit 22 (enable). The session sets these bits.
     ///
     /// ```
     /// # use pmu_core::{Event, EventSelect};
@@ -180,8 +180,8 @@ impl Event {
         self
     }
 
-    /// Makes the event interrupt once per `period` occurrences. The event's count is readable only if
-    /// [`with_total`](Self::with_total) is also set.
+    /// Makes the event interrupt once per `period` occurrences. Call [`with_total`](Self::with_total) as well if the
+    /// event's count is to be read.
     ///
     /// With a period of 0, the event does not interrupt. If the period exceeds the counter's range, the driver loads
     /// the counter several times per period. Opening the event fails if the period is below the table's
@@ -198,9 +198,9 @@ impl Event {
         self
     }
 
-    /// Keeps a total even if the event [interrupts](Self::every), at the cost of one RDPMC per interrupt. If the
-    /// processor's counters run while the interrupt is serviced, the total lacks the events between this RDPMC and the
-    /// reload of the counter.
+    /// Keeps a total count of an event that [interrupts](Self::every). Each interrupt costs one RDPMC more. If the
+    /// counters run during the interrupt, the total lacks the occurrences between this RDPMC and the loading of the
+    /// next period.
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};
@@ -232,13 +232,13 @@ impl Event {
         self
     }
 
-    /// Lets the event rotate: if there are too few counters, the event takes turns with other events at each
-    /// [`rotate`](crate::CounterSession::rotate).
+    /// Lets the event rotate, as Linux perf multiplexes events: if there are too few counters, each call of
+    /// [`rotate`](crate::CounterSession::rotate) exchanges running and waiting events.
     ///
     /// If no counter is free, a non-rotating event takes the counter of a rotating event. The non-rotating event keeps
     /// this counter until it is stopped, or until its thread is switched out. All rotating events of the processor and
-    /// of its threads share the remaining counters. Each rotating event is on a counter for the same fraction of the
-    /// time for which it is started.
+    /// of its threads share the remaining counters. All rotating events are on a counter for the same fraction of their
+    /// started time.
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};
@@ -259,11 +259,11 @@ impl Event {
     ///
     /// A running event that does not [rotate](Self::rotating) prevents an exclusive event from starting. Running events
     /// that rotate leave their counters for an exclusive event. While the exclusive event is on a counter, no other
-    /// event starts. A rotating event that is prevented from starting waits for its turn. A non-rotating event
-    /// [fails to start](crate::CounterError::NoFreeCounter).
+    /// event starts. A rotating event that cannot start waits for its turn. A non-rotating event that cannot start
+    /// [fails](crate::CounterError::NoFreeCounter).
     ///
-    /// The events in the [`EventSource`](crate::EventSource)'s own table are also events of the session. Counters of
-    /// other owners are not affected.
+    /// The rows of the [`EventSource`](crate::EventSource)'s table are also events of the session. Counters of other
+    /// owners are not affected.
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};
@@ -284,9 +284,8 @@ impl Event {
     }
 
     /// Keeps the event out of the list that [`events`](crate::CounterSession::events) returns. A kernel that stops or
-    /// closes all listed events then leaves this event alone. Use this for an event that a layer between the session
-    /// and the kernel opens for itself, such as the watchdog of `Pmu`. The events of [added](crate::AddedSources)
-    /// sources are unlisted.
+    /// closes all listed events then leaves this event alone. Use this for an event that a library opens for itself,
+    /// such as the watchdog of `Pmu`. The events of [added](crate::AddedSources) sources are unlisted.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, CounterUnit, Event, EventSource, MsrBackend, Platform};
@@ -305,11 +304,12 @@ impl Event {
         self
     }
 
-    /// Promises that the event happens at most 15 times per cycle, as floating-point operations of scalar code do.
+    /// Promises that the event happens at most 15 times per cycle. Scalar floating-point code, for example, keeps this
+    /// limit.
     ///
     /// On AMD's Zen processors, a single counter counts at most 15 occurrences of event 0x003 per cycle. A pair of
     /// counters can count more, but these crates do not support pairs. Without this promise, opening event 0x003
-    /// [fails](crate::CounterError::NeedsCounterPair). If the promise is broken, the count is too low. For Zen 3 and 4
+    /// [fails](crate::CounterError::NeedsCounterPair). If the promise is broken, the count is too low. For Zen 3 and 4,
     /// the manual does not guarantee correct counts without a pair, even if the promise holds. Source: AMD's processor
     /// programming references, "Large Increment per Cycle Events" and PMCx003.
     ///
@@ -362,12 +362,12 @@ impl Event {
         self
     }
 
-    /// Refines the event by an extra register: an MSR for conditions that do not fit in the select. Examples on Intel
+    /// Restricts the event by an extra register: an MSR for conditions that do not fit in the select. Examples on Intel
     /// are the registers for off-core response (`MSR_OFFCORE_RSP_0`), load latency and front-end events.
     ///
-    /// The session owns the register from the event's first start on, and restores the register at shutdown. Events
+    /// The session owns the register from the event's first start on, and writes the old value back at shutdown. Events
     /// that need the same value share the register. Events that need different values cannot be counted at the same
-    /// time: the second event fails to start, or takes turns if it [rotates](Self::rotating).
+    /// time: the second event fails to start, or waits for its turn if it [rotates](Self::rotating).
     ///
     /// On Intel's Nehalem and Westmere, the two logical processors of a core share each of these registers. The kernel
     /// must let only one of the two logical processors use the register. Source: SDM vol. 4, scope of the registers.
@@ -389,8 +389,8 @@ impl Event {
     }
 
     /// Adds another encoding by which the event may be counted. `event` is the event number and unit mask (bits 15:0 of
-    /// a select). The extra register `register` gets the same value as the register of the first encoding. An event has
-    /// at most four encodings.
+    /// a select). `register` is the extra register of this encoding, and gets the same value as the extra register of
+    /// the first encoding. An event has at most four encodings.
     ///
     /// The call changes nothing if the event already has four encodings, has no [extra register](Self::with_extra) yet,
     /// or is a generic event.
@@ -432,7 +432,7 @@ impl Event {
     }
 
     /// Returns the address and value of the [extra register](Self::with_extra) that refines the event, if there is one.
-    /// If the event has several encodings, the result is the register of the first encoding.
+    /// If the event has several encodings, the address is that of the first encoding's register.
     pub const fn extra(&self) -> Option<(MsrAddress, u64)> {
         match self.extra.registers[0].get() {
             Some(register) => Some((register, self.extra.value)),
@@ -440,7 +440,7 @@ impl Event {
         }
     }
 
-    /// Returns the name of a generic event, or `None` for a [raw](Self::raw) event.
+    /// Returns the generic event that was given to [`generic`](Self::generic), or `None` for a [raw](Self::raw) event.
     pub const fn name(&self) -> Option<GenericEvent> {
         match self.kind {
             EventKind::Raw(_) => None,

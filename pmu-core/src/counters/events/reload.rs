@@ -4,21 +4,23 @@ use crate::counters::events::event::Event;
 use crate::counters::events::membership::Membership;
 
 impl Event {
-    /// Makes overflows of the group's other events reload this event's counter, so that this event begins a new period.
-    /// `members` has one bit for each of the group's first six events, in the group's order. If the event's own bit is
-    /// set, the event's own overflow also begins a new period, and the event never interrupts.
+    /// Lets other events of the group reload this event's counter: when one of them overflows, this event begins a new
+    /// period. `members` has one bit for each of the group's first six events, in the group's order. If the bit of this
+    /// event itself is set, the processor reloads the counter at this event's overflows too, and the event never
+    /// interrupts.
     ///
     /// The processor loads the counters itself (Intel's auto counter reload). The event interrupts only if its own
-    /// period ends before the period of each reloading event. In this way, a kernel can sample an event only in code in
-    /// which the event is frequent.
+    /// period ends before the period of each reloading event. A kernel can thus restrict the samples to code in which
+    /// the event is frequent.
     ///
-    /// The event needs a period below 2³¹, and cannot keep a [total](Event::with_total). So the counts of such a group
-    /// cannot be read: [`read_group`](crate::CounterSession::read_group) fails with
-    /// [`NoTotal`](crate::CounterError::NoTotal). The session's event source must be
-    /// [`WithCounterReload`](crate::WithCounterReload). Otherwise opening the group fails with
-    /// [`NotReloadable`](crate::CounterError::NotReloadable). So the session of the crate `pmu`'s type `Pmu`, which has
-    /// another source, opens no such group. The group's events are put on counters, [rotated](Event::rotating) and
-    /// switched together.
+    /// The event needs a period below 2³¹, and cannot keep a [total](Event::with_total). Therefore,
+    /// [`read_group`](crate::CounterSession::read_group) fails for the event's group with
+    /// [`NoTotal`](crate::CounterError::NoTotal).
+    ///
+    /// The session's event source must be [`WithCounterReload`](crate::WithCounterReload). Otherwise opening the group
+    /// fails with [`NotReloadable`](crate::CounterError::NotReloadable). The type `Pmu` of the crate `pmu` has another
+    /// source, so its session opens no such group. The group's events are put on counters, [rotated](Event::rotating)
+    /// and switched together.
     ///
     /// Source: Intel's "Architecture Instruction Set Extensions Programming Reference", "Auto Counter Reload".
     ///

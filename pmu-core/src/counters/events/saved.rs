@@ -11,9 +11,9 @@ use crate::counters::names::group_id::GroupId;
 use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
 
-/// An event that is on no processor, as plain data. The event can be switched in on any processor.
+/// Plain data of an event that is on no processor. The event can be switched in on any processor.
 ///
-/// [`switch_out`](crate::CounterSession::switch_out) turns an opened event into a saved event, and [`new`](Self::new)
+/// [`switch_out`](crate::CounterSession::switch_out) makes a saved event from an opened event, and [`new`](Self::new)
 /// creates a saved event directly. [`switch_in`](crate::CounterSession::switch_in) puts the event on a processor.
 ///
 /// This example follows an inherited event from the system call that opens the event to the exit of the thread:
@@ -145,13 +145,12 @@ impl SavedEvent {
         self
     }
 
-    /// [Disables](crate::CounterSession::disable_event) the event, and returns it: the event's group is then counted
+    /// [Disables](crate::CounterSession::disable_event) the event, and returns it. The event's group is then counted
     /// without this event.
     ///
     /// For the first event of a group, and for an event in no group, the call does the same as
-    /// [`to_be_started(false)`](Self::to_be_started). An event in no group also remembers the call: if
-    /// [`make_group`](Self::make_group) later puts the event into a group, but not at the first place, the event is
-    /// disabled in the group.
+    /// [`to_be_started(false)`](Self::to_be_started). If [`make_group`](Self::make_group) later puts an ungrouped
+    /// disabled event into a group, the event stays disabled there, unless it is the group's first event.
     #[must_use]
     pub const fn disabled(mut self) -> Self {
         let membership = Membership::unpack(self.membership);
@@ -161,7 +160,7 @@ impl SavedEvent {
         self
     }
 
-    /// [Enables](crate::CounterSession::enable_event) the event, and returns it: the event's group is then counted with
+    /// [Enables](crate::CounterSession::enable_event) the event, and returns it. The event's group is then counted with
     /// this event again. `first` is the first event of the group.
     #[must_use]
     pub const fn enabled(mut self, first: &Self) -> Self {

@@ -24,8 +24,8 @@ impl SavedEvent {
     ///   [`NeedsCounterPair`](CounterError::NeedsCounterPair), [`NoCounterForEvent`](CounterError::NoCounterForEvent):
     ///   `unit` cannot count the event.
     /// - [`Period`](CounterError::Period): the period is below
-    ///   [`DEFAULT_MIN_PERIOD`](crate::EventTable::DEFAULT_MIN_PERIOD), or does not fit in 63 bits. If the event is for
-    ///   a table with a lower minimum, set a shorter period by [`set_period`](Self::set_period).
+    ///   [`DEFAULT_MIN_PERIOD`](crate::EventTable::DEFAULT_MIN_PERIOD), or does not fit in 63 bits. For a table with a
+    ///   lower minimum, set a shorter period by [`set_period`](Self::set_period).
     pub fn new(unit: &CounterUnit, event: &Event) -> Result<Self, CounterError> {
         let (select, counters) = unit.resolve(event)?;
         if counters.is_empty() {
@@ -45,7 +45,7 @@ impl SavedEvent {
     /// event other than the first stays stopped if it is [disabled](Self::disabled). Events that belong to another
     /// group leave that group.
     ///
-    /// This call does not check whether a processor's counters can count the whole group. If they cannot,
+    /// This call does not check whether a processor's counters can count the whole group. If the counters cannot,
     /// [`switch_in`](crate::CounterSession::switch_in) returns an error.
     ///
     /// # Errors
@@ -83,9 +83,9 @@ impl SavedEvent {
         Ok(group)
     }
 
-    /// Returns a child of the event, for a new thread: a copy of the event, with this `tag`. The child's count and
-    /// times are 0, and the child begins a new period. If [`switch_in`](crate::CounterSession::switch_in) would start
-    /// the event, `switch_in` also starts the child.
+    /// Returns a child of the event for a new thread. The child is a copy of the event with the given `tag`. The
+    /// child's count and times are 0, and the child begins a new period. The child has the event's
+    /// [start state](Self::is_started).
     ///
     /// The child is in no group, even if the event belongs to a group. [`make_group`](Self::make_group) makes the
     /// children of one thread a group of their own. If the event is [disabled](Self::disabled) in its group, the child
@@ -103,8 +103,8 @@ impl SavedEvent {
         }
     }
 
-    /// Adds a child's count, both its value and its times, to the event's count. The added times do not affect the
-    /// event's turns in [`rotate`](crate::CounterSession::rotate).
+    /// Adds a child's count, both its value and its times, to the event's count.
+    /// [`rotate`](crate::CounterSession::rotate) ignores the added times when it shares the counters among events.
     ///
     /// For an event that is open on a processor, use [`CounterSession::add_count`](crate::CounterSession::add_count).
     pub fn add_count(&mut self, child: EventCount) {
@@ -116,8 +116,8 @@ impl SavedEvent {
         add(&mut self.forgotten[1], child.running << 8);
     }
 
-    /// Returns the event with a count of 0, like `PERF_EVENT_IOC_RESET`. The event's times and its present period
-    /// continue.
+    /// Returns the event with a count of 0, like `PERF_EVENT_IOC_RESET`. The event's times, and the remainder of its
+    /// current period, stay unchanged.
     pub const fn reset_count(mut self) -> Self {
         self.count.value = 0;
         self

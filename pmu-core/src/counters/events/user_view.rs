@@ -7,8 +7,8 @@ use crate::msr::address::PmcIndex;
 /// Data with which user mode computes an event's count from a value that RDPMC read. The kernel shares this plain data
 /// with user mode, commonly in a [page with Linux' layout](https://docs.rs/pmu/latest/pmu/user/struct.UserPage.html).
 ///
-/// While the event is on a counter, its count is `offset`, plus the low `width` bits of the counter's value as a signed
-/// number. While the event is on no counter, its count is `offset`.
+/// While the event is on a counter, its count is a sum: `offset`, plus the sign-extended low `width` bits of the
+/// counter's value. While the event is on no counter, its count is `offset`.
 ///
 /// ```
 /// use pmu_core::{PmcIndex, UserView};
@@ -33,19 +33,19 @@ pub struct UserView {
     /// the counter.
     pub index: Option<PmcIndex>,
     /// Set if user mode can compute the count. Clear if user mode is not permitted to read the counter, or if RDPMC
-    /// cannot read the counter; user mode then asks the kernel.
+    /// cannot read the counter. User mode then asks the kernel for the count.
     pub readable: bool,
-    /// Number of low bits of the counter's value that form a signed number: the counter's width or one bit more, at
+    /// Number of low bits of the counter's value that user mode sign-extends: the counter's width or one bit more, at
     /// most 64. If the event is on no counter, `width` is 0.
     pub width: u32,
-    /// Number to add to the counter's value, modulo 2⁶⁴.
+    /// Number that user mode adds to the sign-extended counter value, modulo 2⁶⁴.
     pub offset: u64,
-    /// Set if the event is started, so that its enabled time advances. If the event is on a counter, its running time
-    /// also advances.
+    /// Set if the event is started. The event's [`enabled`](Self::enabled) time then advances. While the event is on a
+    /// counter, its [`running`](Self::running) time advances too.
     pub is_enabled: bool,
-    /// Time, up to [`now`](Self::now), for which the event was started, in the units of the caller's clock.
+    /// Time for which the event was started before [`now`](Self::now), in the units of the caller's clock.
     pub enabled: u64,
-    /// Time, up to [`now`](Self::now), for which the event was on a counter, in the units of the caller's clock.
+    /// Time for which the event was on a counter before [`now`](Self::now), in the units of the caller's clock.
     pub running: u64,
     /// Time at which this view was made, by the caller's clock.
     pub now: u64,

@@ -7,8 +7,8 @@ use crate::counters::shared::core_counters::CoreThread;
 use crate::counters::shared::reload::ReloadMemory;
 use crate::counters::shared::table::EventTable;
 
-/// The events that a processor's counters count. Some events are rows of a table that all processors share: each row
-/// describes one event. The other events were opened on the processor.
+/// The events that a processor's counters count. Some events are rows of the source's table, which all processors
+/// share. The other events were opened on the processor.
 ///
 /// The interrupt path calls these methods in any context, including NMI. No method may take a lock, allocate or panic.
 ///
@@ -44,8 +44,8 @@ use crate::counters::shared::table::EventTable;
 /// }
 /// ```
 ///
-/// Wrong: returning the unit of the core that executes the call. The session may have taken its counters with the unit
-/// of another type of core. That unit may have other register addresses.
+/// Wrong: returning the unit of the core that executes the call. On a hybrid machine, the session would then access the
+/// registers of another type of core, which may have other addresses.
 ///
 /// ```
 /// # use pmu_core::{CounterUnit, EventSelect, EventSource, EventTable};

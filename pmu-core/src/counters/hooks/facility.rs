@@ -17,16 +17,16 @@ use crate::msr::fault::MsrFault;
 /// 1. [`begin`](Self::begin), before any other access.
 /// 2. On some processors, the driver stops the counters. The driver reads the overflow status.
 /// 3. [`collect`](Self::collect), before an overflow is acknowledged or reported, and before a counter is loaded.
-/// 4. The driver acknowledges the overflows and the facility's [`status_bits`](Self::status_bits) together. The driver
-///    reports each overflow with a reference to the facility, so that a handler can read what `collect` stored.
+/// 4. The driver acknowledges the overflows, together with the facility's [`status_bits`](Self::status_bits). The
+///    driver reports each overflow with a reference to the facility, so that a handler can read what `collect` stored.
 /// 5. [`end`](Self::end), after the counters run again.
 ///
-/// Keep a facility small, because it is moved into `service_with`. Commonly a facility consists of two references: one
-/// to a description of the hardware, and one to the embedder's memory. The handler gets only a shared reference to the
-/// facility, so `collect` stores data for the handler in this memory or in cells.
+/// Keep a facility small, because `service_with` takes the facility by value. Commonly a facility consists of two
+/// references: one to a description of the hardware, and one to the embedder's memory. The handler gets only a shared
+/// reference to the facility, so `collect` stores data for the handler in the embedder's memory or in a
+/// [`Cell`](core::cell::Cell).
 ///
-/// This example reads the records of a fake trace buffer. The buffer raises the counters' interrupt when the buffer is
-/// full.
+/// This example reads the records of a fake trace buffer. A full buffer raises the performance interrupt.
 ///
 /// ```
 /// use core::cell::Cell;
@@ -57,9 +57,9 @@ use crate::msr::fault::MsrFault;
 /// nested call calls no method of the facility. Instead, the outer call makes another pass.
 ///
 /// # Errors
-/// A method retries an access that fails. If the retry also fails, the method still makes its remaining accesses, and
-/// then returns the first fault of a retry. The pass continues, so no overflow is lost, and `service_with` returns the
-/// fault.
+/// If a register access fails, the method retries the access once. If the retry also fails, the method still makes its
+/// remaining accesses, and then returns the first fault of a retry. The pass continues, so no overflow is lost, and
+/// `service_with` returns the fault.
 pub trait Facility {
     /// Set if the facility itself raises interrupts, without the overflow of a counter. `service_with` then calls the
     /// facility's methods even when it does not service the counters:
@@ -141,23 +141,23 @@ pub trait Facility {
     }
 }
 
-/// The overflows of one [pass](Facility) over the counters, as an argument of [`Facility::collect`].
+/// The overflows of one [pass](Facility) over the counters. [`Facility::collect`] receives this value.
 #[derive(Clone, Copy, Debug)]
 pub struct Interrupted<'a> {
-    /// The global overflow status, including other owners' bits. The value is 0 if the processor has no such status, if
-    /// the status could not be read, or if this pass does [not service the counters](Facility::ALONE).
+    /// The global overflow status, including other owners' bits. The value is 0 if the processor has no overflow
+    /// status, if the status could not be read, or if this pass does [not service the counters](Facility::ALONE).
     pub status: u64,
-    /// The session's counters that overflowed, except the facility's [own](Facility::own_counters). On a processor
-    /// without an overflow status, the set contains all of the session's general counters except the facility's own. On
-    /// such a processor, only the counters' values show an overflow, and the driver reads these values after
+    /// The session's counters that overflowed, without the facility's [own counters](Facility::own_counters). On a
+    /// processor without an overflow status, the set contains all of the session's general counters except the
+    /// facility's own. There, only a counter's value shows an overflow, and the driver reads the value after
     /// [`collect`](Facility::collect).
     pub overflowed: CounterSet,
     pub(crate) memory: &'a CounterMemory,
 }
 
 impl Interrupted<'_> {
-    /// Returns the event that runs on a counter of the session, such as one of the facility's
-    /// [own](Facility::own_counters).
+    /// Returns the event that runs on a counter of the session. The counter may be one of the facility's
+    /// [own counters](Facility::own_counters).
     ///
     /// ```
     /// use pmu_core::{CounterSet, EventId, Interrupted};

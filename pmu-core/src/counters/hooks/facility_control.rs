@@ -4,15 +4,15 @@ use crate::counters::hooks::facility::Facility;
 use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
 
-/// Operations of a task on a [`Facility`]: to suspend the facility while the session's counters are
-/// [lent](crate::CounterSession::lend_with), and to resume the facility afterwards. Counters are lent to a guest, for
-/// instance.
+/// Methods by which a task suspends a [`Facility`] and resumes it later. The facility is suspended while the session's
+/// counters are [lent](crate::CounterSession::lend_with), for instance to a guest.
 ///
 /// The type that tasks use, such as [`BranchRecorder`](crate::BranchRecorder), implements this trait. The
-/// [window](crate::CounterWindow) borrows the value mutably, so the compiler rejects other uses of the value until the
-/// window ends. `()` stands for no facility. A pair of two facilities is itself a facility.
+/// [window](crate::CounterWindow) borrows the facility mutably, so the compiler rejects other uses of the facility
+/// until the window ends. `()` stands for no facility. A pair of two facilities is itself a facility.
 ///
-/// This example is a fake facility with one control register. The borrower may change the register's value.
+/// This example is a fake facility with one control register. The borrower of the counters may change the register's
+/// value.
 ///
 /// ```
 /// use pmu_core::{Facility, FacilityControl, MsrAccess, MsrAddress, MsrBackend, MsrFault};

@@ -12,8 +12,8 @@ use crate::counters::shared::table::EventTable;
 
 /// An [`EventSource`](crate::EventSource) for a core on which some events of one logical processor corrupt the counters
 /// of the other logical processor. This happens on Intel's Sandy Bridge to Haswell with hyper-threading. The sessions
-/// of both logical processors schedule such an event exclusively, as Linux does. While such an event is on a general
-/// counter, the other logical processor does not use its counter of the same number.
+/// of both logical processors avoid this as Linux does: while such an event is on general counter *n* of one logical
+/// processor, the other logical processor does not use its own general counter *n*.
 ///
 /// If no counter is left for an event, a [rotating](crate::Event::rotating) event waits for its turn, and a
 /// non-rotating event fails to start. With this source, start events by
@@ -21,8 +21,8 @@ use crate::counters::shared::table::EventTable;
 /// [`start_event_if_free`](crate::CounterSession::start_event_if_free) always fails with
 /// [`NoCounterForEvent`](crate::CounterError::NoCounterForEvent).
 ///
-/// The sessions do not schedule the events of guests: a guest to which counters are [lent](crate::CounterSession::lend)
-/// can count a corrupting event at any time.
+/// The sessions have no control over guests. A guest that has borrowed [lent](crate::CounterSession::lend) counters can
+/// count a corrupting event at any time.
 ///
 /// ```
 /// use pmu_core::{CoreCounters, CounterUnit, EventEntry, EventTable, OnSharedCore, OpenedEvents};
@@ -42,8 +42,8 @@ pub struct OnSharedCore<'a, S> {
 
 impl<'a, S: EventSource> OnSharedCore<'a, S> {
     /// Wraps `source`, which belongs to a logical processor of a core. Set `second` for one of the core's two logical
-    /// processors, and clear `second` for the other. `events` are the numbers of the events on one logical processor
-    /// that corrupt the other's counters. Pass the same `core` and `events` for both logical processors.
+    /// processors, and clear `second` for the other. `events` is the range of event numbers that corrupt the counters
+    /// of the other logical processor. Pass the same `core` and `events` for both logical processors.
     pub const fn new(
         source: S,
         core: &'a CoreCounters,

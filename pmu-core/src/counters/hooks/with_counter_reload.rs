@@ -16,9 +16,9 @@ use crate::counters::shared::table::EventTable;
 /// earlier kernel may have left values there. While the counters are [lent](crate::CounterSession::lend), no overflow
 /// reloads a counter.
 ///
-/// The example samples mispredicted branches only in code in which such branches are frequent. Every 100,000
-/// branches, the count of mispredicted branches begins anew, so an interrupt comes only if 5,000 of 100,000 branches
-/// were mispredicted:
+/// The example samples mispredicted branches only in code in which such branches are frequent. After every 100,000
+/// branches, the count of mispredicted branches starts again from 0. An interrupt comes only if 5,000 of 100,000
+/// branches were mispredicted:
 ///
 /// ```
 /// use pmu_core::{

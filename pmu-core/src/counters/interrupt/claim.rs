@@ -12,15 +12,16 @@ use crate::counters::shared::memory::{
 pub struct Serviced {
     /// Number of overflows that the call reported.
     pub overflows: u32,
-    /// The session's claim of the interrupt, for a handler that several drivers share.
+    /// Tells whether the interrupt belongs to the session, for a handler that several drivers share.
     pub claim: Claim,
-    /// Bits of the global overflow status that are set, and that the session does not acknowledge. These bits stand for
-    /// other owners' counters, or for other causes of this interrupt, such as a branch or trace buffer.
+    /// Bits of the global overflow status that were set, but that the session does not acknowledge. These bits stand
+    /// for other owners' counters, or for other causes of this interrupt, such as a branch or trace buffer.
     pub others: u64,
-    /// Set if the counters are [lent](crate::CounterSession::lend). The service then accesses no register. Whatever the
-    /// value of `claim`, the interrupt may belong to the borrower, such as a guest, so the handler also asks the
-    /// borrower. If the interrupt's delivery masked the LVT entry, the entry stays masked. If `lent` is `false`, the
-    /// handler asks other drivers only if the claim is [`NotOurs`](Claim::NotOurs).
+    /// Set if the counters are [lent](crate::CounterSession::lend). [`service`](crate::service()) then accesses no
+    /// register. The interrupt may belong to the borrower of the counters, such as a guest. The handler therefore also
+    /// asks the borrower, whatever the value of `claim`. If the interrupt's delivery masked the LVT entry, the entry
+    /// stays masked. If `lent` is `false`, the handler asks other drivers only if the claim is
+    /// [`NotOurs`](Claim::NotOurs).
     pub lent: bool,
 }
 
@@ -29,9 +30,9 @@ pub struct Serviced {
 ///
 /// An NMI that no driver claims is unknown, and may mean failing hardware. An NMI of a performance counter may find no
 /// overflow, because the service of the previous NMI already handled the counter. A shared handler adds up the
-/// [numbers](Self::interrupts) of its drivers' claims. If the sum exceeds 1, another NMI of a counter may follow. In
-/// this case, the handler does not report the next unclaimed NMI on this processor as unknown if that NMI comes within
-/// 100 ms.
+/// [number of interrupts](Self::interrupts) in each driver's claim. If the sum exceeds 1, another NMI of a counter may
+/// follow. In this case, the handler does not report the next unclaimed NMI on this processor as unknown if that NMI
+/// comes within 100 ms.
 ///
 /// ```
 /// use pmu_core::Claim;

@@ -9,12 +9,12 @@ use crate::counters::names::event_id::EventId;
 pub struct EventOverflow {
     /// The event that overflowed.
     pub event: EventId,
-    /// Number of occurrences of the event that this overflow stands for: the event's period.
+    /// The event's period. The overflow stands for this number of occurrences of the event.
     pub period: u64,
     /// The counter that overflowed.
     pub counter: CounterId,
-    /// The event's [tag](crate::Event::tagged). An overflow can be reported before the caller knows the event's
-    /// identity, as during [`switch_in`](crate::CounterSession::switch_in). The handler then identifies the event by
-    /// its tag.
+    /// The event's [tag](crate::Event::tagged). During [`switch_in`](crate::CounterSession::switch_in), an overflow can
+    /// be reported before the caller knows the event's new [identity](Self::event). The handler then identifies the
+    /// event by its tag.
     pub tag: u64,
 }

@@ -28,20 +28,20 @@ pub struct SampleRead {
 /// A wrap is served before the counter has counted this many events more.
 const SERVED_WITHIN: u64 = 1 << 31;
 
-/// Reads the counts of an event's group, in the group's order, for records such as `PERF_SAMPLE_READ`. If the event is
-/// in no group, only the event itself is read. The call needs no session, and costs one RDPMC for each event that is on
-/// a counter.
+/// Reads the count of each event in an event's group, for sample records such as those of `PERF_SAMPLE_READ`. The
+/// counts come in the group's order. If the event is in no group, only the event itself is read. The call needs no
+/// session, and costs one RDPMC for each event that is on a counter.
 ///
 /// The closure given to [`service`](crate::service()) calls `sample_read` with the event that overflowed. The handler
-/// may also call `sample_read` after `service`. `source`, `msr` and `memory` are the arguments of `service`. `now` is a
-/// time of the clock that the operations of the processor's session use.
+/// may also call `sample_read` after `service`. `source`, `msr` and `memory` are the arguments of `service`. `now` is
+/// the current time by the clock that the processor's session uses.
 ///
-/// Each count is complete up to one of these moments:
-/// - If the processor [freezes](crate::CounterSession::freeze_on_interrupt) its counters: the moment of the overflow,
-///   for all counts.
-/// - If `service` stops the counters: the moment at which `service` stopped them, for all counts.
-/// - Otherwise, on AMD before PerfMonV2, on Intel's architectural version 1, and in a call after `service`: the moment
-///   of the count's own RDPMC.
+/// Each count includes the occurrences before one of these moments:
+/// - If the processor [freezes](crate::CounterSession::freeze_on_interrupt) its counters, all counts end at the
+///   overflow.
+/// - If `service` stops the counters, all counts end at this stop.
+/// - Otherwise, each count ends at its own RDPMC. This is the case on AMD before PerfMonV2, on Intel's architectural
+///   version 1, and in a call after `service`.
 ///
 /// ```
 /// use pmu_core::{CounterMemory, EventOverflow, EventSource, GroupError, MsrBackend, Platform, sample_read, service};

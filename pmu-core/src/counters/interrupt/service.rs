@@ -16,8 +16,8 @@ use crate::platform::Platform;
 /// them, and reports each completed period to `overflowed` once. After the call, the next overflow interrupts again.
 ///
 /// `memory` is the memory of this processor's counters. If no session has taken this memory, `service` accesses no
-/// register. `service` then returns [`NotOurs`](crate::Claim::NotOurs), with one exception: `service` may claim the
-/// first interrupt after a [`shut_down`](crate::CounterSession::shut_down).
+/// register. `service` then returns [`NotOurs`](crate::Claim::NotOurs). Only the first interrupt after a
+/// [`shut_down`](crate::CounterSession::shut_down) may be claimed.
 ///
 /// If an interrupt handler interrupts this call and calls `service`, the nested call returns
 /// [`Ours`](crate::Claim::Ours) at once. The outer call then makes another pass over the counters.
@@ -63,7 +63,7 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
 }
 
 /// Services the performance interrupt of the counters and of a [`Facility`], such as branch records. With each
-/// overflow, `overflowed` receives a reference to the facility, which has already collected the hardware's records.
+/// overflow, `overflowed` receives a reference to the facility, which has already collected the new records.
 ///
 /// The call takes the facility by value, because a facility commonly consists of references only. `()` stands for no
 /// facility: the call then does the same as [`service`]. For two facilities, pass a pair.
@@ -93,7 +93,7 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
 /// Any context, including interrupt and NMI. The call makes as many passes as [`service`].
 ///
 /// # Errors
-/// The errors of [`service`]. If the facility fails, the error names the facility's first access that failed. All
+/// The errors of [`service`]. If a register access of the facility fails, the error has the first such access. All
 /// overflows are still reported.
 #[inline]
 pub fn service_with<S: EventSource, M: MsrBackend, P: Platform, B: Facility>(

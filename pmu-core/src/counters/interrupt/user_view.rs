@@ -11,11 +11,11 @@ use crate::msr::backend::MsrBackend;
 
 /// Returns the data with which user mode computes an opened event's count by RDPMC. The call needs no session. If the
 /// event is on a counter, the call costs one RDPMC. `source`, `msr` and `memory` are the arguments of
-/// [`service`](crate::service()). `now` is a time of the clock that the operations of the processor's session use.
+/// [`service`](crate::service()). `now` is the current time by the clock that the processor's session uses.
 ///
-/// A handler calls this after `service`, which may have reloaded the event's counter. A task calls
-/// [`CounterSession::user_view`](crate::CounterSession::user_view) instead. The documentation of that method says how
-/// long the data is valid.
+/// An interrupt handler calls this function after `service`, because `service` may have loaded the event's counter. A
+/// task calls [`CounterSession::user_view`](crate::CounterSession::user_view) instead. The documentation of that method
+/// says how long the data is valid.
 ///
 /// ```
 /// use pmu_core::{CounterMemory, EventId, EventSource, MsrBackend, Platform, UserView, service, user_view};

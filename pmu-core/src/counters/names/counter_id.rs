@@ -5,7 +5,8 @@ use core::hint::black_box;
 use core::num::NonZero;
 use core::ops::{BitAnd, BitOr, Not};
 
-/// Greatest number of general counters (general-purpose counters) in a [`CounterUnit`](crate::CounterUnit).
+/// Greatest number of general counters in a [`CounterUnit`](crate::CounterUnit). The SDM calls these counters
+/// general-purpose counters.
 pub const MAX_GENERAL: usize = 16;
 
 /// Greatest number of fixed counters in a [`CounterUnit`](crate::CounterUnit). The control register that all fixed
@@ -85,8 +86,8 @@ impl fmt::Display for CounterId {
     }
 }
 
-/// A set of a processor's counters, as a mask with the bits of the global control register. The counters need not
-/// be adjacent.
+/// A set of a processor's counters. The set is a mask in which each counter has the same bit as in the global control
+/// register. The counters need not be adjacent.
 ///
 /// ```
 /// use pmu_core::{CounterId, CounterSet};
@@ -137,7 +138,7 @@ impl CounterSet {
         Self::from_bits((numbers as u64) << CounterId::FIRST_FIXED)
     }
 
-    /// Returns the set as a mask, with one bit per counter as in the global control register.
+    /// Returns the set as a mask, in which each counter has the same bit as in the global control register.
     #[inline]
     pub const fn bits(self) -> u64 {
         self.0

@@ -31,7 +31,7 @@ impl EventId {
         Self(row as u16 & (Self::FIRST_OPENED - 1))
     }
 
-    /// Returns the event's row in the [`EventSource`](crate::EventSource)'s own table, or `None` for an opened event.
+    /// Returns the event's row in the [`EventSource`](crate::EventSource)'s table, or `None` for an opened event.
     #[inline]
     pub const fn row(self) -> Option<usize> {
         if self.0 < Self::FIRST_OPENED { Some(self.0 as usize) } else { None }
@@ -42,8 +42,8 @@ impl EventId {
         Self(Self::FIRST_OPENED | place as u16 & (Self::FIRST_OPENED - 1))
     }
 
-    /// Returns the index of an opened event in its [`EventTable`](crate::EventTable). Returns `None` for an event in
-    /// the [`EventSource`](crate::EventSource)'s own table.
+    /// Returns the index of an opened event in its [`EventTable`](crate::EventTable). Returns `None` for a row of the
+    /// [`EventSource`](crate::EventSource)'s table.
     ///
     /// ```
     /// # use pmu_core::EventId;

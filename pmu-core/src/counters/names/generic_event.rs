@@ -36,7 +36,7 @@ impl GenericEvent {
     /// The number of generic events.
     pub const COUNT: usize = 7;
 
-    /// All generic events, in ascending order of their numbers.
+    /// All generic events, in the order of their bits in EBX of CPUID leaf 0x0A.
     pub const ALL: [Self; Self::COUNT] = [
         Self::Cycles,
         Self::Instructions,

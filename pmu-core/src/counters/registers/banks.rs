@@ -12,7 +12,8 @@ pub struct CounterBank {
     pub value: u32,
     /// Difference between the register addresses of adjacent counters.
     pub step: u32,
-    /// Number of counters, from the first on, that RDPMC can read. For RDPMC, ECX contains the counter's number.
+    /// Number of counters that RDPMC can read. These are the counters with the lowest numbers. For RDPMC, ECX contains
+    /// the counter's number.
     pub rdpmc: u8,
     /// Set if a write to a value register takes only the low 32 bits of the value, and sign-extends them.
     pub sign_extended: bool,
@@ -31,11 +32,12 @@ pub struct FullWidth {
     pub declared: u64,
 }
 
-/// Registers of fixed counters. Each fixed counter counts one event. A fixed counter has no event select. Instead, each
-/// has four bits of a control register that all fixed counters share.
+/// Registers of fixed counters. Each fixed counter counts one event, and has no event select. All fixed counters share
+/// a control register, in which each counter has four bits.
 ///
-/// From the lowest bit, the four bits enable: counting at privilege level 0, counting above level 0, counting for all
-/// threads of the core, and interrupting. To read a fixed counter, RDPMC needs bit 30 of ECX set.
+/// The lowest of the four bits enables counting at privilege level 0. The next bits enable counting above level 0,
+/// counting for all threads of the core, and interrupts on overflow. To read a fixed counter, RDPMC needs bit 30 of ECX
+/// set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FixedCounters {
@@ -45,6 +47,7 @@ pub struct FixedCounters {
     pub value: u32,
     /// Difference between the addresses of adjacent counters' value registers.
     pub step: u32,
-    /// Each counter's event, as bits 15:0 of an event select. 0 stands for an event that no event select names.
+    /// Each counter's event: the event number and unit mask, as in bits 15:0 of an event select. A value of 0 means
+    /// that no event select names the counter's event.
     pub events: [u16; MAX_FIXED],
 }

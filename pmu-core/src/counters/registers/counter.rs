@@ -118,10 +118,10 @@ impl Counter {
         self.mask.count_ones()
     }
 
-    /// Returns the value to load so that the counter overflows after `events` events.
+    /// Returns the start value from which the counter overflows after `events` events.
     ///
-    /// Some processors take only the low 32 bits of a write, and sign-extend these bits. For these processors, the
-    /// value is right if `events` is below 2³¹.
+    /// Some processors take only the low 32 bits of a write, and sign-extend these bits. On these processors, the
+    /// result is correct only if `events` is below 2³¹.
     ///
     /// ```
     /// # use pmu_core::{Counter, MsrAccess, MsrBackend, MsrFault};
@@ -170,10 +170,10 @@ impl Counter {
         msr.wrmsr_retrying(self.register_for(value), value)
     }
 
-    /// Programs a general counter's event select so that the counter's overflows do not interrupt, as
-    /// [`start_reserved`](crate::CounterSession::start_reserved) does. A facility with reserved counters calls this in
-    /// its [`resume`](crate::FacilityControl::resume). For a fixed counter, the call writes nothing, because the
-    /// session restores the counter's control bits.
+    /// Programs a general counter's event select with the interrupt on overflow disabled.
+    /// [`start_reserved`](crate::CounterSession::start_reserved) programs a counter in the same way. A facility with
+    /// reserved counters calls this method in its [`resume`](crate::FacilityControl::resume). For a fixed counter, the
+    /// call writes nothing, because the session restores the counter's control bits.
     ///
     /// # Errors
     /// The write failed.

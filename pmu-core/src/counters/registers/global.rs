@@ -12,8 +12,8 @@ use crate::msr::address::MsrAddress;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct GlobalRegisters {
-    /// The control register, with one bit per counter. A counter counts only while its bit in this register is set, and
-    /// the enable bits of the counter's own control register are set.
+    /// The control register, with one bit per counter. A counter counts only while its bit in this register and the
+    /// enable bits in its own control register are set.
     pub control: MsrAddress,
     /// The overflow status register, with one bit per counter. The bit is set if the counter has overflowed.
     pub status: MsrAddress,
@@ -26,10 +26,11 @@ pub struct GlobalRegisters {
     /// the values that [`guest_control`](crate::guest_control) returns. These values confine events to guests, or to
     /// the host.
     pub loaded_for_guests: bool,
-    /// Bit of the overflow status that the processor sets when it freezes the counters. Acknowledging this bit lets the
-    /// counters run again. If this field is 0, the processor freezes its counters by clearing the control register.
+    /// Mask of the bit that the processor sets in the overflow status when it freezes the counters. Acknowledging this
+    /// bit lets the counters run again. If this field is 0, the processor freezes its counters by clearing the control
+    /// register.
     pub frozen: u64,
-    /// The freeze bit, if the processor has one. While this bit is set, the processor stops all its counters when it
-    /// raises the performance interrupt.
+    /// The register bit that enables freezing, if the processor has such a bit. While this bit is set, the processor
+    /// stops all its counters when it raises the performance interrupt.
     pub freeze: Option<RegisterBits>,
 }

@@ -4,8 +4,8 @@ use crate::counters::names::counter_id::CounterSet;
 
 /// Description of the registers of Intel's auto counter reload. With auto counter reload, an overflow of a counter
 /// reloads other counters, or the counter itself, without an interrupt. Each counter has two registers, at fixed
-/// distances from its value register. The first register has a bit for each counter whose overflow loads this counter.
-/// The second register contains the value that such an overflow loads into this counter.
+/// distances from its value register. The first register is a bitmap of the counters whose overflows reload this
+/// counter. The second register contains the value that is loaded into this counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct CounterReload {

@@ -5,8 +5,8 @@ use core::fmt;
 /// Value of an event-select register: the event that the counter counts, and the conditions under which it counts.
 ///
 /// The vendors' layouts agree in bits 31:0, except for a few reserved bits. AMD's event numbers continue in bits 35:32.
-/// The register types of the vendor crates name each bit, and convert into this type. Source: SDM vol. 3B, "Layout of
-/// IA32_PERFEVTSELx MSRs"; APM vol. 2, "Core Performance Event-Select Register".
+/// Each vendor crate has a register type that names each bit and converts into `EventSelect`. Source: SDM vol. 3B,
+/// "Layout of IA32_PERFEVTSELx MSRs"; APM vol. 2, "Core Performance Event-Select Register".
 ///
 /// ```
 /// use pmu_core::EventSelect;
@@ -47,7 +47,7 @@ impl EventSelect {
         self.0
     }
 
-    /// Returns whether a counter with this select counts (bit 22).
+    /// Returns whether the enable bit (22) is set. A counter counts only while this bit is set.
     pub const fn is_enabled(self) -> bool {
         self.0 & Self::ENABLE != 0
     }
@@ -69,7 +69,7 @@ impl EventSelect {
         (self.0 >> 8) as u8
     }
 
-    /// Returns this select with counting (bit 22) and interrupting (bit 20) enabled.
+    /// Returns this select with the enable bit (22) and the interrupt bit (20) set.
     ///
     /// ```
     /// # use pmu_core::EventSelect;

@@ -23,8 +23,8 @@ impl EventSelect {
 
 /// Description of a processor's counters and their registers, made by a vendor crate.
 ///
-/// The description refers to statics for the registers that all processors of a vendor have. Everything else comes from
-/// the CPUID of one processor. A counter's [`CounterId`] is the number of the counter's bit in the global registers.
+/// Statics hold the addresses of registers that all processors of a vendor have. Everything else comes from the CPUID
+/// of one processor. A counter's [`CounterId`] is the number of the counter's bit in the global registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct CounterUnit {
@@ -174,7 +174,7 @@ impl CounterUnit {
     /// assert_eq!(unit.counters().len(), 3);
     /// ```
     ///
-    /// Wrong: adding fixed counters for a processor below version 2, which defines no such registers.
+    /// Wrong: adding fixed counters for architectural version 1, which defines no registers for fixed counters.
     pub const unsafe fn set_fixed(
         &mut self,
         counters: u8,
@@ -232,9 +232,9 @@ impl CounterUnit {
         self.runs_no_guests = true;
     }
 
-    /// Sets a number that identifies the type of core on a hybrid processor. By default, a [raw](crate::Event::raw)
-    /// event is then counted only on cores of this type. The value 0, which a new unit has, means that all cores count
-    /// the same events.
+    /// Sets the code for the unit's type of core on a hybrid processor. By default, a [raw](crate::Event::raw) event is
+    /// then counted only on cores of this type. The value 0, which a new unit has, means that all cores count the same
+    /// events.
     pub const fn set_core_type(&mut self, core_type: u32) {
         self.core_type = core_type;
     }
@@ -261,7 +261,7 @@ impl CounterUnit {
         self.precise = Some(precise);
     }
 
-    /// Declares whether the local APIC may mask the LVT entry when it delivers the interrupt. With `true`,
+    /// Declares whether the local APIC may mask the LVT entry when it delivers the performance interrupt. With `true`,
     /// [`service`](crate::service) unmasks the entry each time.
     pub const fn set_masked_on_delivery(&mut self, masked: bool) {
         self.masked_on_delivery = masked;
@@ -316,7 +316,7 @@ impl CounterUnit {
     /// Returns the counters that can count `select`, by these rules:
     ///
     /// - A general counter counts any event, with two exceptions. If there are fixed counters, only they count event
-    ///   number 0. On Intel, bit 33 (IN_TXCP) needs counter 2.
+    ///   number 0. On Intel, only counter 2 counts a select with bit 33 (IN_TXCP).
     /// - A fixed counter counts only its own event, without qualifiers.
     ///
     /// For restrictions of single events on single processors, see [`Event::on`](crate::Event::on).
@@ -453,8 +453,8 @@ impl CounterUnit {
         self.precise
     }
 
-    /// Returns whether delivery of the interrupt may mask the LVT entry. [`service`](crate::service) then unmasks the
-    /// entry each time.
+    /// Returns whether the local APIC may mask the LVT entry when it delivers the performance interrupt.
+    /// [`service`](crate::service) then unmasks the entry each time.
     #[inline]
     pub const fn is_masked_on_delivery(&self) -> bool {
         self.masked_on_delivery

@@ -67,8 +67,8 @@ impl InUse {
 }
 
 impl<'a> CoreThread<'a> {
-    /// Describes a logical processor of a core: the second one if `second` is set, otherwise the first. `events` are
-    /// the numbers of the events that corrupt the counters of the other logical processor. Both logical processors have
+    /// Describes a logical processor of a core: the second one if `second` is set, otherwise the first. `events` is the
+    /// range of event numbers that corrupt the counters of the other logical processor. Both logical processors have
     /// the same `core` and `events`.
     pub const fn new(core: &'a CoreCounters, second: bool, events: RangeInclusive<u16>) -> Self {
         Self { core, second, events: [*events.start(), *events.end()] }

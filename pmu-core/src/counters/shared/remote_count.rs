@@ -11,7 +11,7 @@ use crate::counters::shared::memory::CounterMemory;
 use crate::counters::shared::slot::SlotState;
 use crate::counters::shared::table::EventTable;
 
-/// Count of an event on another processor, with its age.
+/// Count of an event on another processor. The variants tell how recent the count is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum RemoteCount {
@@ -36,14 +36,14 @@ pub enum RemoteCount {
 /// Reads the count of an event that is open on another processor, without interrupting that processor and without
 /// accessing a register. `table` and `memory` belong to the event's processor.
 ///
-/// If the answer is [`Older`](RemoteCount::Older), the kernel decides whether that count is recent enough. If the count
-/// is too old, or if the answer is [`Changing`](RemoteCount::Changing), the kernel calls
+/// If the result is [`Older`](RemoteCount::Older), the kernel decides whether that count is recent enough. If the count
+/// is too old, or if the result is [`Changing`](RemoteCount::Changing), the kernel calls
 /// [`read_event`](crate::CounterSession::read_event) on the event's processor, by an inter-processor interrupt. Linux'
 /// `perf_event_read` sends this interrupt whenever the event is on a counter.
 ///
 /// The caller ensures that the event is not closed during the call, because an event opened later can have the same
-/// identity. If the other processor is updating the event's times, the times of the result can lack the time since that
-/// processor's previous operation. The value of a [`Current`](RemoteCount::Current) count is exact.
+/// identity. If the other processor is updating the event's times, the times in the result may end at that processor's
+/// previous operation. The value of a [`Current`](RemoteCount::Current) count is exact.
 ///
 /// ```
 /// use pmu_core::{CounterError, CounterMemory, EventCount, EventId, EventTable, RemoteCount, remote_count};

@@ -7,8 +7,8 @@ use crate::counters::shared::table::EventTable;
 
 impl SavedEvent {
     /// Sets the period of an event that interrupts. When the event is next on a counter, a whole period of this length
-    /// begins. The remainder of the old period is discarded. The [minimum](EventTable::set_min_period) of `table`
-    /// applies; [`EventTable::none`] has the default minimum.
+    /// begins. The remainder of the old period is discarded. `table` gives the
+    /// [shortest accepted period](EventTable::set_min_period). Pass [`EventTable::none`] for the default.
     ///
     /// # Errors
     /// [`Period`](CounterError::Period): the period is below the minimum, the period does not fit in 63 bits, or the

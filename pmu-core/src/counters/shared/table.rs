@@ -115,9 +115,9 @@ impl EventTable {
     }
 
     /// Sets the period of an opened event that interrupts. The new period begins at the event's next overflow. If the
-    /// handler of an overflow makes this call, the new period begins at this overflow. If the new period is shorter
-    /// than the remainder of the old period, the new period also begins when a task stops and starts the event. An
-    /// event that [stopped reporting](Self::stop_reporting) reports again.
+    /// handler of the event's own overflow makes this call, the new period begins at this overflow. If the new period
+    /// is shorter than the remainder of the old period, the new period also begins when a task stops and starts the
+    /// event. An event that [stopped reporting](Self::stop_reporting) reports again.
     ///
     /// ```
     /// # use pmu_core::{EventOverflow, EventTable};
@@ -147,8 +147,8 @@ impl EventTable {
         Ok(())
     }
 
-    /// Ends the reports of an event that has a period, until a task starts the event again. The event stays on its
-    /// counter, and counts until a task stops the event.
+    /// Stops reporting the overflows of an event that has a period, until a task starts the event again. The event
+    /// stays on its counter, and counts until a task stops the event.
     ///
     /// After a call from the handler of the event's own overflow, no further overflow is reported. After any other
     /// call, one more overflow may still be reported: the overflow that ends the current period.

@@ -75,10 +75,10 @@ impl<S: ?Sized + AsRef<[SavedCounter]>> SavedCounters<S> {
 }
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Stops every counter that counts an event of the [`EventSource`]'s own table, and saves the state of these
-    /// counters in `area`. The old contents of `area` are replaced. Events opened by [`open_event`](Self::open_event)
-    /// continue. If an overflow is pending, the call itself reports the overflow to `overflowed`. If the overflow's
-    /// interrupt still comes, [`service`](crate::service) claims the interrupt, and does not report the overflow again.
+    /// Stops every counter that counts a row of the [`EventSource`]'s table, and saves the state of these counters in
+    /// `area`. The old contents of `area` are replaced. Events opened by [`open_event`](Self::open_event) continue. If
+    /// an overflow is pending, the call itself reports the overflow to `overflowed`. If the overflow's interrupt still
+    /// comes, [`service`](crate::service) claims the interrupt, and does not report the overflow again.
     ///
     /// A kernel usually calls this with preemption off.
     ///

@@ -55,9 +55,10 @@ impl LentCounters {
         self.counters
     }
 
-    /// Returns a value of the global control register in which the lent counters' bits are clear. With this value, only
-    /// other owners' counters run. The borrower writes this value back before the [window](crate::CounterWindow) ends.
-    /// On Intel, the hypervisor also writes this value to the VMCS, in the host-state field for this register.
+    /// Returns the global control register's value with the lent counters' bits clear. This value stops the lent
+    /// counters, and leaves the counters of other owners running. The borrower writes this value back before the
+    /// [window](crate::CounterWindow) ends. On Intel, the hypervisor also writes this value to the VMCS, in the
+    /// host-state field for this register.
     pub const fn global_control(&self) -> u64 {
         self.global_control
     }
@@ -83,10 +84,10 @@ impl LentCounters {
         self.programmed = programmed;
     }
 
-    /// States that the borrower of the counters is about to set the bits in `bits` in the overflow status. None of
-    /// `bits` is the overflow bit of a counter. If the borrower still has registers programmed when the
-    /// [window](crate::CounterWindow) ends, the window's end also acknowledges `bits`. If `bits` stayed set, each
-    /// unmasking of the LVT entry would raise an interrupt.
+    /// Announces that the borrower of the counters is about to set `bits` in the overflow status register. `bits`
+    /// contains no counter's overflow bit. If the borrower still has registers programmed when the
+    /// [window](crate::CounterWindow) ends, the window's end also acknowledges `bits`. If `bits` stayed set, the
+    /// processor would raise an interrupt each time the LVT entry is unmasked.
     ///
     /// ```
     /// # use pmu_core::LentCounters;

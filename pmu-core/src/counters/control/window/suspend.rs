@@ -14,11 +14,12 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Stops this processor's counters before a suspend, and keeps opened events' counts, and the remainders of their
-    /// periods, in memory. Until [`resume`](Self::resume), no interrupt accesses a register, and the registers may lose
-    /// their contents. Before `resume`, call no other method of the session than [`shut_down`](Self::shut_down).
+    /// Stops this processor's counters before a suspend. The session's memory keeps the count of each opened event, and
+    /// the remainder of its period. Until [`resume`](Self::resume), no interrupt accesses a register, and the registers
+    /// may lose their contents. Before `resume`, call no other method of the session than
+    /// [`shut_down`](Self::shut_down).
     ///
-    /// If an overflow is pending, the call itself reports the overflow to `overflowed`.
+    /// If an overflow is pending, this call reports the overflow to `overflowed`.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};
@@ -36,7 +37,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`lend`](Self::lend). After an error the counters are not suspended.
+    /// The errors of [`lend`](Self::lend). After an error, the counters are not suspended.
     pub fn suspend(
         &mut self,
         now: u64,
@@ -47,8 +48,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Programs this processor's counters again after [`suspend`](Self::suspend), whether the registers lost their
     /// contents or not. Each opened event continues with its count and with the remainder of its period. The events'
-    /// `enabled` and `running` times do not include the time of the suspend. An event of the [`EventSource`]'s own
-    /// table begins a new period.
+    /// `enabled` and `running` times do not include the time of the suspend. An event that is a row of the
+    /// [`EventSource`]'s table begins a new period.
     ///
     /// Returns the counters of all running events. If [`suspend`](Self::suspend) was not called before, this method is
     /// the same as [`reprogram`](Self::reprogram), and returns the counters that `reprogram` returns.
