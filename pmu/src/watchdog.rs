@@ -5,13 +5,13 @@ use core::sync::atomic::{AtomicBool, AtomicU32};
 
 use pmu_core::{CounterMemory, CounterUnit, Event, EventId, GenericEvent};
 
-/// Hard-lockup detector of one processor. The detector reports, by an NMI, that the processor has not taken its timer
-/// tick for several seconds.
+/// Hard-lockup detector of one processor. In an NMI, the detector finds that the processor has not taken its timer tick
+/// for several seconds.
 ///
-/// An event that counts cycles interrupts by NMI every few seconds, unless the processor is halted. If the processor's
-/// own timer tick has not come since the previous interrupt, the processor is stuck with interrupts off.
+/// The detector watches an event that counts cycles. The event causes an NMI every few seconds, unless the processor is
+/// halted. If the processor has taken no timer tick after the previous NMI, the processor is stuck with interrupts off.
 /// [`service`](pmu_core::service) re-arms the event like any other event. The event does not count while the processor
-/// is halted. So an idle processor that takes no tick is not reported.
+/// is halted. So the detector does not report an idle processor, which may take no tick.
 ///
 /// # Examples
 /// This example has all the code that a kernel needs, on a machine of two processors. `Registers` and `Apic` are the
@@ -100,15 +100,15 @@ impl Watchdog {
     /// Returns the event that a kernel opens for the watchdog. The event counts cycles at every privilege level, and
     /// interrupts once per `seconds` seconds while the core runs at `hertz`.
     ///
-    /// If the processor has no event of core cycles, the returned event counts reference cycles. If a fixed counter is
-    /// free and can count the event, the event runs on that counter.
+    /// If the processor has no event of core cycles, the returned event counts reference cycles. The event runs on a
+    /// fixed counter, if a free fixed counter can count it.
     ///
     /// `hertz` is the highest frequency that the core reaches. At a lower frequency the interrupt comes after more than
     /// `seconds` seconds. Choose `seconds` as several times the interval of the timer tick.
     ///
     /// Returns `None` if `unit` has no event of core cycles and no event of reference cycles. Also returns `None` if
-    /// the period is 0 or exceeds 63 bits. If `unit` lacks these events, but the kernel knows the number of an event of
-    /// cycles, the kernel opens an [`Event::raw`] with the period `hertz` · `seconds` instead.
+    /// the period, `hertz` · `seconds`, is 0 or exceeds 63 bits. If `unit` has neither event, a kernel that knows the
+    /// event select of a cycle event can open an [`Event::raw`] with this period instead.
     ///
     /// ```
     /// use pmu::Watchdog;
@@ -136,8 +136,8 @@ impl Watchdog {
         self.place.store(0, Relaxed);
     }
 
-    /// From now on watches the opened event `event`, instead of any earlier event. The processor must take a timer tick
-    /// within the first period of the event.
+    /// Starts to watch the opened event `event`, and stops watching any earlier event. The call counts as a timer tick,
+    /// so the processor is never reported as stuck at the first overflow of the event.
     ///
     /// # Context
     /// Task, on the watchdog's processor, before the event is started.
@@ -148,8 +148,8 @@ impl Watchdog {
     }
 
     /// Returns whether the watched event has no counter. The watchdog then cannot detect a stuck processor. An event
-    /// that was not started yet has no counter. An event also has no counter after its counter failed. `memory` is the
-    /// memory of this processor's counters.
+    /// has no counter before it is started, or after its counter failed. `memory` is the memory of this processor's
+    /// counters.
     ///
     /// A kernel calls this after [`service`](pmu_core::service) failed. To move the watchdog to another counter, a task
     /// starts the event again by [`start_event`](pmu_core::CounterSession::start_event).
@@ -170,15 +170,15 @@ impl Watchdog {
     /// Tells the watchdog that the processor is alive.
     ///
     /// # Context
-    /// The kernel calls this in the timer tick of the watchdog's processor. The kernel may also call this in any other
-    /// context, if the kernel keeps interrupts off for a long time on purpose.
+    /// The kernel calls this in the timer tick of the watchdog's processor. A kernel that keeps interrupts off for a
+    /// long time on purpose may also call this in any other context.
     #[inline]
     pub fn touch(&self) {
         self.touched.store(true, Relaxed);
     }
 
-    /// Returns whether the processor is stuck: `event` is the watched event, and [`touch`](Self::touch) was not called
-    /// since the event's previous overflow.
+    /// Returns whether the processor is stuck. The result is `true` if `event` is the watched event, and
+    /// [`touch`](Self::touch) was not called after the event's previous overflow.
     ///
     /// A kernel calls this once for each reported overflow. While a processor stays stuck, the result is `true` at each
     /// overflow.

@@ -97,10 +97,10 @@ impl PerfAttributes {
     /// processors encode differently: cache events ([`PERF_TYPE_HW_CACHE`]), bus cycles and stalled cycles. Any other
     /// event is returned unchanged.
     ///
-    /// `names` takes the name of an event in the vendor's list, and returns the event's `config` and `config1`, as
-    /// `pmu_events` has them. If the processor has no such event, `names` returns `None`. The returned event is the
-    /// event that Linux counts, if the vendor's list has that event. Page walks are an exception: on some processors,
-    /// Linux counts the walks that began, and the returned event counts the walks that completed.
+    /// `names` looks up an event of the vendor's list by its name, and returns the event's `config` and `config1`. If
+    /// the list has no event of that name, `names` returns `None`. If the list has the event that Linux counts, the
+    /// function returns that event. Page walks are an exception: on some processors, Linux counts the walks that began,
+    /// and the returned event counts the walks that completed.
     ///
     /// ```
     /// use pmu::perf::{PERF_TYPE_HW_CACHE, PerfAttributes};
@@ -115,8 +115,8 @@ impl PerfAttributes {
     /// ```
     ///
     /// # Errors
-    /// - [`NotOnProcessor`](PerfError::NotOnProcessor): the configuration is not that of a cache event, or `names`
-    ///   returned `None` for each name of the event.
+    /// - [`NotOnProcessor`](PerfError::NotOnProcessor): `config` does not encode a cache event, or `names` returned
+    ///   `None` for every name of the event.
     /// - [`Bits`](PerfError::Bits): `names` returned a `config` with bits that a [`RawConfig`](crate::perf::RawConfig)
     ///   cannot have.
     pub fn resolved(

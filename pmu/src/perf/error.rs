@@ -4,8 +4,7 @@ use core::fmt;
 
 use crate::perf::facility::Facility;
 
-/// Reason why attributes or a text cannot be converted into an event, or why an event cannot be converted into
-/// attributes.
+/// Reason why attributes or a text cannot be converted into an event, or an event into attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -60,8 +59,8 @@ pub enum PerfError {
 }
 
 impl PerfError {
-    /// Returns the `errno` value of Linux' system call for this error, as a positive number: `ENOENT` (2), `EINVAL`
-    /// (22), `EOPNOTSUPP` (95).
+    /// Returns the `errno` value with which Linux' `perf_event_open` reports this error, as a positive number: `ENOENT`
+    /// (2), `EINVAL` (22), `EOPNOTSUPP` (95).
     ///
     /// ```
     /// use pmu::perf::{Facility, PerfError};

@@ -10,11 +10,11 @@ use crate::perf::error::PerfError;
 use crate::perf::facility::Facility;
 use crate::perf::frequency::Frequency;
 
-/// All fields of Linux' `perf_event_attr`, of every published size, as `perf_event_open` takes them.
+/// All fields of `perf_event_attr`, the structure that user mode passes to Linux' `perf_event_open`.
 ///
 /// [`from_bytes`](Self::from_bytes) reads the fields as the system call does. [`event`](Self::event) converts the
-/// fields that a counter needs into an [`Event`] to open. The kernel itself acts on the fields that concern records,
-/// and on most flags.
+/// fields that a counter needs into an [`Event`] to open. The kernel itself must act on most flags, and on the fields
+/// that describe sample records.
 ///
 /// Source: `include/uapi/linux/perf_event.h`; `perf_event_open(2)`.
 ///
@@ -41,32 +41,34 @@ pub struct PerfEventAttr {
     /// The fields that select the event. If [`AttrFlags::FREQ`] is set, the value of `sample_period` is perf's
     /// `sample_freq`, in interrupts per second.
     pub select: PerfAttributes,
-    /// The flags, except the bits of `precise_ip` and the flags that are fields of `select`.
+    /// The flags of the attributes. The bits of `precise_ip`, and the flags that `select` has as fields, are not
+    /// included.
     pub flags: AttrFlags,
-    /// `precise_ip`, 0 to 3: the skid that samples may have. A higher value permits less skid.
+    /// `precise_ip`: the precision of samples, from 0 to 3. A higher value permits less skid.
     pub precise_ip: u8,
-    /// `sample_type`: the parts of a sample's record.
+    /// `sample_type`: bits that select the fields of a sample's record.
     pub sample_type: u64,
-    /// `read_format`: the parts of the value that a read of the event returns.
+    /// `read_format`: bits that select the fields that a read of the event returns.
     pub read_format: u64,
-    /// `wakeup_watermark` if [`AttrFlags::WATERMARK`] is set, otherwise `wakeup_events`: the number of bytes or of
-    /// samples after which the reader is woken.
+    /// `wakeup_events`: the number of samples after which the kernel wakes the reader of the ring buffer. If
+    /// [`AttrFlags::WATERMARK`] is set, this field is `wakeup_watermark`, a number of bytes.
     pub wakeup: u32,
     /// `bp_type`: the type of a breakpoint.
     pub bp_type: u32,
     /// `config2`: a second extension of `config`. For a breakpoint, this field is `bp_len`, the length.
     pub config2: u64,
-    /// `branch_sample_type`: the branches that each sample carries.
+    /// `branch_sample_type`: bits that select the branches to record in each sample.
     pub branch_sample_type: u64,
-    /// `sample_regs_user`: the user-mode registers that each sample carries.
+    /// `sample_regs_user`: mask of the user-mode registers in each sample.
     pub sample_regs_user: u64,
     /// `sample_stack_user`: how many bytes of the user stack each sample carries.
     pub sample_stack_user: u32,
-    /// `clockid`: the clock from which the times in records are taken, if [`AttrFlags::USE_CLOCKID`] is set.
+    /// `clockid`: the clock of the times in records, if [`AttrFlags::USE_CLOCKID`] is set.
     pub clockid: i32,
-    /// `sample_regs_intr`: the registers of the interrupted context that each sample carries.
+    /// `sample_regs_intr`: mask of the registers in each sample, with their values at the interrupt.
     pub sample_regs_intr: u64,
-    /// `aux_watermark`: the number of bytes of AUX trace data after which the reader is woken.
+    /// `aux_watermark`: the number of bytes of AUX trace data after which the kernel wakes the reader of the AUX
+    /// buffer.
     pub aux_watermark: u32,
     /// `sample_max_stack`: greatest number of frames in a call chain.
     pub sample_max_stack: u16,
@@ -85,27 +87,28 @@ pub struct PerfEventAttr {
 impl PerfEventAttr {
     /// Bit of `sample_type`, `PERF_SAMPLE_BRANCH_STACK`: each sample carries records of branches.
     pub const SAMPLE_BRANCH_STACK: u64 = 1 << 11;
-    /// Bit of `sample_type`, `PERF_SAMPLE_READ`: each sample carries counts.
+    /// Bit of `sample_type`, `PERF_SAMPLE_READ`: each sample carries the values that a read of the event returns.
     pub const SAMPLE_READ: u64 = 1 << 4;
     /// Bit of `read_format`, `PERF_FORMAT_GROUP`: a read returns the counts of the whole group.
     pub const FORMAT_GROUP: u64 = 1 << 3;
 
-    /// Converts the attributes into an event that behaves as in Linux. An event with a period also keeps its
-    /// [total](Event::with_total). If [`AttrFlags::PINNED`] is not set, the event [rotates](Event::rotating). The event
-    /// is [exclusive](Event::exclusive) if [`AttrFlags::EXCLUSIVE`] is set. `constraints` has the same meaning as in
-    /// [`PerfAttributes::event`].
+    /// Converts the attributes into an event to open. An event with a period also keeps its
+    /// [total count](Event::with_total). If [`AttrFlags::PINNED`] is not set, the event [rotates](Event::rotating). The
+    /// event is [exclusive](Event::exclusive) if [`AttrFlags::EXCLUSIVE`] is set. `constraints` has the same meaning as
+    /// in [`PerfAttributes::event`].
     ///
-    /// Some processors can deny RDPMC to user mode for each counter separately. On such a processor, user mode cannot
-    /// read the counter of the returned event. Linux permits RDPMC for an event of a task, but not for an event of a
-    /// processor, because that event also counts other tasks. To behave like Linux, a kernel opens an event of a task
-    /// [`with_user_rdpmc`](Event::with_user_rdpmc) if the event's page may be mapped.
+    /// Linux permits RDPMC for an event of a task. Linux does not permit RDPMC for an event of a processor, because
+    /// that event also counts other tasks. To behave like Linux, a kernel opens an event of a task
+    /// [`with_user_rdpmc`](Event::with_user_rdpmc) if user mode may map the event's page. Otherwise the event denies
+    /// RDPMC on processors that can deny it for each counter separately.
     ///
-    /// An event with a frequency starts with [`Frequency::INITIAL_PERIOD`]. The kernel acts on the other flags. For
-    /// instance, if [`AttrFlags::DISABLED`] is not set, the kernel starts the event.
+    /// An event with a frequency starts with [`Frequency::INITIAL_PERIOD`]. The kernel acts on the flags that this
+    /// function does not use. For instance, if [`AttrFlags::DISABLED`] is not set, the kernel starts the event.
     ///
     /// # Errors
     /// - The errors of [`PerfAttributes::event`].
-    /// - [`Facility`](PerfError::Facility), [`Extension`](PerfError::Extension): the event needs more than a counter.
+    /// - [`Facility`](PerfError::Facility): the attributes ask for a facility in addition to a counter.
+    /// - [`Extension`](PerfError::Extension): `config3` or `config4` is not 0.
     pub fn event(
         &self,
         constraints: impl FnOnce(EventSelect) -> Option<CounterSet>,
@@ -129,7 +132,7 @@ impl PerfEventAttr {
     }
 
     /// Converts attributes with a [`precise_ip`](Self::precise_ip) of 1 to 3 into an event for Intel's precise records.
-    /// For the event of load latencies, `config1` (perf's `ldlat`) is the minimum latency in cycles.
+    /// For Intel's load-latency event, `config1` (perf's `ldlat`) is the minimum latency in cycles.
     ///
     /// ```
     /// use pmu::intel::precise::Precision;
@@ -144,13 +147,13 @@ impl PerfEventAttr {
     ///
     /// Returns `None` if `precise_ip` is 0 or above 3: such an event does not use precise records.
     ///
-    /// An event with precise records needs a period. A text sets the period by the term `period` or `freq`, as in
-    /// `branches/period=1000/pp`. If the attributes have neither, as those of `branches:pp`, the call succeeds, and
-    /// [`PreciseRecorder::start`](pmu_intel::precise::PreciseRecorder::start) refuses the returned event
-    /// ([`NoPeriod`](pmu_intel::precise::PreciseEventError::NoPeriod)).
+    /// An event with precise records needs a period. A text of perf sets the period by the term `period` or `freq`, as
+    /// in `branches/period=1000/pp`. The text `branches:pp` sets no period. For attributes without a period, this call
+    /// succeeds, but [`PreciseRecorder::start`](pmu_intel::precise::PreciseRecorder::start) then refuses the event with
+    /// [`NoPeriod`](pmu_intel::precise::PreciseEventError::NoPeriod).
     ///
-    /// On AMD's processors, [`Machine::precise_of`](crate::Machine::precise_of) returns an error, and
-    /// [`op_sampling`](Self::op_sampling) converts the attributes.
+    /// For AMD's processors, use [`op_sampling`](Self::op_sampling) instead:
+    /// [`Machine::precise_of`](crate::Machine::precise_of) returns an error there.
     ///
     /// # Errors
     /// The errors of [`event`](Self::event).
@@ -166,8 +169,8 @@ impl PerfEventAttr {
     }
 
     /// Converts attributes with a [`precise_ip`](Self::precise_ip) of 1 or 2 into a request for AMD's instruction-based
-    /// sampling of ops, as Linux does. The period counts cycles (the event `cycles`, or the raw event 0x76) or ops (the
-    /// raw event 0xC1).
+    /// sampling of ops, as Linux does. For the event `cycles` and the raw event 0x76, the period counts cycles. For the
+    /// raw event 0xC1, the period counts ops.
     ///
     /// ```
     /// use pmu::amd::ibs::IbsSampling;
@@ -179,7 +182,7 @@ impl PerfEventAttr {
     /// ```
     ///
     /// Returns `None` if `precise_ip` is 0 or above 3: such an event does not sample ops. The function does not check
-    /// the period: [`IbsSampler::start`](crate::amd::ibs::IbsSampler::start) does.
+    /// the period. [`IbsSampler::start`](crate::amd::ibs::IbsSampler::start) checks it.
     ///
     /// # Errors
     /// - The errors of [`event`](Self::event).

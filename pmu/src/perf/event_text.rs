@@ -12,7 +12,7 @@ use crate::perf::hardware_names;
 use crate::perf::modifiers;
 use crate::perf::raw_config::{RawConfig, number};
 
-/// Core type of a hybrid processor, to which `cpu_core/…/` and `cpu_atom/…/` confine an event.
+/// Core type of a hybrid processor. The texts `cpu_core/…/` and `cpu_atom/…/` confine an event to one core type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum CoreKind {
@@ -36,26 +36,26 @@ impl CoreKind {
     }
 }
 
-/// An event as perf's command line writes it, in one or more of these parts:
+/// An event that was parsed from the syntax of perf's command line. A text has one or more of these parts:
 ///
 /// - A name is a generic event (`cycles`, `stalled-cycles-frontend`), a cache event (`L1-dcache-load-misses`), a raw
-///   configuration (`r1a8`), or an event from the vendor's list. [`parse`](Self::parse) finds events of the vendor's
-///   list by its argument `names`.
-/// - Terms are between slashes, as in `cpu/event=0xd1,umask=0x20/`. Possible terms are the terms of [`RawConfig`]; a
-///   name as in the previous item; `config1` to `config4`; `offcore_rsp`, `ldlat` and `frontend`, for the event's extra
-///   register; `period`, `freq`, `name`, `inherit` and `no-inherit`. `cpu_core` and `cpu_atom` instead of `cpu` select
-///   the core type. Terms may also follow a name: `cycles/period=1000/`.
+///   configuration (`r1a8`), or an event from the vendor's list. [`parse`](Self::parse) looks up the events of the
+///   vendor's list with its argument `names`.
+/// - Terms are between slashes, as in `cpu/event=0xd1,umask=0x20/`. Possible terms are the terms of [`RawConfig`]; the
+///   name of an event; `config1` to `config4`; `offcore_rsp`, `ldlat` and `frontend`, for the event's extra register;
+///   `period`, `freq`, `name`, `inherit` and `no-inherit`. `cpu_core` or `cpu_atom` in place of `cpu` selects the core
+///   type. Terms may also follow a name: `cycles/period=1000/`.
 /// - Modifiers follow a colon or the last slash: `u`, `k`, `h` (user, kernel, hypervisor); `G`, `H` (guest, host); `I`
 ///   (non-idle); `p`, `pp`, `ppp` (precision 1 to 3); `D` (pinned), `e` (exclusive), `W` (weak group), `S` (the group's
-///   counts with each sample). Without `u` and `k` the event counts at each level. Without `G` and `H` the event counts
-///   in guests and outside guests.
+///   counts with each sample). An event with neither `u` nor `k` counts at every privilege level. An event with neither
+///   `G` nor `H` counts in guests and outside guests.
 ///
-/// If the text has a precision, [`PerfEventAttr::event`] refuses the attributes. Then [`PerfEventAttr::precise_event`]
-/// converts the attributes for Intel's processors, and [`PerfEventAttr::op_sampling`] for AMD's processors.
+/// If the text has a precision, [`PerfEventAttr::event`] refuses the attributes. Use [`PerfEventAttr::precise_event`]
+/// for Intel's processors, and [`PerfEventAttr::op_sampling`] for AMD's processors.
 ///
-/// If the text asks for a facility in addition to a counter, the error [`PerfError::Needs`] names the facility. In
-/// perf, the modifier `P` selects the highest precision of the processor. `parse` does not know the processor, so
-/// `parse` refuses `P` with this error.
+/// If the text asks for a facility in addition to a counter, the error [`PerfError::Needs`] names the facility. `parse`
+/// also refuses the modifier `P` with this error. In perf, `P` selects the highest precision of the processor, which
+/// `parse` does not know.
 ///
 /// ```
 /// use pmu::core::{Event, Snapshot};
@@ -87,25 +87,28 @@ impl CoreKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct PerfEvent<'a> {
-    /// The event, as `perf_event_open` takes it.
+    /// Attributes of the event, as a caller of `perf_event_open` passes them.
     pub attr: PerfEventAttr,
     /// `name=`: the user's own name for the event.
     pub name: Option<&'a str>,
-    /// Core type that the text names; `None` if the event is for all core types.
+    /// Core type that the text names; `None` if the text names no core type.
     pub core: Option<CoreKind>,
     /// `:W`: if the event's group does not fit on the counters, each member of the group is counted separately.
     pub weak_group: bool,
 }
 
 impl<'a> PerfEvent<'a> {
-    /// Parses an event. `names` takes the name of an event of the processor, and returns the event's `config` and
-    /// `config1`, as `pmu_events::PmuEvent::perf_config` does. For an unknown name, `names` returns `None`.
+    /// Parses an event. `names` looks up an event of the processor by its name, and returns the event's `config` and
+    /// `config1`. Both numbers are the result of `pmu_events::PmuEvent::perf_config`. For an unknown name, `names`
+    /// returns `None`.
     ///
     /// # Errors
-    /// - [`Term`](PerfError::Term), [`Value`](PerfError::Value), [`Modifier`](PerfError::Modifier),
-    ///   [`Needs`](PerfError::Needs): the text is refused. Each of these errors has the offset of the cause in the
-    ///   text.
-    /// - [`Bits`](PerfError::Bits): the configuration has bits that belong to no term.
+    /// - [`Term`](PerfError::Term): a name or term is unknown or cannot follow the terms before it, or the closing
+    ///   slash is missing.
+    /// - [`Value`](PerfError::Value): the value of a term is missing, is not a number, or is too great.
+    /// - [`Modifier`](PerfError::Modifier): a modifier is unknown or repeated, or no modifier follows the colon.
+    /// - [`Needs`](PerfError::Needs): the text asks for a facility in addition to a counter.
+    /// - [`Bits`](PerfError::Bits): the raw configuration has bits that belong to no term.
     pub fn parse(
         text: &'a str,
         mut names: impl FnMut(&str) -> Option<(u64, u64)>,

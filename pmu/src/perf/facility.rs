@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-/// Hardware or software, other than a counter, that an event of perf can ask for. An [`Event`](pmu_core::Event)
-/// includes none of these facilities.
+/// Hardware or software that an event of perf can ask for in addition to a counter. An [`Event`](pmu_core::Event)
+/// cannot ask for any of these facilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

@@ -4,8 +4,9 @@ use pmu_core::EventTable;
 
 /// Adjusts the period of an event so that the event interrupts at a given frequency.
 ///
-/// As in Linux, each interrupt and each timer tick estimates the period that gives this frequency. The event's period
-/// then changes by an eighth of its difference from the estimate. All times are in nanoseconds of the same clock.
+/// As in Linux, the period is adjusted at each interrupt and at each timer tick. Each adjustment first estimates the
+/// period that would give the requested frequency. The event's period then changes by an eighth of its difference from
+/// the estimate. All times are in nanoseconds of the same clock.
 ///
 /// ```
 /// use pmu::perf::Frequency;
@@ -29,11 +30,12 @@ pub struct Frequency {
 }
 
 impl Frequency {
-    /// Period with which an event with a frequency starts: the shortest period that a new [`EventTable`] accepts.
+    /// First period of an event that is to interrupt at a given frequency. This is the shortest period that a new
+    /// [`EventTable`] accepts.
     pub const INITIAL_PERIOD: u64 = EventTable::DEFAULT_MIN_PERIOD;
 
-    /// Creates the state that adjusts an event's period so that the event interrupts `hertz` times per second. The
-    /// event's present period is `period`. [`ticked`](Self::ticked) will be called once per `tick` nanoseconds.
+    /// Creates the state for an event that is to interrupt `hertz` times per second. `period` is the event's present
+    /// period. The kernel must call [`ticked`](Self::ticked) once per `tick` nanoseconds.
     pub const fn new(hertz: u64, period: u64, tick: u64) -> Self {
         Self { hertz, period, tick, time: None, count: 0 }
     }
@@ -45,11 +47,11 @@ impl Frequency {
 
     /// Records an interrupt of the event at the time `now`, and returns the next period.
     ///
-    /// If two interrupts are two ticks or more apart, the period does not change, because the event may have been
-    /// stopped between the two interrupts.
+    /// If the previous interrupt was two ticks ago or more, the period does not change, because the event may have been
+    /// stopped since that interrupt.
     ///
-    /// The returned period may be below the [shortest period](EventTable::set_min_period) of the event table. The
-    /// kernel then sets that shortest period instead, because the table refuses a shorter period.
+    /// The event table refuses a period below its [shortest period](EventTable::set_min_period). If the returned period
+    /// is below this limit, the kernel sets the shortest period instead.
     ///
     /// # Context
     /// Interrupt or task, on the processor of the event.
@@ -64,11 +66,11 @@ impl Frequency {
         self.period
     }
 
-    /// Records a tick at which the event's count is `count`, and returns the next period. Without this call, an event
-    /// with a period that is too long for its present rate would keep that period until its next interrupt.
+    /// Records a tick at which the event's count is `count`, and returns the next period. If the event becomes rarer,
+    /// its next interrupt may be far off. This call shortens the period before that interrupt.
     ///
-    /// Linux loads the counter with the returned period at once, if the remainder of the current period is more than
-    /// eight times the returned period. A kernel can do the same.
+    /// If more than eight times the returned period remains of the current period, Linux loads the counter with the
+    /// returned period at once. A kernel can do the same.
     pub const fn ticked(&mut self, count: u64) -> u64 {
         let happened = count.wrapping_sub(self.count);
         self.count = count;
@@ -78,12 +80,12 @@ impl Frequency {
         self.period
     }
 
-    /// Returns the next period of an event that is to interrupt `hertz` times per second. The event's present period is
-    /// `period`. The event happened `count` times in the last `nanoseconds` nanoseconds.
+    /// Returns the next period of an event that is to interrupt `hertz` times per second. `period` is the event's
+    /// present period. The event happened `count` times in the last `nanoseconds` nanoseconds.
     ///
-    /// The period changes by an eighth of its difference from `count` · 10⁹ / (`nanoseconds` · `hertz`), rounded away
-    /// from the present period. The result is at least 1 and below 2⁶³. If `hertz` or `nanoseconds` is 0, the result is
-    /// `period`.
+    /// The estimate of the right period is `count` · 10⁹ / (`nanoseconds` · `hertz`). The period changes by an eighth
+    /// of its difference from this estimate. The result is rounded away from the present period. The result is at least
+    /// 1 and below 2⁶³. If `hertz` or `nanoseconds` is 0, the result is `period`.
     ///
     /// ```
     /// use pmu::perf::Frequency;

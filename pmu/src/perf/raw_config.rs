@@ -7,13 +7,13 @@ use pmu_core::EventSelect;
 
 use crate::perf::error::PerfError;
 
-/// Raw configuration of perf: an event select without the bits that perf itself sets (16, 17, 20 and 22).
+/// Raw configuration of perf: the bits of an event select, without bits 16, 17, 20 and 22, which perf itself sets.
 ///
 /// As a text, the configuration is written in one of two ways. The first way is hexadecimal, as in `r01c0`, with the
 /// event in the low byte and the unit mask in the next byte. The second way is terms, as in
-/// `cpu/event=0xc0,umask=0x1/`, where a flag may be written without a value. As in perf, `cpu/r1a8/` and
-/// `cpu/config=0x1a8/` mean the same as `r1a8`. The terms have the names and bits that the Linux kernel's format files
-/// give them:
+/// `cpu/event=0xc0,umask=0x1/`. A term of one bit may be written without a value, as in `cpu/event=0xc0,inv/`. As in
+/// perf, `cpu/r1a8/` and `cpu/config=0x1a8/` mean the same as `r1a8`. The names and bits of the terms are the same as
+/// in the Linux kernel's `format` files in sysfs:
 ///
 /// | term | bits |
 /// |---|---|
@@ -23,10 +23,10 @@ use crate::perf::error::PerfError;
 /// | `cmask` | 31:24 |
 /// | `eq` | 36 |
 ///
-/// A processor's event selects may lack some of these bits. Opening an event fails if the event has a bit that the
-/// selects lack. Intel's `in_tx` and `in_tx_cp`, bits 32 and 33, are also parsed. [`terms`](Self::terms) writes these
-/// two bits as bits of AMD's `event`, and perf refuses that text on Intel's processors. The hexadecimal form, such as
-/// `r1000001c0`, is correct for the processors of both vendors.
+/// A processor's event selects may lack some of these bits. Opening an event fails if its configuration has a bit that
+/// the processor's event selects lack. The parser also accepts Intel's terms `in_tx` (bit 32) and `in_tx_cp` (bit 33).
+/// [`terms`](Self::terms) writes bits 32 and 33 as part of `event`, as on AMD's processors. On Intel's processors, perf
+/// refuses this text. The hexadecimal form, such as `r1000001c0`, is correct for both vendors.
 ///
 /// ```
 /// use pmu::perf::RawConfig;
@@ -93,10 +93,10 @@ impl Term {
 }
 
 impl RawConfig {
-    /// Creates the configuration with these bits.
+    /// Creates a configuration from its bits.
     ///
     /// # Errors
-    /// [`Bits`](PerfError::Bits): some bits do not belong to any term.
+    /// [`Bits`](PerfError::Bits): some of `bits` belong to no term.
     ///
     /// ```
     /// use pmu::perf::{PerfError, RawConfig};
@@ -110,12 +110,12 @@ impl RawConfig {
         if others == 0 { Ok(Self(bits)) } else { Err(PerfError::Bits(others)) }
     }
 
-    /// Returns the bits of the configuration.
+    /// Returns the configuration as the number that perf has in `config`.
     pub const fn bits(self) -> u64 {
         self.0
     }
 
-    /// Returns the configuration as an event select. The select's bits for privilege levels are clear.
+    /// Returns the configuration as an event select. In this event select, the bits for privilege levels are clear.
     pub const fn select(self) -> EventSelect {
         EventSelect::from_bits(self.0)
     }

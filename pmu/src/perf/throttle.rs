@@ -24,8 +24,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 /// assert!(!overflowed() && !timer_tick());
 /// ```
 ///
-/// With a [`Frequency`](crate::perf::Frequency), the handler calls `set_period` before `stop_reporting`. In the
-/// opposite order, `set_period` would make the event report again:
+/// If the event also has a [`Frequency`](crate::perf::Frequency), the handler calls `set_period` before
+/// `stop_reporting`. If the handler called `set_period` last, the event would report overflows again:
 ///
 /// ```
 /// use pmu::core::{CounterError, EventId, EventOverflow, EventTable};

@@ -3,11 +3,11 @@
 /// Clock of a kernel that counts nanoseconds by the TSC: the kernel's time is `zero` + ((TSC · `mult`) >> `shift`).
 /// `perf_event_mmap_page` describes a clock in the same way.
 ///
-/// The kernel passes times of this clock to the operations on events. User mode can then compute an event's present
-/// times from the [page](crate::user::UserPage) and the TSC.
+/// Wherever an operation on an event takes a time, the kernel passes the time of this clock. User mode can then compute
+/// an event's present times from the [page](crate::user::UserPage) and the TSC.
 ///
-/// The TSC must tick at a constant rate (CPUID leaf 80000007H, EDX bit 8). The TSC must also be the same on all
-/// processors on which the thread runs. Sources: SDM vol. 3B, "Invariant TSC"; APM vol. 3, appendix E.
+/// The TSC must tick at a constant rate (CPUID leaf 80000007H, EDX bit 8). The TSC must also have the same value on all
+/// processors on which a thread reads the page. Sources: SDM vol. 3B, "Invariant TSC"; APM vol. 3, appendix E.
 ///
 /// ```
 /// use pmu::user::UserClock;
@@ -28,9 +28,9 @@ pub struct UserClock {
 }
 
 impl UserClock {
-    /// Creates a clock from the TSC's frequency, `tsc_hertz`, and one reading: when the TSC read `tsc`, the time was
-    /// `now` nanoseconds. The clock is exact to 1 part in 2²⁹ for a TSC of 250 MHz to 4 GHz. Returns `None` if the
-    /// frequency is 0 or above 2·10¹⁸ Hz.
+    /// Creates a clock from the TSC's frequency and one pair of readings. `tsc_hertz` is the frequency. When the TSC
+    /// read `tsc`, the kernel's time was `now` nanoseconds. The clock is exact to 1 part in 2²⁹ for a TSC of 250 MHz to
+    /// 4 GHz. Returns `None` if the frequency is 0 or above 2·10¹⁸ Hz.
     ///
     /// ```
     /// use pmu::user::UserClock;

@@ -23,16 +23,17 @@ const HEADER: u32 = 96;
 /// Page that a kernel shares with a user thread, so that the thread can read an event without a system call.
 ///
 /// The page has the layout and meaning of `perf_event_mmap_page` in `linux/perf_event.h`, version 0. So libraries that
-/// read Linux' page can also read a `UserPage`. The page is a sequence lock: `lock` is odd while the kernel writes.
+/// read Linux' page can also read a `UserPage`. The field `lock` is a sequence lock: its value is odd while the kernel
+/// writes the page.
 ///
 /// A page of zeros *hides* the event: the page has no data for RDPMC, so the thread reads the event by a system call.
 ///
-/// `pmc_width` is the counter's width, or the counter's width plus 1: see [`UserView::width`]. Like `index` and
-/// `offset`, `pmc_width` may change with each [`publish`](Self::publish). So a reader reads these three fields again in
-/// each pass of the sequence lock.
+/// `pmc_width` is the counter's width, or the counter's width plus 1: see [`UserView::width`]. The fields `index`,
+/// `offset` and `pmc_width` may change with each [`publish`](Self::publish). So a reader reads these three fields again
+/// in each pass of the sequence lock.
 ///
 /// # Examples
-/// The kernel publishes, in each of the cases that the [module](crate::user) lists:
+/// The kernel publishes the page in each of the cases that the [module](crate::user) lists:
 ///
 /// ```
 /// use pmu::core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
@@ -48,7 +49,7 @@ const HEADER: u32 = 96;
 /// }
 /// ```
 ///
-/// The thread reads:
+/// The thread reads the event:
 ///
 /// ```
 /// use pmu::user::UserPage;
@@ -94,8 +95,8 @@ pub struct UserPage {
     rest: [AtomicU64; 376],
 }
 
-/// Position and size of a ring buffer that the thread maps behind its [`UserPage`]. This crate does not read or write
-/// these words. The kernel sets them.
+/// Position and size of a ring buffer that the thread maps behind its [`UserPage`]. The kernel sets the fields. This
+/// crate neither reads nor writes them.
 ///
 /// ```
 /// use core::sync::atomic::Ordering;
@@ -109,7 +110,8 @@ pub struct UserPage {
 pub struct RingWords {
     /// Total number of bytes that the kernel has written.
     pub head: AtomicU64,
-    /// Total number of bytes that the thread has read, if the thread can write to the page.
+    /// Total number of bytes that the thread has read. The thread can set this field only if the page is mapped
+    /// writable.
     pub tail: AtomicU64,
     /// Offset of the buffer from the start of the page, in bytes.
     pub offset: AtomicU64,
@@ -163,12 +165,12 @@ impl UserPage {
     /// the data, usually from [`CounterSession::user_view`](pmu_core::CounterSession::user_view). If `view` fails, the
     /// page [hides](Self::hide) the event.
     ///
-    /// With a `clock`, the thread can also compute the event's present times. `clock` must be the clock by which `view`
-    /// measures its times. Without a `clock`, the thread gets the times that `view` returned.
+    /// With a `clock`, the thread can also compute the event's present times. `clock` must be the clock of the times
+    /// that `view` returns. Without a `clock`, the thread gets the times that `view` returned.
     ///
     /// Both a task and an interrupt handler may call this for the same page. If the handler interrupted a `publish` of
-    /// the page, the handler's call writes nothing. Instead, the interrupted call calls `view` and writes the page once
-    /// more.
+    /// the page, the handler's call writes nothing. The interrupted `publish` then calls `view` again, and writes the
+    /// page again.
     ///
     /// ```
     /// use pmu::core::{CounterError, PmcIndex, UserView};
@@ -197,7 +199,8 @@ impl UserPage {
     /// do not publish the same page at the same time.
     ///
     /// # Errors
-    /// The error of `view`. A handler's call that interrupted a `publish` of the same page returns `Ok`.
+    /// The error of `view`. If a handler's call interrupted a `publish` of the same page, the handler's call returns
+    /// `Ok`.
     pub fn publish<E>(
         &self,
         clock: Option<&UserClock>,
@@ -253,14 +256,15 @@ impl UserPage {
         self.size.store(HEADER, Relaxed);
     }
 
-    /// Reads the present count of the page's event. `rdpmc` executes RDPMC with its argument in ECX.
+    /// Reads the present count of the page's event. `rdpmc` executes RDPMC. The argument of `rdpmc` is the value for
+    /// ECX.
     ///
     /// Returns `None` if the page [hides](Self::hide) the event, or if the kernel wrote to the page during each of 64
     /// attempts. The thread then reads the event by a system call.
     ///
     /// # Context
-    /// User mode, on the thread to which the page belongs. Any other thread may run on another processor, where RDPMC
-    /// reads that processor's counter.
+    /// User mode, on the thread to which the page belongs. Another thread may run on another processor, where RDPMC
+    /// reads a different counter.
     #[inline]
     pub fn read(&self, rdpmc: impl FnMut(u32) -> u64) -> Option<u64> {
         // Without the TSC the times are not of now, and the compiler leaves them out.
@@ -268,7 +272,7 @@ impl UserPage {
     }
 
     /// Reads the present count and the times of the page's event. `rdtsc` executes RDTSC. If the kernel called
-    /// [`publish`](Self::publish) without a clock, the result has the times of that call.
+    /// [`publish`](Self::publish) without a clock, the returned times are the times of the last `publish`.
     ///
     /// ```
     /// use pmu::user::UserPage;
