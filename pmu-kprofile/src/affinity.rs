@@ -33,8 +33,8 @@ impl Affinity {
     /// is started.
     pub const ALL: Self = Self { masks: [u64::MAX; MAX_GROUPS] };
 
-    /// Returns a set of processors of one group: each bit that is set in `mask` stands for one processor. The set is
-    /// empty if `group` is [`MAX_GROUPS`] or more.
+    /// Returns a set of processors of one group. Each bit that is set in `mask` stands for one processor of the group.
+    /// The set is empty if `group` is [`MAX_GROUPS`] or more.
     #[inline(never)]
     pub const fn of_group(group: u16, mask: u64) -> Self {
         let mut masks = [0; MAX_GROUPS];
@@ -61,7 +61,7 @@ impl Affinity {
         Self { masks }
     }
 
-    /// Returns the processors of one group in this set, one bit per processor.
+    /// Returns the mask of the set's processors in one group, one bit per processor.
     #[inline]
     pub fn mask(&self, group: usize) -> u64 {
         self.masks.get(group).copied().unwrap_or(0)

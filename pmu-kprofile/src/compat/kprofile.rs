@@ -56,9 +56,9 @@ pub struct KProfile {
     pub process: u64,
     /// Members that have different meanings in basic objects and in callback objects.
     pub role: Role,
-    /// The profiled processors; empty if the layout has no affinity.
+    /// The profiled processors; empty if the layout has no member `Affinity`.
     pub affinity: Affinity,
-    /// Profile source; `ProfileTime` if the layout has no source.
+    /// Profile source; `ProfileTime` if the layout has no member `Source`.
     pub source: KProfileSource,
     /// `Started`: `true` while the profile is started.
     pub started: bool,

@@ -14,8 +14,8 @@ use crate::compat::object_type::ObjectType;
 /// Offsets of the members of a `KPROFILE`, in bytes from the beginning of the structure. If the structure lacks a
 /// member, the offset is `None`.
 ///
-/// In every layout the object type is at offset 0, and the size of the structure at offset 2; both are signed 16-bit
-/// numbers.
+/// In every layout, the object type is at offset 0, and the size of the structure is at offset 2. The type and the size
+/// are signed 16-bit numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Offsets {
@@ -37,7 +37,8 @@ pub struct Offsets {
     pub buffer: u16,
     /// Offset of `Segment`: 32 bits.
     pub segment: u16,
-    /// Offset of `Affinity`: a `KAFFINITY_EX` from Windows 6.1 on; before that, a mask as wide as a pointer.
+    /// Offset of `Affinity`. From Windows 6.1 on, the member is a `KAFFINITY_EX`. In earlier versions, the member is a
+    /// mask as wide as a pointer.
     pub affinity: Option<u16>,
     /// Number of processor groups that the `KAFFINITY_EX` has room for; 0 if the affinity is a mask.
     pub groups: u8,
@@ -49,7 +50,7 @@ pub struct Offsets {
     pub callbacks: bool,
 }
 
-/// The layout of `KPROFILE` for a range of Windows versions and a pointer width.
+/// The layout of `KPROFILE` in a range of Windows versions, for one pointer width.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Layout {
     name: &'static str,
@@ -87,8 +88,8 @@ impl Layout {
     /// 0x108 bytes, is known. `Source` and `Started` are assumed to follow the `KAFFINITY_EX`, as in earlier layouts.
     pub const X64_WIN11: Self = Self::x64("X64Win11", WindowsVersion::Windows11, Tail { segment: 0x40, affinity: Some(0x48), groups: 32, source: Some(0x150), started: 0x152, callbacks: true, size: 0x158 });
 
-    /// All known layouts: first the 32-bit layouts, then the 64-bit layouts, both in ascending order of Windows
-    /// versions.
+    /// All known layouts. The 32-bit layouts come first, then the 64-bit layouts. Within each of these two groups, the
+    /// Windows versions ascend.
     pub const ALL: [Self; 7] = [
         Self::X86_NT310, Self::X86_NT351, Self::X86_WIN7,
         Self::X64_SERVER2003, Self::X64_WIN7, Self::X64_WIN8, Self::X64_WIN11,
@@ -96,7 +97,7 @@ impl Layout {
 }
 
 impl Layout {
-    /// Size in bytes of the largest layout, for a buffer that takes any `KPROFILE`.
+    /// Size in bytes of the largest layout. A buffer of this size can hold any `KPROFILE`.
     pub const MAX_SIZE: usize = {
         let (mut largest, mut row) = (0, 0);
         while row < Self::ALL.len() {
@@ -143,7 +144,7 @@ impl Layout {
         Self { name, since, offsets }
     }
 
-    /// Returns the layout of a Windows version and pointer width; `None` if 64 bits are requested and this Windows
+    /// Returns the layout of a Windows version and pointer width. Returns `None` if 64 bits are requested, but the
     /// version had no 64-bit edition.
     ///
     /// # Examples
@@ -237,8 +238,8 @@ impl Layout {
 
     /// Returns whether an object of this layout can be a callback object.
     ///
-    /// For the 32-bit layout of Windows 6.1 the result is also `true`: later versions, which have callback objects, use
-    /// the same layout.
+    /// For the 32-bit layout of Windows 6.1 the result is `true`, although Windows 6.1 has no callback objects. Later
+    /// versions have callback objects, and use the same layout.
     pub const fn has_callback_objects(self) -> bool {
         self.offsets.callbacks
     }

@@ -7,7 +7,8 @@ use core::fmt;
 
 use pmu_core::{AddedSource, IntervalLimits, KProfileSource, NtStatus, ProfileInterface, classes};
 
-/// Information class at the beginning of a query for the source list: `EventTraceProfileSourceListInformation`.
+/// Information class of a query for the source list: `EventTraceProfileSourceListInformation`. The query's buffer
+/// begins with this number.
 pub const SOURCE_LIST_CLASS: u32 = classes::EVENT_TRACE_PROFILE_SOURCE_LIST;
 
 /// Bytes before the first entry: the class and a spare word.
@@ -59,7 +60,7 @@ impl core::error::Error for SourceListError {}
 
 /// Writes the list of the sources that an interface supports into `buffer`, and returns the number of bytes written.
 ///
-/// The sources of the interface's own table come first; sources that were added to the interface follow. The caller
+/// The sources of the interface's own table come first. The sources that were added to the interface follow. The caller
 /// must set the first word of `buffer` to [`SOURCE_LIST_CLASS`] before the call.
 ///
 /// # Context

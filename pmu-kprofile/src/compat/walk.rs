@@ -6,7 +6,8 @@ use crate::compat::error::LayoutError;
 use crate::compat::kprofile::KProfile;
 use crate::compat::layout::Layout;
 
-/// Reads memory of an image, such as a crash dump or a guest, at virtual addresses of the image's own kernel.
+/// Reads the memory of an image, such as a crash dump or a guest. The addresses are virtual addresses of the kernel in
+/// the image.
 ///
 /// ```
 /// use pmu_kprofile::compat::walk::MemoryReader;
@@ -47,7 +48,7 @@ impl<R: MemoryReader + ?Sized> MemoryReader for &R {
     }
 }
 
-/// Structure that a [`walk`] was reading when a read of the image's memory failed.
+/// Structure that a [`walk`] tried to read when the [`MemoryReader`] failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

@@ -2,13 +2,13 @@
 
 use pmu_core::{InterfaceError, Interval, KProfileSource, ProfileInterface};
 
-/// Guard that restores the previous interval of a source when the guard is dropped.
+/// Guard of an interval that was set for a source. Dropping the guard restores the previous interval.
 ///
 /// The interval of a source is the same for the whole machine. An interval that is set without this guard stays in
 /// force until another interval is set.
 ///
-/// Drop the guards of one source in reverse order of creation. If the guards are dropped in another order, the source
-/// may not get its original interval back.
+/// If a source has several guards, drop the guards in reverse order of creation. In any other order, the source may not
+/// get its original interval back.
 ///
 /// ```
 /// use pmu_core::{DefaultInterface, KProfileSource, ProfileInterface};

@@ -13,7 +13,8 @@ use crate::hardware::request::SourceRequest;
 use crate::hardware::slot::Slot;
 use crate::sync::{array_of, const_fn, spin_loop};
 
-/// Requests to other processors to start and stop sources. The mailbox has a slot for each processor index below `P`.
+/// Mailbox for requests between processors. Each request asks another processor to start or stop a profile source. The
+/// mailbox has a slot for each processor index below `P`.
 ///
 /// A mailbox is usually a `static`.
 pub struct Mailbox<const P: usize> {
@@ -28,37 +29,37 @@ impl<const P: usize> Mailbox<P> {
         }
     }
 
-    /// Performs the requests that other processors made to this processor: first the stops that were not answered in
-    /// time, then the request in the mailbox. This processor is the processor that executes the call.
+    /// Performs the requests that other processors made to the processor that executes the call. The call first
+    /// performs the stop requests that were not answered in time, and then the request in the mailbox.
     ///
     /// If a call of `drain` interrupts another call of `drain` on the same processor, the new call returns at once. The
     /// interrupted call then looks for requests once more.
     ///
     /// If [`serve`](RemoteProcessors::serve) unwinds, the processor that made the request gets the error
-    /// [`NoAnswer`](InterfaceError::NoAnswer). The next call of `drain` stops the source that the request names. If a
-    /// call of `drain` ends without returning or unwinding, see [`reclaim`](Self::reclaim).
+    /// [`NoAnswer`](InterfaceError::NoAnswer). The next call of `drain` stops the source of that request. After a call
+    /// of `drain` that ended without returning or unwinding, use [`reclaim`](Self::reclaim).
     ///
     /// # In a task
     /// If the handler of the inter-processor interrupt cannot use the session, the handler can wake a task that calls
-    /// this function. The task is bound to the processor. A woken task has the following effects and requirements:
+    /// this function. The task is bound to the processor. These rules hold for a woken task:
     ///
     /// - A caller that starts or stops a source on another processor waits until the woken task of that processor has
     ///   run. The caller waits only as long as [`keep_waiting`](RemoteProcessors::keep_waiting) returns `true`. During
-    ///   this time no other task can start or stop a profile: a function that waits keeps waiting, and a function that
-    ///   does not wait, such as [`try_start`](crate::Profiles::try_start), returns [`Busy`](crate::ProfileError::Busy).
-    ///   Give the woken task a higher priority than the tasks that start and stop profiles. The woken task must take no
-    ///   lock that these tasks hold.
+    ///   this time no other task can start or stop a profile. Functions such as
+    ///   [`try_start`](crate::Profiles::try_start), which never wait, return [`Busy`](crate::ProfileError::Busy). Give
+    ///   the woken task a higher priority than the tasks that start and stop profiles. The woken task must take no lock
+    ///   that these tasks hold.
     /// - A woken task of the lowest priority answers only when its processor has nothing else to do. In this case,
     ///   start and stop profiles with [`try_start`](crate::Profiles::try_start) and
-    ///   [`try_stop`](crate::Profiles::try_stop), and let `keep_waiting` return `false` soon. Sleep between two calls:
-    ///   a task that spins keeps the woken task of its own processor from answering.
-    /// - A start that is not answered in time is withdrawn if the woken task has not begun it; otherwise the start is
-    ///   undone. The error is [`NoAnswer`](InterfaceError::NoAnswer), and the caller has to try again. If the start was
-    ///   part of [`try_update_processors`](crate::Profiles::try_update_processors), the next call of that function
+    ///   [`try_stop`](crate::Profiles::try_stop), and let `keep_waiting` return `false` soon. Sleep between two calls.
+    ///   A task that spins would keep the woken task of its own processor from running.
+    /// - A start that is not answered in time has no effect. If the woken task has already begun the start, the start
+    ///   is undone. The error is [`NoAnswer`](InterfaceError::NoAnswer), and the caller has to try again. If the start
+    ///   was part of [`try_update_processors`](crate::Profiles::try_update_processors), the next call of that function
     ///   tries the start again.
     /// - A stop that is not answered in time stays in the mailbox, and the woken task does the stop before any later
-    ///   request. The error is also `NoAnswer`, but the caller need not try again. Until the stop is done, an interrupt
-    ///   of the source reaches no object.
+    ///   request. The error is also `NoAnswer`, but the caller need not try again. Until the stop is done, the source
+    ///   may still interrupt, but its interrupts reach no profile object.
     /// - Preemption must be off during `drain`, so that no task that starts or stops profiles runs on the same
     ///   processor.
     ///
@@ -119,7 +120,7 @@ impl<const P: usize> Mailbox<P> {
     /// ```
     ///
     /// Wrong use: a task is preempted within `drain`, and the kernel calls `reclaim` for the task's processor. When the
-    /// task is resumed, the task and another call of `drain` may write answers at the same time.
+    /// task is resumed, two calls of `drain` may write answers for this processor at the same time.
     pub unsafe fn reclaim(&self, processor: ProcessorNumber) {
         if let Some(slot) = self.slots.get(processor.index()) {
             // SAFETY: the caller's promise.

@@ -5,8 +5,8 @@ use pmu_core::{InterfaceError, KProfileSource, ProcessorNumber};
 use crate::affinity::Affinity;
 use crate::hardware::request::SourceRequest;
 
-/// Interrupts a kernel's processors for a [`Mailbox`](crate::Mailbox), and performs the mailbox's requests with the
-/// sessions of these processors.
+/// The functions of the kernel that a [`Mailbox`](crate::Mailbox) needs: to interrupt another processor, and to perform
+/// a request with the processor's session.
 ///
 /// # For implementers
 /// - [`interrupt`](Self::interrupt) makes the other processor call [`Mailbox::drain`](crate::Mailbox::drain) soon, from

@@ -12,8 +12,8 @@ use crate::affinity::Affinity;
 ///
 /// [`ThisProcessor`](crate::ThisProcessor) implements this trait for a machine with one processor.
 /// [`Remote`](crate::Remote) implements it for several processors, through a [`Mailbox`](crate::Mailbox). A kernel that
-/// can run a function on another processor may implement this trait itself. The function then uses the
-/// [`Session`](pmu_core::Session) of the processor on which it runs.
+/// can run a function on another processor may implement this trait itself. That function must use the
+/// [`Session`](pmu_core::Session) of the processor on which the function runs.
 ///
 /// # Context
 /// Every method is called in task context, while this crate holds no lock that an interrupt needs.

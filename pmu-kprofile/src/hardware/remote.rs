@@ -50,7 +50,7 @@ pub struct Remote<'m, K, const P: usize> {
 }
 
 impl<'m, K: RemoteProcessors, const P: usize> Remote<'m, K, P> {
-    /// Creates the profile hardware from a kernel's processors. Each of the processors must [drain](Mailbox::drain)
+    /// Creates the profile hardware of several processors. Each of these processors must [drain](Mailbox::drain)
     /// `mailbox`.
     pub const fn new(mailbox: &'m Mailbox<P>, processors: K) -> Self {
         Self { mailbox, processors }

@@ -2,7 +2,7 @@
 
 use pmu_core::KProfileSource;
 
-/// Request to a processor to start or stop a source with the processor's session.
+/// Request to a processor: start or stop a profile source with the processor's session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum SourceRequest {

@@ -59,15 +59,15 @@ impl Bucket {
         1 << self.log2()
     }
 
-    /// Returns the byte offset, in a profile's buffer, of the counter that counts an address. `distance` is the address
-    /// minus the base of the range.
+    /// Returns the position of an address's counter in a profile's buffer, in bytes. `distance` is the address minus
+    /// the base of the range.
     #[inline]
     pub const fn offset(self, distance: u64) -> u64 {
         (distance >> self.shift()) & !3
     }
 
-    /// Returns the index, in a profile's buffer, of the counter that counts an address. `distance` is the address minus
-    /// the base of the range.
+    /// Returns the index of an address's counter in a profile's buffer. `distance` is the address minus the base of the
+    /// range.
     #[inline]
     pub const fn counter(self, distance: u64) -> u64 {
         distance >> self.log2
@@ -79,8 +79,7 @@ impl Bucket {
     }
 
     /// Returns whether a buffer of `buffer_bytes` bytes is large enough for a range of `size` bytes. The buffer holds
-    /// one 32-bit count for each bucket of the range. The function makes the check that the Windows version of `rules`
-    /// makes.
+    /// one 32-bit count for each bucket of the range. The check is the check of the Windows version in `rules`.
     ///
     /// Before version 1703, Windows compared sizes in bytes instead of numbers of counts. That comparison can accept a
     /// buffer that is too small, if the last bucket is partial or the buffer's size is not a multiple of 4.
@@ -106,13 +105,14 @@ impl Bucket {
         }
     }
 
-    /// Returns the smallest bucket size with which a range fits a buffer. The kernel of 32-bit Windows chooses this
-    /// size in [segment mode](crate::BasicProfile::base).
+    /// Returns the smallest bucket size with which a buffer of `buffer_bytes` bytes has a counter for each bucket of a
+    /// range of `size` bytes. The kernel of 32-bit Windows chooses this size in
+    /// [segment mode](crate::BasicProfile::base).
     ///
-    /// Before Windows version 1703, the formula rounds down in an intermediate step. So the result can be a bucket size
-    /// that is too small: the range then has more buckets than the buffer has counters. The result can also be `None`
-    /// although a large enough bucket size exists. [`fits`](Self::fits) may return `true` for a bucket size that is too
-    /// small.
+    /// For Windows versions before 1703, the result is sometimes wrong, because their formula rounds an intermediate
+    /// value down. If the result is too small, the range has more buckets than the buffer has counters.
+    /// [`fits`](Self::fits) may accept this bucket size. The result can also be `None` although a large enough bucket
+    /// size exists.
     pub const fn for_buffer(rules: Rules, size: u64, buffer_bytes: u32) -> Option<Self> {
         let counters = buffer_bytes as u64 / COUNTER_BYTES;
         if counters == 0 {

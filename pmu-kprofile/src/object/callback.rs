@@ -20,8 +20,9 @@ use pmu_core::{InterruptFrame, KProfileSource};
 /// # Ok::<(), pmu_kprofile::CreateError>(())
 /// ```
 ///
-/// The `frame` argument is the embedder's own interrupt frame, as a trait object. [`InterruptFrame::embedder`] returns
-/// the embedder's type with its registers, and [`InterruptFrame::call_chain`] visits the return addresses.
+/// The `frame` argument is the embedder's own interrupt frame, as a trait object. [`InterruptFrame::embedder`] gives
+/// access to the embedder's own type, which may have further registers. [`InterruptFrame::call_chain`] visits the
+/// return addresses.
 ///
 /// # For implementers
 /// - The callback runs in interrupt or NMI context: it must not take a lock, allocate or panic.

@@ -37,8 +37,8 @@ impl Caller for KernelCaller {
     }
 }
 
-/// Facts about a user-mode caller, which the kernel finds out before the call: whether the caller's memory and handle
-/// are valid, the caller's rights, and where the kernel's part of the address space begins.
+/// Facts about a user-mode caller. Before the kernel calls a service, the kernel checks the caller's memory and handle,
+/// and looks up the caller's rights.
 ///
 /// # Examples
 /// ```
@@ -69,12 +69,11 @@ impl Caller for KernelCaller {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct UserCaller {
     /// Result of probing the memory that the caller passed: the handle's address, the buffer, and the array of
-    /// affinities. The status of a failed probe is `STATUS_ACCESS_VIOLATION` or `STATUS_DATATYPE_MISALIGNMENT`.
+    /// affinities. If a probe fails, the status is `STATUS_ACCESS_VIOLATION` or `STATUS_DATATYPE_MISALIGNMENT`.
     pub probes: Result<(), NtStatus>,
     /// `true` if the caller is restricted, because its process has low integrity or is in a sandbox.
     pub is_restricted: bool,
-    /// Result of looking up the process that the caller's process handle names; `Ok(())` if the caller passed no
-    /// process handle.
+    /// Result of looking up the caller's process handle; `Ok(())` if the caller passed no process handle.
     pub process: Result<(), NtStatus>,
     /// `true` if the caller has the privilege `SeSystemProfilePrivilege`.
     pub has_profile_privilege: bool,

@@ -86,9 +86,9 @@ impl defmt::Format for BasicProfile<'_> {
 impl<'b> ProfileObject<'b> {
     /// Creates a basic profile object, with Windows' checks in Windows' order.
     ///
-    /// An affinity of `None` is replaced by the set of the processors that are active during the call. Before Windows
-    /// 7, this set also replaces an affinity without any active processor. [`Affinity::ALL`] is accepted in every
-    /// Windows version, and is not replaced.
+    /// If the affinity is `None`, the object gets the set of the processors that are active during the call. Before
+    /// Windows 7, the object also gets this set if the affinity contains no active processor. [`Affinity::ALL`] is
+    /// accepted in every Windows version, and is not replaced.
     ///
     /// The object can only be started on a [`Profiles`](crate::Profiles) with the same rules: pass the result of
     /// [`Profiles::rules`](crate::Profiles::rules).

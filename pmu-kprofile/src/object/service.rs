@@ -37,7 +37,7 @@ use crate::object::error::CreateError;
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct CreateRequest<'a> {
-    /// Process that the request's process handle names; `None` if the request has no handle.
+    /// Process of the request's process handle; `None` if the request has no process handle.
     pub process: Option<ProcessId>,
     /// `ProfileBase`: the first address of the profiled range.
     pub base: u64,
@@ -48,7 +48,7 @@ pub struct CreateRequest<'a> {
     /// `BufferSize`: the size in bytes of the buffer for the counters.
     pub buffer_bytes: u32,
     /// `ProfileSource`: the source, or [`NotASource`] for the number `ProfileMaximum`. Before version 6.2, Windows
-    /// accepts `ProfileMaximum`, which is the source of no interrupt. This crate refuses `ProfileMaximum` in every
+    /// accepts `ProfileMaximum`, although no interrupt has this source. This crate refuses `ProfileMaximum` in every
     /// version.
     pub source: Result<KProfileSource, NotASource>,
     /// Requested processors.
@@ -111,9 +111,9 @@ pub struct ValidRequest {
 impl CreateRequest<'_> {
     /// Validates a creation request, with Windows' checks in Windows' order.
     ///
-    /// On success the kernel creates the object, and then a handle to the object with the access right
-    /// [`PROFILE_CONTROL`](pmu_core::classes::PROFILE_CONTROL). If one of these two steps fails, the kernel itself
-    /// chooses the status.
+    /// After success, the kernel creates the object. Then the kernel creates a handle to the object, with the access
+    /// right [`PROFILE_CONTROL`](pmu_core::classes::PROFILE_CONTROL). If one of these two steps fails, the kernel
+    /// itself chooses the status.
     ///
     /// # Context
     /// Task.

@@ -60,8 +60,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// }
     /// ```
     ///
-    /// Wrong example, in which `begin` returns without stopping the object: the object is dropped while it is still
-    /// started.
+    /// Wrong example: `begin` returns without stopping the object, so the object is dropped while it is still started.
     ///
     /// ```
     /// # use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Profiles};
@@ -91,8 +90,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// object have ended. After the call, this crate holds no reference to the object or its buffer.
     ///
     /// # Context
-    /// Task. Waits until no other task is starting or stopping a profile. After removing the object from the list,
-    /// waits until each interrupt dispatch that began earlier has ended.
+    /// Task. The call first waits until no other task is starting or stopping a profile. After the removal from the
+    /// list, the call waits until every interrupt dispatch that began before the removal has ended.
     ///
     /// # Errors
     /// See [`ProfileError`]. The object is stopped even if the error is [`Hardware`](ProfileError::Hardware).
@@ -134,8 +133,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Task. Waits as [`stop`](Self::stop) does.
     ///
     /// # Errors
-    /// - [`Hardware`](ProfileError::Hardware): stopping a source failed. The error is the first failure. All profiles
-    ///   of the process are stopped, even after a failure.
+    /// - [`Hardware`](ProfileError::Hardware): stopping a source failed. All profiles of the process are stopped, even
+    ///   after a failure. If several stops fail, the error is that of the first failure.
     /// - [`WrongContext`](ProfileError::WrongContext): the call came from an interrupt or a callback. No profile was
     ///   stopped.
     ///
@@ -191,7 +190,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Task. Waits. The caller ensures that no source of a profile is running on the processor.
     ///
     /// # Errors
-    /// The errors of [`update_processors`](Self::update_processors), for this processor.
+    /// The errors of [`update_processors`](Self::update_processors), but only for `processor`.
     pub fn restart_processor<H: ProfileHardware>(
         &self,
         processor: ProcessorNumber,

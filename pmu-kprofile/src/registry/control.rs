@@ -18,7 +18,7 @@ const TRIES: usize = if cfg!(all(test, loom)) { 1 } else { 4 };
 impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Starts a profile on each active processor of its affinity, without waiting.
     ///
-    /// The call first starts the source on each of these processors on which the source does not run yet. The call then
+    /// If the source does not run yet on one of these processors, the call starts the source there. The call then
     /// appends the object to the list of the object's process, or to the global list if the object profiles all
     /// execution. The call does not change other objects, or sources on other processors.
     ///
@@ -30,8 +30,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// - [`Busy`](ProfileError::Busy): another task is starting or stopping a profile, or an interrupt that began
     ///   before the last start or stop is still being dispatched.
     /// - After any error, nothing is changed, with two exceptions. A counter that
-    ///   [faulted](pmu_core::CounterError::Faulted) during the call stays faulted. If undoing the start failed, the
-    ///   source may still be running on the processor that [`Hardware`](ProfileError::Hardware) names.
+    ///   [faulted](pmu_core::CounterError::Faulted) during the call stays faulted. If a failed start could not be
+    ///   undone, the source may still be running on the processor that [`Hardware`](ProfileError::Hardware) names.
     ///
     /// # Examples
     /// ```
@@ -93,8 +93,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// }
     /// ```
     ///
-    /// Wrong example, in which `during` returns early if `workload` or `try_stop` fails: the object is dropped while it
-    /// is still started.
+    /// Wrong example: `during` returns early if `workload` or `try_stop` fails, and drops the object while it is still
+    /// started.
     ///
     /// ```
     /// # use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Profiles};
@@ -113,8 +113,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// ```
     ///
     /// # Safety
-    /// If the start succeeds, the caller ensures the following until the object is stopped on this `Profiles`, even if
-    /// the `Profiles` itself is moved:
+    /// After a successful start, the caller ensures the following until the object is stopped on this `Profiles`, also
+    /// if the `Profiles` is moved in the meantime:
     /// - the object is not moved and not dropped, even if a panic unwinds;
     /// - the buffer or the callback of the object is not freed.
     ///
@@ -139,9 +139,9 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Stops a profile, and returns a token that tells when no processor can be reading the object any more.
     ///
     /// The call removes the object from the list of started objects. If no other object uses the source on a processor,
-    /// the call stops the source there. The token tells when the grace period is over, that is, when all interrupt
-    /// dispatches that may be reading the object have ended. Dropping the token does not put the object back on the
-    /// list. The object cannot be started again before the grace period is over.
+    /// the call stops the source there. The token tells when the grace period is over: all interrupt dispatches that
+    /// may be reading the object have then ended. Dropping the token does not put the object back on the list. The
+    /// object cannot be started again before the grace period is over.
     ///
     /// ```
     /// # use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Profiles};
@@ -188,18 +188,18 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     ///
     /// Call this function after a processor came up and its session was initialized, and after a processor went down.
     ///
-    /// This call, and each call that starts or stops a profile, records that no source runs on the processors that are
-    /// inactive at that time. If a processor goes down and comes back between two of these calls, this crate does not
-    /// notice, and assumes that the processor's sources are still running. In this case, call
+    /// This call notes which processors are inactive, and that no source runs on these processors. Each call that
+    /// starts or stops a profile does the same. If a processor goes down and comes back between two of these calls,
+    /// this crate does not notice, and assumes that the processor's sources are still running. In this case, call
     /// [`try_restart_processor`](Self::try_restart_processor).
     ///
     /// # Context
     /// Task. Never waits.
     ///
     /// # Errors
-    /// The first failure: see [`ProfileError`]. If a start fails, the call still starts the other sources. The next
-    /// call retries the starts that failed. [`ProfileObject::runs_on`] tells on which processors an object's source
-    /// runs.
+    /// See [`ProfileError`]. If several starts fail, the error is that of the first failure. After a failure, the call
+    /// still starts the other sources. The next call retries the starts that failed. [`ProfileObject::runs_on`] tells
+    /// on which processors an object's source runs.
     ///
     /// # Examples
     /// ```
@@ -233,7 +233,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Task. Never waits. The caller ensures that no source of a profile is running on the processor.
     ///
     /// # Errors
-    /// The errors of [`try_update_processors`](Self::try_update_processors), for this processor.
+    /// The errors of [`try_update_processors`](Self::try_update_processors), but only for `processor`.
     ///
     /// # Examples
     /// ```
@@ -317,8 +317,8 @@ impl<const N: usize, const P: usize> Stopping<'_, N, P> {
         lock.change() != self.change || lock.poll()
     }
 
-    /// Returns the result of stopping the stopped object's source on the processors where no other object uses the
-    /// source.
+    /// Returns whether [`Profiles::try_stop`] could stop the object's source. The source is stopped only on processors
+    /// where no other object uses the source.
     ///
     /// # Errors
     /// [`Hardware`](ProfileError::Hardware) names the first processor on which the source may still be running.

@@ -12,7 +12,8 @@ use crate::registry::profiles::Profiles;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct DispatchOutcome {
-    /// Number of objects that acted on the interrupt: basic objects that counted it, and callbacks that were called.
+    /// Number of objects that acted on the interrupt: basic objects that counted the interrupt, and callback objects
+    /// whose callback was called.
     pub hits: u32,
     /// Number of counts that Windows would have written outside an object's buffer. This crate does not write these
     /// counts.
@@ -23,8 +24,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Dispatches a profile interrupt to the started objects of its source, as Windows' `KeProfileInterruptWithSource`
     /// does.
     ///
-    /// First come the objects that profile the interrupted process, then the objects that profile all execution. Within
-    /// each of these two groups, callback objects are called first, in the order in which they were started; basic
+    /// The objects that profile the interrupted process come first. The objects that profile all execution follow.
+    /// Within each of these two groups, callback objects come first, in the order in which they were started. Basic
     /// objects follow in any order.
     ///
     /// The function is wait-free: it takes no lock, allocates nothing, and visits each started object at most once. The

@@ -11,7 +11,7 @@ use crate::registry::guard::Lists;
 use crate::registry::profiles::Profiles;
 use crate::registry::write_lock::WriteLock;
 
-/// A started object by value, as [`Profiles::try_list`] returns it.
+/// Description of a started object, as [`Profiles::try_list`] returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ListedProfile {
@@ -26,7 +26,7 @@ pub struct ListedProfile {
 }
 
 impl<const N: usize, const P: usize> Profiles<N, P> {
-    /// Returns at most `M` of the started objects by value, beginning with the object at index `from`. The objects are
+    /// Returns descriptions of at most `M` started objects, beginning with the object at index `from`. The objects are
     /// ordered by source and process.
     ///
     /// If the result has fewer than `M` objects, there are no further started objects.

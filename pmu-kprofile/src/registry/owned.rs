@@ -39,7 +39,7 @@ use crate::registry::profiles::Profiles;
 /// unsafe impl Handle for TableRef {}
 /// ```
 ///
-/// Wrong example, in which the handle contains the object: when the handle is moved, the object's address changes.
+/// Wrong example: the handle contains the object, so the object's address changes when the handle is moved.
 ///
 /// ```
 /// # use core::ops::Deref;
@@ -112,7 +112,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Task. Never waits.
     ///
     /// # Errors
-    /// The errors of [`try_start`](Self::try_start), together with the handle.
+    /// The errors of [`try_start`](Self::try_start). The handle is returned together with the error.
     pub fn try_start_owned<O: Handle, H: ProfileHardware>(
         &self,
         object: O,
@@ -130,7 +130,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Task. Waits.
     ///
     /// # Errors
-    /// The errors of [`start`](Self::start), together with the handle.
+    /// The errors of [`start`](Self::start). The handle is returned together with the error.
     ///
     /// # Examples
     /// ```
@@ -164,8 +164,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Starts an object for a caller of `NtStartProfile`, with Windows' checks in Windows' order.
     ///
     /// Before the call, the kernel looks up the handle and prepares the buffer. The kernel passes the results:
-    /// - `object` is the object that the handle in the request names, or the status with which the look-up of that
-    ///   handle failed;
+    /// - `object` is the object of the request's handle, or the status with which the look-up of the handle failed;
     /// - `resources` is the result of allocating, locking and mapping the buffer.
     ///
     /// If this function fails, the kernel unmaps, unlocks and frees these resources.
@@ -200,10 +199,10 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// # Errors
     /// In the order of the checks:
     /// - the status in `object`;
-    /// - the errors of [`try_start_owned`](Self::try_start_owned) that are checked first, up to and including
-    ///   [`AtLimit`](ProfileError::AtLimit);
+    /// - the errors that [`try_start_owned`](Self::try_start_owned) returns before it looks at the processors, the last
+    ///   of which is [`AtLimit`](ProfileError::AtLimit);
     /// - the status in `resources`;
-    /// - the remaining errors of `try_start_owned`.
+    /// - the other errors of `try_start_owned`, which concern processors.
     pub fn try_start_service<O: Handle, H: ProfileHardware>(
         &self,
         object: Result<O, NtStatus>,
@@ -283,9 +282,9 @@ impl<'p, O: Handle, const N: usize, const P: usize> Started<'p, O, N, P> {
     /// Task. Never waits.
     ///
     /// # Errors
-    /// [`Busy`](ProfileError::Busy) or [`WrongContext`](ProfileError::WrongContext), together with `self`: the object
-    /// is still started. If the hardware fails to stop the source, this function succeeds, and
-    /// [`StoppingOwned::try_finish`] returns the failure.
+    /// After the error [`Busy`](ProfileError::Busy) or [`WrongContext`](ProfileError::WrongContext), the object is
+    /// still started, and `self` is returned together with the error. If the hardware fails to stop the source, this
+    /// function still succeeds, and [`StoppingOwned::try_finish`] returns the failure.
     pub fn try_stop<H: ProfileHardware>(
         self,
         hardware: &mut H,
@@ -311,8 +310,8 @@ impl<'p, O: Handle, const N: usize, const P: usize> Started<'p, O, N, P> {
     /// Task. Waits as [`Profiles::stop`] does.
     ///
     /// # Errors
-    /// [`WrongContext`](ProfileError::WrongContext), together with `self`: the object is still started. In all other
-    /// cases the object is stopped, and the function returns the handle with the result of stopping the source.
+    /// If the call comes from an interrupt or a callback, the error is `self`, and the object is still started. After a
+    /// stop, the function returns the handle with the result of stopping the source.
     #[cfg(feature = "critical-section")]
     pub fn stop<H: ProfileHardware>(
         self,
@@ -335,8 +334,8 @@ impl<O: Handle, const N: usize, const P: usize> StoppingOwned<'_, O, N, P> {
     /// Any context in which the handle may be dropped. Never waits.
     ///
     /// # Errors
-    /// The error is `self`: a processor may still be reading the object, or another task is starting or stopping a
-    /// profile.
+    /// The function returns `self` as the error if a processor may still be reading the object, or if another task is
+    /// starting or stopping a profile.
     pub fn try_finish(self) -> Result<(O, Result<(), ProfileError>), Self> {
         if !self.stopping.is_over() {
             return Err(self);

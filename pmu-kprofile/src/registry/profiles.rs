@@ -20,9 +20,9 @@ use crate::sync::{AtomicUsize, UnsafeCell, array_of, const_fn};
 /// `critical-section` spin until they can proceed. In a kernel with task priorities, tasks that call these spinning
 /// functions must not preempt each other.
 ///
-/// A value contains all of its storage and is usually a `static`. With [`Rules::LATEST`] the initial value is all
-/// zeros, and takes no room in the kernel's image file. With other rules the initial value takes as much room in the
-/// image file as in memory:
+/// A `Profiles` contains all of its storage and is usually a `static`. With [`Rules::LATEST`], the initial value is all
+/// zeros, and takes no room in the kernel's image file. With other rules, the image file contains the whole initial
+/// value.
 ///
 /// ```
 /// use pmu_kprofile::Profiles;
@@ -143,7 +143,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         self.started.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of dispatched profile interrupts by outcome, summed over all processors.
+    /// Returns the statistics of the dispatched profile interrupts, summed over all processors.
     ///
     /// # Context
     /// Any.

@@ -33,7 +33,7 @@ struct EpochCounters {
     outside: AtomicU64,
 }
 
-/// Numbers of the interrupts that were dispatched so far, by outcome. See
+/// Numbers of the profile interrupts that were dispatched so far, with and without an object that acted. See
 /// [`Profiles::statistics`](crate::Profiles::statistics).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -44,8 +44,8 @@ pub struct Statistics {
     pub hit: u64,
     /// Number of interrupts on which no object acted.
     pub missed: u64,
-    /// Number of counts that the objects' Windows version would have written outside a buffer. This crate does not
-    /// write these counts.
+    /// Number of counts that Windows would have written outside a buffer, in the version that the objects follow. This
+    /// crate does not write these counts.
     pub outside: u64,
 }
 

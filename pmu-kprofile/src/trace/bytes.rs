@@ -132,8 +132,8 @@ pub struct Utf16<'b>(&'b [u8]);
 impl<'b> Utf16<'b> {
     /// Converts `text` to UTF-16 and stores the result in `buffer`.
     ///
-    /// The buffer needs two bytes for each UTF-16 unit of the text, and two for the terminating zero. A zero in the
-    /// text ends the string.
+    /// The buffer needs two bytes for each UTF-16 unit of the text, and two bytes for the terminating zero. A zero in
+    /// the text ends the string.
     ///
     /// # Errors
     /// [`NoRoom`](RecordError::NoRoom): the buffer is too small.

@@ -6,11 +6,11 @@ use pmu_core::{InterruptFrame, Interval, KProfileSource};
 
 use crate::object::callback::ProfileCallback;
 
-/// Profile callback for a workaround of cache errata: counts the interrupts of the source `ProfileTime`, and limits the
-/// interval of this source.
+/// Profile callback that a workaround for cache errata needs. The callback counts the interrupts of the source
+/// `ProfileTime`. [`limit`](Self::limit) limits the interval of this source.
 ///
-/// While the workaround is active, the interval of `ProfileTime` must not be longer than the workaround allows. So pass
-/// each requested interval through [`limit`](Self::limit) before setting the interval.
+/// While the workaround is active, the interval of `ProfileTime` must not be longer than the workaround allows. So the
+/// kernel passes each requested interval through `limit` before it sets the interval.
 ///
 /// # Examples
 /// ```
@@ -46,8 +46,8 @@ impl CacheErrata {
         self.longest.store(interval.get(), Ordering::Relaxed);
     }
 
-    /// Returns the interval to set for `ProfileTime` if `units` is the requested interval, both in units of 100 ns. The
-    /// result is at most the longest permitted interval.
+    /// Returns the interval to set for `ProfileTime`, in units of 100 ns. `units` is the requested interval, in the
+    /// same unit. The result is at most the longest permitted interval.
     pub fn limit(&self, units: u64) -> u64 {
         match self.longest.load(Ordering::Relaxed) {
             u32::MAX => units,

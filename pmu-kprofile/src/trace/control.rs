@@ -49,7 +49,7 @@ pub struct TraceControl<const N: usize, const P: usize> {
 }
 
 impl<const N: usize, const P: usize> TraceControl<N, P> {
-    /// Creates a control that traces nothing yet. No other control may use `objects`.
+    /// Creates a control that traces nothing yet. No other `TraceControl` may use `objects`.
     pub const fn new(profiles: &'static Profiles<N, P>, objects: &'static TraceObjects) -> Self {
         Self { profiles, objects, mask: GroupMask::EMPTY, configured: 0 }
     }
@@ -108,10 +108,9 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
         Ok(())
     }
 
-    /// Selects the events whose trace records have the [PEBS index](crate::trace::Extended::pebs_index). `hooks` has
-    /// the hook ids of these events; a hook id is the number in a record's header that says which event the record
-    /// describes. `hooks` must be empty or have the one element [`CONTEXT_SWITCH_HOOK`]. Initially no event is
-    /// selected.
+    /// Selects the trace records that have the [PEBS index](crate::trace::Extended::pebs_index), by their hook ids. The
+    /// hook id is the number in a record's header that says which event the record describes. `hooks` must be empty or
+    /// have the one element [`CONTEXT_SWITCH_HOOK`]. Initially no record has the PEBS index.
     ///
     /// # Context
     /// Task.
@@ -119,7 +118,7 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
     /// # Errors
     /// After an error the selection is unchanged.
     /// - [`NoPebsIndex`](TraceError::NoPebsIndex): the Windows version has no PEBS index in its records.
-    /// - [`PebsHook`](TraceError::PebsHook): the PEBS index cannot be recorded for these events.
+    /// - [`PebsHook`](TraceError::PebsHook): the records with these hook ids cannot have the PEBS index.
     pub fn set_pebs_hooks(&mut self, hooks: &[u16]) -> Result<(), TraceError> {
         if !self.profiles.rules().version.has_control_area() {
             return Err(TraceError::NoPebsIndex);
@@ -152,7 +151,7 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
     /// Task.
     ///
     /// # Errors
-    /// See [`TraceError`]. If starting an object fails, the objects that this call started before are stopped again.
+    /// See [`TraceError`]. If starting an object fails, the call stops the objects that it has already started.
     pub fn set_group_mask<H: ProfileHardware>(
         &mut self,
         mask: GroupMask,

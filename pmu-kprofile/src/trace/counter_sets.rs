@@ -4,8 +4,8 @@ use pmu_core::{KProfileSource, NtStatus, ProcessorNumber};
 
 use crate::affinity::Affinity;
 
-/// Allocates and frees the counters that supply values for trace records, as Windows' `HalAllocatePmcCounterSet` and
-/// `HalFreePmcCounterSet` do.
+/// Allocates and frees counters, as Windows' `HalAllocatePmcCounterSet` and `HalFreePmcCounterSet` do. The values of
+/// these counters are part of trace records.
 ///
 /// ```
 /// use pmu_core::{KProfileSource, NtStatus, ProcessorNumber};

@@ -20,7 +20,7 @@ pub struct ContextSwitch {
     pub new_priority: i8,
     /// Priority of the old thread.
     pub old_priority: i8,
-    /// C-state that the processor was last in.
+    /// C-state that the processor used last.
     pub previous_c_state: u8,
     /// Unused byte: `SpareByte` of `CSwitch`.
     pub spare: i8,

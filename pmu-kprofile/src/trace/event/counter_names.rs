@@ -8,8 +8,8 @@ use crate::trace::record_error::RecordError;
 /// Hook id of a record with counter names: `PERFINFO_LOG_TYPE_PMC_CONFIG`.
 pub const PMC_CONFIG_HOOK: u16 = 0x0F30;
 
-/// The names of the counters that have [values](crate::trace::Extended::pmc_values) in the trace's records. The names
-/// are in the order of the values.
+/// The names of the counters whose [values](crate::trace::Extended::pmc_values) are in the records of a trace. The
+/// names are in the same order as the values.
 ///
 /// ```
 /// use pmu_kprofile::PointerWidth;
@@ -32,8 +32,8 @@ pub struct CounterNames<'b> {
 impl<'b> CounterNames<'b> {
     /// Converts the names of counters to UTF-16 in `buffer`.
     ///
-    /// The buffer needs two bytes for each UTF-16 unit of a name, and two for each terminating zero. A zero in a name
-    /// ends the name.
+    /// The buffer needs two bytes for each UTF-16 unit of the names, and two bytes for the terminating zero of each
+    /// name. A zero in a name ends the name.
     ///
     /// # Errors
     /// [`NoRoom`](RecordError::NoRoom): the buffer is too small.
