@@ -154,17 +154,17 @@ impl Event {
     /// [`set_virtualization`](crate::CounterSession::set_virtualization) declares that virtualization is on.
     ///
     /// On AMD, a bit of the event's select restricts the counting. On Intel, the hypervisor must load the values of
-    /// [`guest_control`](crate::guest_control) at each VM entry and VM exit. Without these values, the event counts
-    /// nothing. On Intel's architectural performance monitoring version 1, opening the event fails.
+    /// [`guest_control`](crate::guest_control) into the global control register at each VM entry and VM exit. Without
+    /// these values, the event counts nothing. On Intel's architectural version 1, opening the event fails.
     pub const fn in_guests(mut self) -> Self {
         self.guest = GuestMode::GuestOnly;
         self
     }
 
     /// Restricts counting to the time in which no guest runs. On AMD, a bit of the event's select restricts the
-    /// counting. On Intel, the hypervisor must load the values of [`guest_control`](crate::guest_control) at each VM
-    /// entry and VM exit. Without these values, the event is also counted in guests. On Intel's architectural
-    /// performance monitoring version 1, opening the event fails.
+    /// counting. On Intel, the hypervisor must load the values of [`guest_control`](crate::guest_control) into the
+    /// global control register at each VM entry and VM exit. Without these values, the event is also counted in guests.
+    /// On Intel's architectural version 1, opening the event fails.
     ///
     /// On AMD without SVM, no guest can run: the event is counted all the time.
     ///
@@ -325,8 +325,8 @@ impl Event {
     }
 
     /// Promises that the event's select means the same on every type of core of a hybrid processor. This is true for
-    /// architectural events. Without this promise, an event from a [select](Self::raw) counts only on the type of core
-    /// on which the event was opened. While the event's thread is on another type of core, the event is
+    /// architectural events. Without this promise, a [raw](Self::raw) event counts only on the type of core on which
+    /// the event was opened. While the event's thread is on another type of core, the event is
     /// [not counted](crate::CounterSession::switch_in).
     ///
     /// ```
@@ -422,8 +422,7 @@ impl Event {
         self.tag
     }
 
-    /// Returns the event's select (event number, unit mask and qualifiers, without the mode bits), or `None` for a
-    /// generic event.
+    /// Returns the event's select without the mode bits, or `None` for a generic event.
     pub const fn select(&self) -> Option<EventSelect> {
         match self.kind {
             EventKind::Raw(select) => Some(select),
@@ -431,8 +430,8 @@ impl Event {
         }
     }
 
-    /// Returns the address and value of the [extra register](Self::with_extra) that refines the event, if there is one.
-    /// If the event has several encodings, the address is that of the first encoding's register.
+    /// Returns the address and value of the [extra register](Self::with_extra) that restricts the event, if there is
+    /// one. If the event has several encodings, the address is that of the first encoding's register.
     pub const fn extra(&self) -> Option<(MsrAddress, u64)> {
         match self.extra.registers[0].get() {
             Some(register) => Some((register, self.extra.value)),

@@ -16,7 +16,8 @@ use crate::counters::registers::unit::CounterUnit;
 /// [`switch_out`](crate::CounterSession::switch_out) makes a saved event from an opened event, and [`new`](Self::new)
 /// creates a saved event directly. [`switch_in`](crate::CounterSession::switch_in) puts the event on a processor.
 ///
-/// This example follows an inherited event from the system call that opens the event to the exit of the thread:
+/// In this example, a system call opens an event, a new thread inherits the event, and the thread's exit adds the
+/// thread's count:
 ///
 /// ```
 /// use pmu_core::{CounterError, CounterUnit, Event, SavedEvent, ThreadEvent};

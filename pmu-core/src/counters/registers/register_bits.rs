@@ -32,7 +32,7 @@ impl RegisterBits {
     /// # let _ = freeze;
     /// ```
     ///
-    /// Wrong: describing the neighboring bits of `IA32_DEBUGCTL`, which make the processor store branches to memory.
+    /// Wrong: describing bits of `IA32_DEBUGCTL` that make the processor store branches to memory.
     ///
     /// ```
     /// # use pmu_core::RegisterBits;

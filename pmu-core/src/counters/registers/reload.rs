@@ -16,9 +16,9 @@ pub struct CounterReload {
 }
 
 impl CounterReload {
-    /// Describes the reload registers of a processor's counters. `causes` and `value` are the distances of a counter's
-    /// two reload registers from the counter's value register. Each counter in `reloaded` has both registers. The
-    /// overflow of a counter in `causing` can reload other counters.
+    /// Describes the reload registers of a processor's counters. `causes` and `value` are the differences between the
+    /// addresses of a counter's two reload registers and the address of the counter's value register. Each counter in
+    /// `reloaded` has both registers. The overflow of a counter in `causing` can reload other counters.
     ///
     /// # Safety
     /// - For each counter in `reloaded`, the register at the distance `causes` takes a bitmap of counters. The register

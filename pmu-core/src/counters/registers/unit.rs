@@ -136,8 +136,8 @@ impl CounterUnit {
     /// set in `counters`.
     ///
     /// # Safety
-    /// - For each remaining general counter, `bank` has a second address of the counter's event select, and a second
-    ///   address of its value register.
+    /// - For each remaining general counter, `bank` gives a second address of the same event select, and a second
+    ///   address of the same value register.
     ///
     /// ```
     /// # use pmu_core::{CounterBank, CounterUnit};
@@ -207,8 +207,8 @@ impl CounterUnit {
         self.full_width = Some(full_width);
     }
 
-    /// Sets the event number and unit mask of each [`GenericEvent`], in the order of [`GenericEvent::ALL`]. The
-    /// processor lacks an event whose bit is clear in `available`, or whose value in `named` is 0.
+    /// Sets the event number and unit mask of each [`GenericEvent`]. `named` has the order of [`GenericEvent::ALL`].
+    /// The processor lacks an event if its bit in `available` is clear, or if its value in `named` is 0.
     pub const fn set_generic(&mut self, named: &'static [u64; GenericEvent::COUNT], available: u8) {
         self.named = named;
         self.has_generic = available;

@@ -12,8 +12,8 @@ use crate::counters::shared::table::EventTable;
 ///
 /// The embedder lends the memory to a [`CounterSession`](crate::CounterSession) for as long as the processor counts.
 /// The memory is commonly an element of a static array with one element per processor. [`service`](crate::service())
-/// needs this memory, but not the session. The memory also records whether a session uses it, so `service` may be
-/// called at any time. `&CounterMemory<[CounterSlot; N]>` coerces to `&CounterMemory`.
+/// needs this memory, but not the session. The memory also records whether a session uses the memory, so `service` may
+/// be called at any time. `&CounterMemory<[CounterSlot; N]>` coerces to `&CounterMemory`.
 ///
 /// ```
 /// use pmu_core::{CounterMemory, CounterSlot, MAX_COUNTERS};

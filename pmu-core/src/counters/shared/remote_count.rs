@@ -15,8 +15,8 @@ use crate::counters::shared::table::EventTable;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum RemoteCount {
-    /// The event is on no counter, so the count is complete. Its times are valid at the time `now` that was given to
-    /// [`remote_count`].
+    /// The event is on no counter, so the count is complete. The times in the count are valid at the time `now` that
+    /// was given to [`remote_count`].
     Current(EventCount),
     /// The event is on a counter, whose value only the event's own processor can read.
     Older {
