@@ -237,8 +237,8 @@ impl Event {
     ///
     /// If no counter is free, a non-rotating event takes the counter of a rotating event. The non-rotating event keeps
     /// this counter until it is stopped, or until its thread is switched out. All rotating events of the processor and
-    /// of its threads share the remaining counters. All rotating events are on a counter for the same fraction of their
-    /// started time.
+    /// of its threads share the remaining counters. All rotating events have the same ratio of
+    /// [`running`](crate::EventCount::running) to [`enabled`](crate::EventCount::enabled) time.
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};

@@ -5,8 +5,8 @@ use crate::counters::events::membership::Membership;
 
 impl Event {
     /// Lets other events of the group reload this event's counter: when one of them overflows, this event begins a new
-    /// period. `members` has one bit for each of the group's first six events, in the group's order. If the bit of this
-    /// event itself is set, the processor reloads the counter at this event's overflows too, and the event never
+    /// period. `members` has one bit for each of the group's first six events, in the group's order. If this event's
+    /// own bit is set, the processor also reloads the counter at this event's overflows, and the event never
     /// interrupts.
     ///
     /// The processor loads the counters itself (Intel's auto counter reload). The event interrupts only if its own

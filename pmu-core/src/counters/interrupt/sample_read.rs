@@ -62,8 +62,8 @@ const SERVED_WITHIN: u64 = 1 << 31;
 ///
 /// # Context
 /// In the closure given to [`service`](crate::service()), or after `service` in the same interrupt. The call is
-/// wait-free. The number of counters, and the capacity of the event table, bound the time of the call. If `sample_read`
-/// is called in an interrupt that interrupted `service`, such as an NMI, the counts may be inconsistent.
+/// wait-free. The call's time is limited by the number of counters and the capacity of the event table. If
+/// `sample_read` is called in an interrupt that interrupted `service`, such as an NMI, the counts may be inconsistent.
 ///
 /// If the interrupt interrupted a task's operation on these events, the events' times may lack the time since the
 /// task's previous operation.

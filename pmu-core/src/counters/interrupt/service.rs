@@ -16,8 +16,8 @@ use crate::platform::Platform;
 /// them, and reports each completed period to `overflowed` once. After the call, the next overflow interrupts again.
 ///
 /// `memory` is the memory of this processor's counters. If no session has taken this memory, `service` accesses no
-/// register. `service` then returns [`NotOurs`](crate::Claim::NotOurs). Only the first interrupt after a
-/// [`shut_down`](crate::CounterSession::shut_down) may be claimed.
+/// register. `service` then returns [`NotOurs`](crate::Claim::NotOurs). However, `service` may claim the first
+/// interrupt after a [`shut_down`](crate::CounterSession::shut_down).
 ///
 /// If an interrupt handler interrupts this call and calls `service`, the nested call returns
 /// [`Ours`](crate::Claim::Ours) at once. The outer call then makes another pass over the counters.
