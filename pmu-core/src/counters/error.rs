@@ -14,8 +14,7 @@ use crate::msr::fault::MsrFault;
 /// A failed operation changed nothing, except in these cases:
 /// - The error is [`Faulted`](Self::Faulted).
 /// - The operation's documentation names a change.
-/// - The operation was [`take`](crate::CounterSession::take) or [`take_more`](crate::CounterSession::take_more). After
-///   the failure, none of the requested counters runs.
+/// - The operation was [`take`](crate::CounterSession::take). After the failure, none of the requested counters runs.
 ///
 /// ```
 /// use pmu_core::CounterError;

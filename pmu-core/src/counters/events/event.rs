@@ -237,8 +237,8 @@ impl Event {
     ///
     /// If no counter is free, a non-rotating event takes the counter of a rotating event. The non-rotating event keeps
     /// this counter until it is stopped, or until its thread is switched out. All rotating events of the processor and
-    /// of its threads share the remaining counters. All rotating events have the same ratio of
-    /// [`running`](crate::EventCount::running) to [`enabled`](crate::EventCount::enabled) time.
+    /// of its threads share the remaining counters. In the long run, rotating events that can use the same counters run
+    /// for the same fraction of the time for which they are started.
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};
