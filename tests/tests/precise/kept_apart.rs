@@ -178,17 +178,7 @@ fn what_a_predecessor_left_is_ended_and_after_a_shut_down_nothing_is_left() {
             }
             .unwrap();
             assert_eq!(mock.with_precise_records(|precise| precise.enabled()), Some(0), "{what}");
-            let (source, unit, memory) =
-                (kernel.source(), &kernel.counters, &kernel.counter_memory);
-            let mut session = pmu_core::CounterSession::take(
-                source,
-                unit,
-                pmu_core::CounterSet::ALL,
-                mock,
-                mock,
-                memory,
-            )
-            .unwrap();
+            let mut session = kernel.take_counters(mock);
             recorder.shut_down(&mut session, |_| ()).unwrap();
             assert_eq!((read(0x38E), read(0x186)), (0, 0), "{what}");
         });

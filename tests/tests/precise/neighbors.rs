@@ -40,17 +40,7 @@ fn an_interrupt_while_the_memory_is_taken_loses_no_buffer() {
         for access in 1..8 {
             processor.run(|kernel, mock| {
                 let what = format!("{}, {}, {access}", processor.name, processor.freezes);
-                let (source, counters) = (kernel.source(), &kernel.counters);
-                let memory = &kernel.counter_memory;
-                let mut session = pmu_core::CounterSession::take(
-                    source,
-                    counters,
-                    CounterSet::ALL,
-                    mock,
-                    mock,
-                    memory,
-                )
-                .unwrap();
+                let mut session = kernel.take_counters(mock);
                 mock.interrupt_at(access);
                 // SAFETY: the mock writes to the lent memory alone, which lasts.
                 let recorder = unsafe {
@@ -80,11 +70,7 @@ fn a_reprogramming_of_registers_that_lost_nothing_reports_the_records_that_wait(
             kernel.all_reported(mock, &what);
             assert_eq!(kernel.reported.borrow().len(), 3, "{what}");
             mock.advance(&mut happened(0, 2 * PERIOD));
-            recorder.shut_down(&mut session, report).unwrap();
-            kernel.all_reported(mock, &what);
-            assert_eq!(kernel.reported.borrow().len(), 5, "{what}");
-            session.shut_down().unwrap();
-            nothing_is_enabled(mock, &what);
+            kernel.ends(mock, session, recorder, 5, &what);
         });
     }
 }
@@ -114,15 +100,8 @@ fn a_suspended_session_is_resumed_with_its_records() {
                 recorder.reprogram(&mut session, report).unwrap();
                 mock.advance(&mut happened(0, 2 * PERIOD));
                 mock.advance(&mut happened(2, 10_000));
-                recorder.shut_down(&mut session, report).unwrap();
-                kernel.all_reported(mock, &what);
-                assert_eq!(
-                    (kernel.reported.borrow().len(), kernel.overflows.get()),
-                    (5, 1),
-                    "{what}"
-                );
-                session.shut_down().unwrap();
-                nothing_is_enabled(mock, &what);
+                kernel.ends(mock, session, recorder, 5, &what);
+                assert_eq!(kernel.overflows.get(), 1, "{what}");
             });
         }
     }
@@ -158,11 +137,7 @@ fn an_event_that_got_a_recorders_counter_after_a_reprogramming_loses_no_overflow
             session.stop_event(other, 0).unwrap();
             recorder.reprogram(&mut session, report).unwrap();
             mock.advance(&mut happened(0, PERIOD));
-            recorder.shut_down(&mut session, report).unwrap();
-            kernel.all_reported(mock, &what);
-            assert_eq!(kernel.reported.borrow().len(), 1, "{what}");
-            session.shut_down().unwrap();
-            nothing_is_enabled(mock, &what);
+            kernel.ends(mock, session, recorder, 1, &what);
         });
     }
 }
@@ -181,18 +156,10 @@ fn a_recorder_whose_session_was_shut_down_first_ends_with_the_next_session() {
             let lost = Err(PreciseError::Counters(CounterError::NotAvailable(counter.only())));
             assert_eq!(recorder.shut_down(&mut session, report), lost, "{what}");
             mock.advance(&mut happened(0, 2 * PERIOD));
-            let (source, counters) = (kernel.source(), &kernel.counters);
-            let memory = &kernel.counter_memory;
-            let all = CounterSet::ALL;
-            let mut session =
-                pmu_core::CounterSession::take(source, counters, all, mock, mock, memory).unwrap();
+            let mut session = kernel.take_counters(mock);
             recorder.reprogram(&mut session, report).unwrap();
             mock.advance(&mut happened(0, 2 * PERIOD));
-            recorder.shut_down(&mut session, report).unwrap();
-            kernel.all_reported(mock, &what);
-            assert_eq!(kernel.reported.borrow().len(), 4, "{what}");
-            session.shut_down().unwrap();
-            nothing_is_enabled(mock, &what);
+            kernel.ends(mock, session, recorder, 4, &what);
         });
     }
 }

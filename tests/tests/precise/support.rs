@@ -235,11 +235,15 @@ impl Kernel {
         OpenedEvents::new(&self.counters, &self.table as &EventTable)
     }
 
+    /// Takes the counters alone.
+    pub(crate) fn take_counters(&'static self, mock: Msr) -> Session {
+        let (source, unit, memory) = (self.source(), &self.counters, &self.counter_memory);
+        CounterSession::take(source, unit, CounterSet::ALL, mock, mock, memory).unwrap()
+    }
+
     /// Takes the counters, and the records.
     pub(crate) fn take(&'static self, mock: Msr) -> (Session, Recorder) {
-        let (source, unit, memory) = (self.source(), &self.counters, &self.counter_memory);
-        let mut session =
-            CounterSession::take(source, unit, CounterSet::ALL, mock, mock, memory).unwrap();
+        let mut session = self.take_counters(mock);
         if self.processor.freezes {
             session.freeze_on_interrupt().unwrap();
         }
@@ -285,6 +289,24 @@ impl Kernel {
     pub(crate) fn all_reported(&self, mock: &Mock<'_>, what: &str) {
         let expected: Vec<u64> = (0..mock.written_records()).map(address).collect();
         assert_eq!(*self.reported.borrow(), expected, "{what}");
+    }
+
+    /// Shuts recorder and session down. `records` records were reported, once and in order, and nothing stays enabled.
+    #[track_caller]
+    pub(crate) fn ends(
+        &self,
+        mock: &Mock<'_>,
+        mut session: Session,
+        mut recorder: Recorder,
+        records: usize,
+        what: &str,
+    ) {
+        let report = |report: &PreciseReport<'_>| self.report(report);
+        recorder.shut_down(&mut session, report).expect(what);
+        self.all_reported(mock, what);
+        assert_eq!(self.reported.borrow().len(), records, "{what}");
+        session.shut_down().expect(what);
+        nothing_is_enabled(mock, what);
     }
 }
 

@@ -145,11 +145,7 @@ fn after_a_dropped_window_the_recorder_is_lent_until_the_next_window_ends() {
             assert_eq!(shut, Err(PreciseError::Lent), "{what}");
             window(&mut session, recorder.lent(report)).expect(&what);
             mock.advance(&mut happened(0, PERIOD / 2));
-            recorder.shut_down(&mut session, report).unwrap();
-            kernel.all_reported(mock, &what);
-            assert_eq!(kernel.reported.borrow().len(), 3, "{what}");
-            session.shut_down().unwrap();
-            nothing_is_enabled(mock, &what);
+            kernel.ends(mock, session, recorder, 3, &what);
         });
     }
 }
@@ -183,11 +179,7 @@ fn a_reprogramming_that_fails_at_any_access_can_be_repeated() {
                         recorder.reprogram(&mut session, report).expect(&what);
                     }
                     mock.advance(&mut happened(0, 2 * PERIOD));
-                    recorder.shut_down(&mut session, report).expect(&what);
-                    kernel.all_reported(mock, &what);
-                    assert_eq!(kernel.reported.borrow().len(), 4, "{what}");
-                    session.shut_down().unwrap();
-                    nothing_is_enabled(mock, &what);
+                    kernel.ends(mock, session, recorder, 4, &what);
                 });
                 if done {
                     break;
