@@ -29,7 +29,7 @@ impl Interval {
     }
 }
 
-/// The intervals that a source accepts.
+/// The intervals that a profile source accepts.
 ///
 /// The constants [`TIME`](Self::TIME) and [`EVENTS`](Self::EVENTS) are the limits that Windows 8 and later report for
 /// every processor.
@@ -47,7 +47,7 @@ impl Interval {
 pub struct IntervalLimits {
     /// Unit of `default`, `min` and `max`.
     pub unit: IntervalUnit,
-    /// Interval of a source for which no other interval was set.
+    /// The interval of a source until another interval is set for the source.
     pub default: u32,
     /// Shortest interval.
     pub min: u32,
@@ -66,13 +66,13 @@ impl IntervalLimits {
 
     /// Limits of every counter source: 4,096 to 2³¹−1 events, by default 65,536.
     ///
-    /// For each interval within these limits, the value loaded into a counter has bit 31 set. Some counters sign-extend
-    /// a written value from bit 31, and would get a wrong value if bit 31 were clear (Intel SDM vol. 3B, "Full-Width
-    /// Writes to Performance Counter Registers").
+    /// The driver loads the negative of the interval into the counter. For each interval within these limits, this
+    /// value has bit 31 set. Some counters sign-extend a written value from bit 31. A value with bit 31 clear would be
+    /// wrong in such a counter (Intel SDM vol. 3B, "Full-Width Writes to Performance Counter Registers").
     pub const EVENTS: Self =
         Self { unit: IntervalUnit::Events, default: 0x1_0000, min: 0x1000, max: 0x7FFF_FFFF };
 
-    /// Returns the limits of all sources whose intervals have this unit.
+    /// Returns the limits of the sources whose intervals are in `unit`.
     pub const fn of(unit: IntervalUnit) -> Self {
         match unit {
             IntervalUnit::HundredNanoseconds => Self::TIME,
@@ -122,13 +122,13 @@ impl IntervalLimits {
     }
 }
 
-/// Error: the interval is outside the limits of the source. The failed call changed nothing.
+/// Error: an interval is outside the limits of the profile source. The failed call changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct IntervalError {
     /// Requested interval.
     pub requested: u64,
-    /// Limits of the source's interval.
+    /// Limits for intervals of the profile source.
     pub limits: IntervalLimits,
 }
 

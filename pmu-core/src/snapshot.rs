@@ -41,12 +41,11 @@ const SUBLEAF: u32 = 0xFF << 16;
 
 const NOTHING: CpuIdResult = CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
 
-/// The CPUID leaves that matter to a PMU, read once from one processor.
+/// One processor's CPUID leaves that describe its PMU, read once.
 ///
 /// Take a snapshot once on each processor. The boot processor's snapshot selects the profile interface. Each session
-/// gets the snapshot of its own processor. CPUID is not executed afterwards. A snapshot is itself a reader for
-/// [`raw_cpuid::CpuId`], so every accessor of that crate works on a snapshot. A leaf that was not recorded reads as
-/// zeros.
+/// gets the snapshot of its own processor. CPUID is not executed afterwards. [`raw_cpuid::CpuId`] can read from a
+/// snapshot instead of from the processor. A leaf that was not recorded reads as zeros.
 ///
 /// ```
 /// use pmu_core::{CpuidDump, Snapshot};
@@ -137,8 +136,8 @@ impl Snapshot {
     }
 
     /// Returns the model as manuals print it: extended model and base model (leaf 1, EAX). The extended model is used
-    /// for families 6 and 15 of Intel, 15 of AMD, and 6 and 7 of Zhaoxin. The method treats every processor of family 7
-    /// as Zhaoxin's, without reading the vendor in leaf 0.
+    /// for families 6 and 15 of Intel, 15 of AMD, and 6 and 7 of Zhaoxin. In families 6 and 7, the method uses the
+    /// extended model for every vendor except AMD.
     #[inline(never)] // Linked once: each table of models asks.
     pub fn model(&self) -> u8 {
         let signature = self.leaf(1, 0).eax;

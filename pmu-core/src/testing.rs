@@ -37,7 +37,7 @@ impl Access {
         Self { operation: MsrOperation::ReadPmc, register: index, outcome: Ok(value) }
     }
 
-    /// Returns this access, changed so that it fails with #GP.
+    /// Makes the access fail with #GP.
     ///
     /// ```
     /// # use pmu_core::{MsrAccess, MsrAddress};
@@ -174,7 +174,7 @@ impl<B: MsrBackend, const N: usize> RecordingMsr<B, N> {
         &self.inner
     }
 
-    /// Removes and returns the accesses recorded since the last call.
+    /// Returns the accesses recorded since the last call of `take`, and removes them from the record.
     pub fn take(&self) -> Vec<Access, N> {
         self.dropped.set(0);
         self.accesses.take()

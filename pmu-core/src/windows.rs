@@ -91,7 +91,7 @@ impl PointerWidth {
     }
 }
 
-/// The profile interfaces that Windows' HAL has.
+/// A profile interface of Windows' HAL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum HalInterface {
@@ -132,8 +132,8 @@ impl WindowsVersion {
     /// The default version: the latest version whose behavior is known with certainty.
     pub const LATEST: Self = Self::Windows10v2004;
 
-    /// Returns whether the profile objects of this version have a source and an affinity. In a version whose objects
-    /// have neither, every profile interrupt acts on every started object.
+    /// Returns whether a profile object of this version has a source and an affinity. Without source and affinity,
+    /// every profile interrupt acts on every started object.
     pub const fn has_source_and_affinity(self) -> bool {
         self as u8 >= Self::Nt351 as u8
     }
@@ -149,7 +149,7 @@ impl WindowsVersion {
         self as u8 >= Self::Windows10v1703 as u8
     }
 
-    /// Returns whether the creation of a profile checks that the source is supported.
+    /// Returns whether this version refuses to create a profile with an unsupported source.
     pub const fn checks_source(self) -> bool {
         self as u8 >= Self::Windows8 as u8
     }
@@ -159,12 +159,12 @@ impl WindowsVersion {
         self as u8 >= Self::Windows7 as u8
     }
 
-    /// Returns whether the creation of a profile checks that the processors of its affinity exist.
+    /// Returns whether this version refuses to create a profile whose affinity selects a processor that does not exist.
     pub const fn checks_affinity(self) -> bool {
         self as u8 >= Self::Windows7 as u8
     }
 
-    /// Returns whether callers with a restricted token may not profile the kernel's address space.
+    /// Returns whether this version forbids callers with a restricted token to profile the kernel's address space.
     pub const fn restricts_callers(self) -> bool {
         self as u8 >= Self::Windows81 as u8
     }
@@ -190,12 +190,12 @@ impl WindowsVersion {
         self as u8 >= Self::Windows8 as u8
     }
 
-    /// Returns whether an affinity that selects no active processor means all processors.
+    /// Returns whether this version treats an affinity without active processors as an affinity to all processors.
     pub const fn idle_affinity_means_all(self) -> bool {
         self as u8 >= Self::Nt40Sp4 as u8 && !self.checks_affinity()
     }
 
-    /// Returns whether an interrupt at the end address of a profile's range counts as inside the range.
+    /// Returns whether this version treats the end address of a profile's range as part of the range.
     ///
     /// ```
     /// # use pmu_core::WindowsVersion;
@@ -216,7 +216,7 @@ impl WindowsVersion {
         self as u8 >= Self::WindowsXp as u8
     }
 
-    /// Returns whether a trace can have a record for each counter interrupt (the ETW event PMC interrupt).
+    /// Returns whether this version can trace each interrupt of a counter, as the ETW event PMC interrupt.
     pub const fn traces_pmc_interrupts(self) -> bool {
         self as u8 >= Self::Windows8 as u8
     }
@@ -226,8 +226,8 @@ impl WindowsVersion {
         self as u8 >= Self::Vista as u8
     }
 
-    /// Returns the maximum number of sources whose counter values a trace record can contain, for example the record of
-    /// a context switch.
+    /// Returns the maximum number of counter values in one trace record. For example, the record of a context switch
+    /// contains the values of several sources' counters.
     ///
     /// The limit is 4 before version 1703, and 8 from version 1703 to version 1809. From version 1903 on, the limit is
     /// `reported`, the number of counters that the HAL reports.
@@ -239,7 +239,7 @@ impl WindowsVersion {
         }
     }
 
-    /// Returns whether this version has callback objects.
+    /// Returns whether this version has profile objects that call a function in each profile interrupt.
     pub const fn has_callback_objects(self) -> bool {
         self as u8 >= Self::Windows8 as u8
     }
@@ -263,15 +263,15 @@ impl WindowsVersion {
         self as u8 >= since as u8
     }
 
-    /// Returns whether the HAL uses only AMD's four legacy counters. The four counters are documented for the original
-    /// release of Windows 10. From version 1903 on, the HAL reports its number of counters
-    /// (`HalQueryProfileNumberOfCounters`). This crate assumes that the HAL reports the number that the processor
-    /// declares.
+    /// Returns whether the HAL of this version uses only four counters of an AMD processor, even if the processor has
+    /// more. This limit is documented for the original release of Windows 10. From version 1903 on, the HAL reports how
+    /// many counters it uses (`HalQueryProfileNumberOfCounters`). This crate assumes that these are all counters that
+    /// the processor declares.
     pub const fn has_four_amd_counters(self) -> bool {
         (self as u8) < Self::Windows10v1903 as u8
     }
 
-    /// Returns whether Intel's interface has the sources 0x20 to 0x24 in addition to the thirteen sources of its table.
+    /// Returns whether this version has the profile sources 0x20 to 0x24 on Intel processors.
     pub const fn has_fixed_sources(self) -> bool {
         self as u8 >= Self::Windows10v1903 as u8
     }
@@ -288,7 +288,7 @@ impl Default for WindowsVersion {
     }
 }
 
-/// The version of Windows whose rules apply, and the width of the kernel's pointers.
+/// The Windows version whose behavior applies, and the width of the kernel's pointers.
 ///
 /// ```
 /// use pmu_core::{HalInterface, KProfileSource, PointerWidth, Rules, WindowsVersion};
@@ -307,8 +307,8 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// The rules of [`WindowsVersion::LATEST`] with 64-bit pointers. These rules have none of the defects of earlier
-    /// versions.
+    /// The rules of [`WindowsVersion::LATEST`] with 64-bit pointers. These rules have none of the defects that only
+    /// earlier versions have.
     pub const LATEST: Self = Self { version: WindowsVersion::LATEST, width: PointerWidth::Bits64 };
 }
 

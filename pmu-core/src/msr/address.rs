@@ -4,9 +4,9 @@ use core::fmt;
 
 /// Number of a model-specific register to which safe code may write any value.
 ///
-/// A WRMSR can redirect SYSCALL, turn off paging protection or make the processor write to memory. The methods of
-/// [`MsrBackend`](crate::MsrBackend) are nevertheless safe: the code that calls [`MsrAddress::new`] promises that safe
-/// code may write any value to the register.
+/// A WRMSR can redirect SYSCALL, turn off paging protection or make the processor write to memory. The method
+/// [`write`](crate::MsrBackend::write) is nevertheless a safe function, because it accepts only an `MsrAddress`. The
+/// caller of [`MsrAddress::new`] promises that no value written to the register breaks memory safety.
 ///
 /// ```
 /// use pmu_core::MsrAddress;

@@ -17,8 +17,8 @@ use crate::msr::update::MsrUpdate;
 ///   backend that cannot catch a #GP says so in its documentation.
 /// - `read_pmc` executes RDPMC with `index` in ECX, unchanged.
 /// - `update` executes RDMSR, then WRMSR of the value that [`MsrUpdate::apply`] returns, as in the example below.
-///   `update` cannot call `read` and `write`, because both need an [`MsrAddress`]. No `MsrAddress` may exist for a
-///   register such as `IA32_DEBUGCTL`.
+///   `update` must not be built from `read` and `write`, because these methods need an [`MsrAddress`]. A backend must
+///   not create an `MsrAddress` for a register such as `IA32_DEBUGCTL`.
 ///
 /// # Examples
 /// This kernel executes the instructions itself, and does not catch #GP:

@@ -119,7 +119,8 @@ unsafe extern "C" fn fixup_fault() {
     naked_asm!("mov r8d, 1", "ret")
 }
 
-/// The part of the embedder's #GP and #UD handlers that resumes after a failed access of a [`FixupMsr`].
+/// Helper for the kernel's #GP and #UD handlers: finds the address at which to resume after an access of a [`FixupMsr`]
+/// failed.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -142,13 +143,16 @@ impl FaultFixup {
 
 /// Backend that executes RDMSR, WRMSR and RDPMC on this processor, and returns a #GP or #UD as an error.
 ///
-/// An emulator without RDPMC (QEMU's TCG) raises #UD, which becomes [`MsrErrorKind::GeneralProtection`] like a #GP. A
-/// driver does not mistake this error for a missing counter, because the driver reads each counter by RDMSR first.
+/// An emulator without RDPMC (QEMU's TCG) raises #UD, which becomes [`MsrErrorKind::GeneralProtection`] like a #GP.
+/// Such an error does not make a driver treat the counter as missing, because the driver reads each counter by RDMSR
+/// first.
 ///
-/// In an NMI handler, the fixup of a fault ends with IRET, which unblocks NMIs. Another NMI may then interrupt the
-/// handler, even within the handler's call of `service`. Therefore the kernel ensures at least one of these conditions:
+/// If the fault occurs in an NMI handler, the #GP or #UD handler returns by IRET, which unblocks NMIs. Another NMI may
+/// then interrupt the NMI handler, even within its call of `service`. Therefore the kernel ensures at least one of
+/// these conditions:
 ///
-/// - The kernel's NMI entry code supports nesting: a nested NMI does not reuse the NMI stack from the top.
+/// - The kernel's NMI entry code supports nesting: a nested NMI does not overwrite the stack frame of the interrupted
+///   NMI handler.
 /// - The backend never faults in an NMI handler.
 ///
 /// The kernel's handlers of #GP and #UD must call [`FaultFixup::resume_at`] before anything else:
@@ -191,7 +195,7 @@ impl FixupMsr {
     ///
     /// # Safety
     /// - On every processor that uses this backend, the #GP and #UD handlers call [`FaultFixup::resume_at`]. If
-    ///   `resume_at` returns an address, the handlers resume there with all other registers unchanged.
+    ///   `resume_at` returns an address, the handlers resume at this address and change no register except RIP.
     pub const unsafe fn new() -> Self {
         Self(())
     }

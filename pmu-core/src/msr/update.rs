@@ -2,10 +2,10 @@
 
 use core::fmt;
 
-/// A change of some bits of a register that safe code must not write as a whole.
+/// A change of selected bits of a register. Safe code must not write the whole register.
 ///
-/// `IA32_DEBUGCTL` and `IA32_PEBS_ENABLE` have bits that make the processor write to memory. A value of this type
-/// changes only bits that do not have this effect. Safe code has no other way to write these registers.
+/// `IA32_DEBUGCTL` and `IA32_PEBS_ENABLE` have bits that make the processor write to memory. An `MsrUpdate` changes no
+/// bit that has this effect. Safe code has no other way to write these registers.
 ///
 /// ```
 /// use pmu_core::MsrUpdate;
@@ -38,9 +38,9 @@ impl MsrUpdate {
     /// # Safety
     /// - The change does not break memory safety, whatever value the register holds. The change may be made at any
     ///   time, and any number of times.
-    /// - The change is a read and a write. If an interrupt between the read and the write changes other bits of the
-    ///   register, the write restores the old values of those other bits. Restoring these old values must not break
-    ///   memory safety.
+    /// - The change is a read and a write. If an interrupt handler changes other bits of the register between the read
+    ///   and the write, the write undoes the handler's change. Undoing the handler's change must not break memory
+    ///   safety.
     #[inline]
     pub const unsafe fn new(register: u32, clear: u64, set: u64) -> Self {
         Self { register, clear, set }

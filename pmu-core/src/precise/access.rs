@@ -42,7 +42,7 @@ pub struct DataAccess {
     pub latency: Option<u16>,
     /// The TLB or page walk that translated the linear address of the data.
     pub translation: Option<Translation>,
-    /// Page size in the TLB entry that translated the address.
+    /// Size of the accessed page, as recorded in the TLB entry.
     pub page: Option<PageSize>,
     /// Number of cycles that a refill of the TLB took.
     pub tlb_latency: Option<u16>,
@@ -50,7 +50,7 @@ pub struct DataAccess {
     pub locked: Option<bool>,
     /// The access is misaligned, and takes longer for this reason.
     pub misaligned: Option<bool>,
-    /// Memory type of the access, if the access is not cached in the usual way.
+    /// Memory type of the access, if the type is uncacheable or write-combining.
     pub memory_type: Option<AccessType>,
 }
 
@@ -97,7 +97,7 @@ pub enum LineState {
     Owned,
 }
 
-/// The memory type of an access that is not cached in the usual way.
+/// The memory type of an access that bypasses the caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum AccessType {

@@ -21,7 +21,7 @@
 pub struct BranchOutcome {
     /// The branch was taken.
     pub taken: bool,
-    /// The processor predicted another outcome or another target.
+    /// The processor mispredicted whether the branch is taken, or mispredicted the target of the branch.
     pub mispredicted: bool,
     /// The branch is a return from a subroutine.
     pub is_return: bool,

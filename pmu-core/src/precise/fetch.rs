@@ -32,11 +32,11 @@ pub struct InstructionFetch {
     pub l2_miss: Option<bool>,
     /// The fetch missed the third-level cache.
     pub l3_miss: Option<bool>,
-    /// The fetch missed the cache of decoded instructions.
+    /// The fetch missed the op cache, which holds decoded instructions.
     pub op_cache_miss: Option<bool>,
     /// The TLB or page walk that translated the linear address of the fetch.
     pub translation: Option<Translation>,
-    /// Page size in the first-level TLB's entry that translated the address.
+    /// Size of the page from which the bytes were fetched, as recorded in the first-level TLB.
     pub page: Option<PageSize>,
     /// Number of cycles that a refill of the TLB took.
     pub tlb_latency: Option<u16>,

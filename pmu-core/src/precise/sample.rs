@@ -24,8 +24,8 @@ use crate::precise::fetch::InstructionFetch;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct PreciseSample {
-    /// Linear address of the sampled instruction, or of the sampled fetch. If the address is `None`, use the
-    /// interrupted address, which is later than the sampled instruction.
+    /// Linear address of the sampled instruction, or of the sampled fetch. If the address is `None`, use the RIP of the
+    /// interrupt frame. The interrupt comes some instructions after the sampled instruction.
     pub address: Option<u64>,
     /// Outcome of the instruction, if it is a branch.
     pub branch: Option<BranchOutcome>,
@@ -33,7 +33,7 @@ pub struct PreciseSample {
     pub access: Option<DataAccess>,
     /// The instruction's fetch.
     pub fetch: Option<InstructionFetch>,
-    /// Number of cycles from the tagging of the instruction to its retirement.
+    /// Number of cycles from when the processor tags the instruction until the instruction retires.
     pub latency: Option<u16>,
     /// Number of cycles from the completion of the instruction to its retirement.
     pub retire_latency: Option<u16>,

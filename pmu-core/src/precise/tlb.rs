@@ -12,7 +12,7 @@ pub enum Translation {
     PageWalk,
 }
 
-/// The size of the page whose translation a TLB held.
+/// Size of a page, as recorded in a TLB entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum PageSize {

@@ -18,8 +18,8 @@ use crate::interval::{Interval, IntervalError, IntervalLimits, IntervalUnit};
 use crate::profile::source::{KProfileSource, ProfileSource};
 use crate::write_once::WriteOnce;
 
-/// A profile source that is not in the table of sources of a [profile interface](crate::ProfileInterface). The value
-/// contains the source's event, and the counters that can count the event.
+/// A profile source that the kernel adds to the sources of a [profile interface](crate::ProfileInterface). An
+/// `AddedSource` has the source's event, and the counters that can count the event.
 #[derive(Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct AddedSource {
@@ -28,8 +28,9 @@ pub struct AddedSource {
 }
 
 impl AddedSource {
-    /// Creates a source from `row`, which has the source's value, names and event. `counters` are the counters that can
-    /// count the event: one fixed counter, [`CounterSet::GENERAL`], or the counters that the processor's manual names.
+    /// Creates a source from `row`, which gives the source's value, names and event. `counters` are the counters that
+    /// can count the event: one fixed counter, [`CounterSet::GENERAL`], or the counters that the processor's manual
+    /// names.
     pub const fn new(row: ProfileSource, counters: CounterSet) -> Self {
         Self { row, event: Event::raw(row.select()).on(counters) }
     }
@@ -50,7 +51,7 @@ impl AddedSource {
         self.event.counters
     }
 
-    /// Returns the source's event. The event has no period, because the source has an interval.
+    /// Returns the source's event. The event's period is not set: the source counts with the source's interval.
     pub const fn event(&self) -> &Event {
         &self.event
     }
@@ -108,11 +109,11 @@ impl AddedSlot {
     }
 }
 
-/// Profile sources of a machine that are not in the table of its profile interface. Sources may be added and removed
-/// while other sources run.
+/// The profile sources that the kernel adds to the sources of a profile interface. The kernel may add and remove
+/// sources while other sources run.
 ///
 /// An added source runs as an [opened](crate::CounterSession::open_event) event. While the source runs on a processor,
-/// its event occupies an entry of the processor's [`EventTable`].
+/// the source's event occupies an entry of the processor's [`EventTable`].
 ///
 /// ```
 /// use pmu_core::{AddedSlot, AddedSource, AddedSources, CounterSet, EventSelect, KProfileSource, ProfileSource};
@@ -223,9 +224,9 @@ impl AddedSources {
     /// Adds any event as a source, and returns the source. The event may be [generic](Event::generic),
     /// [raw](Event::raw), or found in a vendor's list of events. The event's period becomes the source's interval.
     ///
-    /// The source gets a value of 0x8000 or above, which no interface's table uses. The source does not keep the
-    /// event's [tag](Event::tagged), and its event does not [rotate](Event::rotating). If the event was added before,
-    /// the call returns the event's existing source, and sets this source's interval to the new period.
+    /// The source gets a value of 0x8000 or above, which no interface's table uses. The source ignores the event's
+    /// [tag](Event::tagged). The source never [rotates](Event::rotating), even if the event does. If the event was
+    /// added before, the call returns the existing source. The source's interval becomes the new period.
     ///
     /// The call copies the event into a slot of the `AddedSources`, and this slot is never used for another event. An
     /// `AddedSources` with `N` slots therefore accepts at most `N` different events.
@@ -253,12 +254,12 @@ impl AddedSources {
     }
 
     /// Adds an event as a source for one user, such as a running profile, until the user [releases](Self::release) the
-    /// source. If other users have claimed the event with another period, their source keeps its interval, and the call
-    /// returns a second source, which occupies a second slot. Otherwise the call does the same as
-    /// [`add_event`](Self::add_event).
+    /// source. If another user has already claimed the event with a different period, the call adds a second source for
+    /// the event, which occupies a second slot. The first source keeps its interval. In every other case the call adds
+    /// the event as [`add_event`](Self::add_event) does.
     ///
-    /// If `processor` is given, the call checks that this processor can count the event. A refused event occupies no
-    /// slot.
+    /// If `processor` is given, the call checks that this processor can count the event. If the processor cannot count
+    /// the event, the event occupies no slot.
     ///
     /// ```
     /// use pmu_core::{AddSourceError, AddedSlot, AddedSources, CounterError, CounterUnit, Event, GenericEvent};
@@ -303,8 +304,7 @@ impl AddedSources {
         Ok(source)
     }
 
-    /// Ends one use of a source that [`claim`](Self::claim) returned. The source's slot stays reserved for the source's
-    /// event.
+    /// Undoes one [`claim`](Self::claim) of a source. No other event can use the slot of this source afterwards.
     ///
     /// # Context
     /// Task. Other callers may add sources at the same time.
@@ -352,8 +352,8 @@ impl AddedSources {
     }
 
     /// Removes a source, and returns the removed source. Returns `None` if the source was not added. Stop the source on
-    /// every processor first. If the source still runs on a processor, its later overflows are reported as overflows of
-    /// an [opened](crate::CounterSession::open_event) event.
+    /// every processor first. If the source still runs on a processor, the source's counter keeps counting. The driver
+    /// then reports each overflow as the overflow of an [opened](crate::CounterSession::open_event) event.
     ///
     /// ```
     /// # use pmu_core::{AddedSources, KProfileSource};

@@ -3,7 +3,7 @@
 //! Sources: Geoff Chappell (geoffchappell.com), the five documents and the pages that they refer to; phnt (ntexapi.h,
 //! ntkeapi.h), evntrace.h, haltypes.h.
 
-/// A number that Windows defines, with its names.
+/// One constant of Windows: its number, and its names in Windows and in this module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct NamedNumber {

@@ -5,8 +5,8 @@ use core::sync::atomic::{AtomicU8, Ordering};
 const NONE_ANSWERED: u8 = 1;
 const ANSWERED: u8 = 2;
 
-/// Record of whether any counter of a machine has responded, that is, kept a written value. The answer is unknown until
-/// a session takes ownership of counters.
+/// Record of whether the counters of a machine work. A counter works if it keeps a value that was written to it. No
+/// result is recorded until a session takes ownership of counters.
 ///
 /// ```
 /// use pmu_core::CounterAnswer;
@@ -18,7 +18,7 @@ const ANSWERED: u8 = 2;
 pub struct CounterAnswer(AtomicU8);
 
 impl CounterAnswer {
-    /// Creates the record for a machine on which no session has taken counters yet.
+    /// Creates a record without a result.
     pub const fn new() -> Self {
         Self(AtomicU8::new(0))
     }

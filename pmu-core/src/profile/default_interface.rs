@@ -24,8 +24,8 @@ impl DefaultInterface {
         Self::instead_of(NoInterface::NoPerformanceMonitoring)
     }
 
-    /// Creates the interface of a machine on which no counters were detected. `reason` is the reason that the vendor
-    /// crate returned.
+    /// Creates the interface of a machine on which no counters were detected. `reason` is the error that the vendor
+    /// crate's detection of counters returned.
     ///
     /// ```
     /// # use pmu_core::{DefaultInterface, NoInterface, ProfileInterface};

@@ -11,7 +11,7 @@ use crate::profile::status::NtStatus;
 
 /// Error of an operation on a profile interface.
 ///
-/// A failed operation changes nothing, except if the error is [`CounterError::Faulted`]. After an error of
+/// A failed operation changes nothing. The only exception is the error [`CounterError::Faulted`]. After an error of
 /// [`initialize`](crate::ProfileInterface::initialize), no counter runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]

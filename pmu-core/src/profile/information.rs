@@ -15,8 +15,8 @@ pub enum Availability {
     Verified,
 }
 
-/// Information on a source: `HAL_PROFILE_SOURCE_INFORMATION_EX`, with an [`Availability`] in place of the structure's
-/// boolean.
+/// Information on a source: `HAL_PROFILE_SOURCE_INFORMATION_EX`, in which an [`Availability`] replaces the boolean
+/// `Supported`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SourceInformation {

@@ -12,7 +12,7 @@ use crate::profile::source_index::SourceTable;
 pub struct Overflow {
     /// Source whose counter overflowed.
     pub source: KProfileSource,
-    /// Number of events that the overflow stands for: the interval with which the counter was loaded.
+    /// Number of events counted up to this overflow: the interval with which the driver loaded the counter.
     pub events: u64,
     /// Counter that overflowed.
     pub counter: CounterId,

@@ -23,7 +23,7 @@ use crate::profile::source::KProfileSource;
 use crate::profile::source_interface::SourceInterface;
 use crate::snapshot::Snapshot;
 
-/// The control handle of one processor's profile sources, which run on a [`CounterSession`] and on a profile timer.
+/// Controls one processor's profile sources. The sources run on a [`CounterSession`] and on a profile timer.
 ///
 /// The handle cannot move to another thread. [Shut down](Self::shut_down) the handle on its processor, because dropping
 /// the handle accesses no register. If the handle is dropped without a shutdown, the counters keep running, and
@@ -276,7 +276,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(())
     }
 
-    /// Stops a source. If the source's counter has overflowed since the last report, this overflow is never reported.
+    /// Stops a source. An overflow of the source's counter that was not reported before this call is lost.
     ///
     /// # Errors
     /// - [`NotStarted`](InterfaceError::NotStarted): the source does not run.
@@ -358,7 +358,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         self.counters.read_loaded(event).map_err(|error| of_source(error, source))
     }
 
-    /// Makes the processor freeze all its counters when it raises the performance interrupt. This method calls
+    /// Makes the processor freeze all its counters at each performance interrupt. This method calls
     /// [`CounterSession::freeze_on_interrupt`].
     ///
     /// # Errors
@@ -367,7 +367,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(self.counters.freeze_on_interrupt()?)
     }
 
-    /// Sets or clears bits of the global control register that belong to other owners. This method calls
+    /// Sets or clears bits of the global control register that this session does not own. This method calls
     /// [`CounterSession::set_others_control`].
     ///
     /// # Errors
@@ -380,7 +380,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// This method calls [`CounterSession::save`].
     ///
     /// `area` has no room for [added](crate::AddedSources) sources. Added sources keep running, and their overflows are
-    /// reported. A kernel that counts by thread [stops](Self::stop) the added sources at the context switch.
+    /// reported. A kernel that counts per thread [stops](Self::stop) the added sources at the context switch.
     ///
     /// # Errors
     /// The errors of [`CounterSession::save`].
@@ -408,8 +408,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
 
     /// Lends the counters to another user, such as a guest, until the returned [window](crate::CounterWindow) ends.
     /// This method calls [`CounterSession::lend`]. The profile timer keeps running. This method does not report pending
-    /// overflows of [opened](CounterSession::open_event) events, and does not suspend a facility. For these purposes,
-    /// call `lend` or `lend_with` of the [`CounterSession`](Self::counters_mut).
+    /// overflows of [opened](CounterSession::open_event) events, and does not suspend a facility. The methods `lend`
+    /// and `lend_with` of the [`CounterSession`](Self::counters_mut) do both.
     ///
     /// # Errors
     /// The errors of [`CounterSession::lend`].
@@ -430,8 +430,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// [`CounterSession::reprogram`].
     ///
     /// If the platform's timer was running, the call starts the timer again. The call does not report overflows of
-    /// [opened](CounterSession::open_event) events. In a session with opened events,
-    /// [`reprogram_all`](Self::reprogram_all) reports these overflows.
+    /// [opened](CounterSession::open_event) events. [`reprogram_all`](Self::reprogram_all) reports these overflows.
     ///
     /// # Errors
     /// The errors of [`CounterSession::reprogram`], and [`Timer`](InterfaceError::Timer).

@@ -2,7 +2,7 @@
 
 use crate::platform::Platform;
 
-/// The embedder's platform together with the state of the profile timer.
+/// The kernel's [`Platform`], and whether its profile timer runs.
 #[derive(Debug)]
 pub struct SessionPlatform<P> {
     pub(crate) platform: P,

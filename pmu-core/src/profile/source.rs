@@ -4,12 +4,12 @@ use core::fmt;
 
 use crate::counters::registers::select::EventSelect;
 
-/// A value of `KPROFILE_SOURCE`, which names an event. A profile interrupt is raised each time the source's interval
-/// has passed.
+/// A value of `KPROFILE_SOURCE`: the number of a profile source. A profile source counts an event, or measures time,
+/// and raises a profile interrupt after each interval.
 ///
 /// Values 0x00–0x17 are common to all processors and have constants here. Values from 0x19 on belong to the profile
-/// interface in use, so a value means different events on different processors. `ProfileMaximum`, 0x18, is the number
-/// of common values, and is not itself a source.
+/// interface in use, so the same value can mean different events on different processors. `ProfileMaximum`, 0x18, is
+/// the number of values common to all processors, and is not itself a source.
 ///
 /// Source: WDM.H, `KPROFILE_SOURCE`.
 ///
@@ -175,10 +175,10 @@ impl ProfileSource {
         self
     }
 
-    /// Restricts the source to processors whose CPUID declares an architectural event. `event_bit` is the event's bit
-    /// in EBX of CPUID leaf 0x0A. The interface checks the boot processor. For the first eight architectural events, a
-    /// [`Session`](crate::Session) also checks the [counter unit](crate::CounterUnit::set_generic) of its own
-    /// processor.
+    /// Restricts the source to processors that have a certain architectural event. `event_bit` is the number of this
+    /// event's bit in EBX of CPUID leaf 0x0A. The interface checks the boot processor. For the first eight
+    /// architectural events, a [`Session`](crate::Session) also checks the
+    /// [counter unit](crate::CounterUnit::set_generic) of its own processor.
     pub const fn declared_by(mut self, event_bit: u8) -> Self {
         self.event_bit = Some(event_bit);
         self
@@ -203,8 +203,8 @@ impl ProfileSource {
         self.name
     }
 
-    /// Returns the name that Windows reports. Returns `None` if this name is the documented name without the `Profile`
-    /// prefix.
+    /// Returns the name that Windows reports. Returns `None` if Windows reports the documented name without the
+    /// `Profile` prefix.
     pub const fn windows_spelling(&self) -> Option<&'static str> {
         self.windows_spelling
     }

@@ -58,7 +58,7 @@ impl SourceTable {
 
 /// The index of a [`SourceTable`], computed at compile time by the vendor crates.
 ///
-/// The index finds a name by the hash of the name without its `Profile` prefix. `SLOTS` is a power of two, and at least
+/// The hash of a name, without the prefix `Profile`, leads to the name's row. `SLOTS` is a power of two, and at least
 /// twice the number of names.
 #[derive(Debug)]
 pub struct SourceIndex<const SLOTS: usize> {

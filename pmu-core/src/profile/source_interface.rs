@@ -21,8 +21,8 @@ use crate::snapshot::Snapshot;
 /// which the kernel's tasks use.
 ///
 /// # Safety
-/// - Each call of [`unit`](Self::unit) returns the same unit. Otherwise the driver could access registers that were not
-///   in the unit when the counters were taken.
+/// - Each call of [`unit`](Self::unit) returns the same unit. If the unit changed, the driver could access registers
+///   that the session does not own.
 /// - Each call of [`opened`](Self::opened) returns a reference to the same object. The object's contents may change.
 ///
 /// This example is an interface with two sources, for a vendor without a crate:
@@ -74,8 +74,9 @@ use crate::snapshot::Snapshot;
 /// assert_eq!(small.query(KProfileSource::TOTAL_ISSUES).interval, 0x1_0000);
 /// ```
 ///
-/// Wrong: on a machine with two core types, [`unit`](Self::unit) returns the unit of the core that executes the call.
-/// The counters may have been taken with the unit of the other core type. That unit may have other register addresses.
+/// Wrong: on a machine with two core types, [`unit`](Self::unit) returns the unit of the core that executes the call. A
+/// session on a core of one type may then get the unit of the other type. The two units may have different register
+/// addresses.
 pub unsafe trait SourceInterface {
     /// Returns the interface's name.
     fn name(&self) -> &'static str;

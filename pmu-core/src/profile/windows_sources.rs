@@ -11,8 +11,8 @@ const GENERAL_OF_AMD64: u32 =
     1 << 0x02 | 1 << 0x06 | 1 << 0x08 | 1 << 0x09 | 1 << 0x0B | 1 << 0x0D | 1 << 0x14 | 1 << 0x15;
 
 impl Rules {
-    /// Returns whether this Windows version can have a source on the processors of an interface. The version can have
-    /// the following sources:
+    /// Returns whether this Windows version has the profile source `source` on a machine whose profile interface is
+    /// `interface`. The version has the following sources:
     ///
     /// - `ProfileTime`;
     /// - the sources of the interface's table, if the version's HAL has the interface's counters;

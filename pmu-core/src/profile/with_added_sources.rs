@@ -11,10 +11,10 @@ use crate::profile::source_index::SourceTable;
 use crate::profile::source_interface::{SourceInterface, forward_interface};
 use crate::snapshot::Snapshot;
 
-/// A profile interface together with sources that are not in its table.
+/// A profile interface with [`AddedSources`] in addition to the sources of the interface's table.
 ///
-/// Create the session from a [`WithOpenedEvents`](crate::WithOpenedEvents) that wraps this value, because an added
-/// source runs as an [opened](crate::CounterSession::open_event) event.
+/// An added source runs as an [opened](crate::CounterSession::open_event) event. Therefore wrap the `WithAddedSources`
+/// in a [`WithOpenedEvents`](crate::WithOpenedEvents), and create the session from this `WithOpenedEvents`.
 ///
 /// ```
 /// use pmu_core::{AddedSlot, AddedSources, EventEntry, EventTable, WithOpenedEvents, WithAddedSources};

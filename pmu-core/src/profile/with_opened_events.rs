@@ -22,10 +22,10 @@ use crate::profile::source_index::SourceTable;
 use crate::profile::source_interface::{SourceInterface, forward_interface};
 use crate::snapshot::Snapshot;
 
-/// A profile interface together with one processor's table of [opened](crate::CounterSession::open_event) events: the
-/// processor's counters then count both profile sources and opened events.
+/// A profile interface, and one processor's table of [opened](crate::CounterSession::open_event) events. With this
+/// type, the processor's counters count both profile sources and opened events.
 ///
-/// This type is a pair of references. The session and the interrupt handler each use their own copy of the pair.
+/// The type holds two references and is `Copy`. The session and the interrupt handler each use their own copy.
 ///
 /// ```
 /// # use pmu_core::{DefaultInterface, EventEntry, EventTable, WithOpenedEvents};
@@ -112,7 +112,7 @@ impl<'a, I: SourceInterface> WithOpenedEvents<'a, I> {
         Self { interface, events }
     }
 
-    /// Takes ownership of those counters in `only` that the processor has, and returns the session. Sources run on
+    /// Takes ownership of the processor's counters that are in `only`, and returns the session. Profile sources run on
     /// general counters. [Opened](crate::CounterSession::open_event) events run on general and fixed counters.
     ///
     /// # Errors
@@ -170,9 +170,9 @@ impl<'a, I: SourceInterface> WithOpenedEvents<'a, I> {
         self.service_with(msr, platform, memory, (), move |report, ()| overflowed(report))
     }
 
-    /// Services the performance interrupt of the counters and of a [`Facility`], such as branch records. Calls
-    /// `overflowed` once for each overflow of a source or an [opened](crate::CounterSession::open_event) event, with a
-    /// reference to the facility.
+    /// Services the performance interrupt of the counters and of a [`Facility`], such as branch records. The method
+    /// calls `overflowed` once for each overflow of a source or an [opened](crate::CounterSession::open_event) event,
+    /// and passes a reference to the facility.
     ///
     /// ```
     /// # use pmu_core::{
@@ -220,8 +220,8 @@ impl<'a, I: SourceInterface> WithOpenedEvents<'a, I> {
 impl<'a, I: SourceInterface, M: MsrBackend, P: Platform>
     Session<'a, WithOpenedEvents<'a, I>, M, P>
 {
-    /// Does the same as [`reprogram`](Session::reprogram), and also reports the pending overflows of
-    /// [opened](crate::CounterSession::open_event) events.
+    /// Programs this processor's counters again, as [`reprogram`](Session::reprogram) does, and passes the pending
+    /// overflows of [opened](crate::CounterSession::open_event) events to `overflowed`.
     ///
     /// # Errors
     /// The errors of [`reprogram`](Session::reprogram).
@@ -251,9 +251,9 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform>
     }
 
     /// Programs this processor's counters again after [`suspend_all`](Self::suspend_all): see
-    /// [`CounterSession::resume`](crate::CounterSession::resume). The sources run again. Each source of the table
-    /// begins a new interval, and each [added](crate::AddedSources) source continues its old interval. The platform's
-    /// timer is started again if it was running.
+    /// [`CounterSession::resume`](crate::CounterSession::resume). The sources run again. Each source of the interface's
+    /// table begins a new interval. Each [added](crate::AddedSources) source continues the interval that the suspend
+    /// interrupted. The platform's timer is started again if it was running.
     ///
     /// # Errors
     /// The errors of [`reprogram`](Session::reprogram).

@@ -11,9 +11,9 @@ use crate::profile::source_index::SourceTable;
 use crate::profile::source_interface::{SourceInterface, forward_interface};
 use crate::snapshot::Snapshot;
 
-/// A profile interface for a core on which some events of one logical processor corrupt the counters of the other
-/// logical processor. [`OnSharedCore`](crate::OnSharedCore) describes how sources and events are scheduled on this
-/// core.
+/// A profile interface for a core with two logical processors and the following erratum: while one logical processor
+/// counts certain events, the other logical processor's counters count wrong. [`OnSharedCore`](crate::OnSharedCore)
+/// describes how sources and events are scheduled on this core.
 ///
 /// ```
 /// use pmu_core::{CoreCounters, CoreThread, EventEntry, EventTable, WithOpenedEvents, WithSharedCore};
@@ -42,7 +42,8 @@ impl<I> Clone for WithSharedCore<'_, I> {
 impl<I> Copy for WithSharedCore<'_, I> {}
 
 impl<'a, I: SourceInterface> WithSharedCore<'a, I> {
-    /// Creates the interface of the logical processor `thread`, with the sources of `interface`.
+    /// Creates the profile interface for the logical processor `thread`. The created interface has the sources of
+    /// `interface`.
     pub const fn new(interface: &'a I, thread: CoreThread<'a>) -> Self {
         Self { interface, thread }
     }
