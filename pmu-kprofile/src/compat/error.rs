@@ -7,19 +7,19 @@ use core::fmt;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum LayoutError {
-    /// There are fewer bytes than the structure of the layout has.
+    /// The argument `bytes` is shorter than the structure in this layout.
     TooShort {
         /// Number of bytes that the structure has.
         needed: usize,
         /// Number of bytes that were given.
         given: usize,
     },
-    /// The object type is invalid. The value is its number. Either no profile object has this type in the layout's
-    /// Windows versions, or [`role`](super::kprofile::KProfile::role) belongs to another type.
+    /// The object type is invalid. The value is the type's number in `KOBJECTS`. Either no profile object has this type
+    /// in the layout's Windows versions, or [`role`](super::kprofile::KProfile::role) belongs to another type.
     ObjectType(u16),
     /// The size that is stored in the structure differs from the size of the layout. The value is the stored size.
     SizeMember(u16),
-    /// The value is not the number of a profile source, or does not fit the structure's 16-bit member `Source`.
+    /// No profile source has this number, or the number does not fit the structure's 16-bit member `Source`.
     Source(u32),
     /// The segment is above 0xFFFF, or is not 0 in a 64-bit layout. The value is the segment.
     Segment(u32),
@@ -33,8 +33,8 @@ pub enum LayoutError {
     /// [`Layout::from_offsets`](super::layout::Layout::from_offsets) refused the offsets: a member would be outside the
     /// structure, the structure is too large, or the structure has too many processor groups.
     Offsets,
-    /// A value has no member in the layout: the source is not `ProfileTime` and the layout has no `Source`, or the
-    /// affinity is not empty and the layout has no `Affinity`.
+    /// The layout lacks a member that the profile needs. Either the layout has no `Source`, and the source is not
+    /// `ProfileTime`. Or the layout has no `Affinity`, and the affinity is not empty.
     NoSourceOrAffinity,
 }
 

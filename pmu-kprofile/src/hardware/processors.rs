@@ -81,13 +81,13 @@ pub trait RemoteProcessors {
     ///
     /// # Errors
     /// - The error that the session returned.
-    /// - [`NoAnswer`](InterfaceError::NoAnswer): the session is in use. A request to stop a source then stays in the
-    ///   mailbox and is performed later.
+    /// - [`NoAnswer`](InterfaceError::NoAnswer): the session is in use. If the request is to stop a source, it stays in
+    ///   the mailbox and is performed later.
     /// - [`NoSession`](InterfaceError::NoSession): the processor has no session, so no source runs on it.
     fn serve(&self, request: SourceRequest) -> Result<(), InterfaceError>;
 
-    /// Interrupts another processor. The handler of the interrupt calls [`Mailbox::drain`](crate::Mailbox::drain)
-    /// there, or wakes a task that makes this call.
+    /// Interrupts another processor. On that processor, the handler of the interrupt calls
+    /// [`Mailbox::drain`](crate::Mailbox::drain), or wakes a task that calls `drain`.
     fn interrupt(&self, processor: ProcessorNumber);
 
     /// Returns whether to keep waiting for another processor's answer. `turns` is the number of iterations of the

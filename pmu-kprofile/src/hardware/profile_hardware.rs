@@ -83,9 +83,9 @@ pub trait ProfileHardware {
     /// Starts a source on an active processor on which the source does not run.
     ///
     /// # Errors
-    /// The reason why the source does not run. If a profile is being started, this crate then undoes the start of that
-    /// profile. If [`try_update_processors`](crate::Profiles::try_update_processors) starts sources, this crate
-    /// continues with the other sources and processors.
+    /// The reason why the source does not run. After an error, [`try_start`](crate::Profiles::try_start) undoes the
+    /// start of the profile. [`try_update_processors`](crate::Profiles::try_update_processors) continues with the other
+    /// sources and processors.
     fn start(
         &mut self,
         processor: ProcessorNumber,

@@ -37,8 +37,8 @@ impl Caller for KernelCaller {
     }
 }
 
-/// Facts about a user-mode caller. Before the kernel calls a service, the kernel checks the caller's memory and handle,
-/// and looks up the caller's rights.
+/// Facts about a user-mode caller. Before the kernel calls a service function of this crate, the kernel probes the
+/// caller's memory, looks up the caller's handle, and determines the caller's rights.
 ///
 /// # Examples
 /// ```

@@ -11,8 +11,8 @@ use pmu_core::{KProfileSource, NtStatus, Rules};
 pub enum CreateError {
     /// The buffer has no room for even one 4-byte counter.
     EmptyBuffer,
-    /// The base-2 logarithm of the bucket's size is outside 2–31; or, in [segment mode](crate::BasicProfile::base), no
-    /// bucket size fits the buffer.
+    /// The base-2 logarithm of the bucket's size is outside 2–31. In [segment mode](crate::BasicProfile::base), the
+    /// error means that no bucket size fits the buffer.
     BucketSize {
         /// Requested base-2 logarithm of the bucket's size; 0 if the kernel was to choose the size.
         log2: u32,
@@ -28,9 +28,11 @@ pub enum CreateError {
     RangeWraps,
     /// The hardware does not support the source.
     UnsupportedSource(KProfileSource),
-    /// The source's number is `ProfileMaximum`, which is the number of sources and not itself a source.
+    /// The requested source is `ProfileMaximum`. This number tells how many sources Windows has, and does not stand for
+    /// a source.
     NotASource,
-    /// The affinity is empty, contains an inactive processor, or has a reserved member that is not zero.
+    /// The affinity is empty, or contains an inactive processor, or a reserved member of a `GROUP_AFFINITY` is not
+    /// zero.
     Affinity,
     /// A profile of virtual-8086 code was requested without a process. [Segment mode](crate::BasicProfile::base) needs
     /// a process.

@@ -187,7 +187,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Apart from the waiting, the call does the same as [`try_restart_processor`](Self::try_restart_processor).
     ///
     /// # Context
-    /// Task. Waits. The caller ensures that no source of a profile is running on the processor.
+    /// Task. Waits. At the time of the call, no source of a profile may be running on the processor.
     ///
     /// # Errors
     /// The errors of [`update_processors`](Self::update_processors), but only for `processor`.

@@ -230,7 +230,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// If the processor is inactive, the call only records that no source runs on the processor.
     ///
     /// # Context
-    /// Task. Never waits. The caller ensures that no source of a profile is running on the processor.
+    /// Task. Never waits. At the time of the call, no source of a profile may be running on the processor.
     ///
     /// # Errors
     /// The errors of [`try_update_processors`](Self::try_update_processors), but only for `processor`.

@@ -26,8 +26,8 @@ pub enum ProfileError {
     /// No further profile can be started: either `N` objects are started on the [`Profiles`](crate::Profiles), or as
     /// many profiles are started as the Windows version allows.
     AtLimit,
-    /// The kernel's look-up of the handle, or its preparation of the buffer, failed with this status: see
-    /// [`Profiles::try_start_service`](crate::Profiles::try_start_service).
+    /// The kernel could not look up the handle, or could not prepare the buffer. The value is the status of this
+    /// failure: see [`Profiles::try_start_service`](crate::Profiles::try_start_service).
     Caller(NtStatus),
     /// Nothing was changed: retry later. Either another task is starting or stopping a profile, or an interrupt that
     /// began before the last start or stop is still being dispatched.
@@ -42,9 +42,9 @@ pub enum ProfileError {
     ProcessorBeyondLists(ProcessorNumber),
     /// Starting or stopping a source failed on a processor.
     ///
-    /// If starting an object fails, the start is undone. If undoing the start also fails, the error is the failure of
-    /// the undoing. A stop or an update of processors continues with the remaining sources and processors, and returns
-    /// its first failure.
+    /// If starting an object fails, the start is undone. If undoing the start also fails, this error tells where the
+    /// undoing failed. If a stop or an update of processors fails, the call continues with the other sources and
+    /// processors, and returns the first failure.
     Hardware {
         /// The processor on which the operation failed.
         processor: ProcessorNumber,

@@ -11,7 +11,7 @@ use crate::trace::ring::TraceRing;
 impl<const N: usize, const W: usize> TraceRing<N, W> {
     /// Returns an iterator that takes the records out of the ring, oldest first.
     ///
-    /// Several iterators may read a ring at the same time. Each record is returned by exactly one of these iterators.
+    /// Several iterators may read the same ring at the same time. Each record is then returned by exactly one iterator.
     ///
     /// # Context
     /// Task, on any processor.

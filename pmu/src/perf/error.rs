@@ -20,7 +20,7 @@ pub enum PerfError {
     /// A value for an extra register was given, but the event has no extra register or uses a different extra register.
     /// The value is the event's configuration.
     NoExtraRegister(u64),
-    /// The attributes exclude everything: user and kernel, or host and guest.
+    /// The attributes exclude all execution: both user and kernel mode, or both host and guest.
     ExcludesAll,
     /// The attributes ask for a facility in addition to a counter. The value is the facility.
     Facility(Facility),
@@ -33,7 +33,7 @@ pub enum PerfError {
         /// Offset of the term, modifier or name in the text, in bytes.
         at: usize,
     },
-    /// The processor has no event of this type with this configuration.
+    /// The processor has no event that corresponds to this `type` and `config`.
     NotOnProcessor {
         /// `type`: [`PERF_TYPE_HARDWARE`](crate::perf::PERF_TYPE_HARDWARE) or
         /// [`PERF_TYPE_HW_CACHE`](crate::perf::PERF_TYPE_HW_CACHE).

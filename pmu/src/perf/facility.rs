@@ -16,7 +16,7 @@ pub enum Facility {
     ProcessorTrace,
     /// Counters whose overflows reload other counters (`acr_mask`, `config2`).
     AutoCounterReload,
-    /// Counting by BPF programs (`:b`).
+    /// BPF programs that count the event (`:b`).
     Bpf,
     /// Events that the kernel's software counts.
     SoftwareEvents,
@@ -24,7 +24,7 @@ pub enum Facility {
     Breakpoints,
     /// Trace points of the kernel.
     TracePoints,
-    /// Counters outside the cores: `uncore_…`, `amd_l3`, `power` and the like.
+    /// Counters outside the cores, such as `uncore_…`, `amd_l3` and `power`.
     OtherUnits,
 }
 
