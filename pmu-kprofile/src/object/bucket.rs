@@ -79,7 +79,8 @@ impl Bucket {
     }
 
     /// Returns whether a buffer of `buffer_bytes` bytes is large enough for a range of `size` bytes. The buffer holds
-    /// one 32-bit count for each bucket of the range. The check is the check of the Windows version in `rules`.
+    /// one 32-bit count for each bucket of the range. The function makes the same check as the Windows version in
+    /// `rules`.
     ///
     /// Before version 1703, Windows compared sizes in bytes instead of numbers of counts. That comparison can accept a
     /// buffer that is too small, if the last bucket is partial or the buffer's size is not a multiple of 4.

@@ -185,8 +185,8 @@ impl<'b> ProfileObject<'b> {
     ///
     /// The result becomes `true` when the source is started on the processor, and `false` when the source is stopped
     /// there. The result also becomes `false` when this crate learns that the processor went down or lost its state. If
-    /// starting or stopping the object failed on one processor, the object may still keep the source running on others:
-    /// this function tells for each processor.
+    /// starting or stopping the object failed on one processor, the object may still keep the source running on other
+    /// processors. To find these processors, call this function for each processor.
     ///
     /// # Context
     /// Any.

@@ -317,8 +317,8 @@ impl<const N: usize, const P: usize> Stopping<'_, N, P> {
         lock.change() != self.change || lock.poll()
     }
 
-    /// Returns whether [`Profiles::try_stop`] could stop the object's source. The source is stopped only on processors
-    /// where no other object uses the source.
+    /// Returns the result of stopping the object's source in the hardware. [`Profiles::try_stop`] stops the source only
+    /// on processors where no other object uses the source.
     ///
     /// # Errors
     /// [`Hardware`](ProfileError::Hardware) names the first processor on which the source may still be running.

@@ -202,7 +202,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// - the errors that [`try_start_owned`](Self::try_start_owned) returns before it looks at the processors, the last
     ///   of which is [`AtLimit`](ProfileError::AtLimit);
     /// - the status in `resources`;
-    /// - the other errors of `try_start_owned`, which concern processors.
+    /// - the other errors of `try_start_owned`.
     pub fn try_start_service<O: Handle, H: ProfileHardware>(
         &self,
         object: Result<O, NtStatus>,

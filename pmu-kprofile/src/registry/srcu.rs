@@ -33,8 +33,8 @@ struct EpochCounters {
     outside: AtomicU64,
 }
 
-/// Numbers of the profile interrupts that were dispatched so far, with and without an object that acted. See
-/// [`Profiles::statistics`](crate::Profiles::statistics).
+/// Numbers of the profile interrupts that were dispatched so far: all interrupts, interrupts on which an object acted,
+/// and interrupts on which no object acted. See [`Profiles::statistics`](crate::Profiles::statistics).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Statistics {

@@ -4,8 +4,8 @@ use pmu_core::{KProfileSource, NtStatus, ProcessorNumber};
 
 use crate::affinity::Affinity;
 
-/// Allocates and frees counters, as Windows' `HalAllocatePmcCounterSet` and `HalFreePmcCounterSet` do. The values of
-/// these counters are part of trace records.
+/// Allocates and frees counters, as Windows' `HalAllocatePmcCounterSet` and `HalFreePmcCounterSet` do. Trace records
+/// contain the values of these counters.
 ///
 /// ```
 /// use pmu_core::{KProfileSource, NtStatus, ProcessorNumber};
