@@ -6,8 +6,8 @@
 use bitfield_struct::bitfield;
 use pmu_core::EventSelect;
 
-/// `IA32_PMC0`: the first general counter. A write sets the counter to the sign-extended low 32 bits of the value (SDM
-/// vol. 3B, §20.2.1.1).
+/// `IA32_PMC0`: the first general counter. A write sets the counter to bits 31:0 of the written value, sign-extended
+/// (SDM vol. 3B, §20.2.1.1).
 pub const IA32_PMC0: u32 = 0xC1;
 
 /// `IA32_PERFEVTSEL0`: the event select of the first general counter (SDM vol. 3B, §20.2.1.1).
@@ -17,8 +17,8 @@ pub const IA32_PERFEVTSEL0: u32 = 0x186;
 /// table 2-2).
 pub const IA32_MISC_ENABLE: u32 = 0x1A0;
 
-/// `IA32_DEBUGCTL`: the control register of branch records, of branch tracing, and of the freeze on an interrupt (SDM
-/// vol. 3B, §18.4.1).
+/// `IA32_DEBUGCTL`: controls branch records, branch tracing, and whether an interrupt freezes counters and branch
+/// records (SDM vol. 3B, §18.4.1).
 pub const IA32_DEBUGCTL: u32 = 0x1D9;
 
 /// `MSR_LBR_SELECT`: the filter of the legacy last-branch stack (SDM vol. 3B, "Filtering of Last Branch Records").
@@ -41,10 +41,11 @@ pub const MSR_LASTBRANCH_0_FROM_IP: u32 = 0x680;
 /// `MSR_LASTBRANCH_0_TO_IP` from Nehalem on: the first record's target address (SDM vol. 3B, "LBR Stack").
 pub const MSR_LASTBRANCH_0_TO_IP: u32 = 0x6C0;
 
-/// `MSR_LBR_INFO_0`, from Skylake on: further information on the first record (SDM vol. 3B, "LBR Stack").
+/// `MSR_LBR_INFO_0`, from Skylake on: cycle count and misprediction of the first record (SDM vol. 3B, "LBR Stack").
 pub const MSR_LBR_INFO_0: u32 = 0xDC0;
 
-/// `IA32_LBR_0_INFO`: further information on the newest architectural record (SDM vol. 4, table 2-2).
+/// `IA32_LBR_0_INFO`: cycles, event counts, kind and misprediction of the newest architectural record (SDM vol. 4,
+/// table 2-2).
 pub const IA32_LBR_0_INFO: u32 = 0x1200;
 
 /// `IA32_LBR_CTL`: the enable bit and the filter of the architectural records (SDM vol. 4, table 2-2).
@@ -77,8 +78,8 @@ pub const LBR_FORMAT: u64 = 0x3F;
 /// `IA32_PERF_CAPABILITIES.PERF_METRICS_AVAILABLE`: the processor has [`MSR_PERF_METRICS`] (SDM vol. 4, table 2-2).
 pub const PERF_METRICS_AVAILABLE: u64 = 1 << 15;
 
-/// `MSR_PERF_METRICS`: the top-down metrics. Each byte is the share of one category in all issue slots, in units of
-/// 1/255 (SDM vol. 3B, "Performance Metrics").
+/// `MSR_PERF_METRICS`: the top-down metrics. Each byte belongs to one category, and is the category's share of all
+/// issue slots, in units of 1/255 (SDM vol. 3B, "Performance Metrics").
 pub const MSR_PERF_METRICS: u32 = 0x329;
 
 /// The index with which RDPMC reads [`MSR_PERF_METRICS`] (SDM vol. 2B, RDPMC).
@@ -109,8 +110,8 @@ pub const IA32_PERF_GLOBAL_CTRL: u32 = 0x38F;
 /// `IA32_PERF_GLOBAL_STATUS_RESET` (SDM vol. 3B, §20.2.2 and §20.2.4).
 pub const IA32_PERF_GLOBAL_OVF_CTRL: u32 = 0x390;
 
-/// `IA32_A_PMC0`: the first general counter, at a second address. A write to this address sets all bits of the counter
-/// (SDM vol. 3B, "Full-Width Writes to Performance Counter Registers").
+/// `IA32_A_PMC0`: the first general counter, at a second address. A write to this address can set the counter to any
+/// value of the counter's full width (SDM vol. 3B, "Full-Width Writes to Performance Counter Registers").
 pub const IA32_A_PMC0: u32 = 0x4C1;
 
 /// `IA32_PMC_GP0_CTR` (architectural perfmon version 6 and later): the first general counter. The next general counter
@@ -121,9 +122,9 @@ pub const IA32_PMC_GP0_CTR: u32 = 0x1900;
 /// next event select is at this address plus 4 (SDM vol. 4, table 2-2).
 pub const IA32_PMC_GP0_CFG_A: u32 = 0x1901;
 
-/// `IA32_PMC_GP0_CFG_B` (architectural perfmon version 6 and later): a bitmap of counters. An overflow of one of these
-/// counters reloads the first general counter. The register of the next counter is at this address plus 4 (SDM vol. 4,
-/// table 2-2).
+/// `IA32_PMC_GP0_CFG_B` (architectural perfmon version 6 and later): a bitmap of the counters that reload the first
+/// general counter. When one of these counters overflows, the processor writes the reload value to the first general
+/// counter. The register of the next counter is at this address plus 4 (SDM vol. 4, table 2-2).
 pub const IA32_PMC_GP0_CFG_B: u32 = 0x1902;
 
 /// `IA32_PMC_GP0_CFG_C` (architectural perfmon version 6 and later): the reload value of the first general counter, and
@@ -135,9 +136,9 @@ pub const IA32_PMC_GP0_CFG_C: u32 = 0x1903;
 /// at this address plus 4 (SDM vol. 4, table 2-2).
 pub const IA32_PMC_FX0_CTR: u32 = 0x1980;
 
-/// `IA32_PMC_FX0_CFG_B` (architectural perfmon version 6 and later): a bitmap of counters. An overflow of one of these
-/// counters reloads the first fixed counter. The register of the next counter is at this address plus 4 (SDM vol. 4,
-/// table 2-2).
+/// `IA32_PMC_FX0_CFG_B` (architectural perfmon version 6 and later): a bitmap of the counters that reload the first
+/// fixed counter. When one of these counters overflows, the processor writes the reload value to the first fixed
+/// counter. The register of the next counter is at this address plus 4 (SDM vol. 4, table 2-2).
 pub const IA32_PMC_FX0_CFG_B: u32 = 0x1982;
 
 /// `IA32_PMC_FX0_CFG_C` (architectural perfmon version 6 and later): the reload value of the first fixed counter, and
@@ -145,8 +146,8 @@ pub const IA32_PMC_FX0_CFG_B: u32 = 0x1982;
 /// (SDM vol. 4, table 2-2).
 pub const IA32_PMC_FX0_CFG_C: u32 = 0x1983;
 
-/// `IA32_PEBS_ENABLE`: a bitmap of counters. An overflow of one of these counters writes a PEBS record (SDM vol. 3B,
-/// §20.6.2.4).
+/// `IA32_PEBS_ENABLE`: a bitmap of counters. When one of these counters overflows, the processor writes a PEBS record
+/// (SDM vol. 3B, §20.6.2.4).
 pub const IA32_PEBS_ENABLE: u32 = 0x3F1;
 
 /// `IA32_DS_AREA`: the linear address of the DS save area (SDM vol. 3B, §18.4.9).
@@ -171,9 +172,9 @@ pub struct PerfEvtSel {
     pub user: bool,
     /// Counts at privilege level 0.
     pub os: bool,
-    /// Counts rising edges of the event.
+    /// Counts only transitions of the event's condition from false to true.
     pub edge: bool,
-    /// Toggles the processor's PMi pins. Later processors reserve this bit.
+    /// Toggles the processor's PMi pins. The bit is reserved on later processors.
     pub pin_control: bool,
     /// Raises the performance interrupt of the local APIC when the counter overflows.
     pub interrupt: bool,
@@ -184,8 +185,8 @@ pub struct PerfEvtSel {
     pub enable: bool,
     /// Inverts the comparison with the counter mask.
     pub invert: bool,
-    /// If this field is 0, the counter counts events. Otherwise the counter counts the cycles with at least this many
-    /// events.
+    /// If this field is 0, the counter counts events. Otherwise the counter counts cycles in which the number of events
+    /// is at least the value of this field.
     pub counter_mask: u8,
     __: u32,
 }
@@ -236,8 +237,8 @@ pub struct DebugCtl {
     pub tr: bool,
     /// Stores branch trace messages in the BTS buffer: **the processor writes to memory**.
     pub bts: bool,
-    /// Raises an interrupt when the BTS buffer reaches its threshold. If the bit is clear, the BTS buffer is a ring
-    /// buffer.
+    /// Raises an interrupt when the BTS buffer reaches its threshold. If this bit is clear, the processor uses the BTS
+    /// buffer as a ring buffer.
     pub bt_int: bool,
     /// Suppresses branch trace messages at privilege level 0.
     pub bts_off_os: bool,
@@ -254,8 +255,8 @@ pub struct DebugCtl {
     __: u64,
 }
 
-/// `MSR_LBR_SELECT`: each bit except `en_callstack` excludes a kind of branches (SDM vol. 3B, "Filtering of Last Branch
-/// Records").
+/// `MSR_LBR_SELECT`: each bit except `en_callstack` excludes one kind of branch from the records (SDM vol. 3B,
+/// "Filtering of Last Branch Records").
 ///
 /// ```
 /// use pmu_intel::registers::LbrSelect;
@@ -284,7 +285,8 @@ pub struct LbrSelect {
     pub near_rel_jmp: bool,
     /// Does not record far branches.
     pub far_branch: bool,
-    /// Records a call stack: a return removes the newest record. Processors before Haswell lack this bit.
+    /// Makes the records a call stack: a call adds a record, and a return removes the newest record. Processors before
+    /// Haswell lack this bit.
     pub en_callstack: bool,
     #[bits(54)]
     __: u64,
@@ -306,7 +308,7 @@ pub struct LbrCtl {
     pub os: bool,
     /// Records branches at privilege levels above 0.
     pub usr: bool,
-    /// Records a call stack: a return removes the newest record.
+    /// Makes the records a call stack: a call adds a record, and a return removes the newest record.
     pub call_stack: bool,
     #[bits(12)]
     __: u16,
@@ -328,8 +330,8 @@ pub struct LbrCtl {
     __: u64,
 }
 
-/// `IA32_LBR_x_INFO`: further information on a branch record. Legacy records have `MSR_LBR_INFO_x` instead, which has
-/// only the cycles and bits 63:61 (SDM vol. 4, table 2-2).
+/// `IA32_LBR_x_INFO`: cycles, event counts, kind and misprediction of an architectural branch record. For a legacy
+/// record, `MSR_LBR_INFO_x` has only the cycles and bits 63:61 (SDM vol. 4, table 2-2).
 ///
 /// ```
 /// use pmu_intel::registers::LbrInfo;

@@ -5,7 +5,7 @@ use pmu_core::Event;
 use crate::precise::groups::PreciseGroups;
 
 /// The allowed skid: the distance of the sampled instruction from the instruction that caused the overflow. The levels
-/// have the numbers and meanings of perf's `precise_ip`.
+/// are those of perf's `precise_ip`, with the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Precision {
@@ -20,7 +20,7 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// Converts a level of perf's `precise_ip`. Returns `None` for level 0 and for levels above 3.
+    /// Returns the precision for a level of perf's `precise_ip`. Returns `None` for level 0 and for levels above 3.
     ///
     /// ```
     /// use pmu_intel::precise::Precision;
@@ -37,12 +37,11 @@ impl Precision {
     }
 }
 
-/// An event that is sampled by precise records: when the event's counter overflows, the processor itself writes a
-/// record.
+/// An event for which the processor itself writes records: one precise record whenever the event's counter overflows.
 ///
-/// The condition of a front-end event (perf's `frontend`) is the value of the event's
-/// [extra register](Event::with_extra), [`MSR_PEBS_FRONTEND`](crate::precise::registers::MSR_PEBS_FRONTEND). All
-/// started front-end events must have the same condition.
+/// A front-end event has a condition (perf's `frontend`). Pass the condition to [`Event::with_extra`]: it is the value
+/// of [`MSR_PEBS_FRONTEND`](crate::precise::registers::MSR_PEBS_FRONTEND). A processor has only one such register, so
+/// all started front-end events must have the same condition.
 ///
 /// The event's [period](Event::every), [tag](Event::tagged), privilege levels and [counters](Event::on) apply to the
 /// records. A reported record shows only the privilege levels that the event counts.
@@ -69,7 +68,7 @@ pub struct PreciseEvent {
 
 impl PreciseEvent {
     /// Creates a request to record an event. Each record has the instruction's address, the counters that overflowed,
-    /// and the time. Records of some formats lack one or more of these values.
+    /// and the time. In PEBS formats before 3, records lack some of these values.
     pub const fn new(event: Event, precision: Precision) -> Self {
         let groups = PreciseGroups::NONE;
         Self { event, precision, groups, latency: 0, by_handler: false }
@@ -101,8 +100,8 @@ impl PreciseEvent {
         Self { latency: cycles, ..self.with(PreciseGroups::MEMORY) }
     }
 
-    /// Makes the interrupt handler, instead of the processor, load the counter with each new period. The processor then
-    /// interrupts for each record, and each interrupt needs one more register write per counter.
+    /// Makes the interrupt handler load the counter with each new period. By default, the processor loads the counter.
+    /// The processor interrupts for each record of such an event, and the handler writes one more register per counter.
     /// [`PreciseMemory::set_period`](crate::precise::PreciseMemory::set_period) can change the period of such an event
     /// at any time, for instance to sample at a target frequency.
     #[must_use]
@@ -121,7 +120,7 @@ impl PreciseEvent {
         self.precision
     }
 
-    /// Returns the least [latency](Self::with_latency) of the sampled loads, in cycles. Returns 0 if no latency was
+    /// Returns the minimum [latency](Self::with_latency) of the sampled loads, in cycles. Returns 0 if no latency was
     /// set.
     pub const fn latency(&self) -> u16 {
         self.latency

@@ -33,8 +33,8 @@ impl PreciseGroups {
 
     /// Returns the group of the last `count` branches, at most 32. If `count` is 0, returns [`NONE`](Self::NONE). The
     /// processor copies the branches from its branch records, so a [`BranchRecorder`](pmu_core::BranchRecorder) must be
-    /// recording. A record of architectural PEBS has 8 branches, 16 branches, or all branch records. So such a record
-    /// can have more than `count` branches.
+    /// recording. Architectural PEBS copies 8, 16 or all branch records, so a record can have more than `count`
+    /// branches.
     ///
     /// ```
     /// use pmu_intel::precise::PreciseGroups;
@@ -52,7 +52,7 @@ impl PreciseGroups {
         (self.0 >> Self::COUNT) as u8
     }
 
-    /// Returns whether this set has all groups of `groups`, and at least as many branches.
+    /// Returns whether this set has all groups of `groups`, and requests at least as many branches as `groups`.
     ///
     /// ```
     /// use pmu_intel::precise::PreciseGroups;

@@ -21,9 +21,9 @@ pub struct Precise<'a, F> {
 }
 
 impl<'a, F: FnMut(&PreciseReport<'_>)> Precise<'a, F> {
-    /// Creates the facility. `unit` and `memory` are the arguments with which the processor's recorder was
-    /// [taken](crate::precise::PreciseRecorder::take). While no recorder uses the memory, the facility accesses no
-    /// register in an interrupt.
+    /// Creates the facility. Pass the same `unit` and `memory` as to
+    /// [`PreciseRecorder::take`](crate::precise::PreciseRecorder::take). If no recorder has taken `memory`, the
+    /// facility accesses no register in an interrupt.
     pub const fn new(unit: &'a PreciseUnit, memory: &'a PreciseMemory, report: F) -> Self {
         Self { unit, memory, report }
     }

@@ -21,13 +21,13 @@ pub struct LentPrecise<'s, 'a, M, F> {
 
 impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
     /// Returns the argument with which [`lend_with`](pmu_core::CounterSession::lend_with) suspends this recorder while
-    /// the session's counters are lent, for instance to a guest. `report` receives the records that are in the
-    /// recorder's buffer.
+    /// the session's counters are lent, for instance to a guest. Before the suspension, `report` receives the records
+    /// that are in the recorder's buffer.
     ///
     /// Most processors with a PEBS format before 5 do not separate a guest's records from the host's records. If the
-    /// recorder is not suspended on such a processor, the host's counters write records while the guest runs. The
-    /// records then have the guest's state, and the processor writes the records into the guest's address space, at the
-    /// linear address of the host's buffer.
+    /// recorder is not suspended on such a processor, the host's counters write records while the guest runs. These
+    /// records contain the guest's registers. The processor writes them to the linear address of the host's buffer, but
+    /// in the guest's address space.
     ///
     /// ```
     /// use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};

@@ -15,8 +15,8 @@ pub(crate) const RESETS: usize = 48;
 /// Size of a page in bytes.
 pub(crate) const PAGE: usize = 4096;
 
-/// Memory for the precise records of one processor: one page for the DS save area and the driver's state, and the
-/// buffer of records in the following pages.
+/// Memory for the precise records of one processor: the first page has the DS save area and the driver's state, and the
+/// other pages are the buffer of records.
 ///
 /// The embedder provides the memory, commonly one static per processor. The processor itself writes to the memory. The
 /// requirements for the memory's pages are in the Safety section of
@@ -62,21 +62,22 @@ pub struct PreciseMemory<B: ?Sized = [AtomicU64]> {
 #[repr(C, align(4096))]
 struct Pages<B: ?Sized>(B);
 
-/// Numbers of precise records that were not reported since a [recorder](crate::precise::PreciseRecorder::take) took the
-/// memory of the records. Each number wraps around after 2³² − 1.
+/// Numbers of precise records that were not reported, since the last call of
+/// [`PreciseRecorder::take`](crate::precise::PreciseRecorder::take) for the memory. Each number wraps around after 2³²
+/// − 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct DroppedRecords {
-    /// Number of times that records were lost as a whole. The driver drops all records in the buffer if the PEBS index
-    /// is not the address of a record. With architectural PEBS, each full buffer counts as a loss of records, because
-    /// the processor writes no records while the buffer is full.
+    /// Number of losses of an unknown number of records. If the PEBS index is not the address of a record, the driver
+    /// drops all records in the buffer. With architectural PEBS, each full buffer counts as a loss, because the
+    /// processor writes no records while the buffer is full.
     pub lost: u32,
     /// Number of records that contradict themselves, or have groups that this crate does not know.
     pub malformed: u32,
-    /// Number of records of instructions at a privilege level that the record's event does not count.
+    /// Number of records whose instruction ran at a privilege level that the record's event does not count.
     pub hidden: u32,
-    /// Number of records that cannot be attributed to one event. If several counters overflow together in formats
-    /// before 3, the record does not tell which counter caused the record.
+    /// Number of records for which the driver cannot tell the event. In PEBS formats before 3, if several counters
+    /// overflow together, the record does not tell which counter caused the record.
     pub unattributed: u32,
 }
 
@@ -128,9 +129,9 @@ impl PreciseMemory {
         self.buffer.0.len() * 8
     }
 
-    /// Returns the part of this memory in which the DS save area is. A kernel can create a
-    /// [`ProcessorProfileControl`](crate::debug_store::ProcessorProfileControl) with this part. The PEBS index in the
-    /// kernel's trace records is then an address in the buffer of precise records.
+    /// Returns the part of this memory that contains the DS save area. For branch tracing, a kernel can create a
+    /// [`ProcessorProfileControl`](crate::debug_store::ProcessorProfileControl) that uses this DS save area too. The
+    /// PEBS index in the kernel's trace records is then the address of a precise record in this memory's buffer.
     ///
     /// ```
     /// use core::sync::atomic::AtomicU64;
@@ -152,8 +153,8 @@ impl PreciseMemory {
 
     /// Returns the linear address at which the processor writes the next record, or `None` if no
     /// [recorder](crate::precise::PreciseRecorder::take) has taken this memory. A kernel can store this address in its
-    /// own trace records. Architectural PEBS does not keep this address in memory, so the result is then the address of
-    /// the buffer's first byte.
+    /// own trace records. For architectural PEBS, the result is not the next record's address, but always the address
+    /// of the buffer's first byte.
     ///
     /// # Context
     /// Any context, on the processor whose records are in this memory.
@@ -172,8 +173,8 @@ impl PreciseMemory {
     }
 
     /// Sets the period of an event that is [loaded by the handler](crate::precise::PreciseEvent::loaded_by_handler).
-    /// The new period applies from the event's next interrupt on. Returns `false`, and changes nothing, if no such
-    /// event is on the counter, or if `period` is not from 1 to 2³¹ − 1.
+    /// The new period applies after the event's next interrupt. Returns `false`, and changes nothing, if `counter` has
+    /// no event that is loaded by the handler. The same applies if `period` is not from 1 to 2³¹ − 1.
     ///
     /// # Context
     /// Any context, on the processor whose records are in this memory.

@@ -27,8 +27,8 @@ use crate::precise::unit::PreciseUnit;
 /// buffer, so each processor can have only one recorder.
 ///
 /// The recorder cannot move to another thread. Call [`shut_down`](Self::shut_down) on the recorder's processor, before
-/// the recorder is dropped and before the session is shut down. Dropping the recorder accesses no register, so the
-/// processor continues to write records, and the memory stays in use.
+/// the recorder is dropped and before the session is shut down. Dropping the recorder accesses no register: the
+/// processor continues to write records to the recorder's memory.
 ///
 /// This example records every 10,007th branch of user mode:
 ///
@@ -96,8 +96,9 @@ pub struct PreciseRecorder<'a, M> {
 
 impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
     /// Takes ownership of the precise records of the processor that executes the call. If the processor still writes
-    /// records for an earlier owner, the call stops these records. From then on, the recorder owns `IA32_DS_AREA` and
-    /// `IA32_PEBS_ENABLE`. With architectural PEBS, the recorder owns the registers of architectural PEBS instead.
+    /// records for an earlier owner, the call stops these records. Without architectural PEBS, the recorder then owns
+    /// `IA32_DS_AREA` and `IA32_PEBS_ENABLE`. With architectural PEBS, the recorder owns the registers of architectural
+    /// PEBS.
     ///
     /// `unit` describes this processor. `physical` is the physical address of the memory's buffer.
     /// [Architectural PEBS](PreciseUnit::needs_physical_address) needs this address.
@@ -368,7 +369,7 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
     }
 
     /// Stops the event on a counter, and returns the counter to the session. `report` receives the records that are in
-    /// the buffer. During the call, the recorder's other events are paused.
+    /// the buffer. The recorder's other events are paused during the call.
     ///
     /// # Errors
     /// - [`NotStarted`](PreciseError::NotStarted): no event was started on this counter.
@@ -412,9 +413,9 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
     /// Reads the precise records that are in the buffer, and passes each record to `report`. During the call, the
     /// recorder's events are paused.
     ///
-    /// With [`NearlyFull`](PreciseThreshold::NearlyFull), records may wait in the buffer for a long time. So call this
-    /// method before the addresses in the records lose their meaning, for instance before a process ends or maps other
-    /// files.
+    /// With [`NearlyFull`](PreciseThreshold::NearlyFull), records may wait in the buffer for a long time. The addresses
+    /// in these records belong to the mappings that a process had when the processor wrote the records. So call this
+    /// method before the process ends or maps other files.
     ///
     /// # Errors
     /// The errors of [`stop`](Self::stop).

@@ -20,19 +20,19 @@ pub const MSR_PEBS_LD_LAT_THRESHOLD: u32 = 0x3F6;
 /// `MSR_PEBS_FRONTEND`: the condition of the precise front-end event (SDM vol. 3B, "PEBS Facility" of Skylake).
 pub const MSR_PEBS_FRONTEND: u32 = 0x3F7;
 
-/// `PEBS_BASELINE` in `IA32_PERF_CAPABILITIES`: records are adaptive, and every counter can write records (SDM vol. 4,
-/// table 2-2).
+/// `PEBS_BASELINE` in `IA32_PERF_CAPABILITIES`: the processor writes adaptive records, and every counter can cause
+/// records (SDM vol. 4, table 2-2).
 pub const PEBS_BASELINE: u64 = 1 << 14;
 
 /// `PEBS_TIMING_INFO` in `IA32_PERF_CAPABILITIES`: adaptive records have the retire latency (SDM vol. 4, table 2-2).
 pub const PEBS_TIMING_INFO: u64 = 1 << 17;
 
-/// `OvfBuf`, the Debug Store's bit in the overflow status: a buffer has reached its threshold (SDM vol. 4, table 2-2,
-/// `IA32_PERF_GLOBAL_STATUS`).
+/// `OvfBuf`, a bit of the overflow status: a buffer of the Debug Store has reached its threshold (SDM vol. 4, table
+/// 2-2, `IA32_PERF_GLOBAL_STATUS`).
 pub const STATUS_OVF_BUFFER: u64 = 1 << 62;
 
-/// The bit in the overflow status that architectural PEBS sets when it interrupts (SDM vol. 4, table 2-2,
-/// `IA32_PERF_GLOBAL_STATUS`).
+/// A bit of the overflow status: the processor sets the bit when architectural PEBS raises an interrupt (SDM vol. 4,
+/// table 2-2, `IA32_PERF_GLOBAL_STATUS`).
 pub const STATUS_ARCH_PEBS: u64 = 1 << 54;
 
 /// Value of `MSR_PEBS_DATA_CFG`.
@@ -91,11 +91,13 @@ pub struct PebsIndex {
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct PmcCfgC {
-    /// Low half of the value that the processor loads into the counter after each of the counter's records.
+    /// Low 32 bits of the reload value. The processor loads this value into the counter after each record of the
+    /// counter.
     pub reload: u32,
     #[bits(3)]
     __: u8,
-    /// Records have values of counters. The next three fields select the values.
+    /// Records have values of counters. The fields `general_counters`, `fixed_counters` and `metrics` select these
+    /// values.
     pub counters: bool,
     /// If `counters` is set, records have the values of the general counters.
     pub general_counters: bool,

@@ -9,7 +9,7 @@ use crate::precise::decode::record::PreciseRecord;
 use crate::precise::model::SourceEncoding;
 use crate::precise::unit::PreciseUnit;
 
-/// Kind of the memory accesses that an event counts.
+/// The memory accesses that an event counts: loads, stores, or unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum AccessKind {
@@ -30,7 +30,7 @@ pub struct PreciseReport<'a> {
     pub tag: u64,
     /// The period of the sampled event.
     pub period: u64,
-    /// Kind of the memory accesses that the sampled event counts.
+    /// The memory accesses that the sampled event counts.
     pub access: AccessKind,
     /// The record, limited to the privilege levels that the sampled event counts.
     pub record: PreciseRecord<'a>,
@@ -40,9 +40,9 @@ pub struct PreciseReport<'a> {
 impl PreciseReport<'_> {
     /// Converts the precise record to the form that is common to all vendors.
     ///
-    /// In PEBS formats before 2 the address is `None`, because a record has only the address of the
-    /// [next](PreciseRecord::next_address) instruction. The record's access to memory is converted only if the sampled
-    /// event counts accesses to memory.
+    /// In PEBS formats before 2 the sample's address is `None`, because a record has only the address of the
+    /// [next](PreciseRecord::next_address) instruction. The sample has a memory access only if the sampled event counts
+    /// loads or stores.
     pub fn sample(&self) -> PreciseSample {
         let memory = self.record.memory().filter(|_| self.access != AccessKind::Unknown);
         let split = self.unit.has_two_latencies();

@@ -16,8 +16,8 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
     /// Starts an event on one of the session's free counters, and returns this counter. The call considers only the
     /// counters that can record the event.
     ///
-    /// During the call, the recorder's other events are paused. The call empties the recorder's buffer, and passes the
-    /// buffer's records to `report`, because the new event may change the size of later records.
+    /// During the call, the recorder's other events are paused. The new event may change the size of later records, so
+    /// the call first passes all records in the recorder's buffer to `report`.
     ///
     /// # Errors
     /// - [`Event`](PreciseError::Event), [`LatencyInUse`](PreciseError::LatencyInUse),
@@ -30,9 +30,9 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
     ///   have also stopped. [`reprogram`](Self::reprogram) starts the other events again.
     /// - [`ShutDown`](PreciseError::ShutDown), [`Lent`](PreciseError::Lent): nothing was changed.
     ///
-    /// If a failed start cannot be undone, the event's counter stays reserved. The counter's records are then not
-    /// reported. The next call of `start`, [`shut_down`](Self::shut_down) or [`reprogram`](Self::reprogram) ends the
-    /// reservation.
+    /// After a failed start, the call stops and releases the event's counter. If the release fails too, the counter
+    /// stays reserved, and the records of the counter are not reported. The next call of `start`,
+    /// [`shut_down`](Self::shut_down) or [`reprogram`](Self::reprogram) ends the reservation.
     pub fn start<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
         session: &mut CounterSession<'_, S, N, P>,

@@ -13,8 +13,8 @@ use crate::precise::memory::PreciseMemory;
 use crate::precise::recorder::PreciseRecorder;
 use crate::precise::report::PreciseReport;
 
-/// An event of one thread, sampled by precise records. Whenever the thread is switched in again, the event continues
-/// its period.
+/// A thread's event for which the processor writes precise records. Each [`switch_in`](PreciseRecorder::switch_in)
+/// continues the period that the last [`switch_out`](PreciseRecorder::switch_out) interrupted.
 ///
 /// ```
 /// use pmu_core::{CounterSession, EventSource, MsrBackend, Platform};
@@ -78,8 +78,8 @@ impl ThreadRecords {
 }
 
 impl<M: MsrBackend> PreciseRecorder<'_, M> {
-    /// Starts a thread's event on this processor, and continues the event's period. If [`stop`](Self::stop) or
-    /// [`shut_down`](Self::shut_down) stopped the event, the call begins a new period instead. If the event is already
+    /// Starts a thread's event on this processor, and continues the event's period. If the event was stopped by
+    /// [`stop`](Self::stop) or [`shut_down`](Self::shut_down), the call begins a new period. If the event is already
     /// started, the call does nothing.
     ///
     /// # Errors
@@ -109,8 +109,8 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
     /// call does nothing.
     ///
     /// # Errors
-    /// The errors of [`stop`](Self::stop). Here, [`NotStarted`](PreciseError::NotStarted) means that the event is
-    /// started on another processor.
+    /// The errors of [`stop`](Self::stop). The error [`NotStarted`](PreciseError::NotStarted) of this method means that
+    /// another processor's recorder started the event.
     pub fn switch_out<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
         session: &mut CounterSession<'_, S, N, P>,
@@ -141,11 +141,12 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
 
     /// Programs the recorder's registers again after their contents were lost: after suspend, after hibernation, or
     /// after the processor was offline. Call this method after [`CounterSession::reprogram`]. Each event begins a new
-    /// period. `report` receives the records that are in the buffer. Architectural PEBS has the index of the buffer in
-    /// a register, so call [`drain`](Self::drain) before a suspend: records in the buffer are lost with the register.
+    /// period. `report` receives the records that are in the buffer. Before a suspend, call [`drain`](Self::drain):
+    /// architectural PEBS keeps the buffer's index in a register. If this register loses its contents, the driver
+    /// cannot find the records in the buffer.
     ///
     /// # Errors
-    /// - [`Counters`](PreciseError::Counters): an event of the session uses one of the recorder's counters, or a
+    /// - [`Counters`](PreciseError::Counters): one of the recorder's counters has an event of the session, or a
     ///   register access of the session failed.
     /// - [`Access`](PreciseError::Access): a register access of the recorder failed. The call can be repeated.
     /// - [`ShutDown`](PreciseError::ShutDown), [`Lent`](PreciseError::Lent): nothing was changed.

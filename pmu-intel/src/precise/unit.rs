@@ -186,14 +186,14 @@ impl PreciseUnit {
         self.capable
     }
 
-    /// Returns the counters that can record exactly the instruction at which the counter overflows (PDIR, PDIST). On
-    /// some processors, only one particular event can be recorded in this way.
+    /// Returns the counters that can record exactly the instruction at which the counter overflows (PDIR, PDIST). Some
+    /// processors can record only one particular event exactly.
     pub const fn exact_counters(&self) -> CounterSet {
         self.exact
     }
 
     /// Returns the groups of data that the processor's precise records can have. In PEBS formats 0 to 3, every record
-    /// has all of these groups.
+    /// has all groups that this method returns.
     pub const fn groups(&self) -> PreciseGroups {
         self.groups
     }

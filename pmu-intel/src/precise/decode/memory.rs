@@ -9,13 +9,13 @@ use crate::precise::decode::words::Words;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct MemoryInfo {
-    /// Linear address of the data. `None` if the address belongs to a privilege level that the sampled event does not
-    /// count.
+    /// Linear address of the data. `None` for a kernel address if the sampled event does not count level 0, and for a
+    /// user address if the event does not count the levels above 0.
     pub address: Option<u64>,
     /// Source of the data, such as a cache level. Each processor model has its own encoding.
     pub source: u64,
-    /// Latency of the access in core cycles. From Alder Lake on, bits 15:0 are the latency of the instruction, and bits
-    /// 47:32 are the latency of the access to the caches.
+    /// Latency of the access in core cycles. From Alder Lake on, the field has two latencies: bits 15:0 are the
+    /// instruction's latency, and bits 47:32 are the latency of the access to the caches.
     pub latency: u64,
     /// The sampled instruction's transaction (TSX). `None` in PEBS formats before 2.
     pub transaction: Option<PreciseTransaction>,
@@ -45,7 +45,7 @@ impl MemoryInfo {
     }
 }
 
-/// The word of a precise record that describes a transaction (SDM vol. 3B, "TX Abort Information" of PEBS records).
+/// Description of a transaction in a precise record (SDM vol. 3B, "TX Abort Information" of PEBS records).
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct PreciseTransaction {
@@ -68,7 +68,7 @@ pub struct PreciseTransaction {
     /// The transaction reads more data than the caches can hold.
     pub read_capacity: bool,
     __: u8,
-    /// Bits 31:24 of the abort status in EAX: the operand of `XABORT`.
+    /// Operand of the `XABORT` instruction that aborted the transaction: bits 31:24 of the abort status in EAX.
     pub code: u8,
     __: u8,
 }

@@ -42,8 +42,8 @@ impl<'a> PreciseRecord<'a> {
     }
 
     /// Limits this precise record to the requested privilege levels: levels above 0 if `user` is set, and level 0 if
-    /// `kernel` is set. The returned record lacks the addresses of data and branches at other privilege levels. Returns
-    /// `None` if the sampled instruction or the next instruction is at another privilege level.
+    /// `kernel` is set. The returned record has no addresses of data or branches at levels that were not requested.
+    /// Returns `None` if the sampled instruction or the next instruction is at a level that was not requested.
     ///
     /// ```
     /// use pmu_intel::precise::{PreciseFormat, PreciseRecords};
@@ -65,7 +65,8 @@ impl<'a> PreciseRecord<'a> {
         self.format
     }
 
-    /// Returns the size of this precise record in bytes. The size of an architectural record includes all fragments.
+    /// Returns the size of this precise record in bytes. A record of architectural PEBS can consist of several
+    /// fragments. The size includes all of them.
     pub const fn size(&self) -> usize {
         self.words.len() * 8
     }
@@ -81,7 +82,7 @@ impl<'a> PreciseRecord<'a> {
     }
 
     /// Returns the address of the instruction that the processor executed after the sampled instruction. In PEBS
-    /// [formats](PreciseFormat) before 2, a record has no other instruction address.
+    /// [formats](PreciseFormat) before 2, this address is the only instruction address in a record.
     pub fn next_address(&self) -> Option<u64> {
         match self.format {
             PreciseFormat::Bits32 => Some(self.words.get(0)? >> 32),
@@ -94,8 +95,8 @@ impl<'a> PreciseRecord<'a> {
 
     /// Returns the counters whose overflow caused this precise record, or `None` in PEBS [format](PreciseFormat) 0.
     ///
-    /// In formats 1 and 2 the value is the overflow status at the time of the record. That status can be 0, and can
-    /// include counters that do not write records.
+    /// In formats 1 and 2, the processor copies the overflow status into the record. The copied status can be 0, and
+    /// can include counters that do not write records.
     pub fn counters(&self) -> Option<CounterSet> {
         let bits = match self.format {
             PreciseFormat::Bits32 | PreciseFormat::Core => None,
@@ -121,8 +122,8 @@ impl<'a> PreciseRecord<'a> {
     /// Returns the number of cycles from the retirement of the previous instruction to the retirement of the sampled
     /// instruction.
     ///
-    /// In adaptive records, the value is valid only if bit 17 of `IA32_PERF_CAPABILITIES` (`PEBS_TIMING_INFO`) is set.
-    /// See [`PreciseUnit::records_retire_latency`](crate::precise::PreciseUnit).
+    /// In adaptive records, this number is valid only if bit 17 of `IA32_PERF_CAPABILITIES` (`PEBS_TIMING_INFO`) is
+    /// set. See [`PreciseUnit::records_retire_latency`](crate::precise::PreciseUnit).
     pub fn retire_latency(&self) -> Option<u16> {
         match self.format {
             PreciseFormat::Adaptive => {
@@ -137,8 +138,8 @@ impl<'a> PreciseRecord<'a> {
     }
 
     /// Returns the group that describes the sampled instruction's access to memory. Records of PEBS
-    /// [formats](PreciseFormat) 1 to 3 always have this group, but the group is meaningful only if the sampled event
-    /// counts accesses to memory.
+    /// [formats](PreciseFormat) 1 to 3 always have this group. In these records, the group is meaningful only if the
+    /// sampled event counts accesses to memory.
     pub fn memory(&self) -> Option<MemoryInfo> {
         let info = match self.format {
             PreciseFormat::Bits32 | PreciseFormat::Core => return None,

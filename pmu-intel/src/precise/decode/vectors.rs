@@ -3,7 +3,8 @@
 use crate::precise::decode::fragment::VECTORS;
 use crate::precise::decode::words::Words;
 
-/// The vector registers in a precise record. A record has all registers of a kind, or none.
+/// The vector registers in a precise record. For each method, a record has either all registers that the method can
+/// return, or none of these registers.
 ///
 /// Each value is an array of 64-bit words, the least significant word first.
 #[derive(Clone, Copy, Debug)]
