@@ -2,7 +2,7 @@
 
 use heapless::Vec;
 
-/// Maximum number of counter values in a record. The header stores their number in three bits.
+/// Maximum number of counter values in a record. The record's header stores the number of values in three bits.
 pub const MAX_PMC_VALUES: usize = 7;
 
 /// Data that a record of any event may have: the PEBS index, and the values of counters.

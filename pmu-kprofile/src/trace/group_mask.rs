@@ -1,25 +1,26 @@
 //! Group masks: the kernel events that a logger records. The flags have the names of Windows' `ntwmi.h`.
 
-/// `PERF_PROFILE`: flag that selects sampled profiles in a [`GroupMask`].
+/// `PERF_PROFILE`: flag of a [`GroupMask`] that selects sampled profiles.
 pub const PERF_PROFILE: u32 = 0x2000_0002;
 
-/// `PERF_PMC_PROFILE`: flag that selects PMC interrupts in a [`GroupMask`].
+/// `PERF_PMC_PROFILE`: flag of a [`GroupMask`] that selects PMC interrupts.
 pub const PERF_PMC_PROFILE: u32 = 0x2000_0400;
 
-/// `PERF_PROFILING`: the two flags of a [`GroupMask`] that make a logger record sampled profiles and PMC interrupts.
+/// `PERF_PROFILING`: the flags [`PERF_PROFILE`] and [`PERF_PMC_PROFILE`] of a [`GroupMask`]. A logger with these flags
+/// records sampled profiles and PMC interrupts.
 pub const PERF_PROFILING: u32 = PERF_PROFILE | PERF_PMC_PROFILE;
 
-/// `PERF_CONTEXT_SWITCH`: flag that selects switches from one thread to another in a [`GroupMask`].
+/// `PERF_CONTEXT_SWITCH`: flag of a [`GroupMask`] that selects context switches.
 pub const PERF_CONTEXT_SWITCH: u32 = 0x2000_0004;
 
-/// `PERF_COMPACT_CSWITCH`: flag that selects compact records of context switches in a [`GroupMask`]. The form of
+/// `PERF_COMPACT_CSWITCH`: flag of a [`GroupMask`] that selects compact records of context switches. The form of
 /// compact records is not documented.
 pub const PERF_COMPACT_CSWITCH: u32 = 0x2000_0100;
 
-/// `PERF_HV_PROFILE`: flag that selects sampled profiles of the hypervisor in a [`GroupMask`].
+/// `PERF_HV_PROFILE`: flag of a [`GroupMask`] that selects sampled profiles of the hypervisor.
 pub const PERF_HV_PROFILE: u32 = 0x8080_0000;
 
-/// `EVENT_TRACE_FLAG_PROFILE`: flag that selects sampled profiles in `EVENT_TRACE_PROPERTIES.EnableFlags`. In a
+/// `EVENT_TRACE_FLAG_PROFILE`: flag of `EVENT_TRACE_PROPERTIES.EnableFlags` that selects sampled profiles. In a
 /// [`GroupMask`], [`PERF_PROFILE`] selects sampled profiles.
 pub const EVENT_TRACE_FLAG_PROFILE: u32 = 0x0100_0000;
 
@@ -30,7 +31,7 @@ pub const PERF_MASK_INDEX: u32 = 0xE000_0000;
 /// `PERF_NUM_MASKS`: number of 32-bit words in a group mask.
 pub const PERF_NUM_MASKS: usize = 8;
 
-/// A set of kernel events that a logger records, as eight 32-bit words of flags: Windows' structure
+/// A set of kernel events that a logger records, as eight 32-bit words of flags. Windows calls this structure
 /// `PERFINFO_GROUPMASK`.
 ///
 /// The top three bits of a flag are the index of a word. The lower bits of the flag are the bits to set in that word.

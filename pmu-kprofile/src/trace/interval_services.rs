@@ -11,9 +11,9 @@ use crate::trace::event::source_interval::{IntervalHook, SourceInterval};
 /// The services that query and set the intervals of profile sources: `NtQueryIntervalProfile` and
 /// `NtSetIntervalProfile`.
 ///
-/// The profile interface stores the intervals. Each source has one interval for the whole machine. This type stores
-/// whether changes of intervals are traced. This type also stores the interval of `ProfileAlignmentFixup`, which has no
-/// effect.
+/// The kernel's [`ProfileInterface`] stores the intervals. Each source has one interval for the whole machine. This
+/// type stores whether changes of intervals are traced, and the interval of `ProfileAlignmentFixup`. The interval of
+/// `ProfileAlignmentFixup` has no effect.
 ///
 /// ```
 /// use pmu_core::{DefaultInterface, KProfileSource, NtStatus};
@@ -94,14 +94,14 @@ impl IntervalServices {
     /// Returns the interval of a source, in the unit of the source, for the service `NtQueryIntervalProfile`.
     ///
     /// The result is 0 for a source that is not supported. For `ProfileAlignmentFixup`, the result is the interval that
-    /// was set last, initially 0. As in Windows, the service succeeds even if the kernel then faults when it writes the
-    /// result to the caller's memory.
+    /// was set last, or 0 if no interval was set. The kernel then writes the result to the caller's memory. As in
+    /// Windows, a fault at this write does not make the service fail.
     ///
     /// # Context
     /// Task.
     ///
     /// # Errors
-    /// The status of the [probe](crate::UserCaller::probes) of the caller's memory, if the probe failed.
+    /// The [probe](crate::UserCaller::probes) of the caller's memory failed. The error is the status of the probe.
     pub fn query(
         &self,
         interface: &impl ProfileInterface,
@@ -119,13 +119,13 @@ impl IntervalServices {
     /// Sets the interval of a source, clamped to the source's limits, and returns the clamped interval. This is the
     /// service `NtSetIntervalProfile`.
     ///
-    /// `Ok(None)` means that the service succeeds without an effect on the hardware: the source is not supported, or is
-    /// `ProfileAlignmentFixup`. The interval of `ProfileAlignmentFixup` is only stored.
+    /// The result is `Ok(None)` if the source is not supported, or is `ProfileAlignmentFixup`. The service then
+    /// succeeds without an effect on the hardware. The interval of `ProfileAlignmentFixup` is only stored.
     ///
-    /// If [`begin_trace`](Self::begin_trace) turned tracing on and the result is not `Ok(None)`, the function calls
-    /// `record` with a [`SourceInterval`] of the hook id [`SET_INTERVAL_HOOK`](crate::trace::SET_INTERVAL_HOOK). The
-    /// closure writes this record to the trace. If the previous interval was set while tracing was off, the member
-    /// `old` of the `SourceInterval` is 0.
+    /// While tracing is [on](Self::begin_trace), the function passes the new interval to `record`, in a
+    /// [`SourceInterval`] of the hook id [`SET_INTERVAL_HOOK`](crate::trace::SET_INTERVAL_HOOK). `record` writes the
+    /// `SourceInterval` to the trace. If the result is `Ok(None)`, the function does not call `record`. If the previous
+    /// interval was set while tracing was off, the member `old` of the `SourceInterval` is 0.
     ///
     /// A running counter is loaded with the new interval at its next overflow. A running timer gets the new interval
     /// when the kernel calls [`Session::apply_interval`](pmu_core::Session::apply_interval).
@@ -170,10 +170,10 @@ impl IntervalServices {
 
     /// Begins to trace changes of intervals, and records the present interval of each of `sources`.
     ///
-    /// `sources` are the sources whose samples will be traced. A reader of the trace weighs the samples by the recorded
-    /// intervals. For each supported source, the function calls `record` with a [`SourceInterval`] of the hook id
-    /// [`COLLECTION_START_HOOK`](crate::trace::COLLECTION_START_HOOK). The old and the new interval in this record are
-    /// equal. Before Windows 6.0 the function does nothing.
+    /// Pass the sources whose samples the kernel is about to trace. A reader of the trace needs the recorded intervals
+    /// to weigh the samples. For each supported source, the function calls `record` with a [`SourceInterval`] of the
+    /// hook id [`COLLECTION_START_HOOK`](crate::trace::COLLECTION_START_HOOK). The old and the new interval in this
+    /// record are equal. Before Windows 6.0 the function does nothing.
     ///
     /// # Context
     /// Task. Call this function before `TraceControl::set_group_mask` turns the tracing of samples on.

@@ -12,7 +12,7 @@ use crate::trace::record_error::RecordError;
 
 /// A trace record of Windows' kernel logger: a header, extended data, and an event.
 ///
-/// Encoding a record yields exactly the bytes from which the record was decoded.
+/// Encoding a decoded record yields the same bytes again.
 ///
 /// ```
 /// use pmu_kprofile::PointerWidth;
@@ -34,11 +34,12 @@ use crate::trace::record_error::RecordError;
 pub struct Record<'b> {
     /// Width of the traced kernel's pointers.
     pub width: PointerWidth,
-    /// Version word of the header, without the flags of extended data.
+    /// Version word of the header. The bits that declare extended data are clear.
     pub version: u16,
     /// Time stamp, in the unit of the trace's clock.
     pub timestamp: u64,
-    /// Extended data: the PEBS index and the values of counters. Both are optional in a record of any event.
+    /// Extended data: the PEBS index and the values of counters. The index and the values are optional in the record of
+    /// any event.
     pub extended: Extended,
     /// The event that the record describes.
     pub event: Event<'b>,
@@ -87,18 +88,19 @@ impl<'b> Record<'b> {
         to.put(self.rest);
     }
 
-    /// Decodes the record at the beginning of `bytes`, and returns the record with its length in bytes.
+    /// Decodes the record at the beginning of `bytes`, and returns the record and the record's length in bytes.
     ///
-    /// The function keeps parts of a record that this crate does not know: an unknown event in [`Event::Other`],
-    /// unknown flags in [`version`](Self::version), and unknown members of an event in [`rest`](Self::rest).
+    /// The record may have parts that this crate does not know. The function keeps an unknown event in
+    /// [`Event::Other`], unknown flags in [`version`](Self::version), and unknown members of an event in
+    /// [`rest`](Self::rest).
     ///
     /// # Context
     /// Any.
     ///
     /// # Errors
     /// - [`Marker`](RecordError::Marker): the marker in the header is not the marker of a performance record.
-    /// - [`TooShort`](RecordError::TooShort): `bytes` is shorter than the length in the record's header, or the record
-    ///   is too short for the members of its event.
+    /// - [`TooShort`](RecordError::TooShort): `bytes` ends before the end of the record, or the record ends before the
+    ///   last member of its event.
     ///
     /// # Examples
     /// ```

@@ -24,8 +24,8 @@ impl<const W: usize> RecordBytes<W> {
     /// Decodes the record.
     ///
     /// # Errors
-    /// See [`Record::decode`]. Decoding a record that a method of [`TraceRing`](crate::trace::TraceRing) pushed never
-    /// fails.
+    /// See [`Record::decode`]. If a method of [`TraceRing`](crate::trace::TraceRing) pushed the record, decoding cannot
+    /// fail.
     pub fn decode(&self) -> Result<Record<'_>, RecordError> {
         Record::decode(self.as_slice()).map(|(record, _)| record)
     }

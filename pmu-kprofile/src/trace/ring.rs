@@ -25,8 +25,8 @@ const SWITCH_WORDS: usize = 2 + 1 + MAX_PMC_VALUES + 3;
 /// A ring with room for `N` call chains of one processor, for [`TraceRing::push_call_chain`].
 pub type StackRing<const N: usize> = TraceRing<N, STACK_WORDS>;
 
-/// A ring with room for `N` context switches of one processor. Each record has room for a PEBS index, and for as many
-/// counter values as a record can have.
+/// A ring with room for `N` context switches of one processor. Each record can have a PEBS index, and up to
+/// [`MAX_PMC_VALUES`] counter values.
 pub type SwitchRing<const N: usize> = TraceRing<N, SWITCH_WORDS>;
 
 /// A ring of the trace records of one processor: interrupts push records, and a task drains them.
@@ -113,12 +113,13 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
         self.push_by(|slot| fill(&slot.words, width, frame))
     }
 
-    /// Pushes any record; returns `false` if the ring is full, or the record is longer than a slot.
+    /// Pushes any record; returns `false` if the ring is full, or if the record is longer than `W` words.
     ///
     /// A record that is not pushed is counted as [dropped](Self::dropped).
     ///
     /// # Context
-    /// Any, NMI included, on the ring's processor. Wait-free. During the call, the encoded record is on the stack.
+    /// Any, NMI included, on the ring's processor. Wait-free. The call encodes the record in a buffer of `W` words on
+    /// the stack.
     ///
     /// # Examples
     /// ```
@@ -171,7 +172,7 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
     }
 
     /// Returns the number of records that were dropped so far. A record is dropped if the ring is full, or if the
-    /// record is longer than a slot.
+    /// record is longer than `W` words.
     ///
     /// # Context
     /// Any.

@@ -56,8 +56,8 @@ impl Gate {
 }
 
 impl<const N: usize> SwitchTrace<N> {
-    /// Creates a trace of context switches, which writes into `rings` (one ring per processor, by processor index). The
-    /// trace is off.
+    /// Creates a trace of context switches that writes into `rings`. `rings` has one ring per processor, by processor
+    /// index. The trace is off.
     pub const fn new(width: PointerWidth, rings: &'static [SwitchRing<N>]) -> Self {
         let gate = Gate { traced: AtomicBool::new(false), stamped: AtomicBool::new(false) };
         Self { width, rings, gate, ringless: AtomicU64::new(0) }
@@ -78,8 +78,8 @@ impl<const N: usize> SwitchTrace<N> {
 
     /// Records a context switch if context switches are traced.
     ///
-    /// The record has the PEBS index only if
-    /// [`TraceControl::set_pebs_hooks`](crate::trace::TraceControl::set_pebs_hooks) requested it.
+    /// The PEBS index of `extended` is recorded only if
+    /// [`TraceControl::set_pebs_hooks`](crate::trace::TraceControl::set_pebs_hooks) requested PEBS indexes.
     ///
     /// # Context
     /// Any, on the processor `on`, which is switching threads. Wait-free.

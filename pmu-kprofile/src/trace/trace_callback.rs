@@ -28,13 +28,14 @@ pub struct TraceCallback<const N: usize> {
 }
 
 impl<const N: usize> TraceCallback<N> {
-    /// Creates a callback that writes records of the kind `hook` into `rings` (one ring per processor, by processor
-    /// index).
+    /// Creates a callback that writes records of the kind `hook` into `rings`. `rings` has one ring per processor, by
+    /// processor index.
     pub const fn new(hook: Hook, width: PointerWidth, rings: &'static [TraceRing<N>]) -> Self {
         Self { hook, width, rings, stacks: &[], ringless: AtomicU64::new(0) }
     }
 
-    /// Also writes the call chain of each interrupt into `stacks`, as a [`StackWalk`](crate::trace::StackWalk) record.
+    /// Returns a callback that also writes the call chain of each interrupt into `stacks`, as a
+    /// [`StackWalk`](crate::trace::StackWalk) record.
     ///
     /// `stacks` has one ring per processor, by processor index. A processor without a ring in `stacks` records no call
     /// chains.
@@ -67,8 +68,8 @@ impl<const N: usize> TraceCallback<N> {
     /// Returns the number of records that were lost so far. A record is lost if the ring is full, or if the processor
     /// has no ring.
     ///
-    /// If other callbacks write to the same rings, the number includes the records of these callbacks that were lost
-    /// because a ring was full.
+    /// Other callbacks may write to the same rings. The number then includes each record of another callback that found
+    /// its ring full.
     pub fn dropped(&self) -> u64 {
         let full: u64 = self.rings.iter().map(TraceRing::dropped).sum();
         let stacks: u64 = self.stacks.iter().map(StackRing::dropped).sum();

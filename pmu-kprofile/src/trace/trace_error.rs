@@ -10,8 +10,8 @@ use crate::trace::trace_objects::MAX_PMC_SOURCES;
 
 /// Reason that tracing was not configured, started or stopped.
 ///
-/// If stopping an object fails with [`Hardware`](ProfileError::Hardware), the requested change is still made. After any
-/// other error nothing is changed.
+/// If an object cannot be stopped because of a [`Hardware`](ProfileError::Hardware) error, the requested change of
+/// tracing is still made. After any other error, tracing is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -43,7 +43,7 @@ pub enum TraceError {
 }
 
 impl TraceError {
-    /// Returns the status with which Windows reports this error; `None` if Windows has no status for it.
+    /// Returns the status that Windows returns for this error; `None` if Windows has no status for this error.
     pub const fn status(&self) -> Option<NtStatus> {
         match self {
             Self::NoSource

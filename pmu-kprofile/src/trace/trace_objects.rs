@@ -9,13 +9,14 @@ use crate::trace::switches::{Gate, SwitchTrace};
 /// `ETW_MAX_PROFILING_SOURCES`: maximum number of sources whose PMC interrupts can be traced at a time.
 pub const MAX_PMC_SOURCES: usize = 4;
 
-/// The profile objects with which a kernel traces interrupts. One object traces the interrupts of `ProfileTime`
-/// (sampled profiles). Four objects trace the interrupts of configured sources (PMC interrupts).
+/// The profile objects with which a kernel traces interrupts. One object traces sampled profiles, which are the
+/// interrupts of `ProfileTime`. Four objects trace PMC interrupts, which are the interrupts of the configured sources.
 ///
 /// [`with_switches`](Self::with_switches) adds the tracing of context switches.
 ///
 /// Windows 8 and later trace with callback objects. Earlier versions of Windows traced sampled profiles without an
-/// object. This crate traces with these objects in all versions, and traces the interrupts that each version traces.
+/// object. This crate uses the objects for every version, and traces only the interrupts that the version itself
+/// traces.
 #[derive(Debug)]
 pub struct TraceObjects {
     pub(super) sampled: ProfileObject<'static>,
@@ -26,8 +27,8 @@ pub struct TraceObjects {
 impl TraceObjects {
     /// Creates the objects from two callbacks, usually [`TraceCallback`](crate::trace::TraceCallback)s.
     ///
-    /// Interrupts of `ProfileTime` call `sampled`, and interrupts of the configured sources call `pmc`. The objects can
-    /// only be started on a [`Profiles`](crate::Profiles) with the same rules.
+    /// Interrupts of `ProfileTime` call `sampled`, and interrupts of the configured sources call `pmc`. A
+    /// [`Profiles`](crate::Profiles) with other rules cannot start the objects.
     pub const fn new(
         rules: Rules,
         sampled: &'static dyn ProfileCallback,
@@ -46,7 +47,7 @@ impl TraceObjects {
         }
     }
 
-    /// Adds `switches` to the objects, so that the group mask also turns the tracing of context switches on and off.
+    /// Adds the tracing of context switches by `switches`. The group mask then also turns this tracing on and off.
     ///
     /// # Examples
     /// ```

@@ -15,10 +15,10 @@ use crate::trace::once_list::OnceList;
 /// Maximum number of counters that can be selected for a logger's records, in any Windows version.
 pub const MAX_TRACED_COUNTERS: usize = 8;
 
-/// Maximum number of events that can have counter values in their records (the length of `ETW_PMC_SUPPORT.HookId`).
+/// Maximum number of events whose records can have counter values: the length of `ETW_PMC_SUPPORT.HookId`.
 pub const MAX_TRACED_HOOKS: usize = 4;
 
-/// Facts that only the kernel knows, about a logger and about the caller of a request to the logger.
+/// Facts about a logger, and about the caller that sends a request to the logger. Only the kernel knows these facts.
 ///
 /// # Examples
 /// ```
@@ -48,20 +48,21 @@ pub const MAX_TRACED_HOOKS: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct LoggerFacts {
-    /// `true` if the trace handle in the request names an active logger. If not, the status is
+    /// `true` if the trace handle in the request names an active logger. If `false`, the request fails with
     /// `STATUS_WMI_INSTANCE_NOT_FOUND`.
     pub is_active: bool,
-    /// `true` if the caller has the access right `TRACELOG_GUID_ENABLE`. If not, the status is `STATUS_ACCESS_DENIED`.
+    /// `true` if the caller has the access right `TRACELOG_GUID_ENABLE`. If `false`, the request fails with
+    /// `STATUS_ACCESS_DENIED`.
     pub may_enable: bool,
-    /// `true` if the logger's buffers are paged memory. If so, the status is `STATUS_INVALID_PARAMETER`.
+    /// `true` if the logger's buffers are paged memory. If `true`, the request fails with `STATUS_INVALID_PARAMETER`.
     pub is_paged: bool,
-    /// `true` if the kernel allocated memory for the logger's selection of counters and events. If not, the status is
-    /// `STATUS_NO_MEMORY`.
+    /// `true` if the kernel allocated memory for the logger's selection of counters and events. If `false`, the request
+    /// fails with `STATUS_NO_MEMORY`.
     pub has_memory: bool,
 }
 
-/// Selects the counters that supply values for a logger's records, and the events that have these values in their
-/// records. Windows keeps these settings in the structure `ETW_PMC_SUPPORT`.
+/// Selects the counters whose values a logger records, and the events whose records have these values. Windows stores
+/// this selection in the structure `ETW_PMC_SUPPORT`.
 ///
 /// ```
 /// use pmu_core::{KProfileSource, NtStatus};
@@ -105,8 +106,9 @@ impl TracedPmc {
     /// Selects the sources that are counted, and allocates counters for these sources on each active processor. The
     /// function handles the request with the information class 0x0F, `EventTraceProfileCounterListInformation`.
     ///
-    /// The function makes Windows' checks in Windows' order. In the request, the member `ProfileSource`
-    /// follows the trace handle. `array` has the bytes of this member alone: the sources' 32-bit numbers.
+    /// The function makes the same checks as Windows, in the same order. In the request, the member `ProfileSource`
+    /// follows the trace handle. `array` contains only the bytes of `ProfileSource`: the numbers of the sources, 32
+    /// bits each.
     ///
     /// At most eight sources ([`MAX_TRACED_COUNTERS`]) are accepted, but a record has the values of only the first
     /// seven.
@@ -117,9 +119,10 @@ impl TracedPmc {
     /// # Errors
     /// After an error, no counters stay allocated and the selection is unchanged.
     /// - `STATUS_NOT_IMPLEMENTED`: the Windows version is before 6.2.
-    /// - `STATUS_INVALID_PARAMETER`: `array` is empty; the length of `array` is not a multiple of 4; `array` has more
-    ///   than eight sources, or more than the [limit](pmu_core::WindowsVersion::traced_counters_limit) of the Windows
-    ///   version; or the logger's buffers are paged memory.
+    /// - `STATUS_INVALID_PARAMETER`: `array` is empty, or the length of `array` is not a multiple of 4.
+    /// - `STATUS_INVALID_PARAMETER`: `array` has more than eight sources, or more than the
+    ///   [limit](pmu_core::WindowsVersion::traced_counters_limit) of the Windows version.
+    /// - `STATUS_INVALID_PARAMETER`: the logger's buffers are paged memory.
     /// - `STATUS_WMI_INSTANCE_NOT_FOUND`, `STATUS_ACCESS_DENIED`, `STATUS_NO_MEMORY`: see [`LoggerFacts`].
     /// - `STATUS_WMI_ALREADY_ENABLED`: the logger's sources were selected before, and [`stop`](Self::stop) was not
     ///   called since then.
@@ -169,11 +172,11 @@ impl TracedPmc {
         self.allocated.iter().for_each(|mask| mask.store(0, Ordering::Relaxed));
     }
 
-    /// Selects the events whose records have the values of the selected [counters](Self::set_counters). The function
-    /// handles the request with the information class 0x0E, `EventTraceProfileEventListInformation`.
+    /// Selects the events whose records have counter values. [`set_counters`](Self::set_counters) selects the counters.
+    /// The function handles the request with the information class 0x0E, `EventTraceProfileEventListInformation`.
     ///
-    /// In the request, the member `HookId` follows the trace handle. `array` has the bytes of this member alone: the
-    /// events' hook ids, as 32-bit numbers. **Inferred**: Windows makes the same checks as in
+    /// In the request, the member `HookId` follows the trace handle. `array` contains only the bytes of `HookId`: the
+    /// hook ids of the events, 32 bits each. **Inferred**: Windows makes the same checks as in
     /// [`set_counters`](Self::set_counters).
     ///
     /// # Context
@@ -181,7 +184,7 @@ impl TracedPmc {
     ///
     /// # Errors
     /// The errors of [`set_counters`](Self::set_counters), except `STATUS_NOT_SUPPORTED` and the status of
-    /// `CounterSets::allocate`. `STATUS_INVALID_PARAMETER` is also the error if `array` has more than
+    /// `CounterSets::allocate`. The function also returns `STATUS_INVALID_PARAMETER` if `array` has more than
     /// [`MAX_TRACED_HOOKS`] hook ids, or a hook id above 0xFFFF.
     pub fn set_hooks(&self, array: &[u8], logger: LoggerFacts) -> Result<(), NtStatus> {
         let words: Vec<u32, MAX_TRACED_HOOKS> = self.check(array, MAX_TRACED_HOOKS, logger)?;
@@ -247,8 +250,8 @@ impl TracedPmc {
     /// record's hook id.
     ///
     /// `read` returns the value of a source's counter on the processor that executes the call. `read` returns `None` if
-    /// no counter is allocated for the source on this processor; the value in the record is then 0. The result is empty
-    /// if the event is not selected, or if no source is selected.
+    /// no counter is allocated for the source on this processor. The record then has the value 0 for this source. The
+    /// result is empty if the event is not selected, or if no source is selected.
     ///
     /// # Context
     /// Any. The function is wait-free if `read` is wait-free.
@@ -269,7 +272,7 @@ impl TracedPmc {
     /// Ends the recording of counter values, when the logger is stopped. The call frees the counters, and clears the
     /// selection of counters and the selection of events.
     ///
-    /// Both selections may then be made again.
+    /// After the call, [`set_counters`](Self::set_counters) and [`set_hooks`](Self::set_hooks) can make new selections.
     ///
     /// # Context
     /// Task.

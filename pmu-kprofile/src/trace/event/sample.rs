@@ -26,7 +26,7 @@ pub const EXECUTING_ISR: u8 = 0x02;
 /// Bits of a sampled profile's flags that hold the thread's priority.
 pub const PRIORITY: u8 = 0xF8;
 
-/// The two kinds of profile interrupts that have records. Each kind has its own hook id.
+/// The kind of a recorded profile interrupt. Each kind has its own hook id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Hook {
@@ -46,9 +46,10 @@ impl Hook {
     }
 }
 
-/// A profile interrupt as a record describes it: the address, the thread, and the count or the source.
+/// Content of a profile interrupt's record: the interrupted address, the thread, and the members of this kind of
+/// interrupt.
 ///
-/// Like Windows' record of a profile interrupt, a `Sample` has no PEBS index.
+/// As in Windows, the record of a profile interrupt has no PEBS index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Sample {
@@ -56,11 +57,11 @@ pub struct Sample {
     pub pc: u64,
     /// Id of the interrupted thread.
     pub thread: u32,
-    /// The members of the record that differ between a sampled profile and a PMC interrupt.
+    /// Members of the record that depend on the kind of the interrupt: sampled profile or PMC interrupt.
     pub detail: Detail,
 }
 
-/// The members of a record that differ between a sampled profile and a PMC interrupt.
+/// Members of a record that depend on the kind of the interrupt: sampled profile or PMC interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Detail {

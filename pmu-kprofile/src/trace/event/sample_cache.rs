@@ -12,7 +12,7 @@ pub const SAMPLED_PROFILE_CACHE_HOOK: u16 = 0x0F37;
 /// `PERFINFO_SAMPLED_PROFILE_CACHE_MAX`: maximum number of sampled profiles in one [`SampleCache`].
 pub const MAX_CACHED_SAMPLES: usize = 20;
 
-/// Several sampled profiles that Windows collected and then wrote together, in one record.
+/// One record of several sampled profiles. Windows collects the profiles before it writes the record.
 ///
 /// # Examples
 /// ```

@@ -5,15 +5,16 @@ use pmu_core::PointerWidth;
 use crate::trace::bytes::{Reader, Utf16, Writer};
 use crate::trace::record_error::RecordError;
 
-/// Hook id with which a source's interval is recorded when the interval is set:
+/// Hook id of the record that Windows writes when a source's interval is set:
 /// `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_SET_INTERVAL`.
 pub const SET_INTERVAL_HOOK: u16 = 0x0F48;
 
-/// Hook id with which a source's interval is recorded when a trace begins:
+/// Hook id of the record that Windows writes for each source's interval when a trace begins:
 /// `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_DC_START`.
 pub const COLLECTION_START_HOOK: u16 = 0x0F49;
 
-/// Hook id with which a source's interval is recorded when a trace ends: `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_DC_END`.
+/// Hook id of the record that Windows writes for each source's interval when a trace ends:
+/// `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_DC_END`.
 pub const COLLECTION_END_HOOK: u16 = 0x0F4A;
 
 /// The occasion on which a trace records the sampling interval of a profile source. Each occasion has its own hook id.
@@ -28,7 +29,8 @@ pub enum IntervalHook {
     CollectionEnd,
 }
 
-/// The interval of a source, by which a reader of the trace weighs samples.
+/// A record of a profile source's sampling interval. A reader of the trace needs the interval to weigh the source's
+/// samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SourceInterval<'b> {
@@ -38,7 +40,7 @@ pub struct SourceInterval<'b> {
     pub source: u32,
     /// Interval that is in force after this occasion, in the unit of the source.
     pub new: u32,
-    /// Interval that was in force before this occasion; 0 if that interval was set while tracing was off.
+    /// Interval that was in force before this occasion. The value is 0 if that interval was set while tracing was off.
     pub old: u32,
     /// Name of the source. Only records of version 3 have the name.
     pub name: Option<Utf16<'b>>,

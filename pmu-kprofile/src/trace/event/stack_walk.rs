@@ -13,7 +13,7 @@ use crate::trace::bytes::{Reader, Writer};
 use crate::trace::header::header_word;
 use crate::trace::record_error::RecordError;
 
-/// Maximum number of return addresses in a call chain that this crate writes.
+/// Maximum number of return addresses that this crate writes in one call chain.
 pub const MAX_RETURN_ADDRESSES: usize = 32;
 
 /// Maximum number of addresses: the address of the event, and the return addresses.
