@@ -40,8 +40,8 @@ pub enum BranchConfiguration {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct ArchitecturalBranches {
-    /// Supported depths: if bit *n* is set, the guest may choose 8·(*n* + 1) records. Only bits 0–3 may be set (EAX
-    /// bits 7:0).
+    /// Supported depths, as in EAX bits 7:0 of the leaf: if bit *n* is set, the guest may choose 8·(*n* + 1) records.
+    /// Only bits 0–3 may be set.
     pub depths: u8,
     /// A deep sleep (C-state) may clear the records (EAX bit 30).
     pub resets_in_deep_sleep: bool,
@@ -57,8 +57,8 @@ pub struct ArchitecturalBranches {
     pub cycles: bool,
     /// A record tells the kind of the branch (ECX bit 2).
     pub kinds: bool,
-    /// Bitmap of counters 0–3. A record tells how many events of each of these counters happened since the previous
-    /// record (ECX bits 19:16).
+    /// Bitmap of the counters 0–3 whose events each record counts (ECX bits 19:16). A record counts the events since
+    /// the previous record.
     pub counters: u8,
 }
 
@@ -71,9 +71,8 @@ pub struct AmdBranches {
     pub depth: u8,
     /// A counter's interrupt can freeze the records (EAX bit 2). The guest enables the freeze by bit 11 of `DebugCtl`.
     ///
-    /// EAX bit 2 also declares bit 12 of `DebugCtl`, by which a guest lets an interrupt freeze the counters. A
-    /// [`VirtualPmu`](crate::VirtualPmu) does not implement the freeze of the counters on AMD, and ignores writes of
-    /// bit 12.
+    /// EAX bit 2 also declares bit 12 of `DebugCtl`. On a real processor, bit 12 lets an interrupt freeze the counters.
+    /// A [`VirtualPmu`](crate::VirtualPmu) does not implement this freeze on AMD, and ignores writes of bit 12.
     pub freeze: bool,
 }
 

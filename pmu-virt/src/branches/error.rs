@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// Reason why branch records cannot be combined with a PMU.
+/// Reason why a PMU cannot have branch records of the requested configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

@@ -47,7 +47,8 @@ pub enum FedTransaction {
     Abort,
 }
 
-/// Taken branch of the guest, which the embedder feeds to [`VirtualBranches::record`](crate::VirtualBranches::record).
+/// Taken branch of the guest. The embedder passes the branch to
+/// [`VirtualBranches::record`](crate::VirtualBranches::record).
 ///
 /// ```
 /// use pmu_virt::{FedBranch, FedBranchKind, Privilege};
@@ -75,14 +76,14 @@ pub struct FedBranch {
     pub path: FedPath,
     /// Relation of the branch to a transaction.
     pub transaction: FedTransaction,
-    /// Numbers of events of counters 0–3 since the previous recorded branch. A branch record stores at most 3 for each
-    /// counter.
+    /// Number of events of each of the counters 0–3 since the previous recorded branch. A branch record stores at most
+    /// 3 events per counter.
     pub counts: [u8; 4],
 }
 
 impl FedBranch {
-    /// Describes a branch that was predicted correctly, retired, and was not in a transaction. The number of cycles
-    /// since the previous branch is unknown.
+    /// Describes a correctly predicted branch that retired outside a transaction. The number of cycles since the
+    /// previous branch is unknown.
     pub const fn new(from: u64, to: u64, kind: FedBranchKind, privilege: Privilege) -> Self {
         Self {
             from,

@@ -7,13 +7,13 @@ use crate::branches::virtual_branches::VirtualBranches;
 use crate::events::key::Privilege;
 
 impl VirtualBranches {
-    /// Feeds a taken branch of the guest. The branch is recorded if the guest has enabled the branch records, the
-    /// guest's filter selects the branch, and the records are not frozen. Returns whether the branch changed the branch
-    /// records.
+    /// Passes a taken branch of the guest to the branch records. The branch is recorded if the guest has enabled the
+    /// branch records, the guest's filter selects the branch, and the records are not frozen. Returns whether the
+    /// branch changed the branch records.
     ///
-    /// The embedder feeds the branches in the order of their execution. The embedder feeds a branch first, and then
-    /// counts the branch's events by [`VirtualPmu::advance`](crate::VirtualPmu::advance). In the opposite order, an
-    /// overflow that the branch's events cause could freeze the records before the branch is recorded.
+    /// Pass the branches in the order of their execution. Pass each branch before
+    /// [`VirtualPmu::advance`](crate::VirtualPmu::advance) counts the branch's events. Otherwise an overflow by these
+    /// events could freeze the records before the branch is recorded.
     ///
     /// ```
     /// use pmu_virt::{
@@ -46,11 +46,11 @@ impl VirtualBranches {
         true
     }
 
-    /// Records a branch in the erroneous way of some real processors:
+    /// Records a branch as real processors with an erratum record the branch:
     ///
-    /// - AMD: the branch's target in the record has the reserved bit 61 set (erratum 1452 of family 19h).
-    /// - Legacy format 4 (Haswell): the abort of a transaction is recorded twice. The second record lacks the abort
-    ///   bit.
+    /// - AMD: the recorded target has the reserved bit 61 set (erratum 1452 of family 19h).
+    /// - Legacy format 4 (Haswell): the abort of a transaction is recorded twice. The abort bit is clear in the second
+    ///   record.
     /// - Any other branch is recorded correctly.
     pub fn record_erroneous(&mut self, branch: &FedBranch) {
         if !self.is_recording() || !self.takes(branch) || self.is_call_stack() {

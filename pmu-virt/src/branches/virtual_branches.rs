@@ -6,12 +6,12 @@ use crate::branches::format::Record;
 use crate::configuration::any_vendor::Configuration;
 
 /// State of the branch records of one virtual processor, in addition to the processor's
-/// [`VirtualPmu`](crate::VirtualPmu). As a [`GuestFacility`](crate::GuestFacility), this type answers accesses to the
-/// registers of the records. The embedder [feeds](Self::record) the guest's taken branches. The guest can choose that a
-/// counter's interrupt freezes the records.
+/// [`VirtualPmu`](crate::VirtualPmu). As a [`GuestFacility`](crate::GuestFacility), this type answers RDMSR and WRMSR
+/// of the registers of the branch records. The embedder passes the guest's taken branches to [`record`](Self::record).
+/// The guest can choose that a counter's interrupt freezes the records.
 ///
-/// No method allocates or panics. The value is the complete state: a copy is a snapshot, and `==` compares states.
-/// [`to_bytes`](Self::to_bytes) saves the state.
+/// No method allocates or panics. A copy of the value is a snapshot of the complete state, and `==` compares two
+/// states. [`to_bytes`](Self::to_bytes) saves the state.
 ///
 /// ```
 /// use pmu_virt::{
@@ -72,7 +72,7 @@ impl VirtualBranches {
     /// Creates the state that a guest's branch records have after reset. `pmu` is the configuration of the guest's PMU.
     ///
     /// # Errors
-    /// Branch records with this configuration cannot be combined with this PMU.
+    /// A PMU of this configuration cannot have these branch records.
     pub fn new(
         pmu: &Configuration,
         configuration: BranchConfiguration,

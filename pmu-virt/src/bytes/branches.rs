@@ -33,16 +33,17 @@ impl VirtualBranches {
         joined(self.header(), words.flat_map(u64::to_le_bytes))
     }
 
-    /// Sets the state of the guest's branch records from bytes that this release or an earlier release wrote for branch
-    /// records with the same configuration. Untrusted bytes are safe to decode.
+    /// Sets the state of the guest's branch records from bytes that [`to_bytes`](Self::to_bytes) returned. The bytes
+    /// may come from an earlier release, but only from branch records with the same configuration. Untrusted bytes are
+    /// safe to decode.
     ///
     /// # Errors
     /// Each of these errors leaves the state unchanged:
     ///
-    /// - [`Length`](BytesError::Length), [`Version`](BytesError::Version): the bytes are not the state of branch
-    ///   records, or a later release wrote the bytes.
-    /// - [`Malformed`](BytesError::Malformed): the bytes belong to a different configuration, or no guest could have
-    ///   reached the state.
+    /// - [`Length`](BytesError::Length): the number of bytes is not [`BYTES`](Self::BYTES).
+    /// - [`Version`](BytesError::Version): the version of the layout is not [`BYTES_VERSION`](Self::BYTES_VERSION).
+    /// - [`Malformed`](BytesError::Malformed): the bytes are not the state of branch records with this configuration,
+    ///   or no guest could have reached the state.
     ///
     /// ```
     /// use pmu_virt::{AmdConfiguration, BranchConfiguration, BytesError, Configuration, VirtualBranches};

@@ -90,12 +90,13 @@ impl Configuration {
         bytes
     }
 
-    /// Decodes a configuration from bytes that this release or an earlier release has written. Release 0.2.0 was the
-    /// first that wrote such bytes.
+    /// Decodes a configuration from bytes that this release or an earlier release has written. The first release that
+    /// wrote configurations as bytes was 0.2.0.
     ///
     /// # Errors
-    /// - [`Length`](BytesError::Length), [`Version`](BytesError::Version) or [`Malformed`](BytesError::Malformed): the
-    ///   bytes are not a configuration, or a later release wrote the bytes.
+    /// - [`Length`](BytesError::Length): the number of bytes is not [`BYTES`](Self::BYTES).
+    /// - [`Version`](BytesError::Version): the version of the layout is not [`BYTES_VERSION`](Self::BYTES_VERSION).
+    /// - [`Malformed`](BytesError::Malformed): the bytes are not a configuration that this release knows.
     /// - [`Configuration`](BytesError::Configuration): the configuration contradicts itself.
     ///
     /// ```

@@ -35,16 +35,17 @@ impl VirtualIbs {
         joined(self.header(), self.registers.into_iter().flat_map(u64::to_le_bytes))
     }
 
-    /// Sets the state of the guest's instruction-based sampling from bytes that this release or an earlier release
-    /// wrote for instruction-based sampling with the same configuration. Untrusted bytes are safe to decode.
+    /// Sets the state of the guest's instruction-based sampling from bytes that [`to_bytes`](Self::to_bytes) returned.
+    /// The bytes may come from an earlier release, but only from instruction-based sampling with the same
+    /// configuration. Untrusted bytes are safe to decode.
     ///
     /// # Errors
     /// Each of these errors leaves the state unchanged:
     ///
-    /// - [`Length`](BytesError::Length), [`Version`](BytesError::Version): the bytes are not the state of
-    ///   instruction-based sampling, or a later release wrote the bytes.
-    /// - [`Malformed`](BytesError::Malformed): the bytes belong to a different configuration, or no guest could have
-    ///   reached the state.
+    /// - [`Length`](BytesError::Length): the number of bytes is not [`BYTES`](Self::BYTES).
+    /// - [`Version`](BytesError::Version): the version of the layout is not [`BYTES_VERSION`](Self::BYTES_VERSION).
+    /// - [`Malformed`](BytesError::Malformed): the bytes are not the state of instruction-based sampling with this
+    ///   configuration, or no guest could have reached the state.
     ///
     /// ```
     /// use pmu_virt::{BytesError, IbsConfiguration, VirtualIbs};

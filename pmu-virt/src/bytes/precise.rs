@@ -15,8 +15,8 @@ impl VirtualPrecise {
     /// Version of the layout that [`to_bytes`](Self::to_bytes) writes.
     pub const BYTES_VERSION: u16 = 1;
 
-    /// Encodes the state of the guest's precise records and branch trace store as bytes. Every later release can decode
-    /// these bytes. The bytes do not include the written records, which are in the guest's memory.
+    /// Encodes the state of the guest's precise records, and of the guest's branch trace store, as bytes. Every later
+    /// release can decode these bytes. The bytes do not include the written records, which are in the guest's memory.
     ///
     /// ```
     /// use pmu_virt::{Configuration, IntelConfiguration, PreciseConfiguration, VirtualPrecise};
@@ -32,17 +32,18 @@ impl VirtualPrecise {
         joined(self.header(), words.flat_map(u64::to_le_bytes))
     }
 
-    /// Sets the state of the guest's precise records and branch trace store from bytes that this release or an earlier
-    /// release wrote for precise records with the same configuration. Untrusted bytes are safe to decode. Afterward,
-    /// call [`VirtualPmu::attach`](crate::VirtualPmu::attach), so that the PMU knows which counters write records.
+    /// Sets the state of the guest's precise records and branch trace store from bytes that
+    /// [`to_bytes`](Self::to_bytes) returned. The bytes may come from an earlier release, but only from precise records
+    /// with the same configuration. Untrusted bytes are safe to decode. After this call, call
+    /// [`VirtualPmu::attach`](crate::VirtualPmu::attach). The PMU then knows which counters write precise records.
     ///
     /// # Errors
     /// Each of these errors leaves the state unchanged:
     ///
-    /// - [`Length`](BytesError::Length), [`Version`](BytesError::Version): the bytes are not the state of precise
-    ///   records, or a later release wrote the bytes.
-    /// - [`Malformed`](BytesError::Malformed): the bytes belong to a different configuration, or no guest could have
-    ///   reached the state.
+    /// - [`Length`](BytesError::Length): the number of bytes is not [`BYTES`](Self::BYTES).
+    /// - [`Version`](BytesError::Version): the version of the layout is not [`BYTES_VERSION`](Self::BYTES_VERSION).
+    /// - [`Malformed`](BytesError::Malformed): the bytes are not the state of precise records with this configuration,
+    ///   or no guest could have reached the state.
     ///
     /// ```
     /// use pmu_virt::{BytesError, Configuration, IntelConfiguration, PreciseConfiguration, VirtualPrecise};

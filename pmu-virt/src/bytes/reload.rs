@@ -17,7 +17,7 @@ impl VirtualReload {
     /// Version of the layout that [`to_bytes`](Self::to_bytes) writes.
     pub const BYTES_VERSION: u16 = 1;
 
-    /// Encodes the state of the guest's counter reload as bytes. Every later release can decode these bytes.
+    /// Encodes the state of the guest's auto counter reload as bytes. Every later release can decode these bytes.
     ///
     /// ```
     /// use pmu_virt::{
@@ -36,16 +36,17 @@ impl VirtualReload {
         joined(self.header(), causes.chain(self.values.into_iter().flat_map(u32::to_le_bytes)))
     }
 
-    /// Sets the state of the guest's counter reload from bytes that this release or an earlier release wrote for
-    /// counter reload with the same configuration. Untrusted bytes are safe to decode.
+    /// Sets the state of the guest's auto counter reload from bytes that [`to_bytes`](Self::to_bytes) returned. The
+    /// bytes may come from an earlier release, but only from counter reload with the same configuration. Untrusted
+    /// bytes are safe to decode.
     ///
     /// # Errors
     /// Each of these errors leaves the state unchanged:
     ///
-    /// - [`Length`](BytesError::Length), [`Version`](BytesError::Version): the bytes are not the state of counter
-    ///   reload, or a later release wrote the bytes.
-    /// - [`Malformed`](BytesError::Malformed): the bytes belong to a different configuration, or no guest could have
-    ///   reached the state.
+    /// - [`Length`](BytesError::Length): the number of bytes is not [`BYTES`](Self::BYTES).
+    /// - [`Version`](BytesError::Version): the version of the layout is not [`BYTES_VERSION`](Self::BYTES_VERSION).
+    /// - [`Malformed`](BytesError::Malformed): the bytes are not the state of counter reload with this configuration,
+    ///   or no guest could have reached the state.
     pub fn restore(&mut self, bytes: &[u8]) -> Result<(), BytesError> {
         let bytes: &[u8; Self::BYTES] = checked(bytes, MAGIC, Self::BYTES_VERSION)?;
         let (header, body) = bytes.split_at(HEADER);

@@ -43,10 +43,10 @@ impl PmuState {
         bytes
     }
 
-    /// Decodes a state from bytes that this release or an earlier release has written. Release 0.2.0 was the first that
-    /// wrote such bytes.
+    /// Decodes a state from bytes that this release or an earlier release has written. The first release that wrote
+    /// states as bytes was 0.2.0.
     ///
-    /// Untrusted bytes are safe to decode. There may be any number of zeros at the end of the bytes.
+    /// Untrusted bytes are safe to decode. The bytes may end with any number of zeros.
     ///
     /// # Errors
     /// - The bytes are not the state of a PMU.

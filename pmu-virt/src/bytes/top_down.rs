@@ -32,16 +32,17 @@ impl VirtualTopDown {
         joined(self.header(), words.chain(parts))
     }
 
-    /// Sets the state of the guest's top-down metrics from bytes that this release or an earlier release wrote for
-    /// top-down metrics with the same configuration. Untrusted bytes are safe to decode.
+    /// Sets the state of the guest's top-down metrics from bytes that [`to_bytes`](Self::to_bytes) returned. The bytes
+    /// may come from an earlier release, but only from top-down metrics with the same configuration. Untrusted bytes
+    /// are safe to decode.
     ///
     /// # Errors
     /// Each of these errors leaves the state unchanged:
     ///
-    /// - [`Length`](BytesError::Length), [`Version`](BytesError::Version): the bytes are not the state of top-down
-    ///   metrics, or a later release wrote the bytes.
-    /// - [`Malformed`](BytesError::Malformed): the bytes belong to a different configuration, or no guest could have
-    ///   reached the state.
+    /// - [`Length`](BytesError::Length): the number of bytes is not [`BYTES`](Self::BYTES).
+    /// - [`Version`](BytesError::Version): the version of the layout is not [`BYTES_VERSION`](Self::BYTES_VERSION).
+    /// - [`Malformed`](BytesError::Malformed): the bytes are not the state of top-down metrics with this configuration,
+    ///   or no guest could have reached the state.
     ///
     /// ```
     /// use pmu_virt::{BytesError, Configuration, IntelConfiguration, VirtualTopDown};

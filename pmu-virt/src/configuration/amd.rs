@@ -19,8 +19,8 @@ use crate::configuration::bitmap::first;
 pub struct AmdConfiguration {
     /// Generation of the counters. The generation determines the number of counters and their addresses.
     pub counters: AmdCounters,
-    /// Event selects have the bits `GuestOnly` (40) and `HostOnly` (41). These bits are part of the
-    /// [event's key](crate::EventKey).
+    /// Event selects have the bits `GuestOnly` (40) and `HostOnly` (41). The [`EventKey`](crate::EventKey) of an event
+    /// contains both bits.
     ///
     /// If the field is `true`, the embedder decides whether CPUID declares SVM (leaf 0x80000001, ECX bit 2). If the
     /// field is `false`, CPUID hides SVM, and a write to a select ignores `GuestOnly` and `HostOnly`.

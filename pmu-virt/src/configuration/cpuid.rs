@@ -33,8 +33,8 @@ pub struct CpuidLeaf {
     pub mask: CpuidRegisters,
     /// Values of the bits in `mask`. All other bits are 0.
     pub value: CpuidRegisters,
-    /// Least value of EAX in the answer, for a leaf that returns the highest leaf or sub-leaf in EAX. For any other
-    /// leaf, this field is 0.
+    /// Minimum of EAX, in a leaf whose EAX is the number of the highest leaf or sub-leaf. In any other leaf, this field
+    /// is 0.
     pub at_least: u32,
 }
 
@@ -60,9 +60,8 @@ impl CpuidLeaf {
         self
     }
 
-    /// Returns the embedder's answer `given` with two changes. The bits in [`mask`](Self::mask) come from
-    /// [`value`](Self::value). If the leaf returns the highest leaf or sub-leaf in EAX, EAX is raised to the number
-    /// that the PMU needs.
+    /// Returns the embedder's answer `given`, with the PMU's bits. The bits in [`mask`](Self::mask) come from
+    /// [`value`](Self::value). If EAX is then below the field `at_least`, EAX becomes `at_least`.
     pub fn apply(&self, given: CpuidRegisters) -> CpuidRegisters {
         let mut answer = given;
         for ((answer, mask), value) in answer.iter_mut().zip(self.mask).zip(self.value) {
@@ -103,15 +102,15 @@ impl Configuration {
     /// Returns the answer to CPUID with `leaf` in EAX and `subleaf` in ECX. `given` is the embedder's own answer. The
     /// call replaces the bits of `given` that describe the PMU.
     ///
-    /// The embedder must give a vendor in leaf 0, because drivers look for `GenuineIntel` or `AuthenticAMD`. The
+    /// In leaf 0, `given` must contain the vendor, because drivers look for `GenuineIntel` or `AuthenticAMD`. The
     /// embedder also decides whether the extended leaves (0x80000000 and above) exist.
     ///
-    /// Leaves 0, 7 and 0x80000000 return the highest leaf or sub-leaf in EAX. If the PMU needs a higher leaf or
-    /// sub-leaf, EAX is raised to that number.
+    /// In leaves 0, 7 and 0x80000000, EAX is the number of the highest leaf or sub-leaf. The call raises EAX if the PMU
+    /// needs a higher number.
     ///
     /// If [`transactional`](IntelConfiguration::transactional) is `false`, the answer hides TSX. If
-    /// [`guest_host`](crate::AmdConfiguration::guest_host) is `false`, the answer hides SVM. In these cases, the
-    /// guest's event selects lack the bits of the hidden feature.
+    /// [`guest_host`](crate::AmdConfiguration::guest_host) is `false`, the answer hides SVM. The guest's event selects
+    /// lack the bits of a hidden feature.
     ///
     /// ```
     /// use pmu_virt::{Configuration, Vendor};
@@ -123,8 +122,8 @@ impl Configuration {
         self.cpuid_leaf(leaf, subleaf).map_or(given, |leaf| leaf.apply(given))
     }
 
-    /// Returns the CPUID leaves that concern the PMU, for a hypervisor that fills a table of leaves once. If the
-    /// iterator does not return a sub-leaf of leaf 0x23, CPUID answers this sub-leaf with 0 in all registers.
+    /// Returns the CPUID leaves that concern the PMU, for a hypervisor that keeps a table of CPUID leaves. A sub-leaf
+    /// of leaf 0x23 that the iterator does not return is 0 in all registers.
     ///
     /// ```
     /// use pmu_virt::{AmdConfiguration, Configuration};

@@ -11,20 +11,20 @@ impl Configuration {
     /// Derives a configuration from a host's CPUID: the largest PMU that a guest on this host can have.
     ///
     /// The function calls `cpuid` with a leaf and a sub-leaf. `capabilities` is the host's value of
-    /// `IA32_PERF_CAPABILITIES`. Pass 0 on AMD, and on an Intel processor without the register (leaf 1, ECX bit 15, is
-    /// clear).
+    /// `IA32_PERF_CAPABILITIES`. Pass 0 on AMD. Pass 0 also on an Intel processor without the register, where leaf 1
+    /// has ECX bit 15 clear.
     ///
     /// The configuration does not include these features of the host:
     ///
-    /// - the features beside the counters, such as PEBS and LBR;
+    /// - PMU features that are not counters, such as PEBS and LBR;
     /// - AnyThread, because another guest may run on the core's other thread;
     /// - the ninth and later architectural events.
     ///
-    /// If the host has more counters than a [`VirtualPmu`](crate::VirtualPmu) can have, the function returns an error.
-    /// The function does not return a configuration with fewer counters.
+    /// A host may have more counters than a [`VirtualPmu`](crate::VirtualPmu) can have. The function then returns an
+    /// error, not a configuration with fewer counters.
     ///
     /// # Errors
-    /// The host has no PMU, or a PMU that a [`VirtualPmu`](crate::VirtualPmu) cannot have.
+    /// The host has no PMU, or a [`VirtualPmu`](crate::VirtualPmu) cannot implement the host's PMU.
     ///
     /// ```
     /// use pmu_virt::{AmdConfiguration, Configuration};

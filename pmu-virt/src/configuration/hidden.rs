@@ -2,8 +2,8 @@
 
 use crate::configuration::vendor::Vendor;
 
-/// Configuration of a processor without a PMU. CPUID does not declare a PMU. The fields select how the processor
-/// answers if a guest accesses PMU registers nevertheless.
+/// Configuration of a processor without a PMU. CPUID does not declare a PMU. The fields select the result of an access
+/// to a PMU register.
 ///
 /// ```
 /// use pmu_virt::{Configuration, FedEvents, HiddenConfiguration, HiddenRegisters, Read, Vendor};
@@ -22,16 +22,16 @@ use crate::configuration::vendor::Vendor;
 pub struct HiddenConfiguration {
     /// Vendor of the processor. The vendor determines the addresses of the absent registers.
     pub vendor: Vendor,
-    /// Answer to RDMSR and WRMSR of the absent registers.
+    /// Result of RDMSR and WRMSR of a PMU register.
     pub registers: HiddenRegisters,
-    /// Answer to RDPMC, if CPL and CR4.PCE allow the instruction.
+    /// Result of RDPMC, if CPL and CR4.PCE allow the instruction.
     pub rdpmc: HiddenRdpmc,
 }
 
-/// Answer to RDMSR and WRMSR of the registers of an absent PMU.
+/// Result of RDMSR and WRMSR of a PMU register, on a processor without a PMU.
 ///
-/// On AMD, guests assume that every processor has the four selects and counters at C001_0000–7. So these registers read
-/// 0 and ignore writes, with every variant of this type.
+/// On AMD, guests assume that every processor has four event selects and four counters, at C001_0000–7. With every
+/// variant of this type, these eight registers read 0 and ignore writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum HiddenRegisters {
@@ -42,7 +42,7 @@ pub enum HiddenRegisters {
     Kvm,
 }
 
-/// Answer to RDPMC on a processor without a PMU, if CPL and CR4.PCE allow the instruction.
+/// Result of RDPMC on a processor without a PMU, if CPL and CR4.PCE allow the instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum HiddenRdpmc {
@@ -54,8 +54,8 @@ pub enum HiddenRdpmc {
 }
 
 impl HiddenConfiguration {
-    /// Creates the configuration of a processor on which an access to a PMU register raises #GP. AMD's legacy registers
-    /// are an exception, and read 0 and ignore writes.
+    /// Creates the configuration of a processor on which an access to a PMU register raises #GP. The exception is AMD's
+    /// legacy registers, which read 0 and ignore writes.
     pub const fn new(vendor: Vendor) -> Self {
         Self { vendor, registers: HiddenRegisters::Fault, rdpmc: HiddenRdpmc::Fault }
     }

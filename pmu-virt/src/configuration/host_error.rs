@@ -4,7 +4,8 @@ use core::fmt;
 
 use crate::configuration::error::ConfigurationError;
 
-/// Reason why no configuration can be derived from the CPUID of a host, or from the configurations of two hosts.
+/// Reason why [`Configuration::from_cpuid`](crate::Configuration::from_cpuid) or
+/// [`Configuration::intersect`](crate::Configuration::intersect) returns no configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

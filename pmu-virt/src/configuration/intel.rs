@@ -22,8 +22,8 @@ use crate::configuration::error::ConfigurationError;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct IntelConfiguration {
-    /// Version, 1–6 (leaf 0x0A, EAX bits 7:0). In version 6, each counter's registers also have addresses from 0x1900
-    /// on, in addition to the older addresses.
+    /// Version, 1–6 (leaf 0x0A, EAX bits 7:0). In version 6, the registers of each counter have two addresses: the
+    /// address of older versions, and a second address from 0x1900 upward.
     pub version: u8,
     /// Bitmap of the general counters: bit *n* stands for `IA32_PMCn`. At least one bit must be set. A bitmap with gaps
     /// needs [`extended_leaf`](Self::extended_leaf).
@@ -33,25 +33,27 @@ pub struct IntelConfiguration {
     /// Bitmap of the fixed counters: bit *n* stands for `IA32_FIXED_CTRn`. Version 1 has no fixed counters. From
     /// version 5 on, the bitmap may have gaps.
     pub fixed: u8,
-    /// Width of the fixed counters in bits, 32–64. Without fixed counters, this field is ignored.
+    /// Width of the fixed counters in bits, 32–64. If the PMU has no fixed counters, this field is ignored.
     pub fixed_width: u8,
-    /// The general counters can be written in full width, at addresses from 0x4C1 on (`IA32_PERF_CAPABILITIES[13]`).
+    /// The guest can write all bits of a general counter, at addresses from 0x4C1 upward
+    /// (`IA32_PERF_CAPABILITIES[13]`).
     pub full_width_writes: bool,
     /// Bitmap of the first eight architectural events: if bit *n* is set, CPUID declares event *n* (leaf 0x0A, EBX). A
     /// guest may also program events that CPUID does not declare.
     pub events: u8,
-    /// Event selects have the AnyThread bit, which needs version 3 or later. CPUID then does not declare that AnyThread
-    /// is deprecated: leaf 0x0A, EDX bit 15 is clear. The AnyThread bit is part of the [event's key](crate::EventKey).
-    /// On a real counter, AnyThread also counts the core's other thread, which may run another guest.
+    /// Event selects have the AnyThread bit. This feature needs version 3 or later. If the field is `true`, CPUID leaf
+    /// 0x0A has EDX bit 15 clear: AnyThread is not deprecated. The [`EventKey`](crate::EventKey) of an event contains
+    /// the AnyThread bit. On a real counter, AnyThread also counts the core's other thread, which may run another
+    /// guest.
     pub any_thread: bool,
     /// CPUID has leaf 0x23, which declares the bitmaps of counters (leaf 7.1, EAX bit 8). Leaf 0x23 is optional in
     /// version 5, and required in version 6.
     pub extended_leaf: bool,
-    /// Event selects have `IN_TX` (bit 32). The select of counter 2 also has `IN_TXCP` (bit 33). Both bits are part of
-    /// the [event's key](crate::EventKey).
+    /// Event selects have `IN_TX` (bit 32). The select of counter 2 also has `IN_TXCP` (bit 33). The
+    /// [`EventKey`](crate::EventKey) of an event contains both bits.
     ///
-    /// If the field is `true`, the embedder decides whether CPUID declares TSX (leaf 7, EBX: HLE in bit 4, RTM in bit
-    /// 11). If the field is `false`, CPUID hides TSX, and `IN_TX` and `IN_TXCP` are reserved.
+    /// If the field is `true`, the embedder decides whether CPUID declares TSX (leaf 7, EBX bit 4 for HLE and EBX bit
+    /// 11 for RTM). If the field is `false`, CPUID hides TSX, and `IN_TX` and `IN_TXCP` are reserved.
     pub transactional: bool,
     /// Event selects have a second unit mask, UMASK2, in bits 47:40 (leaf 0x23, EBX bit 0). This feature needs version
     /// 6.
@@ -68,9 +70,8 @@ pub struct IntelConfiguration {
 impl IntelConfiguration {
     /// Creates the configuration of a PMU with `general` general and `fixed` fixed counters, all 48 bits wide.
     ///
-    /// The counters have the numbers from 0 on, without gaps. The general counters can be written in full width. CPUID
-    /// declares the first seven architectural events. In version 6, CPUID has leaf 0x23, but declares no optional
-    /// feature there.
+    /// The counters are numbered from 0 without gaps. The general counters can be written in full width. CPUID declares
+    /// the first seven architectural events. In version 6, CPUID has leaf 0x23. The leaf declares no optional feature.
     pub const fn new(version: u8, general: u8, fixed: u8) -> Self {
         Self {
             version,

@@ -7,8 +7,8 @@ use crate::configuration::intel::IntelConfiguration;
 
 impl Configuration {
     /// Returns the configuration that two processors have in common. A guest with this configuration can move between
-    /// the two processors. The counters have the smaller of the two widths. If one of the two processors hides its PMU,
-    /// the result hides the PMU.
+    /// the two processors. The result has the smaller of the processors' counter widths. If one of the two processors
+    /// hides its PMU, the result hides the PMU.
     ///
     /// # Errors
     /// The processors have different [vendors](Self::vendor), or have no valid configuration in common. The call also

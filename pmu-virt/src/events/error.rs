@@ -29,8 +29,8 @@ impl fmt::Display for FedEventsError {
 
 impl core::error::Error for FedEventsError {}
 
-/// The event is not in the [`FedEvents`](crate::FedEvents) of the feed, or the feed and the PMU have different
-/// `FedEvents`. The refused call has counted nothing.
+/// The [`FedEvents`](crate::FedEvents) of the feed does not contain the event, or differs from the `FedEvents` of the
+/// PMU. The failed call counts nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct OtherEvents;
@@ -43,8 +43,8 @@ impl fmt::Display for OtherEvents {
 
 impl core::error::Error for OtherEvents {}
 
-/// Reason why [`VirtualPmu::set_events`](crate::VirtualPmu::set_events) refuses new events. The refused call has
-/// changed nothing.
+/// Reason why [`VirtualPmu::set_events`](crate::VirtualPmu::set_events) refuses new events. The failed call changes
+/// nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

@@ -29,8 +29,9 @@ impl FedEvents {
     /// Creates the set of events with these keys.
     ///
     /// # Errors
-    /// `keys` has more than 16 keys, or two keys are equal. If both a general and a fixed counter can count an event,
-    /// [`EventKey::fixed`] and [`EventKey::general`] return equal keys for the event. Pass only one of the two keys.
+    /// `keys` has more than 16 keys, or two keys are equal. Some events can be counted by a general counter and by a
+    /// fixed counter. For such an event, [`EventKey::fixed`] and [`EventKey::general`] return equal keys, so pass the
+    /// key only once.
     pub fn new(keys: &[EventKey]) -> Result<Self, FedEventsError> {
         let mut events = Self::NONE;
         let too_many = FedEventsError::TooMany(keys.len());

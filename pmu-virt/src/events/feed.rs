@@ -64,8 +64,8 @@ impl Feed {
         Ok(())
     }
 
-    /// Returns how often the event happened at this privilege, without the events that a PMU has already
-    /// [counted](crate::VirtualPmu::advance). Returns 0 if the event is not in the [`FedEvents`] of this feed.
+    /// Returns the number of events at this privilege that no PMU has [counted](crate::VirtualPmu::advance) yet.
+    /// Returns 0 if the event is not in the [`FedEvents`] of this feed.
     #[inline]
     pub fn count(&self, event: FedEvent, privilege: Privilege) -> u64 {
         if event.of != self.of {

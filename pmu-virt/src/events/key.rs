@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::configuration::vendor::Vendor;
 
-/// Privilege at which an event happened: CPL 1–3 or CPL 0 (USR and OS in the SDM).
+/// Privilege at which an event happened: CPL 0 or CPL 1–3. The SDM calls CPL 0 OS, and CPL 1–3 USR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Privilege {
@@ -14,18 +14,18 @@ pub enum Privilege {
     Kernel,
 }
 
-/// Key of an event that counters count. A key has all fields of an event select, except USR, OS, EN, INT, the pin
-/// control and RDPMC user disable.
+/// Identifies an event that a counter can count. A key has the fields of an event select, except USR, OS, EN, INT, the
+/// pin control and RDPMC user disable.
 ///
-/// Edge, invert, counter mask and EQ are part of the key. With one of these fields, a counter does not count how many
-/// times the event happens, but for instance how many times the event begins. The embedder feeds such a count under the
-/// key with the same fields, because the count cannot be computed from the number of times that the event happens. If
-/// the counter mask is 0 and EQ is clear, the processors of both vendors ignore invert, and the key ignores invert as
-/// well. Unit mask 2 is part of the key, because a different unit mask 2 selects a different event.
+/// Edge, invert, counter mask and EQ are part of the key. These fields change what a counter counts: with edge, a
+/// counter counts how many times the event begins. This count cannot be computed from the count of the event without
+/// edge. So the embedder feeds each count under the key with the same fields. If the counter mask is 0 and EQ is clear,
+/// the processors of both vendors ignore invert. The key then ignores invert as well. Unit mask 2 is part of the key,
+/// because a different unit mask 2 selects a different event.
 ///
-/// The qualifiers are also part of the key: `IN_TX` and `IN_TXCP` on Intel, `GuestOnly` and `HostOnly` on AMD. The
-/// selects of the two vendors use the same bits for different fields. So all keys of a [`FedEvents`](crate::FedEvents)
-/// must be for processors of the same vendor.
+/// The key also has the bits `IN_TX` and `IN_TXCP` on Intel, and `GuestOnly` and `HostOnly` on AMD. The selects of the
+/// two vendors use the same bits for different fields. So all keys of a [`FedEvents`](crate::FedEvents) must be for
+/// processors of the same vendor.
 ///
 /// ```
 /// use pmu_virt::EventKey;
@@ -103,10 +103,14 @@ impl EventKey {
     /// Returns the key of the event that the fixed counter with this number counts. Returns `None` if the number is 8
     /// or above.
     ///
-    /// General counters can also count the events of three fixed counters: retired instructions (fixed counter 0; event
-    /// 0xC0, unit mask 0), core cycles (fixed counter 1; 0x3C, 0) and top-down slots (fixed counter 3; 0xA4, 1). For
-    /// each of these events, [`general`](Self::general) and `fixed` return equal keys, and a count that is fed under
-    /// the key advances both kinds of counters. SDM vol. 3B, "Fixed-function Performance Counters".
+    /// General counters can also count the events of three fixed counters:
+    ///
+    /// - fixed counter 0: retired instructions, event 0xC0 with unit mask 0;
+    /// - fixed counter 1: core cycles, event 0x3C with unit mask 0;
+    /// - fixed counter 3: top-down slots, event 0xA4 with unit mask 1.
+    ///
+    /// For each of these events, [`general`](Self::general) and `fixed` return equal keys. A count that is fed under
+    /// the key advances general counters and the fixed counter. SDM vol. 3B, "Fixed-function Performance Counters".
     ///
     /// ```
     /// use pmu_virt::EventKey;
@@ -179,9 +183,9 @@ impl EventKey {
         Self(self.0 | Self::IN_TX)
     }
 
-    /// Returns the key with `IN_TXCP`, bit 33 of the select of Intel's counter 2: this counter then does not count the
-    /// event in aborted transactions. A guest can select this event only if the guest's configuration has
-    /// [`transactional`](crate::IntelConfiguration::transactional).
+    /// Returns the key with `IN_TXCP`: a counter with this key does not count the event in aborted transactions. On
+    /// Intel, only the select of counter 2 has `IN_TXCP`, in bit 33. A guest can select this event only if the guest's
+    /// configuration has [`transactional`](crate::IntelConfiguration::transactional).
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
@@ -208,7 +212,7 @@ impl EventKey {
     }
 
     /// Returns the key with `HostOnly`, bit 41 of AMD's selects: a counter with this key counts the event only while no
-    /// nested guest runs. `key.guest_only().host_only()` is the key of a select with both bits.
+    /// nested guest runs. For a select with both bits, use `key.guest_only().host_only()`.
     pub const fn host_only(self) -> Self {
         Self(self.0 | Self::HOST_ONLY)
     }
@@ -230,8 +234,8 @@ impl EventKey {
     }
 
     /// Returns the key with the EQ flag of Intel's version 6 and the counter mask `count`. A counter with this key
-    /// counts the cycles in which the event happened exactly `count` times. If `invert` is set, the counter counts all
-    /// other cycles. `count` may be 0.
+    /// counts the cycles in which the event happened exactly `count` times. If `invert` is set, the counter counts the
+    /// cycles with any other number of events. `count` may be 0.
     pub const fn equal(self, count: u8, invert: bool) -> Self {
         self.compared(count, invert, Self::EQUAL)
     }
@@ -252,8 +256,8 @@ impl EventKey {
     /// Returns the key of the event that a counter with this event select counts. The call ignores USR, OS, EN, INT,
     /// the pin control and RDPMC user disable.
     ///
-    /// If only a fixed counter can count an event, the event has no select. [`fixed`](Self::fixed) returns the key of
-    /// such an event.
+    /// Some events have no select, because only a fixed counter can count them. [`fixed`](Self::fixed) returns the keys
+    /// of these events.
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
@@ -293,7 +297,8 @@ impl EventKey {
         (self.0 >> 8) as u8
     }
 
-    /// Returns the unit mask 2, which a select of Intel's version 6 can have, or 0 if the key has no unit mask 2.
+    /// Returns the unit mask 2, or 0 if the key has no unit mask 2. Only selects of Intel's version 6 have a unit mask
+    /// 2.
     pub const fn unit_mask_2(self) -> u8 {
         (self.0 >> 40) as u8
     }

@@ -52,8 +52,8 @@ impl FeedSlot {
     }
 }
 
-/// Index of one event in a [`FedEvents`](crate::FedEvents). [`FedEvents::find`](crate::FedEvents::find) returns the
-/// index, so that [`Feed::add`](crate::Feed::add) needs no search.
+/// Index of one event in a [`FedEvents`](crate::FedEvents). [`FedEvents::find`](crate::FedEvents::find) searches for an
+/// event and returns the index. [`Feed::add`](crate::Feed::add) uses the index and need not search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FedEvent {

@@ -2,8 +2,8 @@
 
 use crate::configuration::cpuid::{CpuidLeaf, EAX, ECX};
 
-/// Configuration of a guest's instruction-based sampling (IBS): CPUID leaf 0x8000001B, the extended LVT entry, and
-/// deviations of some processor families.
+/// Configuration of a guest's instruction-based sampling (IBS): CPUID leaf 0x8000001B, the extended LVT entry, and two
+/// deviations that only some processor families have.
 ///
 /// ```
 /// use pmu_virt::{IbsConfiguration, VirtualIbs};
@@ -17,11 +17,11 @@ pub struct IbsConfiguration {
     /// Leaf 0x8000001B, EAX. Bit 0 declares that the leaf is valid, bit 1 declares fetch sampling, and bit 2 declares
     /// op sampling.
     pub capabilities: u32,
-    /// Number of the extended LVT entry through which a sample interrupts, 0–15. `None` means that firmware assigned no
-    /// entry. The guest can read the number in `IBS_CTL`, but cannot change the number.
+    /// Number of the extended LVT entry that delivers the interrupt of a sample, 0–15. `None` means that firmware
+    /// assigned no entry. The guest can read the number in `IBS_CTL`, but cannot change the number.
     pub lvt_entry: Option<u8>,
-    /// If fetch sampling is already enabled, a write of `IBS_FETCH_CTL` with the enable bit set does not reset the
-    /// count of fetches. Families 16h to 18h behave in this way.
+    /// A write of `IBS_FETCH_CTL` that leaves fetch sampling enabled does not reset the count of fetches, as on
+    /// families 16h to 18h.
     pub fetch_count_kept: bool,
     /// The guest has to set the period to 0 before the guest disables sampling (erratum 420 of family 10h).
     /// [`Written::illegal`](crate::Written::illegal) reports a write that disables sampling while the period is not 0.
@@ -40,8 +40,8 @@ impl IbsConfiguration {
     pub const ZEN_4: Self = Self { capabilities: 0xBFF, ..Self::ZEN_3 };
     /// Instruction-based sampling of Zen 5: the features of Zen 4, and a filter by the latency of loads.
     pub const ZEN_5: Self = Self { capabilities: 0x1BFF, ..Self::ZEN_3 };
-    /// Instruction-based sampling of Zen 6: the features of Zen 5, and a second control register each for fetch
-    /// sampling and op sampling.
+    /// Instruction-based sampling of Zen 6: the features of Zen 5, and two further control registers: one for fetch
+    /// sampling, one for op sampling.
     pub const ZEN_6: Self = Self { capabilities: 0x1_FBFF, ..Self::ZEN_3 };
     /// Instruction-based sampling of family 10h.
     pub const FAMILY_10H: Self =

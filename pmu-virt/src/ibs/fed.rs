@@ -1,7 +1,7 @@
 //! Ops and fetches that the embedder feeds.
 
-/// An op that a virtual processor executes. The fields are the values that the IBS registers get if the op is sampled.
-/// Values of registers that the processor lacks are ignored.
+/// An op that a virtual processor executes. If the op is sampled, its fields become the values of the IBS registers. A
+/// field is ignored if the processor lacks the field's register.
 ///
 /// ```
 /// use pmu_virt::FedOp;
@@ -58,7 +58,7 @@ impl FedOp {
     }
 }
 
-/// A fetch of a virtual processor. The fields are the values that the IBS registers get if the fetch is sampled.
+/// A fetch of a virtual processor. If the fetch is sampled, its fields become the values of the IBS registers.
 ///
 /// ```
 /// use pmu_virt::FedFetch;

@@ -1,8 +1,8 @@
 //! The distance to the next sample.
 
 /// Result of [`VirtualIbs::next_sample`](crate::VirtualIbs::next_sample): numbers of events until the next sample. For
-/// example, 1 means that the next event is sampled. A number is `None` in two cases: the guest does not sample by the
-/// events that the number counts, or the guest has not yet read the last sample.
+/// example, 1 means that the next event is sampled. A field is `None` if the guest's sampling period does not count
+/// this field's events. A field is also `None` until the guest has read the last sample.
 ///
 /// An embedder that does not feed each op or fetch can use these numbers to set a timer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

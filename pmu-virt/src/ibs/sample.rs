@@ -9,8 +9,8 @@ use crate::ibs::virtual_ibs::VirtualIbs;
 const OP_RANDOM: u64 = 0x7F;
 
 impl VirtualIbs {
-    /// Counts an op or the op's cycles, depending on the guest's setting. If the guest's sampling period ends with this
-    /// op, the op is sampled. Returns whether the op was sampled.
+    /// Counts an op. If the guest's sampling period is in cycles, the call counts the op's cycles. If the guest's
+    /// sampling period ends with this op, the op is sampled. Returns whether the op was sampled.
     pub fn execute(&mut self, op: &FedOp) -> bool {
         let Some(period) = self.op_period() else { return false };
         let control = self.registers[OP_CTL];
@@ -69,8 +69,8 @@ impl VirtualIbs {
         true
     }
 
-    /// Counts ops, cycles and fetches that the embedder does not feed one by one. The call samples nothing: each count
-    /// stops one op, cycle or fetch before the end of the guest's sampling period.
+    /// Counts many ops, cycles and fetches in one call. The call samples nothing: each count stops one op, cycle or
+    /// fetch before the end of the guest's sampling period.
     ///
     /// ```
     /// use pmu_virt::{FedOp, GuestFacility, IbsConfiguration, Read, VirtualIbs, Writer};

@@ -7,11 +7,12 @@ use crate::ibs::registers::{
 use crate::pmu::pmi::{PerformanceEntry, PmiOutcome};
 
 /// State of the instruction-based sampling (IBS) of one virtual AMD processor, in addition to the processor's
-/// [`VirtualPmu`](crate::VirtualPmu). As a [`GuestFacility`](crate::GuestFacility), this type answers accesses to the
-/// IBS registers. The embedder feeds fetches and ops. This type counts fetches and ops, and writes a sampled fetch or
-/// op to the IBS registers.
+/// [`VirtualPmu`](crate::VirtualPmu). As a [`GuestFacility`](crate::GuestFacility), this type answers RDMSR and WRMSR
+/// of the IBS registers. The embedder passes fetches to [`fetch`](Self::fetch), and ops to [`execute`](Self::execute).
+/// This type counts fetches and ops, and writes a sampled fetch or op to the IBS registers.
 ///
-/// No method allocates or panics. The value is the complete state: a copy is a snapshot, and `==` compares states.
+/// No method allocates or panics. A copy of the value is a snapshot of the complete state, and `==` compares two
+/// states.
 ///
 /// ```
 /// use pmu_virt::{FedOp, GuestFacility, IbsConfiguration, Read, VirtualIbs, Writer};
@@ -60,8 +61,8 @@ impl VirtualIbs {
         self.pending
     }
 
-    /// Sets whether the interrupt of a sample is pending. No register holds this state, so an embedder that saves the
-    /// registers one by one also saves this state.
+    /// Sets whether the interrupt of a sample is pending. No register tells whether the interrupt is pending. So an
+    /// embedder that saves the registers one by one must also save [`interrupt_pending`](Self::interrupt_pending).
     pub fn set_interrupt_pending(&mut self, pending: bool) {
         self.pending = pending;
     }
@@ -69,9 +70,9 @@ impl VirtualIbs {
     /// Delivers a pending interrupt through an extended LVT entry. `entry` gives access to the extended LVT entry with
     /// the number [`IbsConfiguration::lvt_entry`]. If this number is `None`, the interrupt is lost.
     ///
-    /// Do not call this method if the interrupt controller has no extended entries. Instead, if
-    /// [`interrupt_pending`](Self::interrupt_pending) returns `true`, inject an NMI, and
-    /// [clear](Self::set_interrupt_pending) the pending interrupt.
+    /// If the interrupt controller has no extended entries, do not call this method. The embedder then injects an NMI
+    /// when [`interrupt_pending`](Self::interrupt_pending) returns `true`, and [clears](Self::set_interrupt_pending)
+    /// the pending interrupt.
     ///
     /// ```
     /// use pmu_virt::{Delivery, IbsConfiguration, PerformanceEntry, PmiOutcome, VirtualIbs};

@@ -27,8 +27,8 @@ impl HostCounters {
     /// - the global registers, if the processor may have PERF_METRICS, or counters that the guest lacks (see
     ///   [`from_cpuid`](Self::from_cpuid)).
     ///
-    /// The hypervisor answers the intercepted accesses by [`write`](Self::write) and [`read`](Self::read). Both
-    /// functions can also answer accesses to the other registers of the PMU.
+    /// The hypervisor passes the intercepted accesses to [`write`](Self::write) and [`read`](Self::read). The two
+    /// functions also accept the registers of the PMU that need no intercept.
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, HostCounters, IntelConfiguration, MediationError, VirtualPmu};
@@ -69,8 +69,8 @@ impl HostCounters {
     }
 
     /// Returns whether the hypervisor must intercept RDPMC while a guest is [loaded](Self::load). The hypervisor then
-    /// answers RDPMC by [`read_pmc`](Self::read_pmc). The result is `true` if the processor may have PERF_METRICS,
-    /// which RDPMC reads with ECX = 2000_0000h, or may have counters that no guest has.
+    /// answers RDPMC by [`read_pmc`](Self::read_pmc). The result is `true` if the processor may have PERF_METRICS, or
+    /// counters that no guest has. RDPMC with ECX = 2000_0000h reads PERF_METRICS.
     pub const fn intercepts_rdpmc(&self) -> bool {
         self.has_more
     }
@@ -79,9 +79,9 @@ impl HostCounters {
     /// registers. If the [policy](EventPolicy) forbids a counter's event, the counter does not count.
     ///
     /// The result has the same meaning as [`Written::answer`](crate::Written::answer) in the result of
-    /// [`VirtualPmu::write`]. If the write sets bits of the global status, these bits raise no interrupt. After the
-    /// call, [`Loaded::global_control`] and [`Loaded::debug_control`] return the guest's new values. Register accesses:
-    /// one write. If the write enables the interrupt of a counter, the call also reads the global status once.
+    /// [`VirtualPmu::write`]. A write that sets bits of the global status raises no interrupt. After the call,
+    /// [`Loaded::global_control`] and [`Loaded::debug_control`] return the guest's new values. Register accesses: one
+    /// write. If the write enables the interrupt of a counter, the call also reads the global status once.
     ///
     /// # Errors
     /// - Another guest is loaded.

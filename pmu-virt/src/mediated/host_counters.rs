@@ -13,7 +13,7 @@ use crate::registers::layout::Layout;
 /// `IA32_PERF_CAPABILITIES`: PERF_METRICS available (SDM vol. 4, table 2-2).
 const PERF_METRICS: u64 = 1 << 15;
 
-/// Mediated PMU: the real counters of one processor, which the hypervisor gives to its guests in turn.
+/// Mediated PMU: the hypervisor gives the real counters of one processor to one guest after another.
 ///
 /// While a guest is [loaded](Self::load), only the guest uses the counters. The guest directly accesses the counters,
 /// the global control and the status, and directly executes RDPMC. Some accesses must be
@@ -21,8 +21,9 @@ const PERF_METRICS: u64 = 1 << 15;
 /// [`read`](Self::read) and [`read_pmc`](Self::read_pmc).
 ///
 /// While a guest is loaded, the host's session must [lend](pmu_core::CounterSession::lend) the real counters. A host
-/// without a session calls [`stop`](Self::stop) instead. While a guest is loaded, the host must not use features that
-/// share the status register with the counters: PEBS with interrupts, LBR with interrupts, and Processor Trace.
+/// without a session gets the lent counters from [`stop`](Self::stop). While a guest is loaded, the host must not use
+/// features that share the status register with the counters: PEBS with interrupts, LBR with interrupts, and Processor
+/// Trace.
 ///
 /// The counters do not count while the host executes. On Intel, the processor switches the registers at VM entries and
 /// VM exits. For this switch, the hypervisor sets these fields and controls of the VMCS:
@@ -35,7 +36,8 @@ const PERF_METRICS: u64 = 1 << 15;
 ///   field's value to [`put`](Self::put);
 /// - guest field of `IA32_DEBUGCTL`: [`Loaded::debug_control`](crate::Loaded::debug_control).
 ///
-/// On AMD, the selects have GuestOnly set, and `load` and `put` write the global control.
+/// On AMD, the event selects have GuestOnly set, so the counters count only in the guest. `load` and `put` write the
+/// global control.
 ///
 /// This example is the loop of a virtual processor. The loop also needs an NMI handler: see the example of
 /// [`GuestInterrupts`](crate::GuestInterrupts).
@@ -86,8 +88,8 @@ const PERF_METRICS: u64 = 1 << 15;
 /// }
 /// ```
 ///
-/// The host cannot take back the lent counters while a guest is loaded. The compiler rejects an
-/// [`end`](pmu_core::CounterWindow::end) of the window in which the session lends its counters:
+/// The host cannot take back the lent counters while a guest is loaded. The compiler rejects a call of
+/// [`CounterWindow::end`](pmu_core::CounterWindow::end), which would take the counters back:
 ///
 /// ```compile_fail,E0505
 /// # use pmu_core::{CounterSession, EventSource, MsrBackend, Platform};
@@ -114,9 +116,8 @@ pub struct HostCounters {
 impl HostCounters {
     /// Describes the counters of a processor whose PMU has the configuration `host`. A configuration does not tell
     /// whether an Intel processor has PERF_METRICS. So on Intel, the hypervisor must always
-    /// [intercept](Self::intercepts) RDPMC and the global registers. With [`from_cpuid`](Self::from_cpuid), the
-    /// hypervisor must intercept RDPMC and the global registers only if the processor has PERF_METRICS, or more
-    /// counters than a guest can have.
+    /// [intercept](Self::intercepts) RDPMC and the global registers. [`from_cpuid`](Self::from_cpuid) requires these
+    /// intercepts only if the processor has PERF_METRICS, or more counters than a guest can have.
     ///
     /// # Errors
     /// The configuration `host` is invalid, or lacks one of the features that a switch from guest to guest needs:
@@ -201,7 +202,8 @@ impl HostCounters {
 
     /// Stops all counters of the processor that executes the call, by clearing the global control register. Returns the
     /// counters as [`LentCounters`], for [`load`](Self::load). A host without a [session](pmu_core::CounterSession)
-    /// calls this method once on each processor, because reset leaves the general counters enabled.
+    /// calls this method once on each processor. The call is necessary because the reset value of the global control
+    /// enables the general counters.
     ///
     /// # Errors
     /// The access to the global control failed.

@@ -10,13 +10,13 @@ use crate::mediated::registers::Access;
 use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::policy::event_policy::EventPolicy;
 
-/// State of the interrupts that the real counters raise for one virtual processor. The state has 16 bytes, and can be
-/// in a static. The virtual processor's task and the interrupt handler share this state. All other state of the guest
-/// belongs to the task.
+/// State of the interrupts that the real counters raise for one virtual processor. The state takes 16 bytes, and can be
+/// stored in a `static`. The virtual processor's task and the interrupt handler share this state. The interrupt handler
+/// does not use any other state of the guest.
 ///
 /// Each processor's interrupt handler uses the `GuestInterrupts` of the guest that was last
-/// [loaded](HostCounters::load) on the processor. The handler continues to use this state after the guest's
-/// [`put`](HostCounters::put), until the hypervisor is about to load another guest.
+/// [loaded](HostCounters::load) on the processor. After [`put`](HostCounters::put), the handler still uses the state of
+/// that guest. The hypervisor gives the handler another guest's state just before it loads that guest.
 ///
 /// ```
 /// use core::sync::atomic::{AtomicUsize, Ordering};
@@ -184,11 +184,12 @@ impl HostCounters {
     ///
     /// - [`interrupt_is_coming`](crate::Put::interrupt_is_coming) was set in the result of `put`.
     /// - `put` found the overflow of a counter, and the guest had already received the interrupt for this overflow. The
-    ///   counter may have overflowed again since, which raises another interrupt.
+    ///   same counter may have overflowed a second time, which raises another interrupt.
     ///
     /// An interrupt that belongs to this guest is never attributed to the guest that is loaded next.
     ///
-    /// While the guest is loaded, this function reads the status. If the read fails, the function returns `true`.
+    /// While the guest is loaded, this function reads the global status register. If the read fails, the function
+    /// returns `true`.
     ///
     /// # Context
     /// Any context: task, interrupt or NMI. Takes no lock, and does not allocate or panic.

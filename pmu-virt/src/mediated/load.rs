@@ -16,7 +16,7 @@ use crate::registers::counters::{MAX_PER_KIND, places, to_global};
 use crate::registers::family::Family;
 
 impl HostCounters {
-    /// Loads a guest's state onto the counters that the host has [lent](pmu_core::CounterSession::lend) on this
+    /// Loads a guest's state into the counters that the host has [lent](pmu_core::CounterSession::lend) on this
     /// processor. The counters start to count when the hypervisor enters the guest.
     ///
     /// `interrupts` is the state of this guest's interrupts. If an interrupt is noted in `interrupts`, the call makes

@@ -16,14 +16,14 @@ impl HostCounters {
     /// Saves the state of the loaded guest from the counters. The call then disarms and clears the counters, and
     /// acknowledges their overflows.
     ///
-    /// `global_control` is the value of the global control that the processor saved at the VM exit. On AMD, the call
-    /// ignores `global_control`, and reads the register instead. `put` clears the registers that [`load`](Self::load)
-    /// has written, even if the guest's PMU was changed after the load. If the guest was [reset](VirtualPmu::reset)
-    /// after the load, `put` keeps the state after the reset.
+    /// On Intel, `global_control` is the value of `IA32_PERF_GLOBAL_CTRL` that the processor saved at the VM exit. On
+    /// AMD, the call ignores `global_control`, and reads the register. `put` clears the registers that
+    /// [`load`](Self::load) has written, even if the guest's PMU was changed after the load. If the guest was
+    /// [reset](VirtualPmu::reset) after the load, `put` does not overwrite the reset state.
     ///
     /// Each overflow of a guest's counter makes one interrupt pending in the guest. If the processor's interrupt comes
     /// before `put`, [`interrupted`](Self::interrupted) notes the overflow. Otherwise `put` notes the overflow, and the
-    /// processor's interrupt is [still to come](Put::interrupt_is_coming).
+    /// processor's interrupt [comes later](Put::interrupt_is_coming).
     ///
     /// There is one ambiguous case: the guest itself clears the status bit of an overflow, and the same counter
     /// overflows again. `put` mistakes the second overflow for the first. `interrupt_is_coming` is then `false`,
@@ -38,8 +38,8 @@ impl HostCounters {
     /// - on AMD, a read and a write of the global control.
     ///
     /// # Errors
-    /// `loaded` belongs to another guest, or a register access failed. A failed call loses no state. The error contains
-    /// `loaded`, so the caller can repeat the call.
+    /// `loaded` belongs to another guest, or a register access failed. A failed call loses no state. The error gives
+    /// `loaded` back, so that the caller can repeat the call.
     pub fn put<'w, P: EventPolicy, M: MsrBackend>(
         &self,
         mut loaded: Loaded<'w>,
