@@ -30,13 +30,13 @@ const ZHAOXIN: [[u8; 12]; 2] = [*b"CentaurHauls", *b"  Shanghai  "];
 /// Detects the counters of an Intel or Zhaoxin processor. Zhaoxin's processors implement Intel's architectural perfmon
 /// version 2.
 ///
-/// The counters can count any event of the processor's manual. On Zhaoxin's processors, Intel's event numbers select
-/// other events. So no [`GenericEvent`](pmu_core::GenericEvent) is available on Zhaoxin's processors, and
-/// [`SOURCES`](crate::SOURCES) applies to Intel's processors only.
+/// The counters can count any event of the processor's manual. On Zhaoxin's processors, Intel's event codes select
+/// different events. Therefore a Zhaoxin processor has no [`GenericEvent`](pmu_core::GenericEvent), and
+/// [`SOURCES`](crate::SOURCES) applies only to Intel's processors.
 ///
-/// A session on these counters does not use auto counter reload and architectural PEBS, two features of architectural
-/// perfmon version 6. Firmware or the previous kernel may have enabled these features.
-/// [`clear_stale`](crate::clear_stale) disables both.
+/// Version 6 of architectural perfmon has auto counter reload and architectural PEBS. A session on these counters uses
+/// neither feature. If firmware or the previous kernel has left these features enabled, call
+/// [`clear_stale`](crate::clear_stale) to disable them.
 ///
 /// ```
 /// # use pmu_core::{CpuidDump, Snapshot};

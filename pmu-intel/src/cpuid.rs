@@ -86,12 +86,13 @@ impl ArchitecturalPerfmon {
         self.eax.width()
     }
 
-    /// Returns the number of valid bits in [`events_unavailable`](Self::events_unavailable) (EAX 31:24).
+    /// Returns the number of architectural events that the leaf describes (EAX 31:24). Only this number of low bits is
+    /// valid in [`events_unavailable`](Self::events_unavailable).
     pub const fn events(&self) -> u8 {
         self.eax.events()
     }
 
-    /// Returns the bitmap of the architectural events that are not available (EBX).
+    /// Returns EBX: bit n is set if the architectural event n is not available.
     pub const fn events_unavailable(&self) -> u32 {
         self.events_unavailable
     }
@@ -116,11 +117,11 @@ impl ArchitecturalPerfmon {
         meaningful & !(self.events_unavailable as u8)
     }
 
-    /// Returns the bitmap of the fixed counters.
+    /// Returns a bitmap of the fixed counters: bit n is set if fixed counter n exists.
     ///
-    /// Before version 2 of architectural performance monitoring, there are no fixed counters. In versions 2 to 4, EDX
-    /// 4:0 is the number of fixed counters, and the counters are numbered from 0. From version 5 on, a bitmap in ECX
-    /// declares further fixed counters.
+    /// Before version 2 of architectural performance monitoring, there are no fixed counters. In versions 2 to 4, fixed
+    /// counters 0 to N − 1 exist, where N is the value of EDX 4:0. From version 5 on, a bitmap in ECX declares further
+    /// fixed counters.
     pub const fn fixed_counters(&self) -> u32 {
         let contiguous = ((1u64 << self.edx.fixed_counters()) - 1) as u32;
         match self.version() {

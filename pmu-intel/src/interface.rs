@@ -33,8 +33,8 @@ pub struct Emon {
 }
 
 impl Emon {
-    /// Detects the Emon interface of a machine under the conditions that Windows checks. `snapshot` describes the boot
-    /// processor.
+    /// Detects the Emon interface of a machine. The machine must meet the conditions below, most of which Windows
+    /// checks, too. `snapshot` describes the boot processor.
     ///
     /// The conditions are:
     ///
@@ -43,7 +43,7 @@ impl Emon {
     /// - The first event, cycles, is available.
     /// - No Microsoft-compatible hypervisor hides the counters.
     /// - CPUID declares a plausible number of general counters, and a width of 32 to 64 bits. Windows does not check
-    ///   this condition.
+    ///   these two numbers.
     ///
     /// ```
     /// use pmu_core::{NoInterface, Snapshot};
@@ -79,8 +79,8 @@ impl Emon {
         }
     }
 
-    /// Detects the Emon interface as the HAL of a given Windows version does. Some versions of the HAL do not have this
-    /// interface. A 32-bit HAL has the interface only on processors of families 6 and 15. The call also checks the
+    /// Detects the Emon interface as the HAL of the Windows version in `rules` does. Some versions of the HAL have no
+    /// Emon interface. A 32-bit HAL has the interface only on processors of families 6 and 15. The call also checks the
     /// conditions of [`detect`](Self::detect).
     ///
     /// # Errors
@@ -116,8 +116,8 @@ impl Emon {
         }
     }
 
-    /// Returns the Emon interface of an imaginary machine that declares every event. A tool can use this interface to
-    /// list the sources on any machine.
+    /// Returns the Emon interface of a fictitious machine on which every source of the table is supported. A tool can
+    /// use this interface to list the sources on any machine.
     pub const fn declared() -> Self {
         let perfmon = ArchitecturalPerfmon::from_registers(0x0730_0401, 0, 0, 0);
         let (extension, bits) = (PerfmonExtension::NONE, counters::PLAIN_EVENT_BITS);

@@ -37,7 +37,7 @@ const fn fixed(value: u32, name: &'static str, event: u64, counter: u8) -> Added
     AddedSource::new(ProfileSource::new(value, name, select), CounterSet::fixed(1 << counter))
 }
 
-/// Adds the profile sources 0x20 to 0x24, except the sources that the given Windows version or the machine lacks.
+/// Adds those of the profile sources 0x20 to 0x24 that the machine and the Windows version in `rules` have.
 ///
 /// `boot` describes the machine's boot processor. The sources are:
 /// - 0x20, `LbrInserts`, if this crate knows the event for the processor's model. On a hybrid machine the source is not
@@ -45,7 +45,7 @@ const fn fixed(value: u32, name: &'static str, event: u64, counter: u8) -> Added
 /// - 0x21 to 0x23, `InstructionsRetiredFixed`, `UnhaltedCoreCyclesFixed` and `UnhaltedReferenceCyclesFixed`, each on a
 ///   fixed counter.
 /// - 0x24, `TimerFixed`: the time in which the core is not halted, in units of 100 ns. Fixed counter 2 measures the
-///   time. `hertz` is the frequency of fixed counter 2, which equals the frequency of the TSC. Pass the result of
+///   time. `hertz` is the frequency of the TSC, at which fixed counter 2 counts. Pass the result of
 ///   [`tsc_hertz`](pmu_core::tsc_hertz), or a frequency that the kernel measured.
 ///
 /// Sources 0x23 and 0x24 use the same counter, so only one of the two can run at a time.

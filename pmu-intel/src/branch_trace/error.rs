@@ -4,7 +4,7 @@ use core::fmt;
 
 use pmu_core::MsrFault;
 
-/// Failure of an operation of a [`BranchTracer`](crate::branch_trace::BranchTracer).
+/// Error of a [`BranchTracer`](crate::branch_trace::BranchTracer).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

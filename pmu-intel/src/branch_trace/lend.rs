@@ -5,8 +5,8 @@ use pmu_core::{Branch, Facility, FacilityControl, Interrupted, MsrBackend, MsrFa
 use crate::branch_trace::interrupt::BranchTrace;
 use crate::branch_trace::tracer::BranchTracer;
 
-/// Argument of [`lend_with`](pmu_core::CounterSession::lend_with) that suspends a [`BranchTracer`] while counters are
-/// lent. [`BranchTracer::lent`] creates the argument.
+/// Suspends a [`BranchTracer`] while a session's counters are lent. Pass this value to
+/// [`lend_with`](pmu_core::CounterSession::lend_with). [`BranchTracer::lent`] creates the value.
 #[derive(Debug)]
 pub struct LentBranchTrace<'s, M, F> {
     tracer: &'s mut BranchTracer<M>,

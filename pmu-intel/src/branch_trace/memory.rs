@@ -10,8 +10,8 @@ use crate::branch_trace::record::{RECORD, TracedBranches};
 use crate::debug_store::area::{ControlAreaMemory, PebsDsSaveArea};
 use crate::precise::memory::RESETS;
 
-/// Memory for the branch trace of one processor: one page for the DS save area and the driver's state, and a buffer of
-/// branches in the following pages. Each record of a branch takes 24 bytes.
+/// Memory for the branch trace of one processor. The first page has the DS save area and the driver's state. The
+/// following pages are the buffer of branch records, which have 24 bytes each.
 ///
 /// The embedder provides the memory, commonly one static per processor. The processor itself writes to the memory. The
 /// requirements for the memory's pages are in the Safety section of
@@ -77,14 +77,14 @@ impl BranchTraceMemory {
 
     /// Returns the number of times that the driver dropped all branches in the buffer since a
     /// [tracer](crate::branch_trace::BranchTracer::take) took this memory. The driver drops all branches if `bts_index`
-    /// in the DS save area is not the address of a branch's record. The number wraps around after 2³² − 1.
+    /// in the DS save area does not point to the start of a record in the buffer. The number wraps around at 2³².
     pub fn lost(&self) -> u32 {
         self.lost.load(Relaxed)
     }
 
-    /// Returns the number of branches that were not reported because the trace was not started for their privilege
-    /// levels. The count begins when a [tracer](crate::branch_trace::BranchTracer::take) takes this memory. The number
-    /// wraps around after 2³² − 1.
+    /// Returns the number of branches that the driver left out because of their privilege levels. A trace reports only
+    /// branches at the privilege levels with which the trace was started. The count begins when a
+    /// [tracer](crate::branch_trace::BranchTracer::take) takes this memory. The number wraps around at 2³².
     pub fn hidden(&self) -> u32 {
         self.hidden.load(Relaxed)
     }

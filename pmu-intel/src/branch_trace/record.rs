@@ -12,8 +12,8 @@ pub(crate) const RECORD: usize = 3;
 
 /// Iterator over the branches in a trace buffer, the oldest first.
 ///
-/// The buffer's content is not trusted: the addresses may be any numbers. The iterator does not return an incomplete
-/// record at the end of the buffer.
+/// The iterator does not check the branches' addresses: an address may have any value. The iterator does not return an
+/// incomplete record at the end of the buffer.
 ///
 /// ```
 /// use pmu_intel::branch_trace::TracedBranches;
@@ -44,9 +44,10 @@ impl<'a> TracedBranches<'a> {
         Self { rest, shown: Shown::ALL, hidden: 0 }
     }
 
-    /// Leaves out each branch from or to user mode if `user` is `false`, and each branch from or to the kernel if
-    /// `kernel` is `false`. A branch between the kernel and user mode is returned only if both arguments are `true`,
-    /// because the branch reveals an address of the kernel.
+    /// Restricts the iterator to some privilege levels. If `user` is `false`, the iterator leaves out each branch from
+    /// or to user mode. If `kernel` is `false`, the iterator leaves out each branch from or to the kernel. A branch
+    /// between the kernel and user mode is returned only if both arguments are `true`, because the branch reveals an
+    /// address of the kernel.
     ///
     /// ```
     /// use pmu_intel::branch_trace::TracedBranches;

@@ -17,14 +17,14 @@ use crate::registers::{DebugCtl, IA32_DEBUGCTL, IA32_DS_AREA};
 
 /// The control handle of a processor's branch trace: starts and stops the trace, and reads out the traced branches.
 ///
-/// While the processor traces, each taken branch costs many additional cycles. The facility
+/// While the branch trace runs, each taken branch takes many additional cycles. The facility
 /// [`BranchTrace`](crate::branch_trace::BranchTrace) reports the branches in each performance interrupt. In addition,
-/// the processor interrupts when three quarters of the trace buffer are full. The interrupt handler recognizes this
-/// interrupt only while a [session](pmu_core::CounterSession) owns counters of the processor.
+/// the processor interrupts when three quarters of the trace buffer are full. [`service_with`](pmu_core::service_with)
+/// handles this interrupt only while a [session](pmu_core::CounterSession) owns counters of the processor.
 ///
 /// The tracer cannot move to another thread. Before dropping the tracer, call [`shut_down`](Self::shut_down) on the
-/// traced processor. Dropping the tracer accesses no register, so the processor continues to trace, and the tracer's
-/// memory stays in use.
+/// traced processor. Dropping the tracer does not stop the trace: the processor continues to write to the tracer's
+/// memory.
 ///
 /// ```
 /// use core::sync::atomic::AtomicU64;
@@ -64,8 +64,8 @@ impl<M: MsrBackend> BranchTracer<M> {
     ///
     /// `processor` describes this processor. If the processor has a
     /// [`PreciseRecorder`](crate::precise::PreciseRecorder), `beside` is that recorder's memory, because the tracer and
-    /// the recorder share one DS save area. Until the tracer is shut down, the recorder cannot be shut down. If
-    /// `beside` is `None`, the tracer owns `IA32_DS_AREA`.
+    /// the recorder share one DS save area. Shut down the tracer before the recorder: while the tracer uses the DS save
+    /// area, the recorder cannot be shut down. If `beside` is `None`, the tracer owns `IA32_DS_AREA`.
     ///
     /// # Errors
     /// - [`Unavailable`](BranchTraceError::Unavailable): CPUID or `IA32_MISC_ENABLE` declares no branch trace store, or
@@ -161,13 +161,13 @@ impl<M: MsrBackend> BranchTracer<M> {
         self.is_open && self.memory.mode() != 0
     }
 
-    /// Starts to trace the processor's branches: within user mode if `user` is set, and within the kernel if `kernel`
-    /// is set. The call first stops a running trace, and drops the branches in the trace buffer. If both arguments are
-    /// `false`, the call does not start a new trace.
+    /// Starts to trace the processor's branches. `user` selects the branches within user mode, and `kernel` the
+    /// branches within the kernel. The call first stops a running trace, and drops the branches in the trace buffer. If
+    /// `user` and `kernel` are both `false`, the call starts no new trace.
     ///
     /// A processor without DS-CPL cannot filter branches by privilege level. On such a processor, the buffer receives
-    /// all branches. When the driver reads the buffer, the driver drops branches at a privilege level that was not
-    /// requested.
+    /// all branches. When the driver reads the buffer, the driver drops the branches that `user` and `kernel` do not
+    /// select.
     ///
     /// # Errors
     /// - [`Access`](BranchTraceError::Access): a register access failed, and the call has stopped the trace again.
@@ -208,8 +208,8 @@ impl<M: MsrBackend> BranchTracer<M> {
         Ok(())
     }
 
-    /// Passes the branches in the trace buffer to `report`, the oldest first. The trace is stopped during the call. If
-    /// the trace continues across thread switches, call this method before the traced thread leaves the processor.
+    /// Passes the branches in the trace buffer to `report`, the oldest first. The trace is stopped during the call. To
+    /// know which thread executed the branches, call this method before each thread switch.
     ///
     /// # Errors
     /// - [`Faulted`](BranchTraceError::Faulted): the trace could not be stopped, and may still run.

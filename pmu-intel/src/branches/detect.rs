@@ -6,14 +6,14 @@ use crate::branches::{architectural, legacy};
 use crate::counters::INTEL;
 use crate::registers::{IA32_PERF_CAPABILITIES, LBR_FORMAT};
 
-/// Detects the branch records of the Intel processor that executes the call: architectural records (leaf 0x1C), or the
-/// legacy LBR stack of an earlier processor.
+/// Detects the last branch records (LBR) of the Intel processor that executes the call. These are architectural LBRs
+/// (CPUID leaf 0x1C), or the legacy LBR stack of an earlier processor.
 ///
-/// CPUID declares architectural records. `IA32_PERF_CAPABILITIES` declares the format of a legacy stack. The
+/// CPUID describes architectural LBRs. `IA32_PERF_CAPABILITIES` gives the format of the records in a legacy stack. The
 /// processor's model determines the depth and the registers of a legacy stack.
 ///
-/// The crate supports the legacy stacks from Core 2 on, but not the stacks of Yonah and Pentium 4. Bonnell's stack is
-/// supported from stepping 10 on, because earlier steppings cannot freeze the stack.
+/// The crate supports the legacy stacks from Core 2 on, but not the stacks of Yonah and Pentium 4. On Bonnell, the
+/// crate supports the stack from stepping 10 on: earlier steppings cannot freeze the stack.
 ///
 /// ```
 /// # use pmu_core::{BranchUnit, MsrBackend, NoBranches, Snapshot};

@@ -61,7 +61,8 @@ impl LbrFormat {
     }
 
     /// Decodes a branch record of this format. Returns `None` for an empty record. `offers.transaction` tells whether
-    /// the processor supports transactions. If this field is `false`, the record's transaction bits are ignored.
+    /// the processor supports transactions. If `offers.transaction` is `false`, the method ignores the record's
+    /// transaction bits.
     pub fn decode(self, offers: &BranchOffers, record: RawBranch) -> Option<Branch> {
         (self.format().decode)(offers, record)
     }

@@ -2,17 +2,15 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// The DS save area, with 32-bit or 64-bit words and any number of counter resets.
+/// The DS save area, with 32-bit or 64-bit words. `RESETS` is the number of counter reset values at its end.
 ///
 /// The words are atomic, because the processor changes `bts_index` and `pebs_index` while it writes records.
 ///
-/// The documented `PEBS_DS_SAVE_AREA` has four counter resets, for processors with PEBS on four general counters. Later
-/// processors read more than four counter resets, at offsets that depend on the PEBS format. So `RESETS` is a
-/// parameter:
+/// The number of reset values depends on the processor's counters and its PEBS format:
 ///
-/// - 4 for the documented structure;
-/// - 12 for the structure of later Windows headers (eight general counters and four fixed counters);
-/// - 48 for PEBS formats 5 and 6 (32 general counters and 16 fixed counters).
+/// - 4 in the documented structure `PEBS_DS_SAVE_AREA` (four general counters);
+/// - 12 in the structure of later Windows headers (eight general counters and four fixed counters);
+/// - 48 in PEBS formats 5 and 6 (32 general counters and 16 fixed counters).
 #[derive(Debug)]
 #[repr(C)]
 pub struct DsSaveArea<Word, const RESETS: usize> {
@@ -37,14 +35,14 @@ pub struct DsSaveArea<Word, const RESETS: usize> {
     pub pebs_counter_reset: [Word; RESETS],
 }
 
-/// `PEBS_DS_SAVE_AREA`: the 64-bit DS save area. With four counter resets the structure has 0x60 bytes.
+/// `PEBS_DS_SAVE_AREA`: the 64-bit DS save area. With four reset values the structure has 0x60 bytes.
 pub type PebsDsSaveArea<const RESETS: usize = 4> = DsSaveArea<AtomicU64, RESETS>;
 
-/// The 32-bit DS save area, which a processor without DTES64 uses. With four counter resets the area has 0x30 bytes.
+/// The 32-bit DS save area, which a processor without DTES64 uses. With four reset values the area has 0x30 bytes.
 pub type PebsDsSaveArea32<const RESETS: usize = 4> = DsSaveArea<AtomicU32, RESETS>;
 
-/// `PROCESSOR_PROFILE_CONTROL_AREA`: memory for the profiling of one processor. The structure consists of the DS save
-/// area only. With four counter resets the structure has 0x60 bytes.
+/// `PROCESSOR_PROFILE_CONTROL_AREA`: Windows' structure for the DS save area of one processor. The structure has no
+/// other field. With four reset values the structure has 0x60 bytes.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct ProcessorProfileControlArea<const RESETS: usize = 4> {
@@ -63,7 +61,7 @@ pub struct ProcessorProfileControlArea32<const RESETS: usize = 4> {
 macro_rules! zeroed {
     ($word:ident) => {
         impl<const RESETS: usize> DsSaveArea<$word, RESETS> {
-            /// Creates a save area in which every word is 0, so the area describes no buffer.
+            /// Creates a save area in which every word is 0. Such an area describes no buffer.
             pub const fn new() -> Self {
                 Self {
                     bts_buffer_base: $word::new(0),

@@ -10,15 +10,16 @@ use crate::debug_store::error::ControlAreaError;
 use crate::debug_store::request::{CallerMode, ProfileControlRequest};
 use crate::debug_store::support::DebugStoreSupport;
 
-/// Creates and destroys one processor's control area (a DS save area) on request, as Windows does.
+/// Handles requests to create or destroy one processor's control area, as Windows does. A control area is a DS save
+/// area.
 ///
 /// Creating the area only prepares memory. The caller then fills the area, and passes the area's address to the
-/// processor by [`write_ds_area`](super::write_ds_area). Each request is for the processor that executes the call, so
-/// the caller must not move to another processor.
+/// processor by [`write_ds_area`](super::write_ds_area). Each request concerns the processor that executes the call.
+/// The caller must not move to another processor during a request.
 ///
-/// A kernel that itself uses precise records creates this value with the
-/// [memory of its recorder](crate::precise::PreciseMemory::control_area). While the recorder uses this memory, the
-/// processor already has an area, which no request can change. A request to create an area is then refused.
+/// A kernel with a [`PreciseRecorder`](crate::precise::PreciseRecorder) passes the
+/// [control area in the recorder's memory](crate::precise::PreciseMemory::control_area) to `new`. While the recorder
+/// uses this memory, the processor has this area, and a request to create an area fails.
 ///
 /// ```
 /// use pmu_intel::debug_store::{ControlAreaMemory, ProcessorProfileControl};
@@ -39,19 +40,19 @@ pub struct ProcessorProfileControl<'m, const RESETS: usize = 4> {
 
 impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
     /// Creates the state that handles one processor's requests for its control area in the Debug Store. The processor
-    /// has no control area yet. The handler follows the Windows version of [`Rules::LATEST`].
+    /// has no control area yet. Requests are handled as in the Windows version of [`Rules::LATEST`].
     ///
-    /// The handler creates the area in `memory`, which must not be used for another processor. If `memory` is `None`,
-    /// every request to create the area fails.
+    /// The area is created in `memory`. Use each `memory` for one processor only. If `memory` is `None`, every request
+    /// to create the area fails.
     pub const fn new(memory: Option<&'m ControlAreaMemory<RESETS>>) -> Self {
         Self::as_of(Rules::LATEST, memory)
     }
 
     /// Creates the state that handles one processor's requests for its control area in the Debug Store. The processor
-    /// has no control area yet. The handler follows the Windows version of `rules`.
+    /// has no control area yet. Requests are handled as in the Windows version of `rules`.
     ///
-    /// Before Windows 6.2 there is no control area. On 32-bit Windows, creation also requires DTES64, because the area
-    /// has 64-bit words.
+    /// Windows before version 6.2 has no control area. On 32-bit Windows, a request to create the area also requires
+    /// DTES64, because this area has 64-bit words.
     pub const fn as_of(rules: Rules, memory: Option<&'m ControlAreaMemory<RESETS>>) -> Self {
         Self { memory, created: AtomicBool::new(false), rules }
     }
@@ -63,8 +64,8 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
     /// Handles a request with the information class `SystemProcessorProfileControlArea`, as Windows does.
     ///
     /// The call makes the same checks as Windows, in this order: the Windows version, the caller's mode, and the
-    /// request's length. To create the area, the call then checks that there is memory, that the processor has a usable
-    /// Debug Store, and that the processor has no area yet. To destroy the area, the call then checks that the
+    /// request's length. A request to create the area then requires that memory was given, that the processor has a
+    /// usable Debug Store, and that the processor has no area yet. A request to destroy the area then requires that the
     /// processor has an area. The call writes the address of the area into `request`, or 0 if there is no area.
     ///
     /// ```
@@ -206,7 +207,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
     }
 
     /// Returns the address at which the processor writes the next PEBS record, or `None` if the processor has no
-    /// control area. A kernel can store this address in its own trace records.
+    /// control area. Trace records of the kernel can contain this address.
     ///
     /// ```
     /// use pmu_intel::debug_store::ProcessorProfileControl;

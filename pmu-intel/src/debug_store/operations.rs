@@ -36,18 +36,18 @@ use crate::registers::{DebugCtl, IA32_DEBUGCTL, IA32_DS_AREA, IA32_PEBS_ENABLE};
 /// ```
 ///
 /// # Safety
-/// - `msr` writes the given value, once. `msr` does not keep the register's [`MsrAddress`], and does not pass the
-///   address to other safe code.
+/// - `msr` writes the given value to the register exactly once. `msr` does not store the [`MsrAddress`] of
+///   `IA32_DS_AREA`, and does not pass this `MsrAddress` to other safe code.
 ///
-/// If `linear_address` is not 0, the caller ensures the following until another value is written to this processor's
-/// `IA32_DS_AREA`:
+/// If `linear_address` is not 0, the following conditions hold until this processor's `IA32_DS_AREA` gets another
+/// value:
 ///
 /// - A DS save area is at `linear_address`, in the form that this processor uses. DTES64 determines the width of the
 ///   words, and the PEBS format determines the number of counter resets. The area is mapped and writable in *every*
 ///   address space in which the processor runs, and nothing frees or moves the area.
 /// - Each buffer that the save area describes is also mapped and writable in *every* address space in which the
-///   processor runs, nothing frees or moves the buffer, and only this processor's tracing uses the buffer. The buffer's
-///   absolute maximum in the save area is not above the end of the buffer's memory.
+///   processor runs, nothing frees or moves the buffer, and only this processor's tracing uses the buffer. The save
+///   area's field `bts_absolute_maximum` or `pebs_absolute_maximum` is not above the end of the buffer's memory.
 /// - No other processor uses the same save area.
 pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Result<(), M::Error> {
     // SAFETY: the register holds an address that the processor writes through; the caller promised
@@ -58,8 +58,8 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 /// Copies the bits in the mask `bits` from `value` to `IA32_PEBS_ENABLE`, on the processor that executes the call. The
 /// register's other bits belong to other owners, and keep their values.
 ///
-/// While the bit of a counter is set, the processor writes a PEBS record when the counter overflows. The DS save area
-/// gives the address of the record.
+/// While a counter's bit is set, the processor writes a PEBS record after the counter overflows. The processor writes
+/// the record at `pebs_index` of the DS save area.
 ///
 /// # Errors
 /// The access failed, for example because the bit of a counter without PEBS is set.
@@ -95,7 +95,7 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 /// - `msr` meets the requirements of [`write_ds_area`], and does not keep the [`MsrUpdate`](pmu_core::MsrUpdate)
 ///   that it receives.
 ///
-/// If a bit is set in both `bits` and `value`, the caller ensures the following until the bit is cleared on this
+/// If a bit is set in both `bits` and `value`, the following conditions hold until the bit is cleared on this
 /// processor:
 ///
 /// - [`write_ds_area`] has written the address of a save area with a PEBS buffer to `IA32_DS_AREA`. The requirements of
@@ -103,9 +103,9 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 /// - The save area has a counter reset for each counter with a set bit, at the offset that the processor's PEBS format
 ///   defines.
 ///
-/// Even if `value` is 0, do not call this function from code that may have interrupted an operation of a session on
-/// this processor. The session changes other bits of the register by a read and a write. If this call came between that
-/// read and that write, the session's write would undo the change that this call made.
+/// Even if `value` is 0, do not call this function in an interrupt or NMI handler that may have interrupted a session's
+/// method on this processor. Some methods of a session read the register, and then write it. A call between the read
+/// and the write has no lasting effect, because the session's write restores the old bits.
 pub unsafe fn update_pebs_enable<M: MsrBackend>(
     msr: &M,
     bits: u64,
@@ -118,8 +118,8 @@ pub unsafe fn update_pebs_enable<M: MsrBackend>(
 }
 
 /// Copies the bits in the mask `bits` from `value` to `IA32_DEBUGCTL`, on the processor that executes the call. The
-/// register's other bits keep their values. For example, the freeze bits belong to sessions and recorders, and the LBR
-/// bit belongs to a [`BranchRecorder`](pmu_core::BranchRecorder).
+/// register's other bits keep their values. Other drivers control some of these bits: sessions and recorders control
+/// the freeze bits, and a [`BranchRecorder`](pmu_core::BranchRecorder) controls the LBR bit.
 ///
 /// # Errors
 /// The access failed, for example because a reserved bit is set.
@@ -153,11 +153,11 @@ pub unsafe fn update_pebs_enable<M: MsrBackend>(
 /// - If `tr` and `bts` are both set after the call, [`write_ds_area`] has written the address of a save area with a BTS
 ///   buffer to `IA32_DS_AREA`. The requirements of [`write_ds_area`] are met until `tr` or `bts` is cleared on this
 ///   processor.
-/// - If `bits` has `lbr` or `btf` set, the kernel's debugger and the kernel's handler of debug exceptions can cope with
-///   the new value.
-/// - Do not call this function from code that may have interrupted an operation of a session on this processor. The
-///   session changes another bit of the register by a read and a write. If this call came between that read and that
-///   write, the session's write would undo the change that this call made.
+/// - If `lbr` or `btf` is set in `bits`, the kernel's debugger and its handler of debug exceptions work correctly with
+///   the new value of these bits.
+/// - Do not call this function in an interrupt or NMI handler that may have interrupted a session's method on this
+///   processor. Some methods of a session read the register, and then write it. A call between the read and the write
+///   has no lasting effect, because the session's write restores the old bits.
 pub unsafe fn update_debugctl<M: MsrBackend>(
     msr: &M,
     bits: DebugCtl,
@@ -169,8 +169,7 @@ pub unsafe fn update_debugctl<M: MsrBackend>(
     msr.update(own.set_to(value.into_bits())).map(|_| ())
 }
 
-/// The bits of `IA32_DEBUGCTL` that belong to the owner of the branch trace store (SDM vol. 3B, "Branch Trace Store
-/// (BTS)").
+/// The bits of `IA32_DEBUGCTL` that control the branch trace store (SDM vol. 3B, "Branch Trace Store (BTS)").
 pub const BRANCH_TRACE: DebugCtl = DebugCtl::new()
     .with_tr(true)
     .with_bts(true)

@@ -30,7 +30,7 @@ impl ProfileControlRequest {
     /// Size of a 32-bit caller's request, in bytes.
     pub const SIZE_32: usize = 0x08;
 
-    /// Decodes the request of a 64-bit caller, or of a 32-bit caller if `is_64_bit` is `false`.
+    /// Decodes a caller's request. `is_64_bit` selects the layout of a 64-bit or of a 32-bit caller.
     ///
     /// # Errors
     /// [`LengthMismatch`](ControlAreaError::LengthMismatch): the length of `bytes` is not the size of the caller's
@@ -48,8 +48,8 @@ impl ProfileControlRequest {
         Ok(Self { area: u64::from_le_bytes(area), allocate })
     }
 
-    /// Writes the answer, which is the control area's address, into the request of a 64-bit caller, or of a 32-bit
-    /// caller if `is_64_bit` is `false`. The other bytes of the request keep their values.
+    /// Writes the control area's address into a caller's request. `is_64_bit` selects the layout of a 64-bit or of a
+    /// 32-bit caller. The other bytes of the request keep their values.
     ///
     /// # Errors
     /// [`LengthMismatch`](ControlAreaError::LengthMismatch): the length of `bytes` is not the size of the caller's

@@ -5,9 +5,10 @@ use pmu_core::{Branch, BranchUnit, RawBranch};
 use crate::precise::decode::shown::Shown;
 use crate::precise::decode::words::Words;
 
-/// The last branches in a precise record, the newest first.
+/// The branches in a precise record: the last branches before the sampled instruction, the newest first.
 ///
-/// The words have the format of the processor's branch records. The processor's [`BranchUnit`] decodes these words.
+/// Each branch is stored in the format of the processor's branch records. [`decoded`](Self::decoded) decodes the
+/// branches with the processor's [`BranchUnit`].
 #[derive(Clone, Copy, Debug)]
 pub struct RecordBranches<'a> {
     words: Words<'a>,
@@ -19,8 +20,8 @@ impl<'a> RecordBranches<'a> {
         Self { words, shown }
     }
 
-    /// Returns the undecoded words of each branch, the newest branch first, up to the first empty branch record. The
-    /// iterator leaves out branches from or to a privilege level that the sampled event does not count.
+    /// Returns the undecoded words of each branch, the newest branch first, up to the first empty branch record. If the
+    /// sampled event does not count at a privilege level, the iterator leaves out the branches from and to this level.
     pub fn raw(self) -> impl Iterator<Item = RawBranch> + 'a {
         let Self { words, shown } = self;
         let branch = move |number: usize| {
