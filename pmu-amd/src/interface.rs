@@ -14,7 +14,7 @@ use crate::counters;
 use crate::cpuid::Family;
 use crate::sources::{self, SOURCES, TABLE};
 
-/// The Amd64 interface: Windows' profile sources on the core counters of an AMD machine.
+/// Windows' Amd64 interface: it runs profile sources on the core counters of AMD processors.
 ///
 /// The interface has the sources of [`SOURCES`](crate::SOURCES). The sources run on the first of the following groups
 /// of counters that the processor has:
@@ -40,7 +40,7 @@ pub struct Amd64 {
 }
 
 impl Amd64 {
-    /// `HAL_MEMORY_ALLOCATION` (0xAC): the bug check that Windows raises in the case in which
+    /// Number of the bug check `HAL_MEMORY_ALLOCATION` (0xAC). Windows raises this bug check where
     /// [`initialize`](ProfileInterface::initialize) returns
     /// [`InsufficientMemory`](pmu_core::CounterError::InsufficientMemory).
     pub const BUG_CHECK_WITHOUT_MEMORY: u32 = BUG_CHECK_HAL_MEMORY_ALLOCATION;
@@ -52,10 +52,10 @@ impl Amd64 {
     ///
     /// - The vendor is AMD.
     /// - The processor has long mode.
-    /// - No Microsoft-compatible hypervisor hides the counters.
+    /// - The processor is not under a Microsoft-compatible hypervisor that hides the counters.
     ///
-    /// No CPUID bit declares the legacy counters. So [`initialize`](ProfileInterface::initialize) probes the counters
-    /// that the interface uses.
+    /// CPUID does not tell whether the legacy counters exist. So [`initialize`](ProfileInterface::initialize) tests the
+    /// counters before the interface uses them.
     ///
     /// ```
     /// use pmu_amd::{Amd64, Generation, Meaning};
@@ -73,18 +73,18 @@ impl Amd64 {
     /// ```
     ///
     /// # Errors
-    /// Returns the first of these conditions that does not hold.
+    /// A condition does not hold. The error names the first such condition.
     pub fn detect(snapshot: &Snapshot) -> Result<Self, NoInterface> {
         counters::check(snapshot, &[counters::AMD])?;
         Ok(Self::new(counters::unit(snapshot)))
     }
 
-    /// Detects the Amd64 interface as the HAL of a given Windows version does. That HAL may lack the interface, or use
-    /// only the [four legacy counters](Self::with_legacy_counters). The call also checks the conditions of
-    /// [`detect`](Self::detect).
+    /// Detects the Amd64 interface as the HAL of a given Windows version does. The HAL of some versions has no Amd64
+    /// interface. The HAL of other versions uses only the [four legacy counters](Self::with_legacy_counters). The call
+    /// also checks the conditions of [`detect`](Self::detect).
     ///
-    /// [`has_four_amd_counters`](pmu_core::WindowsVersion::has_four_amd_counters) tells for each Windows version
-    /// whether its HAL uses only four counters.
+    /// [`has_four_amd_counters`](pmu_core::WindowsVersion::has_four_amd_counters) returns whether the HAL of a Windows
+    /// version uses only four counters.
     ///
     /// ```
     /// # use pmu_core::{CpuidDump, Snapshot};
@@ -115,11 +115,11 @@ impl Amd64 {
         }
     }
 
-    /// Restricts this interface to the four legacy counters, at their legacy addresses, as documented for Windows'
-    /// Amd64 interface. Other owners may use the other counters.
+    /// Restricts this interface to the four legacy counters, which it accesses at the legacy MSR addresses. This is the
+    /// documented behavior of Windows' Amd64 interface. Other drivers may use the remaining counters.
     ///
-    /// If the processor has PerfMonV2, the interface still uses the global registers, which also control the legacy
-    /// counters.
+    /// On a processor with PerfMonV2, the interface also uses the global registers, because these registers control the
+    /// legacy counters, too.
     ///
     /// # Examples
     /// ```
@@ -144,8 +144,8 @@ impl Amd64 {
         self
     }
 
-    /// Returns the Amd64 interface with the four legacy counters, which every AMD processor has. With this interface a
-    /// tool can list the sources without detecting a processor.
+    /// Returns the Amd64 interface with the four legacy counters, which every AMD processor has. A tool can list the
+    /// sources of this interface on any machine, because the call reads no CPUID.
     pub const fn declared() -> Self {
         Self::new(counters::of_family(Family::Legacy))
     }

@@ -7,8 +7,8 @@ use pmu_core::KProfileSource;
 
 use crate::generation::Generation;
 
-/// Result of comparing the name of a source in [`SOURCES`](crate::SOURCES) with the event that the source counts on a
-/// generation.
+/// Relation between the name of a source in [`SOURCES`](crate::SOURCES) and the event that the source counts on a
+/// processor generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Meaning {
@@ -23,7 +23,7 @@ pub enum Meaning {
 }
 
 impl Meaning {
-    /// Returns this result of the comparison as a word: `same`, `other`, `nothing` or `unknown`.
+    /// Returns this variant's name in lower case: `same`, `other`, `nothing` or `unknown`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Same => "same",
@@ -35,12 +35,12 @@ impl Meaning {
 }
 
 impl Generation {
-    /// Returns whether a source of [`SOURCES`](crate::SOURCES) counts, on this generation, the event that it is named
-    /// after. Returns `None` if `source` is not in this table.
+    /// Returns whether `source` counts, on this generation, the event in its name. Returns `None` if `source` is not in
+    /// [`SOURCES`](crate::SOURCES).
     ///
-    /// A kernel that avoids misleading names starts only the sources with the meaning [`Same`](Meaning::Same). The
-    /// result applies to the sources of [`Amd64`](crate::Amd64). The sources of [`Zen`](crate::Zen) have the same
-    /// numbers, but count the events that they are named after.
+    /// If the result is not [`Same`](Meaning::Same), the source's name is misleading on this generation. The result
+    /// applies only to the interface [`Amd64`](crate::Amd64). In the interface [`Zen`](crate::Zen), every source counts
+    /// the event in its name.
     ///
     /// # Examples
     ///

@@ -14,15 +14,16 @@ pub const PERF_LEGACY_CTR0: u32 = 0xC001_0004;
 /// Number of legacy counters, which every processor of the architecture has (APM vol. 2, §13.2.1).
 pub const LEGACY_COUNTERS: u8 = 4;
 
-/// `PERF_CTL0`: the first event select of the core extension. The next event select is at this address plus 2 (APM vol.
-/// 2, §13.2.1; CPUID 0x80000001 ECX bit 23, PerfCtrExtCore).
+/// `PERF_CTL0`: the event-select register of counter 0, on processors with the core counter extension. `PERF_CTL1` is
+/// at this address plus 2 (APM vol. 2, §13.2.1; CPUID 0x80000001 ECX bit 23, PerfCtrExtCore).
 pub const PERF_CTL0: u32 = 0xC001_0200;
 
-/// `PERF_CTR0`: the first counter of the core extension. The next counter is at this address plus 2 (APM vol. 2,
-/// §13.2.1; CPUID 0x80000001 ECX bit 23, PerfCtrExtCore).
+/// `PERF_CTR0`: counter 0, on processors with the core counter extension. `PERF_CTR1` is at this address plus 2 (APM
+/// vol. 2, §13.2.1; CPUID 0x80000001 ECX bit 23, PerfCtrExtCore).
 pub const PERF_CTR0: u32 = 0xC001_0201;
 
-/// Number of counters that the core extension has if CPUID does not declare a number (APM vol. 2, §13.2.1).
+/// Number of core counters of a processor that has the core counter extension, but whose CPUID does not report a number
+/// (APM vol. 2, §13.2.1).
 pub const CORE_COUNTERS: u8 = 6;
 
 /// `PerfCntrGlobalStatus`: the overflow bits of all counters, on processors with PerfMonV2 (APM vol. 2, §13.2.1; CPUID
@@ -33,12 +34,12 @@ pub const PERF_CNTR_GLOBAL_STATUS: u32 = 0xC000_0300;
 /// 0x80000022 EAX bit 0).
 pub const PERF_CNTR_GLOBAL_CTL: u32 = 0xC000_0301;
 
-/// `PerfCntrGlobalStatusClr`, on processors with PerfMonV2: writing 1 to a bit clears the same bit of
+/// `PerfCntrGlobalStatusClr`, on processors with PerfMonV2: writing 1 to bit *n* clears bit *n* of
 /// `PerfCntrGlobalStatus` (APM vol. 2, §13.2.1; CPUID 0x80000022 EAX bit 0).
 pub const PERF_CNTR_GLOBAL_STATUS_CLR: u32 = 0xC000_0302;
 
-/// `PerfCntrGlobalStatus` bit 59, PMCF: the counters are frozen until the bit is cleared (APM vol. 2, §13.2.1). Bit 12
-/// of DebugCtl enables freezing. This crate does not set that bit, but firmware may have set it.
+/// `PerfCntrGlobalStatus` bit 59, PMCF: the counters are frozen until the bit is cleared (APM vol. 2, §13.2.1). The
+/// processor sets PMCF only if bit 12 of DebugCtl is set. This crate does not set bit 12, but firmware may.
 pub const STATUS_PMC_FREEZE: u64 = 1 << 59;
 
 /// `PerfCntrGlobalStatus` bit 58, LBRF: the branch records are frozen until the bit is cleared (APM vol. 2, §13.2.1).
@@ -55,16 +56,16 @@ pub const DEBUG_CTL_FREEZE_LBRS: u64 = 1 << 11;
 /// 0x80000022 EAX bit 1).
 pub const LAST_BRANCH_STACK_SELECT: u32 = 0xC000_010E;
 
-/// `DebugExtnCtl`: bit 6, LBRSE, records branches in the last-branch stack (APM vol. 2, "Debug-Extension-Control MSR").
-/// On Zen 3, other bits control branch sampling. A debug exception (#DB) clears bit 6.
+/// `DebugExtnCtl`: bit 6, LBRSE, enables the last-branch stack (APM vol. 2, "Debug-Extension-Control MSR"). On Zen 3,
+/// other bits control branch sampling. A debug exception (#DB) clears bit 6.
 pub const DEBUG_EXTN_CTL: u32 = 0xC000_010F;
 
-/// `SAMP_BR_FROM`, or `LastBranchStackFromIp`: the first record's branch address. The first record's target address is
-/// in the next register. The next record is at this address plus 2 (APM vol. 2, "Last Branch Stack Registers").
+/// `SAMP_BR_FROM`, or `LastBranchStackFromIp`: the address of the branch in record 0. The branch's target is in the MSR
+/// at this address plus 1. Record 1 is at this address plus 2 (APM vol. 2, "Last Branch Stack Registers").
 pub const LAST_BRANCH_STACK_FROM_IP: u32 = 0xC001_0300;
 
-/// Number of core counters that RDPMC can read; from index 6 on, RDPMC reads counters of other units (APM vol. 3,
-/// RDPMC).
+/// Number of core counters that RDPMC can read. An RDPMC index of 6 or more selects a counter outside the core (APM
+/// vol. 3, RDPMC).
 pub const RDPMC_CORE_COUNTERS: u8 = 6;
 
 /// Width of the core counters in bits (APM vol. 2, §13.2.1).
@@ -82,7 +83,7 @@ pub const COUNTER_WIDTH: u8 = 48;
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct PerfCtl {
-    /// Bits 7:0 of the event's number.
+    /// Bits 7:0 of the event-select code.
     pub event_low: u8,
     /// The unit mask.
     pub unit_mask: u8,
@@ -90,20 +91,20 @@ pub struct PerfCtl {
     pub user: bool,
     /// Counts at privilege level 0.
     pub os: bool,
-    /// Counts rising edges of the event.
+    /// Counts how often the event begins (edge detect), not how long it lasts.
     pub edge: bool,
     __: bool,
-    /// Interrupts through the local APIC when the counter overflows.
+    /// If the counter overflows, the local APIC raises an interrupt.
     pub interrupt: bool,
     __: bool,
     /// Enables the counter.
     pub enable: bool,
-    /// Inverts the comparison with the counter mask.
+    /// Inverts the comparison with `counter_mask`: the counter counts the cycles with fewer events than `counter_mask`.
     pub invert: bool,
-    /// If this field is 0, the counter counts events. Otherwise the counter counts the cycles with at least this many
-    /// events.
+    /// Counter mask. If it is 0, the counter counts events. If it is *n*, the counter counts the cycles with at least
+    /// *n* events.
     pub counter_mask: u8,
-    /// Bits 11:8 of the event's number, which are 0 in every event of [`SOURCES`](crate::SOURCES).
+    /// Bits 11:8 of the event-select code. They are 0 in all events of [`SOURCES`](crate::SOURCES).
     #[bits(4, access = RO)]
     pub event_high: u8,
     #[bits(4)]
@@ -123,7 +124,7 @@ impl PerfCtl {
     }
 }
 
-/// `LastBranchStackSelect`: the filter of the last-branch stack. Each bit excludes a kind of branches (APM vol. 2,
+/// `LastBranchStackSelect`: the filter of the last-branch stack. Each bit excludes one type of branch (APM vol. 2,
 /// "Last Branch Stack Registers").
 ///
 /// ```
@@ -156,8 +157,9 @@ pub struct LastBranchStackSelect {
     __: u64,
 }
 
-/// `DebugExtnCtl`: bit 6 enables the last-branch stack, from Zen 4 on (APM vol. 2, "Debug-Extension-Control MSR"). The
-/// other bits control branch sampling, on Zen 3 only (PPR of family 19h, models 00h to 0Fh).
+/// `DebugExtnCtl`: controls branch recording. From Zen 4 on, bit 6 enables the last-branch stack (APM vol. 2,
+/// "Debug-Extension-Control MSR"). Zen 3 uses the bits below and above bit 6 for branch sampling (PPR of family 19h,
+/// models 00h to 0Fh).
 ///
 /// ```
 /// use pmu_amd::registers::DebugExtnCtl;
@@ -177,25 +179,27 @@ pub struct DebugExtnCtl {
     /// Always 3 on Zen 3.
     #[bits(2)]
     pub always_set: u8,
-    /// Set if a branch was sampled (Zen 3).
+    /// At least one branch was sampled (Zen 3).
     pub valid: bool,
     /// Records branches in the last-branch stack (from Zen 4 on).
     pub lbrse: bool,
     #[bits(9)]
     __: u16,
-    /// Index of the branch record that the processor writes next; 0 if all records are written (Zen 3).
+    /// Index of the branch record that the processor writes next. The index is 0 after the processor has written all
+    /// records (Zen 3).
     #[bits(4)]
     pub next_record: u8,
     #[bits(4)]
     __: u8,
-    /// The counter whose overflow begins the sampling (Zen 3).
+    /// Number of the counter whose overflow starts branch sampling (Zen 3).
     #[bits(3)]
     pub counter: u8,
     #[bits(37)]
     __: u64,
 }
 
-/// The register with the branch address of a branch record (APM vol. 2, "Last Branch Stack Registers").
+/// `LastBranchStackFromIp`: the first register of a branch record, with the address of the branch (APM vol. 2, "Last
+/// Branch Stack Registers").
 ///
 /// ```
 /// use pmu_amd::registers::LastBranchFrom;
@@ -214,7 +218,8 @@ pub struct LastBranchFrom {
     pub mispredicted: bool,
 }
 
-/// The register with the target address of a branch record (APM vol. 2, "Last Branch Stack Registers").
+/// `LastBranchStackToIp`: the second register of a branch record, with the target of the branch (APM vol. 2, "Last
+/// Branch Stack Registers").
 ///
 /// ```
 /// use pmu_amd::registers::LastBranchTo;

@@ -24,10 +24,10 @@ macro_rules! table {
     // row is a general one; as Windows' string, where it is not the name without its prefix
     ($($value:literal $name:literal $event:literal $unit_mask:literal
        $(= $canonical:literal)? $(as $windows:literal)?;)*) => {
-        /// The sources of the Amd64 interface, ascending by value.
+        /// The profile sources of the Amd64 interface, in the order of their `KPROFILE_SOURCE` values.
         ///
-        /// `ProfileTime` runs on a timer. The event select in the row of `ProfileTime` is that of unhalted cycles. A
-        /// counter with this select would count cycles, not time.
+        /// The source `ProfileTime` runs on a timer, not on a counter. Its row contains the event select of unhalted
+        /// cycles, which no counter uses.
         pub static SOURCES: [ProfileSource; 176] = [$(
             ProfileSource::new($value, $name, event($event, $unit_mask))
                 $(.another_name_of($canonical))?

@@ -12,18 +12,18 @@ use crate::generation::Generation;
 use crate::registers::PerfCtl;
 use crate::sources;
 
-/// Profile interface for AMD's Zen processors: Windows' general profile sources. Each source counts the event that it
-/// is named after.
+/// Profile interface for AMD's Zen processors. It has Windows' general profile sources, and each source counts the
+/// event in its name.
 ///
-/// [`Amd64`](crate::Amd64) has Windows' own table. On Zen, most sources of that table do not count the events that they
-/// are named after.
+/// The interface [`Amd64`](crate::Amd64) uses the same events as Windows. On Zen, most of its sources do not count the
+/// events in their names.
 ///
-/// If a generation has no event for a source, the source is missing on that generation: Zen 6 lacks instruction-cache
-/// fetches and floating-point instructions, and Zen 1 and 2 lack last-level cache misses. Loads and stores are counted
-/// at dispatch. The source of data-cache misses counts requests to the second-level cache on Zen 1 and 2, and fills of
-/// the data cache from Zen 3 on.
+/// If a Zen generation has no event for a source, the interface lacks this source on that generation. Zen 6 lacks
+/// instruction-cache fetches and floating-point instructions, and Zen 1 and 2 lack last-level cache misses. Loads and
+/// stores are counted at dispatch. For data-cache misses, Zen 1 and 2 count requests to the second-level cache. From
+/// Zen 3 on, fills of the data cache are counted.
 ///
-/// Sources: the PMC events of AMD's processor programming references, as they are in Linux' tables for Zen.
+/// References: the PMC events in AMD's processor programming references, as listed in Linux' tables for Zen.
 ///
 /// ```
 /// # use pmu_core::{CpuidDump, Snapshot};

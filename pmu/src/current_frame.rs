@@ -5,11 +5,11 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use pmu_core::{PlainFrame, ProcessId};
 
-/// Storage for the [frame](pmu_core::InterruptFrame) of the interrupt that a processor is handling, for a kernel whose
-/// handlers get no frame.
+/// Per-processor storage for the [frame](pmu_core::InterruptFrame) of the current interrupt. A kernel needs this
+/// storage if its interrupt handlers do not receive the frame as an argument.
 ///
 /// The trap entry stores the frame and then calls the handler. The handler of the performance interrupt reads the
-/// frame. An NMI may interrupt both the trap entry and the handler.
+/// frame. An NMI may interrupt the trap entry or the handler.
 ///
 /// ```
 /// use pmu::CurrentFrame;
@@ -50,7 +50,7 @@ pub struct CurrentFrame {
 }
 
 impl CurrentFrame {
-    /// Creates storage in which no interrupt has stored a frame yet. Until then the current frame is all zeros.
+    /// Creates empty storage. Until the first call of [`enter`](Self::enter), the current frame is all zeros.
     pub const fn new() -> Self {
         Self {
             pc: AtomicU64::new(0),
@@ -61,7 +61,7 @@ impl CurrentFrame {
     }
 
     /// Calls `handler` with `frame` as the current frame. When `handler` returns, the previous frame becomes the
-    /// current frame again. An NMI that interrupts `handler` may therefore call `enter`, too.
+    /// current frame again. So calls of `enter` can nest: an NMI that interrupts `handler` may call `enter`, too.
     ///
     /// # Context
     /// Interrupt or NMI, on the processor of this storage. The handler stays on its processor.

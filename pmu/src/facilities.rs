@@ -9,11 +9,11 @@ use crate::machine::Machine;
 
 impl Machine {
     /// Detects the branch records of the processor that executes the call, on a machine of any vendor. `processor` is
-    /// the snapshot of that processor. [`BranchUnit::offers`] of the result tells what the records contain, and by what
-    /// the branches can be filtered.
+    /// the snapshot of that processor. [`BranchUnit::offers`] of the result tells what each record contains, and which
+    /// filters the processor has.
     ///
-    /// The interrupt handler uses the result, so the kernel keeps one result per processor. On a hybrid machine, each
-    /// core type may have different records.
+    /// The kernel stores one result per processor, for the interrupt handler. On a hybrid machine, the results of
+    /// different core types may differ.
     ///
     /// ```
     /// # use pmu::Machine;
@@ -28,7 +28,7 @@ impl Machine {
     /// Task.
     ///
     /// # Errors
-    /// The error is the reason why the processor has no supported branch records.
+    /// The processor has no supported branch records. The error is the reason.
     pub fn branches_of<M: MsrBackend>(
         &self,
         processor: &Snapshot,
@@ -38,10 +38,11 @@ impl Machine {
     }
 
     /// Returns a unit of AMD's instruction-based sampling (IBS): `kind` selects the unit that samples ops, or the unit
-    /// that samples fetches. Returns `None` if the processor that `processor` describes has no such unit.
+    /// that samples fetches. Returns `None` if `processor` describes a processor without this unit.
     ///
-    /// The interrupt handler uses the result, so the kernel keeps the result. The handler passes the unit's samples to
-    /// [`service_with`](Self::service_with). The samples are reported even if no counter runs:
+    /// The kernel stores the result, for the interrupt handler. The handler passes the unit to
+    /// [`service_with`](Self::service_with), which reports the unit's samples. Samples are reported even if no counter
+    /// is in use:
     ///
     /// ```
     /// use pmu::Machine;
@@ -75,8 +76,8 @@ impl Machine {
     }
 
     /// Detects the top-down counters of the processor that executes the call. `processor` is the snapshot of that
-    /// processor. The counters divide the issue slots into four shares: retired, lost to wrong speculation, lost to the
-    /// front end, and lost to the back end. On a hybrid machine, call this on each type of core.
+    /// processor. The top-down counters divide issue slots into four categories: retiring, bad speculation, front-end
+    /// bound and back-end bound. On a hybrid machine, the kernel calls this on each type of core.
     ///
     /// ```
     /// # use pmu::Machine;
@@ -102,7 +103,7 @@ impl Machine {
     /// Task.
     ///
     /// # Errors
-    /// The error is the reason why the processor has no top-down counters.
+    /// The processor has no top-down counters. The error is the reason.
     pub fn top_down_of<M: MsrBackend>(
         &self,
         processor: &Snapshot,
@@ -114,7 +115,7 @@ impl Machine {
     /// Detects Intel's precise records (PEBS) of the processor that executes the call. `processor` is the snapshot of
     /// that processor.
     ///
-    /// The interrupt handler uses the result, so the kernel keeps one result per processor. The handler passes a
+    /// The kernel stores one result per processor, for the interrupt handler. The handler passes a
     /// [`Precise`](pmu_intel::precise::Precise) to [`service_with`](Self::service_with):
     ///
     /// ```
@@ -141,7 +142,7 @@ impl Machine {
     /// Task.
     ///
     /// # Errors
-    /// The error is the reason why the processor has no supported precise records.
+    /// The processor has no supported precise records. The error is the reason.
     pub fn precise_of<M: MsrBackend>(
         &self,
         processor: &Snapshot,

@@ -179,7 +179,7 @@ pub struct IbsOpData3 {
     pub l2_tlb_hit_2m: bool,
     /// The access missed the data cache.
     pub cache_miss: bool,
-    /// The access crosses a boundary of its alignment.
+    /// The access is misaligned: it crosses an alignment boundary.
     pub misaligned: bool,
     #[bits(4)]
     __: u8,
@@ -201,42 +201,42 @@ pub struct IbsOpData3 {
     pub l2_miss: bool,
     /// The op is a software prefetch.
     pub prefetch: bool,
-    /// Width of the access: 0 is none, and *n* is 2 to the power of *n* − 1 bytes.
+    /// Code of the access's width. Code 0 means no width, 1 means 1 byte, 2 means 2 bytes, 3 means 4 bytes, and so on.
     #[bits(4)]
     pub width: u8,
-    /// Number of miss address buffers that were allocated when the access missed.
+    /// Number of miss address buffers in use at the time of the access's miss.
     #[bits(6)]
     pub open_misses: u8,
-    /// Number of cycles from a load's miss in the data cache to the arrival of the data.
+    /// Number of cycles from the load's data-cache miss until the data arrived.
     pub miss_latency: u16,
-    /// Number of cycles from a miss in the first-level data TLB to its refill.
+    /// Number of cycles from a first-level data TLB miss until the TLB was refilled.
     pub tlb_latency: u16,
 }
 
-/// `IBS_CTL`: the extended entry of the local vector table through which IBS interrupts. Firmware assigns the entry.
+/// `IBS_CTL`: contains the number of the extended LVT entry for IBS interrupts. Firmware chooses the entry.
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct IbsCtl {
-    /// Number of the extended entry through which IBS interrupts.
+    /// Number of the extended LVT entry for IBS interrupts.
     #[bits(4)]
     pub lvt_offset: u8,
     #[bits(4)]
     __: u8,
-    /// The number of the extended entry is valid.
+    /// The field `lvt_offset` is valid.
     pub lvt_offset_valid: bool,
     #[bits(55)]
     __: u64,
 }
 
-/// `IBS_OP_CTL2`: disable bit and filters of op sampling.
+/// `IBS_OP_CTL2`: the second control register of op sampling, with a disable bit and filters.
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct IbsOpCtl2 {
     /// Disables op sampling, even if `IBS_OP_CTL` enables op sampling.
     pub disable: bool,
-    /// Excludes ops at addresses of user mode (bit 63 is 0).
+    /// Excludes ops at user addresses, which have bit 63 clear.
     pub exclude_low_half: bool,
-    /// Excludes ops at addresses of the kernel (bit 63 is 1).
+    /// Excludes ops at kernel addresses, which have bit 63 set.
     pub exclude_high_half: bool,
     /// Only streaming stores are sampled (leaf 0x8000001B EAX bit 16).
     pub streaming_stores_only: bool,
@@ -244,20 +244,20 @@ pub struct IbsOpCtl2 {
     __: u64,
 }
 
-/// `IBS_FETCH_CTL2`: disable bit and filters of fetch sampling. The two filters by address bit 63 are in the opposite
-/// order to the filters of [`IbsOpCtl2`].
+/// `IBS_FETCH_CTL2`: the second control register of fetch sampling, with a disable bit and filters. Here the bit that
+/// excludes kernel addresses is below the bit that excludes user addresses. In [`IbsOpCtl2`] it is above.
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct IbsFetchCtl2 {
     /// Disables fetch sampling, even if `IBS_FETCH_CTL` enables fetch sampling.
     pub disable: bool,
-    /// Only fetches that take at least 128 cycles times this field are sampled; 0 is no filter (leaf 0x8000001B EAX
-    /// bit 14).
+    /// Least latency of a sampled fetch, in units of 128 cycles. If this field is 0, fetches of any latency are sampled
+    /// (leaf 0x8000001B EAX bit 14).
     #[bits(4)]
     pub latency_filter: u8,
-    /// Excludes fetches at addresses of the kernel (bit 63 is 1).
+    /// Excludes fetches at kernel addresses, which have bit 63 set.
     pub exclude_high_half: bool,
-    /// Excludes fetches at addresses of user mode (bit 63 is 0).
+    /// Excludes fetches at user addresses, which have bit 63 clear.
     pub exclude_low_half: bool,
     #[bits(57)]
     __: u64,

@@ -15,15 +15,15 @@ use crate::ibs::registers::{IBS_CTL, IbsCtl};
 use crate::ibs::sampling::IbsSampling;
 use crate::ibs::unit::IbsUnit;
 
-/// The control handle of one sampling unit of a processor: starts and stops the sampling.
+/// Controls one sampling unit of a processor: starts and stops the unit.
 ///
-/// The facility [`Ibs`] reports the samples in the unit's interrupt. A unit needs no counter. The unit interrupts
-/// through an extended entry of the local vector table; [`take`](Self::take)
-/// [unmasks](Platform::unmask_extended_interrupt) this entry.
+/// The unit raises an interrupt after each sample. In the interrupt handler, the facility [`Ibs`] reports the sample.
+/// The unit uses no performance counter. An extended entry of the local vector table (LVT) delivers the interrupt.
+/// [`take`](Self::take) [unmasks](Platform::unmask_extended_interrupt) this entry.
 ///
 /// The sampler cannot move to another thread. Before dropping the sampler, call [`shut_down`](Self::shut_down) on its
-/// processor. Dropping the sampler without this call accesses no register: the unit continues to sample, and the
-/// sampler's memory stays in use.
+/// processor. Dropping the sampler does not stop the unit. If the sampler is dropped without `shut_down`, the unit
+/// continues to sample, and the unit's [`IbsMemory`](crate::ibs::IbsMemory) stays in use.
 ///
 /// This example samples one op in 400,000, and reports the op's exact address:
 ///
@@ -59,7 +59,7 @@ use crate::ibs::unit::IbsUnit;
 /// ```
 ///
 /// # Context
-/// Every method: task, on the processor of the unit. The unit's interrupt may come at any time.
+/// All methods must be called from a task on the unit's processor. The unit's interrupt may come during each method.
 ///
 /// ```compile_fail,E0277
 /// fn needs_send<T: Send>() {}
@@ -79,16 +79,17 @@ pub struct IbsSampler<'a, M> {
 
 impl<'a, M: MsrBackend> IbsSampler<'a, M> {
     /// Takes ownership of a sampling unit of the processor that executes the call. At most one sampler may use a unit
-    /// at a time: a second sampler, with other memory, would stop the sampling of the first sampler. If an earlier
-    /// owner left the unit enabled or with a sample, the call stops the unit and discards the sample. If the interrupt
-    /// of this sample still comes, [`Ibs`] [claims](pmu_core::Claim) the interrupt.
+    /// at a time: taking the unit again with another `memory` would stop the unit under the first sampler. An earlier
+    /// owner may have left the unit enabled, or may have left a sample in it. The call stops the unit and discards that
+    /// sample. If the interrupt of the discarded sample still comes, [`Ibs`] reports the interrupt as
+    /// [its own](pmu_core::Claim).
     ///
     /// # Errors
     /// - [`MemoryInUse`](IbsError::MemoryInUse): another sampler owns `memory`. No register was accessed.
     /// - [`NoInterrupt`](IbsError::NoInterrupt), [`Entry`](IbsError::Entry): the unit cannot interrupt, and was not
     ///   changed. `memory` is free again.
-    /// - [`Access`](IbsError::Access): `IBS_CTL` could not be read, and the unit was not changed; or an access to the
-    ///   unit's own registers failed, and the unit does not sample. `memory` is free again.
+    /// - [`Access`](IbsError::Access): a register access failed. If the register was `IBS_CTL`, the unit was not
+    ///   changed. Otherwise the unit does not sample. `memory` is free again.
     /// - [`Faulted`](IbsError::Faulted): a unit that an earlier owner may have left enabled could not be stopped.
     ///   `memory` is free again.
     pub fn take(
@@ -143,16 +144,15 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
         &self.unit
     }
 
-    /// Returns the number of the extended entry of the local vector table through which the sampling unit interrupts
-    /// (`IBS_CTL`). Firmware chooses one entry for both sampling units of a processor. Other hardware may interrupt
-    /// through the same entry.
+    /// Returns the number of the extended LVT entry that delivers the unit's interrupt, as read from `IBS_CTL`.
+    /// Firmware chooses one entry for both sampling units of a processor. Other hardware may use this entry, too.
     pub const fn lvt_entry(&self) -> u8 {
         self.lvt_entry
     }
 
     /// Returns whether the sampling unit samples. The result is `false` after the interrupt handler failed to read the
-    /// unit, or failed to enable the unit again. [`Ibs`] then tries again at the next interrupt. [`start`](Self::start)
-    /// starts the unit at once.
+    /// unit, or failed to enable the unit again. In that case, [`Ibs`] tries to restart the unit at the next interrupt.
+    /// To restart the unit earlier, call [`start`](Self::start).
     pub fn is_sampling(&self) -> bool {
         let state = self.memory.state();
         self.is_open && state.is_sampling() && !state.is_waiting() && !state.is_unread()
@@ -160,8 +160,9 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
 
     /// Starts the sampling unit, as `sampling` requests. If the unit already samples, the call stops the unit first.
     ///
-    /// If the interrupt of the last sample before a stop has not come yet, the unit starts only when that interrupt
-    /// comes. So do not mask the entry of the local vector table between a stop and a start.
+    /// After a stop, the interrupt of the last sample may still be pending. In that case, the handler of the pending
+    /// interrupt starts the unit, not this call. While the unit's LVT entry is masked, the interrupt cannot come, and
+    /// the unit does not start. So do not mask the entry between a stop and a start.
     ///
     /// # Errors
     /// - [`Sampling`](IbsError::Sampling): the unit does not support `sampling`. Nothing was changed.
@@ -201,17 +202,17 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
         enabled.inspect_err(|_| self.memory.withdraw(before))
     }
 
-    /// Stops the sampling unit. At most one interrupt of the unit comes after this call. [`Ibs`]
-    /// [claims](pmu_core::Claim) this interrupt and reports its sample. If the counters are lent when the interrupt
-    /// comes, [`Ibs`] claims the interrupt, but accesses no register. In this case,
-    /// [`lend_with`](pmu_core::CounterSession::lend_with) has already reported the sample.
+    /// Stops the sampling unit. After this call, at most one more interrupt of the unit comes. [`Ibs`]
+    /// [claims](pmu_core::Claim) this interrupt and reports its sample. The interrupt may come while the counters are
+    /// [lent](pmu_core::CounterSession::lend_with). Then `lend_with` has already reported the sample, and [`Ibs`] only
+    /// claims the interrupt.
     ///
-    /// No register tells whether this interrupt will come. So [`Ibs`] claims the first interrupt after this call,
-    /// however late that interrupt comes, and even if that interrupt belongs to another owner.
+    /// No register tells whether an interrupt of the unit is still pending. So [`Ibs`] claims the first interrupt after
+    /// this call, even if a different device raised it much later.
     ///
     /// # Errors
-    /// - [`Faulted`](IbsError::Faulted): the driver treats the unit as running until its next interrupt, which stops
-    ///   the unit. The call can be repeated.
+    /// - [`Faulted`](IbsError::Faulted): the unit could not be stopped. The handler of the unit's next interrupt stops
+    ///   the unit. The kernel can also repeat this call.
     /// - [`ShutDown`](IbsError::ShutDown), [`Lent`](IbsError::Lent): the sampler was shut down, or the unit is
     ///   suspended. Nothing was changed.
     pub fn stop(&mut self) -> Result<(), IbsError> {
@@ -237,9 +238,9 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
         Ok(())
     }
 
-    /// Programs the sampling unit again, after the unit's registers and the entry of the local vector table lost their
-    /// contents in a suspend. If the unit was sampling, it samples again, as the last [`start`](Self::start) requested.
-    /// If a sample's interrupt had not come yet, the sample is lost.
+    /// Programs the sampling unit again after a suspend. In the suspend, the unit's registers and the unit's LVT entry
+    /// lost their contents. If the unit was sampling, it samples again, as the last [`start`](Self::start) requested. A
+    /// sample whose interrupt was pending at the suspend is lost.
     ///
     /// ```
     /// use pmu_amd::ibs::{IbsError, IbsSampler};
@@ -254,8 +255,8 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
     /// - [`NoInterrupt`](IbsError::NoInterrupt), [`Entry`](IbsError::Entry): the unit cannot interrupt, and does not
     ///   sample.
     /// - [`Access`](IbsError::Access), [`Faulted`](IbsError::Faulted): an access to a register of the unit failed, as
-    ///   described at [`take`](Self::take). [`is_sampling`](Self::is_sampling) then returns `false`, and
-    ///   [`start`](Self::start) starts the unit.
+    ///   described at [`take`](Self::take). The unit does not sample. To start the unit again, call
+    ///   [`start`](Self::start).
     /// - [`ShutDown`](IbsError::ShutDown), [`Lent`](IbsError::Lent): the sampler was shut down, or the unit is
     ///   suspended. Nothing was changed.
     pub fn reprogram(&mut self, platform: &impl Platform) -> Result<(), IbsError> {
@@ -269,12 +270,13 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
         Ok(())
     }
 
-    /// Stops the sampling unit, and releases the sampler's memory. The unit's last interrupt may come after this call,
-    /// so [`Ibs`] claims one more interrupt: see [`stop`](Self::stop). Later operations of the sampler return
+    /// Stops the sampling unit, and releases the sampler's memory. As after [`stop`](Self::stop), one more interrupt of
+    /// the unit may come. [`Ibs`] claims this interrupt. Later operations of the sampler return
     /// [`ShutDown`](IbsError::ShutDown).
     ///
     /// # Errors
-    /// - [`Faulted`](IbsError::Faulted): the sampler keeps the memory. The call can be repeated.
+    /// - [`Faulted`](IbsError::Faulted): the unit could not be stopped, and the sampler still owns its memory. The
+    ///   kernel can repeat this call.
     /// - [`ShutDown`](IbsError::ShutDown), [`Lent`](IbsError::Lent): the sampler was shut down, or the unit is
     ///   suspended. Nothing was changed.
     pub fn shut_down(&mut self) -> Result<(), IbsError> {

@@ -7,9 +7,10 @@ use crate::ibs::erratum::IbsErratum;
 use crate::ibs::registers::{IbsFetchCtl, IbsFetchCtl2, IbsOpCtl, IbsOpCtl2};
 use crate::ibs::unit::{IbsKind, IbsUnit};
 
-/// A request for samples: fetches or ops, their period, and their filters.
+/// A request to sample fetches or ops, with a period and filters.
 ///
-/// A new request samples user mode and the kernel. [`IbsUnit::check`] says whether a processor supports the request.
+/// By default, a request includes samples of user mode and of the kernel. [`IbsUnit::check`] says whether a processor
+/// supports the request.
 ///
 /// ```
 /// use pmu_amd::ibs::IbsSampling;
@@ -53,10 +54,11 @@ impl IbsSampling {
     }
 
     /// Creates a request to sample one op per `period` dispatched ops. The period is a multiple of 16, from 144 to
-    /// 1,048,560. With [wide periods](IbsCapabilities::wide_period), the upper limit is 134,217,712.
+    /// 1,048,560. If the processor supports [wide periods](IbsCapabilities::wide_period), the longest period is
+    /// 134,217,712.
     ///
-    /// The processor begins to count at a random number below 128. So the mean distance between two samples is about 64
-    /// ops shorter than `period`.
+    /// In each period, the processor begins to count ops at a random number from 0 to 127, not at 0. So the mean
+    /// distance between two samples is about 64 ops shorter than `period`.
     pub const fn ops(period: u32) -> Self {
         Self::new(IbsKind::Op, period, true)
     }
@@ -66,22 +68,23 @@ impl IbsSampling {
         Self::new(IbsKind::Op, period, false)
     }
 
-    /// Samples at privilege levels above 0 if `user` is set, and at level 0 if `kernel` is set.
+    /// Selects the sampled privilege levels. If `user` is `true`, levels above 0 are sampled. If `kernel` is `true`,
+    /// level 0 is sampled.
     ///
-    /// A processor without a filter for addresses samples both levels. The driver then drops the samples of a level
-    /// that was not requested, and [counts](crate::ibs::IbsMemory::dropped) the dropped samples.
+    /// A processor that cannot filter samples by address samples all levels. The driver then drops the samples that
+    /// were not requested, and [counts](crate::ibs::IbsMemory::dropped) the dropped samples.
     pub const fn at(self, user: bool, kernel: bool) -> Self {
         Self { user, kernel, ..self }
     }
 
-    /// Samples only fetches or ops that missed the third-level cache. The samples are not evenly spaced, because the
-    /// processor begins a new period after each op that it does not sample.
+    /// Samples only fetches or ops that missed the third-level cache. The samples are not evenly spaced: if the op at
+    /// the end of a period did not miss, the processor begins a new period without a sample.
     pub const fn l3_misses_only(self) -> Self {
         Self { l3_miss_only: true, ..self }
     }
 
-    /// Samples only slow fetches or slow loads: those that took more than `cycles` cycles. `cycles` is a multiple of
-    /// 128, from 128 to 2,048 for loads and from 128 to 1,920 for fetches.
+    /// Samples only fetches or loads that took more than `cycles` cycles. `cycles` is a multiple of 128. The range is
+    /// 128 to 2,048 for loads, and 128 to 1,920 for fetches.
     pub const fn slower_than(self, cycles: u16) -> Self {
         Self { latency: cycles, ..self }
     }
@@ -91,8 +94,8 @@ impl IbsSampling {
         Self { streaming_stores_only: true, ..self }
     }
 
-    /// Adds physical addresses to the samples. By default, samples have no physical addresses, because a kernel shows
-    /// physical addresses only to privileged readers.
+    /// Adds physical addresses to the samples. By default, samples have no physical addresses, so a kernel can show
+    /// them to unprivileged readers.
     pub const fn with_physical_addresses(self) -> Self {
         Self { physical_addresses: true, ..self }
     }
@@ -180,9 +183,10 @@ impl core::error::Error for IbsSamplingError {}
 /// The values of a unit's control registers for one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ControlValues {
-    /// `IBS_FETCH_CTL` or `IBS_OP_CTL`, with the enable bit.
+    /// Value of `IBS_FETCH_CTL` or `IBS_OP_CTL`, with the enable bit set.
     pub control: u64,
-    /// `IBS_FETCH_CTL2` or `IBS_OP_CTL2`, without the disable bit; 0 where the register does not exist.
+    /// Value of `IBS_FETCH_CTL2` or `IBS_OP_CTL2`, without the disable bit. The value is 0 if the processor lacks the
+    /// register.
     pub control2: u32,
 }
 

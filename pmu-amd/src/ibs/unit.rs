@@ -9,7 +9,7 @@ use crate::ibs::registers::{
     IbsOpCtl2,
 };
 
-/// Kind of the samples of a sampling unit.
+/// The operations that a sampling unit samples: fetches or ops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum IbsKind {
@@ -25,7 +25,7 @@ pub(crate) struct ControlRegisters {
     pub control: u32,
     pub enable: u64,
     pub valid: u64,
-    /// The period, of which erratum 420 takes 0 for stopped.
+    /// The bits of the period. On a processor with erratum 420, a period of 0 means that the unit is stopped.
     pub period: u64,
     pub control2: u32,
     pub disable: u64,
@@ -97,17 +97,17 @@ impl IbsUnit {
         })
     }
 
-    /// Returns the kind of this unit's samples: fetches or ops.
+    /// Returns what this unit samples: fetches or ops.
     pub const fn kind(&self) -> IbsKind {
         self.kind
     }
 
-    /// Returns the capabilities of the processor's instruction-based sampling.
+    /// Returns which features of instruction-based sampling the processor has.
     pub const fn capabilities(&self) -> IbsCapabilities {
         self.capabilities
     }
 
-    /// Returns whether the processor has an erratum.
+    /// Returns whether the unit's processor has the given erratum.
     pub const fn has(&self, erratum: IbsErratum) -> bool {
         self.errata.has(erratum)
     }

@@ -14,8 +14,8 @@ use crate::kernel::required::Kernel;
 use crate::per_processor::Busy;
 
 /// The branch records of all processors of a machine. A kernel `K` keeps this value in a static, beside its static
-/// [`Pmu`](crate::Pmu). The machine has at most `P` processors. Each processor has room for `N` records; 32 suffice for
-/// every processor known today.
+/// [`Pmu`](crate::Pmu). The machine has at most `P` processors. Each processor has memory for `N` branch records. The
+/// default of 32 suffices for every processor known today.
 ///
 /// A kernel that records no branches does not need this static.
 ///
@@ -62,19 +62,19 @@ struct OfProcessor<const N: usize> {
 }
 
 impl<K: Kernel, const P: usize, const N: usize> PmuBranches<K, P, N> {
-    /// Creates the state of a machine on which no branches are recorded. The state is all zeros, so the static takes no
-    /// room in the kernel's image.
+    /// Creates the state of a machine on which no branches are recorded. The state is all zeros, so a static with it is
+    /// in `.bss` and takes no room in the kernel's image.
     pub const fn new() -> Self {
         let of = [const { OfProcessor { unit: WriteOnce::new(), memory: BranchMemory::new() } }; P];
         Self { of, kernel: PhantomData }
     }
 
     /// Takes ownership of the branch records of the processor that executes the call. `this_processor` is the snapshot
-    /// of that processor. The returned recorder starts and stops the recording, and at a context switch saves and
-    /// restores a thread's records. Before the recorder is dropped, the kernel calls
-    /// [`shut_down`](BranchRecorder::shut_down). To record only while one function runs, use [`record`](Self::record).
+    /// of that processor. The returned recorder starts and stops the recording. At a context switch, the recorder saves
+    /// and restores a thread's records. The kernel must call [`shut_down`](BranchRecorder::shut_down) before it drops
+    /// the recorder. To record only while one function runs, use [`record`](Self::record).
     ///
-    /// Until the recorder is shut down, a second call on the same processor fails.
+    /// Until the recorder is shut down, another call of `take` on the same processor fails.
     ///
     /// # Context
     /// Task. The task and the recorder then stay on this processor.
@@ -104,9 +104,10 @@ impl<K: Kernel, const P: usize, const N: usize> PmuBranches<K, P, N> {
     /// Records the branches that `filter` selects, on the processor that executes the call, while `work` runs. `work`
     /// runs [pinned](Kernel::pinned). After `work`, the call clears the records, and shuts the recorder down.
     ///
-    /// In `work`, [`read`](BranchRecorder::read) returns the last branches before the call of `read`. To keep the
-    /// interrupt handler's branches out of samples, `work` calls
-    /// [`freeze_on_interrupt`](BranchRecorder::freeze_on_interrupt). If `work` unwinds, the recording also ends.
+    /// In `work`, [`read`](BranchRecorder::read) returns the last branches before the call of `read`. The records may
+    /// contain branches of the interrupt handler. To exclude these branches, `work` calls
+    /// [`freeze_on_interrupt`](BranchRecorder::freeze_on_interrupt). If `work` panics and unwinds, the call also ends
+    /// the recording.
     ///
     /// # Context
     /// Task.

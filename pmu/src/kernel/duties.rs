@@ -9,7 +9,8 @@ use crate::kernel::required::Kernel;
 use crate::local_apic::{ApicRegisters, LocalApic, ProfileTimer};
 use crate::per_processor::Processors;
 
-/// Implements [`ApicRegisters`], [`ProfileTimer`] and [`Processors`] with the functions of a [`Kernel`].
+/// Adapter from a [`Kernel`] to three traits: [`ApicRegisters`], [`ProfileTimer`] and [`Processors`]. Each trait method
+/// calls a function of `K`.
 ///
 /// ```
 /// use pmu::Processors;
@@ -19,7 +20,7 @@ use crate::per_processor::Processors;
 /// ```
 pub struct Duties<K>(PhantomData<fn() -> K>);
 
-/// The [`Platform`](pmu_core::Platform) that a [`Pmu`](crate::Pmu) uses: the local APIC, through the functions of a
+/// The [`Platform`](pmu_core::Platform) of a [`Pmu`](crate::Pmu). It accesses the local APIC through the functions of a
 /// [`Kernel`].
 pub type KernelApic<K> = LocalApic<Duties<K>, Duties<K>>;
 

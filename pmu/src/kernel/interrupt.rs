@@ -16,24 +16,25 @@ use crate::local_apic::Delivery;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[must_use = "the interrupt may be another owner's, or a register may not have answered"]
 pub struct Interrupted {
-    /// Tells whether the interrupt came from this `Pmu`, for a kernel in which several drivers share the handler.
+    /// Tells whether the interrupt came from this `Pmu`'s hardware. If several drivers share the handler, the kernel
+    /// uses this field to decide whether to call another driver.
     pub claim: Claim,
     /// Number of counters that overflowed.
     pub overflows: u32,
-    /// `true` if the processor is stuck: the [watchdog](Pmu::watch) found that the processor takes no timer tick.
+    /// `true` if the [watchdog](Pmu::watch) found that the processor is stuck: its timer tick no longer runs.
     pub is_stuck: bool,
-    /// `true` if the counter of the [watchdog](Pmu::watch) failed. A task then starts the watchdog again by
+    /// `true` if the counter of the [watchdog](Pmu::watch) failed. To start the watchdog again, a task calls
     /// [`Pmu::watch`].
     pub is_blind: bool,
-    /// The register access that failed, if an access failed. If the register belongs to a counter, the counter's source
-    /// or event no longer runs.
+    /// The register access that failed; `None` if all accesses succeeded. If the register belongs to a counter, this
+    /// counter's source or event no longer runs.
     pub error: Option<ServiceError>,
 }
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Handles the performance interrupt of the processor that executes the call. The call finds the counters that
     /// overflowed, reports the interrupted address to the started profiles, and re-arms the counters. If the interrupt
-    /// came by a vector, the call also writes the local APIC's EOI register.
+    /// is not an NMI, the call also writes the local APIC's EOI register.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -61,8 +62,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         self.interrupt_with(frame, |_| ())
     }
 
-    /// Handles the performance interrupt as [`interrupt`](Self::interrupt) does, and calls `overflowed` for each
-    /// overflow of an event that the kernel opened. A kernel opens events in the closure of [`with`](Self::with).
+    /// Handles the performance interrupt as [`interrupt`](Self::interrupt) does. For each overflow of an event that the
+    /// kernel opened, the function also calls `overflowed`. A kernel opens events in the closure of
+    /// [`with`](Self::with).
     ///
     /// # Context
     /// The handler of the performance interrupt, which may be an NMI. `frame` contains the number of the processor that
@@ -80,14 +82,15 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         })
     }
 
-    /// Handles the performance interrupt as [`interrupt_with`](Self::interrupt_with) does, together with a [`Facility`]
-    /// beside the counters, such as the [branch records](crate::PmuBranches) of the processor. The call first lets the
-    /// facility read its hardware. The call then passes the facility to `sampled` with each overflow of a source, and
-    /// with each overflow of an event that the kernel opened. When `sampled` receives a source's overflow, the started
-    /// profiles have already counted the overflow.
+    /// Handles the performance interrupt as [`interrupt_with`](Self::interrupt_with) does, and also handles a
+    /// [`Facility`]: hardware beside the counters, such as the processor's [branch records](crate::PmuBranches). The
+    /// call first lets the facility read its hardware. The call then passes the facility to `sampled` with each
+    /// overflow of a source, and with each overflow of an event that the kernel opened. The started profiles count a
+    /// source's overflow before `sampled` receives the overflow.
     ///
-    /// A facility may write records in place of overflows, such as [`Precise`](pmu_intel::precise::Precise). The
-    /// facility passes each record to its own closure, and `sampled` is not called for the record.
+    /// Some facilities, such as [`Precise`](pmu_intel::precise::Precise), write a record for a sample instead of
+    /// raising an overflow. Such a facility passes each record to a closure of its own. For a record, `sampled` is not
+    /// called.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -161,12 +164,13 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         interrupted
     }
 
-    /// Returns the event source and the counter memory of a processor. Handlers and other processors pass these two
-    /// values to functions of `pmu-core`: [`sample_read`](pmu_core::sample_read), [`user_view`](pmu_core::user_view()),
-    /// [`remote_count`](pmu_core::remote_count()), and, for each VM entry,
-    /// [`guest_control`](pmu_core::guest_control()). The method `opened` of the event source returns the table of
-    /// opened events, which has `set_period` and `stop_reporting`. The traits `EventSource` and `SourceInterface` both
-    /// have a method `opened`. If both traits are in scope, call `EventSource::opened(&events)`.
+    /// Returns the event source and the counter memory of a processor. A handler, or a task on another processor,
+    /// passes the two values to the following functions of `pmu-core`: [`sample_read`](pmu_core::sample_read),
+    /// [`user_view`](pmu_core::user_view()), [`remote_count`](pmu_core::remote_count()), and, for each VM entry,
+    /// [`guest_control`](pmu_core::guest_control()). The event source's method `opened` returns the table of opened
+    /// events. This table has the methods `set_period` and `stop_reporting`. If the traits `EventSource` and
+    /// `SourceInterface` are both in scope, the name `opened` is ambiguous. In that case call
+    /// `EventSource::opened(&events)`.
     ///
     /// Returns `None` before the first [`processor_up`](Self::processor_up), and for a processor number of `P` or more.
     ///
@@ -195,7 +199,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     ///
     /// # Context
-    /// Any context, on any processor. The functions that take the two values document their own contexts.
+    /// Any context, on any processor. The functions of `pmu-core` have contexts of their own: see their documentation.
     #[inline]
     pub fn events_of(
         &'static self,
