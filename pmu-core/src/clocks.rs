@@ -14,8 +14,8 @@ const APERF: MsrUpdate = MsrUpdate::read(0xE8);
 /// Access to a processor's clocks MPERF and APERF. MPERF ticks at a constant rate. APERF ticks at the core's present
 /// frequency. Both clocks stop while the core is halted.
 ///
-/// A value of this type proves that CPUID declares the registers MPERF and APERF on the processor for which
-/// [`detect`](Self::detect) was called. No operation on the value writes a register.
+/// A value of this type proves that CPUID declares the registers MPERF and APERF. The proof holds on the processor
+/// whose snapshot was passed to [`detect`](Self::detect). No operation on the value writes a register.
 ///
 /// Sources: SDM vol. 3B, "Hardware Coordination Feedback", and vol. 2A, CPUID leaf 06H, ECX bit 0; APM vol. 2,
 /// "Effective Frequency", and vol. 3, appendix E, CPUID leaf 6, ECX bit 0 (`EffFreq`).
@@ -62,9 +62,9 @@ impl Clocks {
     /// Reads MPERF, then APERF.
     ///
     /// # Context
-    /// Any, on the processor for which the clocks were detected. An interrupt between the two register reads adds its
-    /// time to APERF, but not to MPERF. If you compare two readings that are only a short time apart, turn interrupts
-    /// off for each reading.
+    /// Any, on the processor for which the clocks were detected. If an interrupt comes between the two register reads,
+    /// the APERF value includes the interrupt's duration, but the MPERF value does not. If the time between two
+    /// readings is short, turn interrupts off for each reading.
     ///
     /// # Errors
     /// Returns the access that failed. An access can fail under a hypervisor that declares the clocks in CPUID but does
@@ -81,7 +81,8 @@ impl ClockReading {
     /// `base_hertz` is the rate of MPERF. On Intel's processors, this rate commonly equals the TSC's rate. On AMD's
     /// processors, this rate is the frequency of P-state 0.
     ///
-    /// Returns `None` if the core was halted all the time, or if the frequency in hertz does not fit in 64 bits.
+    /// Returns `None` if the core was halted during the whole time between the readings, or if the frequency in hertz
+    /// does not fit in 64 bits.
     pub fn effective_hertz(&self, earlier: &Self, base_hertz: u64) -> Option<u64> {
         let mperf = self.mperf.wrapping_sub(earlier.mperf);
         let aperf = self.aperf.wrapping_sub(earlier.aperf);

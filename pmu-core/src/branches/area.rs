@@ -12,14 +12,14 @@ use core::fmt;
 /// `IA32_LBR_DEPTH`, `IA32_LER_FROM_IP`, `IA32_LER_TO_IP`, `IA32_LER_INFO`, and then FROM, TO and INFO of each record.
 ///
 /// # Context
-/// The recorder calls both methods in task context, on the processor of the records, while the recording is stopped.
+/// The recorder calls both methods in task context, on the processor that it controls. The recording is then stopped.
 /// The performance interrupt may come at any time, but its handler does not use the area.
 ///
 /// # Safety
 /// - The methods execute XSAVES and XRSTORS for state component 15 (bit 15 of EDX:EAX) and for no other component.
 ///   XRSTORS for another component would replace registers that the compiler uses.
-/// - Only this value uses the area. The area is aligned to 64 bytes, and has room for component 15 of each processor on
-///   which the thread runs (CPUID leaf 0x0D, subleaf 15).
+/// - Only this value uses the area. The area is aligned to 64 bytes. For each processor on which the thread runs, the
+///   area has room for that processor's component 15 (CPUID leaf 0x0D, subleaf 15).
 /// - On each of these processors, the kernel set bit 15 of `IA32_XSS`.
 /// - After the area's initialization, only these methods write to the area. User mode cannot access the area.
 ///
@@ -92,8 +92,8 @@ impl fmt::Display for XsaveFault {
 
 impl core::error::Error for XsaveFault {}
 
-/// Saved call stack of a thread that is switched out, in an XSAVE area of the kernel. When the thread runs again, the
-/// processor continues to record this call stack.
+/// A thread's call stack, saved in an XSAVE area of the kernel while the thread does not run. When the thread runs
+/// again, the processor continues to record this call stack.
 ///
 /// This type is the counterpart of [`SavedBranches`](crate::SavedBranches) for XSAVES. The kernel commonly stores the
 /// value with the thread's registers.
@@ -115,7 +115,7 @@ pub struct BranchArea<A> {
 }
 
 impl<A: SaveBranches> BranchArea<A> {
-    /// Creates an empty saved call stack, whose records `area` is to hold.
+    /// Creates an empty saved call stack. The kernel's `area` provides the room for the records.
     pub const fn new(area: A) -> Self {
         Self { area, depth: 0 }
     }

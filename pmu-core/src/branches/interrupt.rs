@@ -85,7 +85,7 @@ impl<'a> Branches<'a> {
         })
     }
 
-    /// Returns the records as the processor's registers held the records, the newest first. [`BranchUnit::decode`]
+    /// Returns the records undecoded, as read from the processor's registers, the newest first. [`BranchUnit::decode`]
     /// decodes a record.
     pub fn raw(&self) -> impl Iterator<Item = RawBranch> + use<'a> {
         self.memory.slots().iter().take(self.len.into()).map(|slot| slot.load())
@@ -94,9 +94,9 @@ impl<'a> Branches<'a> {
     /// Returns whether the processor froze the records when it raised the interrupt. Frozen records contain no branches
     /// of the interrupt handler.
     ///
-    /// If the result is `false`, and the filter records branches of the kernel, the newest records may be branches of
-    /// the interrupt handler itself. For a value that [`BranchRecorder::read`](crate::BranchRecorder::read) returned,
-    /// the result is always `false`.
+    /// If the result is `false`, the newest records may be branches that the interrupt handler itself took. This
+    /// happens only if the filter selects branches of the kernel. For a value that
+    /// [`BranchRecorder::read`](crate::BranchRecorder::read) returned, the result is always `false`.
     pub const fn is_frozen(&self) -> bool {
         self.is_frozen
     }

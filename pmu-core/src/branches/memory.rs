@@ -10,7 +10,7 @@ use crate::branches::unit::BranchUnit;
 /// Memory for the branch records of one processor: 24 bytes per record, plus 16 bytes.
 ///
 /// The embedder provides the memory, commonly in a static array with one element per processor. The interrupt handler
-/// reads the records into this memory, so the records take no room on the stack. The memory also tells the handler
+/// reads the records into this memory, so the records take no room on the stack. A flag in the memory tells the handler
 /// whether the processor records branches. `&BranchMemory<[BranchSlot; N]>` coerces to `&BranchMemory`.
 ///
 /// ```
@@ -152,12 +152,13 @@ impl BranchMemory {
         self.mode.fetch_and(!clear, Release);
     }
 
-    /// Releases this memory from a recorder that was dropped without [`shut_down`](crate::BranchRecorder::shut_down),
-    /// for example in a panic. The processor keeps recording until a new recorder [takes](crate::BranchRecorder::take)
-    /// the memory.
+    /// Frees this memory after its recorder was dropped without [`shut_down`](crate::BranchRecorder::shut_down), for
+    /// example in a panic. The processor keeps recording until [`BranchRecorder::take`](crate::BranchRecorder::take) is
+    /// called with this memory.
     ///
     /// # Context
-    /// Task, on the processor of this memory, while no interrupt of this processor is being serviced.
+    /// Task, on the processor whose records this memory holds. No performance interrupt of this processor is being
+    /// serviced.
     ///
     /// # Safety
     /// - The old recorder is not used again. Otherwise the old and a new recorder could read each other's branches.

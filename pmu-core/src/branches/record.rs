@@ -32,18 +32,18 @@ pub struct Branch {
     pub cycles: Option<u16>,
     /// The kind of the branch.
     pub kind: Option<BranchKind>,
-    /// Relation of the branch to the path that the program took.
+    /// Tells whether the branch was on the path that the program took.
     pub path: Option<BranchPath>,
-    /// Relation of the branch to a transaction (TSX).
+    /// Tells whether the branch was in a transaction (TSX), or is the abort of a transaction.
     pub transaction: Option<BranchTransaction>,
     /// Number of events that each of the general counters 0 to 3 counted since the previous recorded branch. The value
-    /// 3 stands for 3 or more events. A counter's number stays 0 unless bit 35 (LBR logging) of the counter's event
-    /// select is set.
+    /// 3 stands for 3 or more events. The element of a counter is always 0 if bit 35 (LBR logging) of the counter's
+    /// event select is clear.
     pub events: Option<[u8; 4]>,
 }
 
-/// Relation of a recorded branch to the path that the program took. Source: APM vol. 2, "Last Branch Stack Registers",
-/// valid and speculative bits.
+/// Tells whether a recorded branch was on the path that the program took. Source: APM vol. 2, "Last Branch Stack
+/// Registers", valid and speculative bits.
 ///
 /// ```
 /// use pmu_core::{Branch, BranchPath};
@@ -64,7 +64,8 @@ pub enum BranchPath {
     Wrong,
 }
 
-/// Relation of a recorded branch to a transaction. Source: SDM vol. 3B, "LBR Stack and TSX".
+/// Tells whether a recorded branch was in a transaction, or is the abort of a transaction. Source: SDM vol. 3B, "LBR
+/// Stack and TSX".
 ///
 /// ```
 /// use pmu_core::Branch;

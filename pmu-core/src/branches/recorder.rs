@@ -15,8 +15,8 @@ use crate::msr::access::MsrAccess;
 use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
 
-/// The control handle of a processor's branch records: starts and stops the recording, reads the records, and saves and
-/// restores them at thread switches.
+/// The control handle of a processor's branch records: starts and stops the recording, and reads the records. At thread
+/// switches, the recorder saves and restores a thread's records.
 ///
 /// The recorder needs no counter. When a counter interrupts, [`Branches`] adds the records to the counter's sample.
 ///
@@ -24,7 +24,7 @@ use crate::msr::fault::MsrFault;
 /// processor. Dropping the recorder accesses no register, so the processor keeps recording, and the memory stays in
 /// use.
 ///
-/// This example reads the branches before a chosen moment, without a counter:
+/// The kernel can read the last branches at any moment, without a counter:
 ///
 /// ```
 /// use pmu_core::{BranchError, BranchFilter, BranchMemory, BranchRecorder, BranchSlot, BranchUnit, MsrBackend};
@@ -44,7 +44,8 @@ use crate::msr::fault::MsrFault;
 /// ```
 ///
 /// # Context
-/// Call every method in task context, on the processor of the records. The performance interrupt may come at any time.
+/// Call every method in task context, on the processor that records the branches. The performance interrupt may come at
+/// any time.
 ///
 /// ```compile_fail,E0277
 /// fn needs_send<T: Send>() {}
@@ -81,8 +82,8 @@ pub(crate) struct Lent {
 }
 
 impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
-    /// Takes ownership of this processor's branch records: disables recording and freezing, which an earlier owner may
-    /// have left enabled, and clears the records.
+    /// Takes ownership of this processor's branch records. The call clears the records, and disables recording and
+    /// freezing, which an earlier owner may have left enabled.
     ///
     /// Make this call on the processor that `unit` describes. `memory` must have room for the processor's
     /// [records](BranchUnit::depth).
@@ -92,7 +93,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     ///   is too small, or belongs to another recorder. No register was accessed.
     /// - [`Unresponsive`](BranchError::Unresponsive): the processor declares the records, but lacks them, for example
     ///   under some hypervisors.
-    /// - [`Access`](BranchError::Access): a register access failed. `memory` is free again.
+    /// - [`Access`](BranchError::Access): a register access failed. Another recorder can use `memory`.
     pub fn take(
         unit: &'a BranchUnit,
         msr: M,
@@ -150,14 +151,14 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     ///
     /// Call this before [`start`](Self::start), and only if this processor's interrupt handler passes [`Branches`] to
     /// `service_with`. **Every** performance interrupt freezes the records, and only `Branches` ends the freeze. If the
-    /// records do not freeze, `Branches` stops the recording at the beginning of `service_with`.
+    /// records do not freeze, `Branches` itself stops the recording, at the beginning of `service_with`.
     ///
-    /// This call has no effect on a [call stack](BranchFilter::call_stack), which never freezes: freezing near a call
-    /// or a return would corrupt the call stack.
+    /// This call has no effect on a [call stack](BranchFilter::call_stack), which never freezes. If the freeze came
+    /// close to a call or return instruction, the processor would corrupt the call stack.
     ///
     /// # Errors
     /// - [`FreezeUnsupported`](BranchError::FreezeUnsupported): the processor cannot freeze its records,
-    ///   [`take`](Self::take) could not access the registers for freezing, or the freeze bit cannot be set.
+    ///   [`take`](Self::take) failed to access the registers that control the freeze, or the freeze bit reads back 0.
     /// - [`Access`](BranchError::Access): a register access failed, and the records do not freeze.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn freeze_on_interrupt(&mut self) -> Result<(), BranchError> {
@@ -239,8 +240,9 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
 
     /// Stops the recording. The records stay in their registers, and [`read`](Self::read) returns them.
     ///
-    /// Some recordings [delay the interrupts of counters](BranchUnit::holds_interrupt). Stop a recording of this kind
-    /// before the processor goes idle, and before a counter is stopped. Call [`restart`](Self::restart) afterwards.
+    /// Some processors [delay the interrupts of counters](BranchUnit::holds_interrupt) while they record branches. On
+    /// such a processor, stop the recording before the processor goes idle, and before a counter is stopped. Call
+    /// [`restart`](Self::restart) afterwards.
     ///
     /// # Errors
     /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped. The recorder assumes that the processor
@@ -253,11 +255,11 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
 
     /// Continues the recording after [`stop`](Self::stop) or [`read`](Self::read), without clearing the records.
     ///
-    /// A recording that [delays the interrupts of counters](BranchUnit::holds_interrupt) is an exception: the processor
-    /// discards the old records, and fills all records anew.
+    /// In contrast, a processor that [delays the interrupts of counters](BranchUnit::holds_interrupt) discards the old
+    /// records, and fills all records anew.
     ///
-    /// On AMD's processors a debug exception (#DB) ends the recording without the recorder's knowledge. If the kernel's
-    /// debugger is in use, call `restart` after the exception.
+    /// On AMD's processors, a debug exception (#DB) stops the recording, and the recorder does not notice. If the
+    /// kernel's debugger is in use, call `restart` after each debug exception.
     ///
     /// # Errors
     /// - [`NotStarted`](BranchError::NotStarted): no recording was started.
@@ -283,8 +285,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// # Errors
     /// - [`Access`](BranchError::Access): a register access failed, and the processor does not record.
     /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped.
-    /// - [`Lent`](BranchError::Lent): the records are lent. The end of the [window](crate::CounterWindow) programs the
-    ///   registers again.
+    /// - [`Lent`](BranchError::Lent): the records are lent. When the [window](crate::CounterWindow) ends, the registers
+    ///   are programmed again.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn reprogram(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
@@ -307,7 +309,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         if freezes { self.set_freeze(true) } else { Ok(()) }
     }
 
-    /// Stops the recording, and reads the records of the branches before this call.
+    /// Stops the recording, and reads the records. These describe the last branches before this call.
     ///
     /// The returned value refers to the recorder's memory, where the records stay until [`restart`](Self::restart)
     /// continues the recording.
@@ -346,9 +348,9 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     ///
     /// # Errors
     /// - [`Access`](BranchError::Access): a register access failed, and the processor does not record. The next
-    ///   [`restart`](Self::restart) or [`start`](Self::start) clears the records first.
-    /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped, and continues. No sample contains the
-    ///   old branches: samples have no branches until `clear`, [`restart`](Self::restart) or a thread switch succeeds.
+    ///   [`restart`](Self::restart) or [`start`](Self::start) clears the records before the recording starts.
+    /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped, and continues. Samples contain no
+    ///   branches until `clear`, [`restart`](Self::restart) or a thread switch succeeds.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn clear(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
@@ -385,9 +387,9 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         self.is_open && self.memory.mode() & (RECORDING | LOST) == RECORDING
     }
 
-    /// Returns the recorded branches for the closure that you pass to [`lend_with`](crate::CounterSession::lend_with).
-    /// The closure receives the overflows that are pending when the counters are lent. The returned branches are the
-    /// last branches before these overflows.
+    /// Returns the recorded branches. Use them in the closure that you pass to
+    /// [`lend_with`](crate::CounterSession::lend_with). The closure receives the overflows that are pending when the
+    /// counters are lent. The returned branches are the last branches before these overflows.
     pub fn branches(&self) -> &Branches<'a> {
         &self.branches
     }

@@ -3,12 +3,12 @@
 use crate::branches::record::RawBranch;
 use crate::branches::unit::BranchFormat;
 
-/// Saved call stack of a thread that is switched out. When the thread runs again, the processor continues to record
-/// this call stack.
+/// A thread's call stack, saved while the thread does not run. When the thread runs again, the processor continues to
+/// record this call stack.
 ///
-/// [`BranchRecorder::switch_out`](crate::BranchRecorder::switch_out) saves the records, and
-/// [`switch_in`](crate::BranchRecorder::switch_in) restores them, on any processor with the same format and number of
-/// records. The kernel commonly stores the value with the thread's registers.
+/// [`BranchRecorder::switch_out`](crate::BranchRecorder::switch_out) saves the records.
+/// [`switch_in`](crate::BranchRecorder::switch_in) restores the records on any processor with the same record format
+/// and the same number of records. The kernel commonly stores the value with the thread's registers.
 ///
 /// ```
 /// use pmu_core::SavedBranches;
@@ -27,7 +27,7 @@ pub struct SavedBranches<const N: usize> {
 }
 
 impl<const N: usize> SavedBranches<N> {
-    /// Creates a save area without records.
+    /// Creates an empty saved call stack.
     pub const fn new() -> Self {
         let empty = RawBranch { from: 0, to: 0, info: 0 };
         Self { records: [empty; N], len: 0, newest: 0, format: None }

@@ -7,11 +7,11 @@ use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
 
 impl<M: MsrBackend> BranchRecorder<'_, M> {
-    /// Ends the recording of a thread that leaves the processor: stops the recording, copies the records into `saved`
-    /// if `saved` is not `None`, and clears the records. No other thread, guest or owner can then read these records.
+    /// Stops the recording when a thread leaves the processor. If `saved` is not `None`, the call copies the thread's
+    /// records into `saved`. The call then clears the records, so that no other thread, guest or owner can read them.
     ///
-    /// Only a [call stack](crate::BranchFilter::call_stack) is worth saving. Records of another kind describe the last
-    /// branches before the thread left. If the processor cannot record call stacks, pass `None`.
+    /// Only a [call stack](crate::BranchFilter::call_stack) is worth saving. All other records merely describe the last
+    /// branches before the thread left the processor. If the processor cannot record call stacks, pass `None`.
     ///
     /// ```
     /// # use pmu_core::{BranchError, BranchRecorder, MsrBackend, SavedBranches};
@@ -27,11 +27,10 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     ///
     /// # Errors
     /// - [`SavedElsewhere`](BranchError::SavedElsewhere): `saved` has no room for the records; nothing was changed.
-    /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped, and continues. No sample contains the
-    ///   thread's branches: samples have no branches until the recording is cleared or restarted, or until the next
-    ///   thread switch.
-    /// - [`Access`](BranchError::Access): a register access failed, and the processor does not record. `saved` has the
-    ///   newest records, up to the record that could not be read.
+    /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped, and continues. Samples contain no
+    ///   branches until the records are cleared, the recording is restarted, or the next thread switch succeeds.
+    /// - [`Access`](BranchError::Access): a register access failed, and the processor does not record. `saved` contains
+    ///   only the records that are newer than the record that could not be read.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn switch_out<const N: usize>(
         &mut self,
@@ -79,8 +78,8 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     /// `None`. Then the recording starts with the filter of the last [`start`](Self::start).
     ///
     /// # Errors
-    /// - [`SavedElsewhere`](BranchError::SavedElsewhere): `saved` comes from a processor with another format or number
-    ///   of records; nothing was changed.
+    /// - [`SavedElsewhere`](BranchError::SavedElsewhere): `saved` comes from a processor with another record format, or
+    ///   with another number of records. Nothing was changed.
     /// - [`NotStarted`](BranchError::NotStarted): no recording was started.
     /// - [`Access`](BranchError::Access): a register access failed. The processor does not record, and its registers
     ///   contain none of the thread's records.

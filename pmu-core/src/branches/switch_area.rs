@@ -22,15 +22,14 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     /// Checks that this processor's XSAVES saves the branch records, as [`switch_out_to`](Self::switch_out_to) and
     /// [`switch_in_from`](Self::switch_in_from) require. Call this once after [`take`](Self::take).
     ///
-    /// `cpuid` must execute CPUID on this processor. The call accesses no MSR. The call compares the size that CPUID
-    /// declares for the XSAVE component with the number of records, because a hypervisor may declare a size that does
-    /// not fit.
+    /// `cpuid` must execute CPUID on this processor. The call accesses no MSR. A hypervisor may declare a wrong size of
+    /// the XSAVE component in CPUID. The call therefore checks that this size fits the number of records.
     ///
     /// Source: SDM vol. 1, "Managing State Using the XSAVE Feature Set"; SDM vol. 2A, CPUID leaf 0x0D.
     ///
     /// # Errors
-    /// - [`XsavesUnsupported`](BranchError::XsavesUnsupported): the records are not architectural, or the processor
-    ///   declares no XSAVES for the records.
+    /// - [`XsavesUnsupported`](BranchError::XsavesUnsupported): the records are not Intel's architectural records, or
+    ///   CPUID declares that XSAVES does not save the records.
     /// - [`XsavesSize`](BranchError::XsavesSize): the declared size is not the size of the processor's records.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn use_xsaves(&mut self, cpuid: impl CpuIdReader) -> Result<(), BranchError> {
@@ -72,12 +71,12 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     /// ```
     ///
     /// # Errors
-    /// - [`XsavesUnsupported`](BranchError::XsavesUnsupported): [`use_xsaves`](Self::use_xsaves) did not succeed;
-    ///   nothing was changed.
+    /// - [`XsavesUnsupported`](BranchError::XsavesUnsupported): [`use_xsaves`](Self::use_xsaves) was not called, or
+    ///   failed. Nothing was changed.
     /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped, and continues.
     /// - [`Xsaves`](BranchError::Xsaves): XSAVES failed. The processor does not record, and `saved` has no records.
     /// - [`Access`](BranchError::Access): the records could not be cleared, and the processor does not record. The next
-    ///   call that starts the recording clears the records first.
+    ///   call that starts the recording clears the records beforehand.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn switch_out_to<A: SaveBranches>(
         &mut self,
@@ -101,15 +100,15 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     /// instruction.
     ///
     /// # Errors
-    /// - [`XsavesUnsupported`](BranchError::XsavesUnsupported): [`use_xsaves`](Self::use_xsaves) did not succeed;
-    ///   nothing was changed.
+    /// - [`XsavesUnsupported`](BranchError::XsavesUnsupported): [`use_xsaves`](Self::use_xsaves) was not called, or
+    ///   failed. Nothing was changed.
     /// - [`SavedElsewhere`](BranchError::SavedElsewhere): `saved` comes from a processor with another number of
     ///   records; nothing was changed.
     /// - [`NotStarted`](BranchError::NotStarted): no recording was started.
     /// - [`Xsaves`](BranchError::Xsaves): XRSTORS failed. The processor does not record, and its registers contain none
     ///   of the thread's records.
     /// - [`Access`](BranchError::Access): a register access failed, and the processor does not record. The next call
-    ///   that starts the recording clears the records first.
+    ///   that starts the recording clears the records beforehand.
     /// - [`Faulted`](BranchError::Faulted): an earlier recording could not be stopped.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn switch_in_from<A: SaveBranches>(

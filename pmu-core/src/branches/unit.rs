@@ -10,7 +10,7 @@ use crate::msr::address::MsrAddress;
 /// Description of a processor's branch records: their registers, their format and their number.
 ///
 /// `pmu_intel::branches` and `pmu_amd::branches` detect a processor's branch records, and return their description.
-/// This one type describes the records of every vendor, so an interrupt handler needs no type parameter for them.
+/// This one type describes the records of every vendor, so an interrupt handler needs no type parameter for the vendor.
 ///
 /// ```
 /// # use pmu_core::{BranchFilter, BranchUnit};
@@ -34,11 +34,11 @@ pub struct BranchUnit {
 pub struct BranchRegisters {
     /// The register that starts and stops the recording.
     pub enable: BranchEnable,
-    /// The register that filters the branches. `None` if the filter is in the enabling register.
+    /// The register that selects the branches to record. `None` if the enabling register contains this selection.
     pub filter: Option<MsrAddress>,
-    /// Returns the filter register's value for the given filter, and the filter that the processor then applies. The
-    /// returned filter selects at least the branches of the given filter. If the filter's bits are in the same register
-    /// as the enable bit, the value includes the enable bit.
+    /// Returns the filter register's value for the given filter. If this register also contains the enable bit, the
+    /// enable bit is set in the value. The second result is the filter that the processor applies with this value. It
+    /// selects at least the branches of the given filter.
     pub select: fn(&BranchOffers, BranchFilter) -> (u64, BranchFilter),
     /// The register with the number of records, if there is one. Each write to this register clears all records.
     pub depth: Option<MsrAddress>,
@@ -46,11 +46,13 @@ pub struct BranchRegisters {
     pub freeze: Option<BranchFreeze>,
     /// Order of the records in their registers.
     pub order: BranchOrder,
-    /// Address of the register that holds the first record's branch address.
+    /// MSR address of the first record's FROM register, which holds the address of the branch instruction.
     pub from: u32,
-    /// Address of the register that holds the first record's target address, if there is one.
+    /// MSR address of the first record's TO register, which holds the address of the target. `None` if there is no such
+    /// register.
     pub to: Option<u32>,
-    /// Address of the register that holds the first record's further information, if there is one.
+    /// MSR address of the first record's INFO register, which holds further information. `None` if there is no such
+    /// register.
     pub info: Option<u32>,
     /// Difference between the register addresses of adjacent records.
     pub step: u32,
@@ -79,9 +81,9 @@ pub enum BranchEnable {
 pub struct BranchFreeze {
     /// The bit that enables freezing.
     pub bit: RegisterBits,
-    /// A status bit, and the register that ends the freeze. When the processor freezes the records, the processor sets
-    /// this bit in the overflow status register. A write of this bit to the given register ends the freeze. If `None`,
-    /// the processor freezes the records by clearing their enable bit.
+    /// The first value is the bit of the overflow status register that the processor sets when it freezes the records.
+    /// A write of this bit to the register in the second value ends the freeze. If `None`, the processor freezes the
+    /// records by clearing the bit that enables the recording.
     pub status: Option<(u64, MsrAddress)>,
 }
 
@@ -133,24 +135,24 @@ pub struct BranchOffers {
     pub kind: bool,
     /// Records tell the branch's relation to a transaction.
     pub transaction: bool,
-    /// General counters whose events the records count: bits 0 to 3 stand for counters 0 to 3.
+    /// Mask of the general counters whose event counts are in the records: bits 0 to 3 stand for counters 0 to 3.
     pub events: u8,
-    /// Number of address bits in a record. If this number is below 64, the higher bits of the register contain other
+    /// Number of address bits in a record. If this number is below 64, the bits above the address contain other
     /// information.
     pub address_bits: u8,
 }
 
-/// A format of branch records: a vendor crate's functions that decode and restore the records.
+/// Functions of a vendor crate that decode and restore branch records of one format.
 #[derive(Clone, Copy)]
 pub struct BranchFormat {
     /// Name of the format, for display.
     pub name: &'static str,
     /// Decodes a record. Returns `None` if the record is empty or erroneous.
     pub decode: fn(&BranchOffers, RawBranch) -> Option<Branch>,
-    /// Returns whether the record is empty and no older record exists. The caller has read only `from` and `to` of the
-    /// record.
+    /// Returns whether the record is empty and thus ends the records: no older record exists. Only `from` and `to` of
+    /// the given record are valid, because `info` was not read yet.
     pub is_end: fn(RawBranch) -> bool,
-    /// Returns the values to write to the registers when a saved record is restored.
+    /// Returns the register values with which a saved record is restored.
     pub writable: fn(RawBranch) -> RawBranch,
     /// Set if the processor records the abort of a transaction twice.
     pub doubles_aborts: bool,
@@ -168,13 +170,14 @@ impl BranchUnit {
 
     /// Creates the description of a processor that has `depth` branch records.
     ///
-    /// Returns `None` if `depth` is 0 or above [`MAX_DEPTH`](Self::MAX_DEPTH), or if a ring's depth is no power of two.
+    /// Returns `None` if `depth` is 0 or above [`MAX_DEPTH`](Self::MAX_DEPTH), or if the records are a
+    /// [ring](BranchOrder::Ring) whose `depth` is no power of two.
     ///
     /// # Safety
-    /// - Writing any value to the registers of the records does not break memory safety. The first record has the
-    ///   registers `from`, `to` and `info`; the registers of the further records follow at distances of `step`. The
-    ///   processor does not follow an address in these registers. No value in these registers makes the processor write
-    ///   to memory.
+    /// - Writing any value to the registers of the records does not break memory safety. These registers are `from`,
+    ///   `to` and `info` for the first record. The addresses of each further record's registers are higher by `step`.
+    ///   The processor does not use the addresses in these registers to jump or to read memory. No value in these
+    ///   registers makes the processor write to memory.
     ///
     /// ```
     /// # use pmu_core::{BranchFormat, BranchOffers, BranchRegisters, BranchUnit};
@@ -231,9 +234,9 @@ impl BranchUnit {
         self.registers.freeze.is_some()
     }
 
-    /// Returns whether a recording delays the interrupts of counters until all records are filled. Stop a recording
-    /// with this delay before the processor goes idle, and before a counter is stopped or frozen. Otherwise a delayed
-    /// interrupt never comes.
+    /// Returns whether the processor, while it records branches, delays the interrupts of counters until all records
+    /// are filled. If the result is `true`, stop the recording before the processor goes idle, and before a counter is
+    /// stopped or frozen. Otherwise a delayed interrupt never comes.
     ///
     /// ```
     /// # use pmu_core::{BranchError, BranchRecorder, BranchUnit, MsrBackend};
@@ -249,8 +252,8 @@ impl BranchUnit {
     }
 
     /// Returns the filter that the processor applies when `filter` is requested. The result selects more branches than
-    /// `filter` if the processor cannot select exactly the branches of `filter`. Returns `None` if `filter` is empty,
-    /// or if `filter` is a call stack and the processor cannot record call stacks.
+    /// `filter` if the processor cannot select exactly the branches of `filter`. Returns `None` if `filter` is empty.
+    /// If the processor cannot record call stacks, the call also returns `None` for the filter of a call stack.
     pub fn recorded(&self, filter: BranchFilter) -> Option<BranchFilter> {
         self.selection(filter).map(|(_, recorded)| recorded)
     }
