@@ -29,7 +29,7 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     ///
     /// # Errors
     /// - [`XsavesUnsupported`](BranchError::XsavesUnsupported): the records are not Intel's architectural records, or
-    ///   CPUID declares that XSAVES does not save the records.
+    ///   CPUID does not declare that XSAVES saves the records.
     /// - [`XsavesSize`](BranchError::XsavesSize): the declared size is not the size of the processor's records.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn use_xsaves(&mut self, cpuid: impl CpuIdReader) -> Result<(), BranchError> {

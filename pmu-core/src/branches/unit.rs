@@ -37,8 +37,8 @@ pub struct BranchRegisters {
     /// The register that selects the branches to record. `None` if the enabling register contains this selection.
     pub filter: Option<MsrAddress>,
     /// Returns the filter register's value for the given filter. If this register also contains the enable bit, the
-    /// enable bit is set in the value. The second result is the filter that the processor applies with this value. It
-    /// selects at least the branches of the given filter.
+    /// enable bit is set in the value. The second result is the filter that the processor applies with this value. This
+    /// filter selects at least the branches of the given filter.
     pub select: fn(&BranchOffers, BranchFilter) -> (u64, BranchFilter),
     /// The register with the number of records, if there is one. Each write to this register clears all records.
     pub depth: Option<MsrAddress>,

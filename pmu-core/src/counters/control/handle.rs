@@ -51,8 +51,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.table().free().ok_or_else(|| too_little_memory(lent + 1, lent))
     }
 
-    /// Returns whether an opened event is started. A started event is on a counter, waits for its turn in
-    /// [`rotate`](Self::rotate), or is open on a processor that cannot count the event.
+    /// Returns whether an opened event is started. A started event need not be on a counter. It may instead wait for
+    /// its turn in [`rotate`](Self::rotate), or this processor may be unable to count it.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
@@ -187,7 +187,7 @@ pub struct CounterSession<'a, S, M, P> {
     not_send: PhantomData<*mut ()>,
 }
 
-/// The counters of a session, by their state.
+/// The counters that a session uses, and the counters that it does not use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SessionCounters {
@@ -195,8 +195,8 @@ pub struct SessionCounters {
     /// A counter that faults later stays in this set, but no event uses the faulted counter until
     /// [`reprogram`](CounterSession::reprogram).
     pub usable: CounterSet,
-    /// Counters that the session does not use, because a register access failed, or because the counter did not keep a
-    /// written value. Such a counter is absent, or belongs to another owner.
+    /// Counters that failed the verification, so the session does not use them: a register access failed, or the
+    /// counter did not keep a written value. Such a counter is absent, or belongs to another owner.
     pub unresponsive: CounterSet,
     /// Counters that the session does not use, because its memory has no [`CounterSlot`] for them.
     pub without_slot: CounterSet,

@@ -16,9 +16,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// in the mask `bits` are set if `enabled` is `true`, and cleared otherwise. While the session lives, other owners
     /// must not write the register themselves. [`shut_down`](Self::shut_down) leaves the bits as they are.
     ///
-    /// The handler of a shared interrupt calls [`service`](crate::service) first, and then looks for the overflows of
-    /// the other owners. The order matters: if an overflow came before `service` unmasked the LVT entry, the overflow
-    /// raises no further interrupt.
+    /// If the owners share the performance interrupt, its handler calls [`service`](crate::service) first, and then
+    /// looks for the other owners' overflows. The reason for this order: `service` unmasks the LVT entry, and an
+    /// overflow from before the unmasking raises no further interrupt.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterId, CounterSession, EventSource, MsrBackend, Platform};
@@ -51,8 +51,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Acknowledges bits of the overflow status that do not belong to the session. Examples are the bits of counters
-    /// without an owner, and bit 62, which is set if a Debug Store buffer overflowed. Intel's processors from
-    /// architectural version 3 on raise an interrupt at each unmasking of the LVT entry while one of these bits is set.
+    /// without an owner, and bit 62, which is set if a Debug Store buffer overflowed. While one of these bits is set,
+    /// each unmasking of the LVT entry raises an interrupt on Intel's processors from architectural version 3 on.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};

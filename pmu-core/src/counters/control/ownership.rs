@@ -14,9 +14,9 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {
-    /// Takes ownership of the counters in `only` that exist both in `processor` and in the [`CounterUnit`] of `source`,
-    /// and returns a session for these counters. `processor` describes the processor that executes the call. The
-    /// session keeps `source`, and does not access counters outside `only`.
+    /// Takes ownership of counters, and returns a session for these counters. The call takes those counters of `only`
+    /// that exist both in `processor` and in the [`CounterUnit`] of `source`. `processor` describes the processor that
+    /// executes the call. The session keeps `source`, and does not access counters outside `only`.
     ///
     /// The call stops each counter, verifies that RDMSR and RDPMC read a written value back, and leaves the counter at
     /// 0. The call then prepares the processor:
@@ -25,9 +25,10 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// - The call enables the counters in the global control register, if there is one.
     /// - The call acknowledges overflow bits that were left set, and unmasks the LVT entry.
     ///
-    /// A counter is not taken, and not accessed again, if it fails this verification or has no slot in the memory.
-    /// Fixed counters are not taken if the source's table of opened events has no room, because only opened events use
-    /// fixed counters. [`counters`](Self::counters) returns the counters that were taken and those that were not.
+    /// If a counter fails the verification, or has no slot in the memory, the session does not take the counter, and
+    /// does not access it again. Only opened events use fixed counters. If the source's table of opened events has room
+    /// for no event, the call takes no fixed counter. [`counters`](Self::counters) returns the counters that were
+    /// taken, and the counters that were not.
     ///
     /// ```
     /// # use pmu_core::{
@@ -61,7 +62,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// - [`Access`](CounterError::Access): an access of a global register failed.
     ///
     /// After an error, none of the requested counters runs. If an interrupt came during the call, the LVT entry may be
-    /// masked. If the interrupt belongs to another owner of counters, that owner then unmasks the entry.
+    /// masked. If the interrupt belongs to another owner of counters, that owner must unmask the entry.
     pub fn take(
         source: S,
         processor: &CounterUnit,
@@ -264,9 +265,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): one of the counters is in use, has faulted, or does not belong
     ///   to the session; or the session would keep no counter.
-    /// - [`Access`](CounterError::Access): a register access failed, and the session keeps the counters. The register
-    ///   is the global control register, or the control register of a counter that [`save`](Self::save) left
-    ///   programmed.
+    /// - [`Access`](CounterError::Access): a register access failed, and the session keeps the counters. This register
+    ///   is the global control register, or a counter's control register that [`save`](Self::save) did not clear.
     /// - [`Faulted`](CounterError::Faulted): accesses to the global control register failed. The session keeps the
     ///   counters, but its events may no longer run.
     pub fn give_back(&mut self, counters: CounterSet) -> Result<(), CounterError> {
@@ -287,12 +287,12 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         Ok(())
     }
 
-    /// Ends the session: stops all its counters, including faulted ones, and releases its memory. The session's bits of
-    /// the global control register get back the values that they had before the session. The call closes all opened
-    /// events, and no event can start afterwards.
+    /// Ends the session: stops all its counters, including faulted ones, and releases its memory. The call restores the
+    /// session's bits of the global control register to their values from before the session. The call closes all
+    /// opened events, and no event can start afterwards.
     ///
-    /// An interrupt may still arrive and find no overflow. [`service`](crate::service) claims the first interrupt
-    /// without an overflow, so that the kernel does not report an unknown NMI.
+    /// After the call, an interrupt without an overflow may still arrive. [`service`](crate::service) claims the first
+    /// of these interrupts, so that the kernel does not report an unknown NMI.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};

@@ -16,21 +16,21 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Programs this processor's counters again after their registers lost their contents: after suspend, after
-    /// hibernation, or after the processor was offline. Call this on each processor before the processor's next
+    /// Programs this processor's counters again after their registers lost their contents, for example in a suspend, in
+    /// hibernation, or while the processor was offline. Call this on each processor before the processor's next
     /// performance interrupt can come.
     ///
-    /// Returns the counters whose events begin a new period without finishing the old period. The totals of these
-    /// events lack the counts since the counters' last interrupts. A kernel that can act before the registers lose
-    /// their contents keeps these counts: it calls [`suspend`](Self::suspend) before, and [`resume`](Self::resume)
-    /// instead of this method afterwards.
+    /// Returns the counters whose events lost the rest of their period, and begin a new period. The totals of these
+    /// events lack the counts since the counters' last interrupts. If the kernel can act before the registers lose
+    /// their contents, it can keep these counts. It calls [`suspend`](Self::suspend) beforehand, and afterwards
+    /// [`resume`](Self::resume) instead of this method.
     ///
     /// A counter whose registers kept their contents continues. If an overflow of this counter is pending, the call
-    /// reports the overflow to `overflowed`, because the interrupt may be lost. The interrupted address is unknown, so
-    /// a sampler should ignore the overflow and pass `|_| ()`.
+    /// reports the overflow to `overflowed`, because the interrupt may be lost. The overflow's interrupted address is
+    /// unknown. A sampler should therefore pass `|_| ()`, which ignores the overflow.
     ///
-    /// Events that were not running, and counters that were [saved](Self::save), are not started. Counters that had
-    /// faulted are free again, but the events that were on these counters do not run. A
+    /// The call does not start events that were not running, or counters that were [saved](Self::save). Events can use
+    /// faulted counters again, but the events that were on these counters do not run. A
     /// [rotating](crate::Event::rotating) event waits for its turn. A non-rotating event has to be started again, with
     /// its group.
     ///

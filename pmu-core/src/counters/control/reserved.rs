@@ -22,8 +22,8 @@ use crate::platform::Platform;
 /// All reservations end when [`reprogram`](Self::reprogram) is called, or when [`service`](crate::service) fails.
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Reserves a free counter for a [facility](crate::Facility) that records overflows itself, such as precise
-    /// sampling. The counter is in `among`, and can count the event. Returns the counter, and the select that the event
-    /// has on this processor. The call ignores the event's period, tag and extra register.
+    /// sampling. The call chooses a counter that is in `among` and can count the event. Returns this counter, and the
+    /// select that the event has on this processor. The call ignores the event's period, tag and extra register.
     ///
     /// ```
     /// # use pmu_core::{
@@ -47,7 +47,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): no counter in `among` can count the event.
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter): each counter in `among` that can count the event is in use, or
     ///   an [exclusive](Event::exclusive) event runs. With [`OnSharedCore`](crate::OnSharedCore), a counter is also in
-    ///   use if the core's other logical processor uses its own counter of the same number.
+    ///   use while the core's other logical processor uses the counter with the same index.
     /// - [`Access`](CounterError::Access): a register access failed, and no counter was reserved.
     /// - [`Faulted`](CounterError::Faulted): accesses to the global control register failed. The session's events may
     ///   no longer run.
@@ -86,7 +86,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`NotAvailable`](CounterError::NotAvailable): the counter is in use, does not belong to the session, or is
     ///   [lent](Self::lend).
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter), only with [`OnSharedCore`](crate::OnSharedCore): the core's
-    ///   other logical processor now uses its counter of the same number.
+    ///   other logical processor now uses the counter with the same index.
     pub fn reserve_again(
         &mut self,
         counter: CounterId,
@@ -133,10 +133,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         written.map(|()| value).map_err(CounterError::Access)
     }
 
-    /// Starts a [reserved](Self::reserve) counter: it counts the events of `select`, and its overflows do not
-    /// interrupt. If `adaptive` is set, the counter's precise records are adaptive (SDM vol. 3B, "Adaptive PEBS"). For
-    /// adaptive records, the call sets bit 34 of the event select, or bit 32 + 4*n* of the fixed counters' control
-    /// register.
+    /// Starts a [reserved](Self::reserve) counter: it counts the event that `select` describes, and its overflows do
+    /// not interrupt. If `adaptive` is set, the counter's precise records are adaptive (SDM vol. 3B, "Adaptive PEBS").
+    /// The call then sets bit 34 of the event select. For fixed counter *n*, the call instead sets bit 32 + 4*n* of the
+    /// fixed counters' control register.
     ///
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): the counter is not reserved, or is [lent](Self::lend).
@@ -171,8 +171,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.read(&registers).map_err(CounterError::Access)
     }
 
-    /// Stops several [reserved](Self::reserve) counters at once by the global control register if `pause` is `true`;
-    /// otherwise lets these counters count again.
+    /// Stops several [reserved](Self::reserve) counters at once, by the global control register, if `pause` is `true`.
+    /// If `pause` is `false`, the counters count again.
     ///
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): a counter is not reserved, or is [lent](Self::lend).
@@ -190,9 +190,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if pause { self.pause(counters) } else { self.unpause(counters) }
     }
 
-    /// Acknowledges the overflows of the [reserved](Self::reserve) `counters`, and the bits of the overflow status that
-    /// are set in `facility`. These bits belong to the [facility](crate::Facility) itself. If an interrupt for one of
-    /// these bits still comes, [`service`](crate::service) claims the interrupt.
+    /// Acknowledges the overflows of the [reserved](Self::reserve) `counters`, and the bits in the mask `facility` of
+    /// the overflow status. The bits in `facility` belong to the [facility](crate::Facility) itself, not to a counter.
+    /// If an interrupt for one of the facility's bits still comes, [`service`](crate::service) claims the interrupt.
     ///
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): a counter is not reserved, or is [lent](Self::lend).

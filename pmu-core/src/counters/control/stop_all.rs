@@ -11,20 +11,20 @@ use crate::msr::fault::MsrFault;
 /// interrupts.
 ///
 /// The call clears the global control register, each event select, the fixed counters' control register, and the
-/// overflow status. Other per-counter registers keep their values;
-/// [`UnusedRegisters::clear`](crate::UnusedRegisters::clear) clears them.
+/// overflow status. The counters' other registers keep their values.
+/// [`UnusedRegisters::clear`](crate::UnusedRegisters::clear) clears these registers.
 ///
 /// The call needs no session, and does not end sessions. After this call, use this processor's sessions only for
-/// [`reprogram`](crate::CounterSession::reprogram), which starts the sessions' events again. If a performance interrupt
-/// still comes after this call, and its handler calls [`service`](crate::service), `service` may write the global
+/// [`reprogram`](crate::CounterSession::reprogram), which starts the sessions' events again. A performance interrupt
+/// may still come after this call. If its handler calls [`service`](crate::service), `service` may write the global
 /// control register once more. Each counter's own control bits stay clear, so no counter counts.
 ///
 /// # Context
 /// Any: task, interrupt, NMI, panic handler.
 ///
 /// # Errors
-/// A failed access is retried. The error is the first access that failed twice. The remaining accesses are still
-/// attempted.
+/// A failed access is retried once. The error is the first access whose retry also failed. The remaining accesses are
+/// still attempted.
 ///
 /// ```
 /// # use pmu_core::{CounterUnit, MsrBackend};

@@ -11,15 +11,15 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Sets the period of an opened event that interrupts, and begins a whole period of the new length at once, as
-    /// `PERF_EVENT_IOC_PERIOD` does. The event's count continues. In contrast,
+    /// Sets the period of an opened event that interrupts, as `PERF_EVENT_IOC_PERIOD` does. A whole period of the new
+    /// length begins at once. The event's count continues. In contrast,
     /// [`EventTable::set_period`](crate::EventTable::set_period) keeps the old period until the next overflow.
     ///
     /// If an overflow is pending, the call itself reports the overflow to `overflowed`. If the overflow's interrupt
     /// still comes, [`service`](crate::service) claims the interrupt, and does not report the overflow again.
     ///
-    /// If an event that waits for a counter has at most one occurrence left in its old period, the old period ends
-    /// first. When this event has a counter again, its overflow is reported, and the new period begins.
+    /// The event may be waiting for a counter, with at most one occurrence left in its old period. In this case, the
+    /// old period's overflow is reported when the event has a counter again. Then the new period begins.
     ///
     /// On a processor with a global control register, the event's group is stopped during the call.
     ///
@@ -41,8 +41,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`NoPeriod`](CounterError::NoPeriod): the event does not interrupt.
     /// - [`Period`](CounterError::Period): the period is below the event table's
     ///   [minimum](crate::EventTable::set_min_period), or does not fit in 63 bits.
-    /// - [`Access`](CounterError::Access): a register access failed. The event and its group are stopped, and the
-    ///   event's count is complete.
+    /// - [`Access`](CounterError::Access): a register access failed. The event and its group are stopped, and no part
+    ///   of the event's count is lost.
     /// - [`Faulted`](CounterError::Faulted): accesses to a register failed. The event and its group are stopped, and
     ///   the event's count since the last interrupt of its counter is lost.
     pub fn apply_period(

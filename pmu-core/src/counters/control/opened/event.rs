@@ -13,7 +13,7 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Opens an event, in the stopped state. `processor` describes the events and counters of the processor that
+    /// Opens an event, but does not start it. `processor` describes the events and counters of the processor that
     /// executes the call.
     ///
     /// ```
@@ -33,9 +33,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// - [`OtherProcessor`](CounterError::OtherProcessor): `processor` and the session's core type differ in generic
-    ///   events or select bits. If only [`core_type`](CounterUnit::core_type) differs, there is no error. An event that
-    ///   is given by its select then belongs to the core type of `processor`.
+    /// - [`OtherProcessor`](CounterError::OtherProcessor): `processor` has other generic events, or other select bits,
+    ///   than the session's core type. If only [`core_type`](CounterUnit::core_type) differs, there is no error. An
+    ///   event that is given by its select then belongs to the core type of `processor`.
     /// - [`Unsupported`](CounterError::Unsupported): this processor lacks the generic event.
     /// - [`IllegalBits`](CounterError::IllegalBits): the event's select has bits that are illegal on this processor.
     /// - [`GuestModeUnsupported`](CounterError::GuestModeUnsupported): this processor cannot separate guests and host.
@@ -145,8 +145,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Starts an opened event on a free counter that can count it. No other event moves to another counter, or loses
-    /// its counter. If no counter is free, the call fails, even for an event that [rotates](Event::rotating). A kernel
-    /// that calls only this method does not link the code with which [`start_event`](Self::start_event) moves events.
+    /// its counter. If no counter is free, the call fails, even for an event that [rotates](Event::rotating). If a
+    /// kernel calls only this method, the code with which [`start_event`](Self::start_event) moves events is not
+    /// linked.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
@@ -166,12 +167,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - The errors of [`start_event`](Self::start_event). After [`NoFreeCounter`](CounterError::NoFreeCounter) the
     ///   event stays stopped.
-    /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): only `start_event` can start the event. This applies
-    ///   to [exclusive](Event::exclusive) events, to events with an [extra register](Event::with_extra), and to every
-    ///   event of an [`OnSharedCore`](crate::OnSharedCore) source. On Intel, this also applies to events that count
-    ///   only [in guests](Event::in_guests).
-    /// - [`NoFreeCounter`](CounterError::NoFreeCounter): no counter is free, an exclusive event runs, or (on Intel) an
-    ///   event runs that counts only in guests. In the last case, `start_event` can start `event`.
+    /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): only `start_event` can start an event of one of these
+    ///   kinds: [exclusive](Event::exclusive) events, events with an [extra register](Event::with_extra), every event
+    ///   of an [`OnSharedCore`](crate::OnSharedCore) source, and, on Intel, events that count only
+    ///   [in guests](Event::in_guests).
+    /// - [`NoFreeCounter`](CounterError::NoFreeCounter): no counter is free, or an exclusive event runs. On Intel, this
+    ///   error also comes while an event runs that counts only in guests. In this last case, `start_event` does not
+    ///   fail.
     pub fn start_event_if_free(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         let entry = self.begin_time(event, now)?;
         if entry.needs_more_than_a_counter() || self.source.core_thread().is_some() {
@@ -272,7 +274,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.detach_and_stop(event, entry, now)
     }
 
-    /// Reads an opened event's count, with its times up to `now`. If the event is on a counter, this costs one RDPMC.
+    /// Reads an opened event's count. The result includes the event's `enabled` and `running` times up to `now`. If the
+    /// event is on a counter, this costs one RDPMC.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};

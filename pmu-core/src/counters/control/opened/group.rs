@@ -48,7 +48,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - The errors of [`open_event`](Self::open_event), for the first event that cannot be opened.
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter), [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse): the
     ///   session has too few counters or extra registers for the whole group, even if no other event runs. The error
-    ///   names the first event that does not fit beside the events before it. A smaller group may fit.
+    ///   names the first event for which the events before it leave no counter or extra register. A smaller group may
+    ///   fit.
     /// - [`NoEvents`](CounterError::NoEvents): `events` is empty.
     ///
     /// After an error, none of the events is open.
@@ -117,14 +118,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Starts the events of a group together, by one write if there is a global control register. The events' totals
     /// continue from their last values. If an event was stopped within a period, the rest of this period continues.
     ///
-    /// If too few counters are free, the call tries to free more by moving other events to other counters. If there are
-    /// still too few, a [rotating](Event::rotating) group waits for its turn, and a non-rotating group takes the
-    /// counters of rotating events.
+    /// If too few counters are free, the call tries to free more counters by moving other events. If too few counters
+    /// become free, a [rotating](Event::rotating) group waits for its turn, and a non-rotating group takes the counters
+    /// of rotating events.
     ///
-    /// The call searches for an assignment of counters and [extra registers](Event::with_extra) to the group's events
-    /// and to all running events that must keep a counter. If such an assignment exists, the call finds it. The search
-    /// visits each counter once per event, and tries each order of setting the extra registers at most once. The call
-    /// accesses registers only after the search.
+    /// The call assigns counters and [extra registers](Event::with_extra) to the group's events, and to all running
+    /// events that must keep a counter. If an assignment for all these events exists, the call finds it. For each
+    /// event, the search visits each counter once. The search tries each order of setting the extra registers at most
+    /// once. The call accesses registers only after the search.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, GroupError, GroupId, MsrBackend, Platform};
@@ -146,8 +147,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///   processor.
     /// - [`AlreadyStarted`](CounterError::AlreadyStarted): an event of the group is started.
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter), [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse): the
-    ///   group finds too few counters or extra registers, and does not rotate. The error names the first event that has
-    ///   no room beside the events before it.
+    ///   group finds too few counters or extra registers, and does not rotate. The error names the first event for
+    ///   which the events before it leave no counter or extra register.
     /// - [`Access`](CounterError::Access): a register access failed, and the start was undone.
     /// - [`Faulted`](CounterError::Faulted): accesses to a register failed, and the start could not be undone. None of
     ///   the group's events runs.
@@ -182,8 +183,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`NoSuchGroup`](CounterError::NoSuchGroup): the group is not open, or some of its events are not on this
     ///   processor.
     /// - [`NotStarted`](CounterError::NotStarted): none of the group's events is started.
-    /// - The errors of [`stop_event`](Self::stop_event), for the first event that could not be stopped. Every event
-    ///   with accessible registers was stopped.
+    /// - The errors of [`stop_event`](Self::stop_event), for the first event that could not be stopped. All events
+    ///   whose registers can be accessed were stopped.
     pub fn stop_group(&mut self, group: GroupId, now: u64) -> Result<(), GroupError> {
         let first = self.first_of(group)?;
         if !self.group_events(group).any(|event| self.is_started(event)) {
@@ -230,8 +231,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Reads the counts of a group's events into `counts`, in the group's order, and returns the number of counts read.
-    /// If the group is on counters, each count costs one RDPMC. If `counts` is shorter than the group, only the first
-    /// events are read.
+    /// If the group is on counters, each count costs one RDPMC. If `counts` has fewer elements than the group has
+    /// events, only the group's first events are read.
     ///
     /// The times of all counts are equal, so the ratio of two counts needs no [scaling](EventCount::scaled).
     ///

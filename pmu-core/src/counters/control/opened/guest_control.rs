@@ -7,13 +7,13 @@ use crate::counters::hooks::event_source::EventSource;
 use crate::counters::shared::memory::CounterMemory;
 use crate::counters::shared::slot::SlotState;
 
-/// Values of the global control register while a guest runs, and while its host runs.
+/// Two values of the global control register: one while a guest runs, and one while the host runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct GuestControl {
     /// Value that VM entry loads into the global control register.
     pub guest: u64,
-    /// Value that VM exit loads into the global control register. The register already has this value before VM entry.
+    /// Value that VM exit loads into the global control register. Before VM entry, the register already has this value.
     pub host: u64,
 }
 
@@ -21,16 +21,16 @@ pub struct GuestControl {
 /// events to guests ([`Event::in_guests`](crate::Event::in_guests)) or to the host
 /// ([`Event::outside_guests`](crate::Event::outside_guests)). No register is accessed.
 ///
-/// The hypervisor calls this function before each VM entry, after the last operation of the processor's session. The
-/// values can change with each operation that starts, stops or moves an event. The hypervisor passes both values to the
-/// processor in one of two ways:
+/// The hypervisor calls this function before each VM entry. Between this call and the VM entry, the processor's session
+/// must not start, stop or move an event, because each such operation can change the values. The hypervisor passes both
+/// values to the processor in one of two ways:
 /// - In the VMCS. The guest's value goes into the guest-state field (encoding 0x2808), with the VM-entry control "load
 ///   `IA32_PERF_GLOBAL_CTRL`" (bit 13). The host's value goes into the host-state field (encoding 0x2C04), with the
 ///   VM-exit control of the same name (bit 12).
 /// - In the MSR lists, as entries for MSR 0x38F. The guest's value goes into the VM-entry MSR-load area, and the host's
-///   value into the VM-exit MSR-load area. This is the only way if `IA32_VMX_ENTRY_CTLS` or `IA32_VMX_EXIT_CTLS` denies
-///   a control. This is also the only way on Nehalem and Westmere, because of errata of the controls (AAK155, AAP115,
-///   AAT100, BC86, BD102).
+///   value into the VM-exit MSR-load area. Use the MSR lists if `IA32_VMX_ENTRY_CTLS` or `IA32_VMX_EXIT_CTLS` does not
+///   allow one of the two controls. On Nehalem and Westmere, always use the MSR lists, because the controls have errata
+///   (AAK155, AAP115, AAT100, BC86, BD102).
 ///
 /// Without these values, an event that is confined to the host also counts in guests, and an event that is confined to
 /// guests counts nothing. Before the first VM entry, call
@@ -39,7 +39,7 @@ pub struct GuestControl {
 /// If there is nothing to load, the result is `None`. There is nothing to load if one of these conditions holds:
 /// - The processor has no global control register, or confines events by their select, as AMD's processors do.
 /// - No session has taken the processor's counters.
-/// - The session's counters are [lent](crate::CounterSession::lend). A guest with lent counters has its own value of
+/// - The session's counters are [lent](crate::CounterSession::lend). The guest then runs with its own value of
 ///   `IA32_PERF_GLOBAL_CTRL`. The host's value is
 ///   [`LentCounters::global_control`](crate::LentCounters::global_control).
 ///
@@ -61,7 +61,7 @@ pub struct GuestControl {
 /// ```
 ///
 /// # Context
-/// Task or interrupt, on the processor of `memory`, while no operation of the processor's session is under way.
+/// Task or interrupt, on the processor of `memory`. No operation of this processor's session is in progress.
 pub fn guest_control(source: &impl EventSource, memory: &CounterMemory) -> Option<GuestControl> {
     let unit = source.unit();
     let own = memory.verified(unit.counters());

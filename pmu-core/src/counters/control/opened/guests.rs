@@ -10,10 +10,10 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Declares whether the processor's virtualization is on: AMD's `EFER.SVME`, Intel's VMX operation. Call this after
-    /// switching virtualization on, and before switching virtualization off. While virtualization is off, events that
-    /// are confined to [guests](crate::Event::in_guests) count nothing. On AMD, the select bits that confine an event
-    /// to guests or to the host then stay clear.
+    /// Declares whether the processor's virtualization is on. On AMD, virtualization is on while `EFER.SVME` is set. On
+    /// Intel, it is on in VMX operation. Call this after switching virtualization on, and before switching
+    /// virtualization off. While virtualization is off, events that are confined to [guests](crate::Event::in_guests)
+    /// count nothing. On AMD, the select bits that confine an event to guests or to the host are then clear.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};

@@ -36,8 +36,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         Ok(self.entry(event)?.extract().child(tag))
     }
 
-    /// Adds a child's count, both its value and its times, to the count of an opened event. The opened event may be on
-    /// a counter. A [`UserView`](crate::UserView) that was made before the call lacks the child's count.
+    /// Adds a child event's count to the count of an opened event: the value, and the `enabled` and `running` times.
+    /// The call may be made while the opened event is on a counter. A [`UserView`](crate::UserView) from before the
+    /// call does not include the child's count.
     ///
     /// For an event that is on no processor, use [`SavedEvent::add_count`].
     ///

@@ -26,11 +26,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// for a greater part of the time. A kernel calls this at its timer tick, while the running thread's events are on
     /// the processor. The events of a group get their counters together.
     ///
-    /// An event's share is the fraction of the event's `enabled` time in which the event was on a counter, during about
-    /// the last 16 rotations. The waiting event with the smallest share comes first. This event takes the counter of
-    /// the rotating event with the greatest share, if that share exceeds the waiting event's share. In the long run,
-    /// rotating events that can use the same counters have equal shares. This holds for the processor's own events and
-    /// for threads' events, with time slices of any length. Events that do not rotate keep their counters.
+    /// An event's share is the fraction of its `enabled` time in which the event was on a counter. Only about the last
+    /// 16 rotations are included. The waiting event with the smallest share gets a counter first. It takes the counter
+    /// of the rotating event with the greatest share, if that share is greater than its own. In the long run, all
+    /// rotating events that can use the same counters have equal shares: the processor's own events and threads'
+    /// events, with time slices of any length. Events that do not rotate keep their counters.
     ///
     /// A caller without a clock always passes 0 as `now`. Each rotation then counts as one unit of time for the events
     /// on this processor.
@@ -41,8 +41,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// since the counter's last interrupt is lost. If the counter of a non-rotating event faults, the event stops, and
     /// a task has to start the event again.
     ///
-    /// If an event loses its counter while an overflow is pending, the overflow is reported later, after the event has
-    /// a counter again. The report comes at the event's first occurrence on the new counter.
+    /// If an event loses its counter while an overflow is pending, the overflow is reported later: at the event's first
+    /// occurrence on its next counter.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};

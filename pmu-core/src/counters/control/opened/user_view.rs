@@ -18,7 +18,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///   and [`rotate`](Self::rotate) may also move this event.
     /// - A performance interrupt of the processor is serviced. [`service`](crate::service()) may reload the counter of
     ///   an event with a period. On a processor without an overflow status, `service` may reload the counter of any
-    ///   event. The handler then gets new data by [`user_view`](crate::user_view()).
+    ///   event. After `service`, the handler gets new data by [`user_view`](crate::user_view()).
     /// - The counter has counted half of its range: 2³⁹ events for a counter of 40 bits.
     ///
     /// ```

@@ -25,7 +25,7 @@ pub struct SavedCounter {
     value: u64,
 }
 
-/// Save area for the state of a thread's counters while the thread does not run, with one place per counter.
+/// Save area for a thread's counters while the thread does not run. The area has one element per counter.
 ///
 /// `&mut SavedCounters<[SavedCounter; N]>` coerces to `&mut SavedCounters`. A new area holds no saved counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,12 +95,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// - [`InsufficientMemory`](CounterError::InsufficientMemory): `area` has too few places. Nothing was changed.
+    /// - [`InsufficientMemory`](CounterError::InsufficientMemory): `area` has too few elements. Nothing was changed.
     /// - [`Access`](CounterError::Access): a register access failed. Nothing was changed.
     /// - [`Faulted`](CounterError::Faulted): accesses to a counter's register failed, and the counter's count is lost.
     ///   The other counters were saved.
     /// - [`RegistersLost`](CounterError::RegistersLost), only with a global control register: a counter's registers
-    ///   lost their contents. The counter's count is lost. The state saved for this counter begins a new period.
+    ///   lost their contents. The counter's count is lost. When [`restore`](Self::restore) starts this counter, a new
+    ///   period begins.
     pub fn save(
         &mut self,
         area: &mut SavedCounters,
@@ -160,9 +161,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         outcome
     }
 
-    /// Loads and starts the counters that [`save`](Self::save) saved. Each saved state goes into the counter from which
-    /// the state came. If an opened event now uses this counter, the state goes into another counter, which is free.
-    /// `area` stays unchanged.
+    /// Loads and starts the counters that [`save`](Self::save) saved. Each saved state goes into the counter that had
+    /// this state before. If an opened event now uses that counter, the state goes into a free counter. `area` stays
+    /// unchanged.
     ///
     /// This call and [`save`](Self::save) may be made on different processors. On a hybrid machine, if this processor
     /// lacks the event of a saved counter, no counter is restored.

@@ -16,18 +16,19 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Removes a thread's events from this processor: stops and closes the events that are open here. `events` then
-    /// contains the events' counts, and the remainders of their periods. All other events on the processor continue.
+    /// Removes a thread's events from this processor: stops and closes the events that are open here. After the call,
+    /// `events` contains each event's count, and the part of its period that remains. All other events on the processor
+    /// continue.
     ///
     /// If an overflow is pending, the call itself reports the overflow to `overflowed`. If the overflow's interrupt
     /// still comes, [`service`](crate::service) claims the interrupt, and does not report the overflow again.
     ///
-    /// If `events` has any event of a [group](Self::open_group), all events of the group leave their counters. Events
-    /// of the group that are not in `events` stop, and stay on this processor. These events wait until the removed
-    /// events return, or until [`close_group`](Self::close_group).
+    /// If `events` contains any event of a [group](Self::open_group), all events of the group leave their counters.
+    /// Events of the group that are not in `events` stop, and stay on this processor. These events wait until the
+    /// removed events return, or until [`close_group`](Self::close_group).
     ///
-    /// The call costs one write and one RDPMC per event that is on a counter. A pending overflow adds one write. If any
-    /// of the events is in a group, the call adds two writes in total, so that each group stops as a whole.
+    /// The call costs one write and one RDPMC per event that is on a counter. A pending overflow adds one write. If at
+    /// least one of the events is in a group, two further writes stop each group as a whole.
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventSource, MsrBackend, Platform, SwitchError, ThreadEvent};
@@ -54,8 +55,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`CounterLost`](CounterError::CounterLost): accesses to a register of the event's counter failed before this
     ///   call.
     ///
-    /// A failed event is removed nevertheless, and starts again when it is switched in. Its count since the last
-    /// interrupt of its counter is lost.
+    /// A failed event is removed nevertheless, and starts again when it is switched in. The event's count since the
+    /// last interrupt of its counter is lost.
     pub fn switch_out(
         &mut self,
         events: &mut [ThreadEvent],
@@ -134,14 +135,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Puts a thread's events on this processor. `processor` describes this processor. The events may have been
     /// switched out on any processor.
     ///
-    /// The call opens the events, and starts those events that were started at their [`switch_out`](Self::switch_out).
-    /// Each event continues with the count and period that it had. The events get counters in this order:
-    /// - First come the events that are already on counters and do not rotate, such as the processor's own. These
-    ///   events keep their counters, or move to other counters.
+    /// The call opens all these events. It starts the events that were started when [`switch_out`](Self::switch_out)
+    /// removed them. Each event continues with the count and period that it had. The events get counters in this order:
+    /// - First come the events that are already on counters and do not rotate, such as the processor's own events.
+    ///   These events keep their counters, or move to other counters.
     /// - Then the thread's events that do not rotate get counters. Rotating events give way to these events.
-    /// - Last come [rotating](crate::Event::rotating) events, both the processor's and the thread's. The events with
-    ///   the smallest [shares](Self::rotate) get counters first, and take these counters from rotating events with
-    ///   greater shares.
+    /// - Last come [rotating](crate::Event::rotating) events, both the processor's and the thread's. Events with the
+    ///   smallest [shares](Self::rotate) get counters first. They take counters from rotating events with greater
+    ///   shares.
     ///
     /// Counters that are still free go to events that already wait on this processor. The events of a group start
     /// together, and only if all of them are in `events`.
@@ -153,8 +154,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - The event is a generic event that this processor lacks, or has a select bit that this processor lacks.
     /// - The event is confined to counters that this processor lacks.
     ///
-    /// `switch_in` costs two register writes per event, and two more per group. An interrupt may come before the
-    /// events' identities are in `events`. The interrupt's handler then identifies the event by its
+    /// `switch_in` costs two register writes per event, and two more per group. A performance interrupt may come before
+    /// the call has stored the events' identities in `events`. The interrupt's handler then identifies the event by its
     /// [tag](crate::Event::tagged).
     ///
     /// ```
@@ -186,8 +187,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`Access`](CounterError::Access): a register access failed. The event is opened, but does not run.
     /// - [`Faulted`](CounterError::Faulted): accesses to a register failed, and the start could not be undone. The
     ///   event is opened, but does not run.
-    /// - [`OtherProcessor`](CounterError::OtherProcessor): `processor` and the session's core type differ in generic
-    ///   events or select bits. All given events stay switched out.
+    /// - [`OtherProcessor`](CounterError::OtherProcessor): `processor` has other generic events, or other select bits,
+    ///   than the session's core type. All given events stay switched out.
     pub fn switch_in(
         &mut self,
         processor: &CounterUnit,

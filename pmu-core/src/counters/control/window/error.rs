@@ -19,9 +19,9 @@ use crate::msr::fault::MsrFault;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct WindowError {
-    /// Counters whose events do not run. No event uses these counters before the next call of
-    /// [`reprogram`](crate::CounterSession::reprogram). Empty if only a [facility](crate::FacilityControl) could not be
-    /// resumed.
+    /// Counters that could not be restored. Their events do not run. No event uses these counters before the next call
+    /// of [`reprogram`](crate::CounterSession::reprogram). The set is empty if the only failure was that a
+    /// [facility](crate::FacilityControl) could not be resumed.
     pub counters: CounterSet,
     /// The first register access that failed.
     pub fault: MsrFault,

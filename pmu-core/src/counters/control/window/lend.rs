@@ -21,14 +21,14 @@ use crate::platform::Platform;
 /// The time during which a session's counters are [lent](CounterSession::lend) to a borrower, such as a hypervisor.
 /// The window borrows the session, so that no event can be started, stopped or read until the window ends.
 ///
-/// Call [`end`](Self::end) on every path, also before an early return by `?`. If a window is dropped instead, no
-/// register is accessed, and the counters stay lent:
+/// Call [`end`](Self::end) on every path, also before an early return by `?`. Dropping a window without `end` accesses
+/// no register, and leaves the counters lent:
 /// - The session's operations find no counters, and its events count nothing.
 /// - The end of the session's next window restores the events. The events begin new periods. The counts since the
 ///   counters' last interrupts are lost.
 /// - [`shut_down`](CounterSession::shut_down) still stops the counters.
-/// - Leftovers of the borrower are never cleared: overflow bits in the status register, and values in
-///   [added](LentCounters::add_unowned) counters.
+/// - The borrower's overflow bits in the status register, and its values in [added](LentCounters::add_unowned)
+///   counters, are never cleared.
 /// - A [facility](FacilityControl) that was suspended stays suspended.
 #[must_use = "the counters are lent until the window ends"]
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// If an overflow is pending, the call itself reports the overflow to `overflowed`. If the overflow's interrupt
     /// still comes, `service` claims the interrupt, and does not report the overflow again.
     ///
-    /// The window, with its end, costs these accesses:
+    /// Opening and ending a window costs these register accesses:
     /// - With a global control register: two writes and one read. Each event on a counter adds one RDPMC and two
     ///   writes.
     /// - Without a global control register: one RDPMC and three writes for each event on a counter.
@@ -113,8 +113,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
 
     /// Lends the session's counters, like [`lend`](Self::lend), and suspends a [facility](FacilityControl), such as
     /// branch records, until the window ends. If a facility records on this processor, open each window by this method,
-    /// with the facility. Otherwise the facility records the borrower's execution, and the borrower can read the
-    /// facility's earlier records.
+    /// with the facility. With `lend` instead, the facility would record the borrower's execution, and the borrower
+    /// could read the facility's earlier records.
     ///
     /// If an overflow is pending, `overflowed` receives the overflow together with the facility's records from before
     /// the overflow.
@@ -317,11 +317,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform, F: FacilityControl>
         &mut self.lent
     }
 
-    /// Ends the window: every event continues with the count and period that it had. `now` is a time of the same clock
-    /// as the `now` of [`lend`](CounterSession::lend).
+    /// Ends the window: every event continues with the count and period that it had before the window. `now` is the
+    /// time by the clock that also gave the `now` of [`lend`](CounterSession::lend).
     ///
-    /// Before this call, the embedder restores the bits that the embedder changed in the LVT entry. The embedder also
-    /// restores `IA32_DEBUGCTL`, because VM exits clear this register.
+    /// Before this call, restore the bits of the LVT entry that you changed. Also restore `IA32_DEBUGCTL`, because VM
+    /// exits clear this register.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, LentCounters, MsrBackend, Platform};

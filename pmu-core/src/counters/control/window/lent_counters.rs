@@ -4,8 +4,8 @@ use core::marker::PhantomData;
 
 use crate::counters::names::counter_id::CounterSet;
 
-/// A processor's counters while no owner uses these counters. Operations of a borrower take this value as proof that
-/// the counters are free.
+/// Counters of a processor that no owner uses at present. Operations of a borrower take this value as proof that the
+/// counters are free.
 ///
 /// A [`CounterWindow`](crate::CounterWindow) provides this value while a session lends its counters. The counters are
 /// stopped, and have no overflow pending. The counters' control and value registers still hold the owner's values. The
@@ -20,10 +20,10 @@ pub struct LentCounters {
 }
 
 impl LentCounters {
-    /// Declares that these counters of the processor that executes the call have no owner and are stopped.
-    /// `global_control` is the value of the global control register. A counter is stopped if its own control register
-    /// disables it, or if its bit in `global_control` is clear. If a counter has an owner after all, the owner's counts
-    /// become wrong.
+    /// Declares that `counters` have no owner and are stopped. These are counters of the processor that executes the
+    /// call. `global_control` is the value of the global control register. A counter is stopped if its own control
+    /// register disables it, or if its bit in `global_control` is clear. If a counter has an owner after all, the
+    /// owner's counts become wrong.
     ///
     /// # Context
     /// Task. The returned value stays on the processor.
@@ -37,8 +37,8 @@ impl LentCounters {
         Self { counters, global_control, programmed: false, status: 0, not_send: PhantomData }
     }
 
-    /// Adds counters that have no owner. For example, a session whose source has no room for opened events does not
-    /// take the fixed counters, so these counters can be added.
+    /// Adds counters that have no owner to this value. For example, a session whose source has no room for opened
+    /// events does not take the fixed counters, so these counters can be added.
     ///
     /// ```
     /// # use pmu_core::{CounterSet, LentCounters};
