@@ -66,7 +66,7 @@ pub struct FedBranch {
     pub to: u64,
     /// Kind of the branch.
     pub kind: FedBranchKind,
-    /// Privilege at the target of the branch. The guest's filter by privilege uses this value.
+    /// Privilege level at which the target of the branch executes. The guest's filter by privilege uses this value.
     pub privilege: Privilege,
     /// The branch was mispredicted.
     pub mispredicted: bool,

@@ -34,8 +34,8 @@ impl VirtualPrecise {
 
     /// Sets the state of the guest's precise records and branch trace store from bytes that
     /// [`to_bytes`](Self::to_bytes) returned. The bytes may come from an earlier release, but only from precise records
-    /// with the same configuration. Untrusted bytes are safe to decode. After this call, call
-    /// [`VirtualPmu::attach`](crate::VirtualPmu::attach). The PMU then knows which counters write precise records.
+    /// with the same configuration. Untrusted bytes are safe to decode. Afterward, call
+    /// [`VirtualPmu::attach`](crate::VirtualPmu::attach). That call tells the PMU which counters write precise records.
     ///
     /// # Errors
     /// Each of these errors leaves the state unchanged:

@@ -11,8 +11,8 @@ impl Configuration {
     /// hides its PMU, the result hides the PMU.
     ///
     /// # Errors
-    /// The processors have different [vendors](Self::vendor), or have no valid configuration in common. The call also
-    /// fails if both processors hide their PMUs, but answer accesses to PMU registers differently.
+    /// The processors have different [vendors](Self::vendor), or have no valid configuration in common. Two processors
+    /// without a PMU must also answer accesses to PMU registers in the same way.
     ///
     /// ```
     /// use pmu_virt::{Configuration, IntelConfiguration};

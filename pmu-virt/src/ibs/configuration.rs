@@ -40,8 +40,8 @@ impl IbsConfiguration {
     pub const ZEN_4: Self = Self { capabilities: 0xBFF, ..Self::ZEN_3 };
     /// Instruction-based sampling of Zen 5: the features of Zen 4, and a filter by the latency of loads.
     pub const ZEN_5: Self = Self { capabilities: 0x1BFF, ..Self::ZEN_3 };
-    /// Instruction-based sampling of Zen 6: the features of Zen 5, and two further control registers: one for fetch
-    /// sampling, one for op sampling.
+    /// Instruction-based sampling of Zen 6: the features of Zen 5, a second control register for fetch sampling, and a
+    /// second control register for op sampling.
     pub const ZEN_6: Self = Self { capabilities: 0x1_FBFF, ..Self::ZEN_3 };
     /// Instruction-based sampling of family 10h.
     pub const FAMILY_10H: Self =

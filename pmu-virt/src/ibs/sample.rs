@@ -9,8 +9,8 @@ use crate::ibs::virtual_ibs::VirtualIbs;
 const OP_RANDOM: u64 = 0x7F;
 
 impl VirtualIbs {
-    /// Counts an op. If the guest's sampling period is in cycles, the call counts the op's cycles. If the guest's
-    /// sampling period ends with this op, the op is sampled. Returns whether the op was sampled.
+    /// Counts an op, or the op's cycles if the guest's sampling period is in cycles. If the guest's sampling period
+    /// ends with this op, the op is sampled. Returns whether the op was sampled.
     pub fn execute(&mut self, op: &FedOp) -> bool {
         let Some(period) = self.op_period() else { return false };
         let control = self.registers[OP_CTL];

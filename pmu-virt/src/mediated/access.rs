@@ -78,10 +78,10 @@ impl HostCounters {
     /// Executes an intercepted WRMSR of the [loaded](Self::load) guest, first in the guest's PMU, then in the real
     /// registers. If the [policy](EventPolicy) forbids a counter's event, the counter does not count.
     ///
-    /// The result has the same meaning as [`Written::answer`](crate::Written::answer) in the result of
-    /// [`VirtualPmu::write`]. A write that sets bits of the global status raises no interrupt. After the call,
-    /// [`Loaded::global_control`] and [`Loaded::debug_control`] return the guest's new values. Register accesses: one
-    /// write. If the write enables the interrupt of a counter, the call also reads the global status once.
+    /// The result is the [`Written::answer`](crate::Written::answer) of [`VirtualPmu::write`]. A write that sets bits
+    /// of the global status raises no interrupt. After the call, [`Loaded::global_control`] and
+    /// [`Loaded::debug_control`] return the guest's new values. Register accesses: one write. If the write enables the
+    /// interrupt of a counter, the call also reads the global status once.
     ///
     /// # Errors
     /// - Another guest is loaded.
@@ -176,7 +176,7 @@ impl HostCounters {
     }
 
     /// Executes an intercepted RDMSR of the [loaded](Self::load) guest, and returns the present value of the real
-    /// register. The result has the same meaning as the result of [`VirtualPmu::read`]. Register accesses: at most one
+    /// register. The variants of the result mean the same as in [`VirtualPmu::read`]. Register accesses: at most one
     /// read.
     ///
     /// # Errors

@@ -11,8 +11,8 @@ use crate::registers::counters::Counters;
 /// and consumes this value. The value borrows the lent counters, so the host cannot take the counters back while the
 /// value exists.
 ///
-/// If the value is dropped without a call of `put`, the guest keeps the state from before the load. The end of the
-/// host's [window](pmu_core::CounterWindow) then disarms the counters.
+/// If the value is dropped without a call of `put`, the state in the real counters is lost, and the guest keeps the
+/// state from before the load. The end of the host's [window](pmu_core::CounterWindow) then disarms the counters.
 #[derive(Debug)]
 #[must_use = "the guest's state is on the counters until it is put back"]
 pub struct Loaded<'w> {
@@ -42,8 +42,8 @@ impl Loaded<'_> {
         self.global_control
     }
 
-    /// Returns the one bit of the guest's `IA32_DEBUGCTL` that belongs to the PMU, FREEZE_PERFMON_ON_PMI (bit 12). The
-    /// hypervisor writes this bit to the VMCS.
+    /// Returns FREEZE_PERFMON_ON_PMI, bit 12 of the guest's `IA32_DEBUGCTL`. No other bit of this register belongs to
+    /// the PMU. The hypervisor writes this bit to the VMCS.
     pub const fn debug_control(&self) -> u64 {
         self.debug_control
     }

@@ -25,14 +25,14 @@ impl HostCounters {
     /// before `put`, [`interrupted`](Self::interrupted) notes the overflow. Otherwise `put` notes the overflow, and the
     /// processor's interrupt [comes later](Put::interrupt_is_coming).
     ///
-    /// There is one ambiguous case: the guest itself clears the status bit of an overflow, and the same counter
-    /// overflows again. `put` mistakes the second overflow for the first. `interrupt_is_coming` is then `false`,
-    /// although the second interrupt may still come after `put`. `interrupted` also attributes this interrupt to the
-    /// guest.
+    /// In one case, `put` cannot distinguish two overflows: the guest itself clears the status bit of an overflow, and
+    /// the same counter overflows again. `put` then mistakes the second overflow for the first. `interrupt_is_coming`
+    /// is `false` in this case, although the second interrupt may still come after `put`. `interrupted` also attributes
+    /// this interrupt to the guest.
     ///
     /// Accesses:
     ///
-    /// - a read of the status, and a write that acknowledges the bits that are set;
+    /// - a read of the status, and a write that acknowledges the set bits;
     /// - RDPMC of each counter;
     /// - a write of each counter and control register (event selects, `IA32_FIXED_CTR_CTRL`) that is not already 0;
     /// - on AMD, a read and a write of the global control.

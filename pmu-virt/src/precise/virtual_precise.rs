@@ -13,8 +13,8 @@ use crate::precise::error::PreciseConfigurationError;
 /// the call writes the record to the [guest's memory](crate::GuestMemory). The guest's memory also holds the index and
 /// the limits of the Debug Store's buffer. This type reads both for each record.
 ///
-/// No method allocates or panics. The value is the complete state: a copy is a snapshot, and `==` compares states.
-/// [`to_bytes`](Self::to_bytes) saves the state.
+/// No method allocates or panics. A copy of the value is a snapshot of the complete state, and `==` compares two
+/// states. [`to_bytes`](Self::to_bytes) saves the state.
 ///
 /// ```
 /// # use pmu_virt::{GuestFault, GuestMemory};

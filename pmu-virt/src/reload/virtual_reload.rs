@@ -7,12 +7,13 @@ use crate::registers::counters::{Counters, MAX_COUNTERS, MAX_PER_KIND};
 use crate::reload::configuration::{ReloadConfiguration, ReloadConfigurationError};
 
 /// State of the auto counter reload of one virtual Intel processor, in addition to the processor's
-/// [`VirtualPmu`](crate::VirtualPmu). As a [`GuestFacility`](crate::GuestFacility), this type answers accesses to the
-/// registers CFG_B and CFG_C of each counter. The embedder counts events by [`advance`](Self::advance).
+/// [`VirtualPmu`](crate::VirtualPmu). As a [`GuestFacility`](crate::GuestFacility), this type answers RDMSR and WRMSR
+/// of the registers CFG_B and CFG_C of each counter. The embedder counts events by [`advance`](Self::advance).
 ///
 /// Architectural PEBS also uses CFG_C. On a processor with both features, also call [`sharing`](Self::sharing).
 ///
-/// No method allocates or panics. The value is the complete state: a copy is a snapshot, and `==` compares states.
+/// No method allocates or panics. A copy of the value is a snapshot of the complete state, and `==` compares two
+/// states.
 ///
 /// ```
 /// use pmu_virt::{

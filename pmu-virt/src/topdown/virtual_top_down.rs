@@ -15,7 +15,8 @@ pub(crate) const PARTS: usize = 8;
 /// slots. A guest saves and restores the metrics together with fixed counter 3, because the metrics are fractions of
 /// that counter's slots.
 ///
-/// No method allocates or panics. The value is the complete state: a copy is a snapshot, and `==` compares states.
+/// No method allocates or panics. A copy of the value is a snapshot of the complete state, and `==` compares two
+/// states.
 ///
 /// ```
 /// use pmu_virt::{
