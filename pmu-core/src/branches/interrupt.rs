@@ -9,9 +9,9 @@ use crate::counters::hooks::facility::{Facility, Interrupted};
 use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
 
-/// A processor's branch records, for the handler of the performance interrupt. [`service_with`](crate::service_with)
-/// takes this value, and at each overflow passes a reference to this value to your closure. In a task,
-/// [`BranchRecorder::read`](crate::BranchRecorder::read) returns a `Branches`.
+/// A processor's branch records, for the handler of the performance interrupt. Pass this value to
+/// [`service_with`](crate::service_with). At each overflow, `service_with` calls your closure with a reference to this
+/// value. In a task, [`BranchRecorder::read`](crate::BranchRecorder::read) returns a `Branches`.
 ///
 /// ```
 /// use pmu_core::{

@@ -44,7 +44,7 @@ pub struct BranchRegisters {
     pub depth: Option<MsrAddress>,
     /// Registers that freeze the records; `None` if the processor cannot freeze the records.
     pub freeze: Option<BranchFreeze>,
-    /// Order of the records in their registers.
+    /// Order in which the registers hold the records.
     pub order: BranchOrder,
     /// MSR address of the first record's FROM register, which holds the address of the branch instruction.
     pub from: u32,
@@ -87,7 +87,7 @@ pub struct BranchFreeze {
     pub status: Option<(u64, MsrAddress)>,
 }
 
-/// Order of the records in their registers.
+/// Order in which the registers hold the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum BranchOrder {

@@ -14,7 +14,7 @@ use crate::platform::Platform;
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Sets or clears bits of the global control register for another owner of counters, such as a watchdog. The bits
     /// in the mask `bits` are set if `enabled` is `true`, and cleared otherwise. While the session lives, other owners
-    /// must not write the register themselves. [`shut_down`](Self::shut_down) leaves the bits as they are.
+    /// must not write the register themselves. [`shut_down`](Self::shut_down) does not change these bits.
     ///
     /// If the owners share the performance interrupt, its handler calls [`service`](crate::service) first, and then
     /// looks for the other owners' overflows. The reason for this order: `service` unmasks the LVT entry, and an

@@ -11,7 +11,7 @@ use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
-/// State of an opened event, with the names that Linux perf uses.
+/// State of an opened event. The states have the names that Linux perf uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum EventStatus {

@@ -24,7 +24,7 @@ use crate::platform::Platform;
 /// Call [`end`](Self::end) on every path, also before an early return by `?`. Dropping a window without `end` accesses
 /// no register, and leaves the counters lent:
 /// - The session's operations find no counters, and its events count nothing.
-/// - The end of the session's next window restores the events. The events begin new periods. The counts since the
+/// - When the session's next window ends, the session's events run again, and begin new periods. The counts since the
 ///   counters' last interrupts are lost.
 /// - [`shut_down`](CounterSession::shut_down) still stops the counters.
 /// - The borrower's overflow bits in the status register, and its values in [added](LentCounters::add_unowned)
