@@ -31,7 +31,7 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Greatest count of one event at one privilege. Cycles at 3 GHz reach this count in 48 years.
+    /// Greatest count of one event at one privilege. A count of cycles at 3 GHz reaches this value in 48 years.
     pub const MAXIMUM: u64 = (1 << 62) - 1;
 
     /// Creates a feed for these events. Every count is 0.
@@ -137,8 +137,7 @@ impl Feed {
         self.cells.iter().all(|cell| *cell == 0)
     }
 
-    /// Sets every count to 0, for instance after a reset of the guest. Events in this feed that no PMU has counted are
-    /// discarded.
+    /// Sets every count to 0, for instance after a reset of the guest. Counts that no PMU has consumed are lost.
     pub fn clear(&mut self) {
         self.cells = [0; EVENTS * CELLS];
     }

@@ -26,15 +26,15 @@ const PERF_METRICS: u64 = 1 << 15;
 /// Trace.
 ///
 /// The counters do not count while the host executes. On Intel, the processor switches the registers at VM entries and
-/// VM exits. For this switch, the hypervisor sets these fields and controls of the VMCS:
+/// VM exits. For this switch, the hypervisor sets fields and controls of the VMCS:
 ///
-/// - guest field of `IA32_PERF_GLOBAL_CTRL`: [`Loaded::global_control`](crate::Loaded::global_control), with the entry
-///   control "load IA32_PERF_GLOBAL_CTRL";
-/// - host field of `IA32_PERF_GLOBAL_CTRL`: [`LentCounters::global_control`], with the exit control "load
-///   IA32_PERF_GLOBAL_CTRL";
-/// - exit control "save IA32_PERF_GLOBAL_CTRL": each exit then updates the guest field, and the hypervisor passes the
-///   field's value to [`put`](Self::put);
-/// - guest field of `IA32_DEBUGCTL`: [`Loaded::debug_control`](crate::Loaded::debug_control).
+/// - The guest field of `IA32_PERF_GLOBAL_CTRL` is [`Loaded::global_control`](crate::Loaded::global_control). The entry
+///   control "load IA32_PERF_GLOBAL_CTRL" is set.
+/// - The host field of `IA32_PERF_GLOBAL_CTRL` is [`LentCounters::global_control`]. The exit control "load
+///   IA32_PERF_GLOBAL_CTRL" is set.
+/// - The exit control "save IA32_PERF_GLOBAL_CTRL" is set. Each exit then updates the guest field, and the hypervisor
+///   passes the field's value to [`put`](Self::put).
+/// - The guest field of `IA32_DEBUGCTL` is [`Loaded::debug_control`](crate::Loaded::debug_control).
 ///
 /// On AMD, the event selects have GuestOnly set, so the counters count only in the guest. `load` and `put` write the
 /// global control.
