@@ -14,8 +14,8 @@ use pmu_core::{ExtendedEntryError, Interval, Platform, TimerUnavailable};
 /// - `write_performance_entry` is called in task, interrupt and NMI context. This method takes no lock that the
 ///   interrupted code may hold. The other methods are called in task context.
 ///
-/// In xAPIC mode the registers are in memory; in x2APIC mode the registers are MSRs. A kernel that already has code for
-/// the local APIC calls its code here:
+/// In xAPIC mode the local APIC's registers are in memory. In x2APIC mode the registers are MSRs. If the kernel already
+/// has code for the local APIC, the implementation calls that code:
 ///
 /// ```
 /// use pmu::{ApicRegisters, LocalApic};
@@ -77,9 +77,9 @@ impl<A: ApicRegisters + ?Sized> ApicRegisters for &A {
 
 /// Delivery of the performance interrupt: as an NMI, or by a vector.
 ///
-/// An NMI also interrupts code with interrupts off, so it can interrupt any other handler. An interrupt by vector waits
-/// until interrupts are on, so the sample shows the code that runs at that time, and not the code that caused the
-/// overflow. The handler of the vector acknowledges the interrupt at the local APIC.
+/// An NMI can interrupt code that runs with interrupts off, such as another handler. An interrupt by vector is delayed
+/// while interrupts are off. The sample then shows the code that turned interrupts on, not the code that caused the
+/// overflow. The vector's handler writes the local APIC's EOI register.
 /// [`service`](pmu_core::ProfileInterface::service) treats NMIs and interrupts by vector in the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -103,7 +103,7 @@ impl Delivery {
     /// Delivery as an NMI: delivery mode 4.
     pub const NON_MASKABLE: Self = Self(0b100 << 8);
 
-    /// Returns the delivery by this vector: delivery mode 0.
+    /// Returns the delivery by the interrupt vector `vector`: delivery mode 0.
     ///
     /// # Errors
     /// The vector is below 32 (SDM vol. 3A, table "Protected-Mode Exceptions and Interrupts").
@@ -118,15 +118,15 @@ impl Delivery {
         if vector < 32 { Err(InvalidVector(vector)) } else { Ok(Self(vector as u32)) }
     }
 
-    /// Returns the value of the unmasked LVT entry with this delivery. Bits 7:0 are the vector, bits 10:8 are the
-    /// delivery mode, and bit 16, the mask, is 0.
+    /// Returns the value of the LVT entry for this delivery, unmasked. Bits 7:0 are the vector, and bits 10:8 are the
+    /// delivery mode. Bit 16, the mask bit, is 0.
     pub const fn entry(self) -> u32 {
         self.0
     }
 }
 
-/// Periodic timer of the processor that executes the call. The kernel implements this trait for the source
-/// `ProfileTime`.
+/// Access to a periodic timer on the processor that executes the call. The kernel implements this trait for the profile
+/// source `ProfileTime`.
 ///
 /// # For embedders
 /// - The methods are called in task context.
@@ -177,7 +177,8 @@ impl<T: ProfileTimer + ?Sized> ProfileTimer for &T {
     }
 }
 
-/// [`ProfileTimer`] of a kernel without a profile timer. With `NoTimer`, the source `ProfileTime` cannot be started.
+/// [`ProfileTimer`] of a kernel that has no timer for profiles. With `NoTimer`, the profile source `ProfileTime` cannot
+/// be started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct NoTimer;
@@ -239,8 +240,8 @@ impl<A: ApicRegisters, T: ProfileTimer> LocalApic<A, T> {
     /// Creates the platform of a processor. `registers` writes the local APIC, `delivery` selects an NMI or a vector,
     /// and `timer` is the timer of the source `ProfileTime`.
     ///
-    /// A processor's session and its interrupt handler each have their own `LocalApic`. Both values need the same
-    /// `delivery`, because each unmasking writes the whole LVT entry.
+    /// A processor needs two `LocalApic` values: one for its session, and one for its interrupt handler. Both must have
+    /// the same `delivery`, because each value writes the whole LVT entry when it unmasks the interrupt.
     pub const fn new(registers: A, delivery: Delivery, timer: T) -> Self {
         Self { registers, entry: delivery.entry(), timer }
     }

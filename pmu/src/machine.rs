@@ -58,15 +58,14 @@ pub enum Machine {
 }
 
 impl Machine {
-    /// Detects the machine from the boot processor, which `snapshot` describes. The machine has the sources of Windows'
-    /// own tables.
+    /// Detects the machine from the boot processor, which `snapshot` describes. The machine has the same profile
+    /// sources as Windows.
     ///
-    /// Windows' table for AMD has no source of cycles. On Zen, most sources of this table do not count the events that
-    /// they are named after. A kernel that needs other sources has two ways to get them:
-    /// - [`detect_zen`](Self::detect_zen) returns a machine on which each source counts the event that it is named
-    ///   after, and which has a source of cycles.
-    /// - [`AddedSources::add_event`](pmu_core::AddedSources::add_event) makes a source of any event, such as cycles, on
-    ///   every processor with counters.
+    /// On AMD, Windows has no source that counts cycles. On Zen, most of its sources do not count the events in their
+    /// names. A kernel can get other sources in two ways:
+    /// - [`detect_zen`](Self::detect_zen) returns a machine on which each source counts the event in its name. This
+    ///   machine also has a source that counts cycles.
+    /// - [`AddedSources::add_event`](pmu_core::AddedSources::add_event) turns an event, such as cycles, into a source.
     ///
     /// # Context
     /// Task, once.
@@ -74,9 +73,9 @@ impl Machine {
         Self::of(snapshot, Emon::detect(snapshot), Amd64::detect(snapshot))
     }
 
-    /// Detects the machine as [`detect`](Self::detect) does. There is one difference: on a Zen processor, the machine
-    /// has the sources of [`Zen`], not the sources of [`Amd64`]. [`Zen`] has fewer sources, and each source counts the
-    /// event that it is named after.
+    /// Detects the machine as [`detect`](Self::detect) does, except on a Zen processor. There the machine has the
+    /// sources of [`Zen`], not the sources of [`Amd64`]. [`Zen`] has fewer sources, and each counts the event in its
+    /// name.
     ///
     /// ```
     /// use pmu::Machine;
@@ -105,9 +104,9 @@ impl Machine {
 
     /// Detects the machine as the HAL of a given Windows version does.
     ///
-    /// If that HAL has no interface for the processor, the counters can still count events, but `ProfileTime` is the
-    /// only source. If that HAL uses only AMD's four legacy counters ([`Amd64::detect_as_of`]), the machine has only
-    /// these counters.
+    /// If the HAL of that version does not support the processor, `ProfileTime` is the only profile source, but the
+    /// counters can still count events. If the HAL uses only AMD's four legacy counters, the machine has only these
+    /// four counters: see [`Amd64::detect_as_of`].
     ///
     /// ```
     /// use pmu::Machine;
@@ -150,9 +149,9 @@ impl Machine {
         }
     }
 
-    /// Returns the machine's sources together with the opened events of one processor. `events` is the table of these
-    /// events. The kernel creates the processor's session from the result. The interrupt handler calls `with_events`
-    /// with the same table.
+    /// Returns an event source with the machine's profile sources and one processor's opened events. `events` is the
+    /// table of the opened events. The kernel creates the processor's session with the result. The processor's
+    /// interrupt handler also calls `with_events`, with the same `events`.
     ///
     /// ```
     /// use pmu::Machine;
@@ -182,11 +181,13 @@ impl Machine {
     }
 
     /// Returns an event source that has no profile sources, only the opened events of one processor. `events` is the
-    /// table of these events. The events run only on counters that both that processor and the boot processor have.
+    /// table of the opened events. An event can use only counters that exist both on that processor and on the boot
+    /// processor.
     ///
     /// On a hybrid machine, a processor may have more counters than the boot processor. To use all counters of one
     /// processor, call [`OpenedEvents::new`] with the unit that [`unit_of`](SourceInterface::unit_of) returns for that
-    /// processor. The session and [`service`](pmu_core::service) in the interrupt handler both get this `OpenedEvents`.
+    /// processor. The processor's session and the processor's call of [`service`](pmu_core::service) must use an
+    /// `OpenedEvents` of the same `events`.
     ///
     /// ```
     /// use pmu::Machine;
@@ -215,8 +216,7 @@ impl Machine {
     }
 
     /// Services the performance interrupt of the processor that executes the call: finds the overflowed counters,
-    /// reports the overflows, and re-arms the counters. This calls [`ProfileInterface::service`] of the machine's
-    /// interface.
+    /// reports the overflows, and re-arms the counters.
     ///
     /// # Context
     /// Any context: task, interrupt or NMI.
@@ -254,8 +254,8 @@ impl Machine {
         self.service_with(msr, platform, memory, (), move |overflow, ()| overflowed(overflow))
     }
 
-    /// Services the performance interrupt as [`service`](Self::service) does, together with a facility beside the
-    /// counters, such as branch records. This calls [`ProfileInterface::service_with`] of the machine's interface.
+    /// Services the performance interrupt as [`service`](Self::service) does, and also services a [`Facility`]:
+    /// hardware beside the counters, such as branch records.
     ///
     /// # Context
     /// Any context: task, interrupt or NMI.

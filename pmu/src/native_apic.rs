@@ -73,7 +73,7 @@ impl<M: MsrBackend> NativeApic<M> {
     ///
     /// # Safety
     /// - If `page` is an address, the local APIC's 4 KiB of registers are mapped there, uncached and writable. The
-    ///   mapping lasts as long as the returned value is used, and is valid in every context in which the value is used.
+    ///   mapping exists as long as the returned value is used, in every context in which the value is used.
     /// - On each processor on which the returned value is used, the local APIC stays in the detected mode for as long
     ///   as the value is used.
     ///

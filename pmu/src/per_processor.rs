@@ -10,15 +10,15 @@ use pmu_amd::ibs::IbsSampler;
 use pmu_core::{CounterSession, Session};
 use pmu_intel::topdown::TopDownCounter;
 
-/// Provides the number of the processor that executes the call. The kernel implements this trait. The safety of all
-/// [`PerProcessor`] and [`ProcessorLocal`] values of the kernel relies on this number.
+/// Provides the number of the processor that executes the call. The kernel implements this trait. If the number is
+/// wrong, [`PerProcessor`] and [`ProcessorLocal`] may let two processors access the same value.
 ///
 /// # Safety
 /// - [`this_processor`](Self::this_processor) returns the same number throughout a call of [`PerProcessor::with`] or
-///   [`ProcessorLocal::with`]. The same number always means the same processor.
+///   [`ProcessorLocal::with`]. A number always means one and the same processor.
 /// - Within `with` the task does not move to another processor, and no other task that calls `with` runs on the same
-///   processor. The kernel ensures this in one of two ways: preemption is off, or the caller is bound to the processor
-///   and `with` is not called concurrently.
+///   processor. For this, the kernel turns preemption off. Alternatively, the kernel binds the caller to the processor,
+///   and lets no other task of the processor call `with` meanwhile.
 /// - `this_processor` may be called in any context, NMI included.
 ///
 /// ```
@@ -53,8 +53,8 @@ pub unsafe trait Processors {
 /// A value that several tasks on the same processor may use, one after another, although the value is not [`Send`].
 ///
 /// # Safety
-/// - Using the value in one task, and then in another task, does not break memory safety. The value shares no data with
-///   anything that the first task keeps (an `Rc` would share data), and refers to no thread-local memory.
+/// - Memory safety holds if one task uses the value, and then another task uses it. So the value must share no data
+///   with other values of the first task, as a clone of an `Rc` would. The value must not refer to thread-local memory.
 ///
 /// ```
 /// use pmu::OnProcessor;
@@ -108,7 +108,7 @@ unsafe impl<M: Send> OnProcessor for TopDownCounter<'_, M> {}
 /// # Ok::<(), pmu::Busy>(())
 /// ```
 ///
-/// A slot cannot hold an `Rc`, because another task could hold a clone of the `Rc`.
+/// A slot cannot hold an `Rc`: a clone of the `Rc` might be in use in another task.
 ///
 /// ```compile_fail,E0277
 /// # struct Kernel;
@@ -172,8 +172,8 @@ impl<T> Drop for Entered<'_, T> {
     }
 }
 
-/// Slot in a kernel's per-CPU data, for a value that must stay on its processor, such as a [`Session`]. The slot
-/// belongs to the processor that uses the slot first. On any other processor, [`with`](Self::with) fails.
+/// Slot in a kernel's per-CPU data, for a value that must stay on its processor, such as a [`Session`]. The first call
+/// of [`with`](Self::with) binds the slot to the calling processor. On any other processor, `with` then fails.
 ///
 /// ```
 /// use pmu::{OnProcessor, ProcessorLocal, Processors};
@@ -206,7 +206,7 @@ unsafe impl<T: OnProcessor, K: Processors> Sync for ProcessorLocal<T, K> {}
 impl<T, K: Processors> ProcessorLocal<T, K> {
     const UNUSED: usize = usize::MAX;
 
-    /// Creates an empty slot, which no processor has used.
+    /// Creates an empty slot that is bound to no processor.
     pub const fn new() -> Self {
         Self { owner: AtomicUsize::new(Self::UNUSED), place: Place::new(), kernel: PhantomData }
     }
@@ -214,8 +214,8 @@ impl<T, K: Processors> ProcessorLocal<T, K> {
     /// Calls `act` with the slot of this processor, which is `None` until `act` stores a value.
     ///
     /// # Context
-    /// Any. In an interrupt handler that interrupted a call of `with` on the same processor, `with` fails with
-    /// [`Busy::InUse`].
+    /// Any. An interrupt handler may interrupt a call of `with`. If the handler calls `with` on the same slot, this
+    /// second call fails with [`Busy::InUse`].
     ///
     /// # Errors
     /// [`Busy`]: `act` was not called.
@@ -288,8 +288,8 @@ impl<T, K: Processors, const N: usize> PerProcessor<T, K, N> {
     /// Calls `act` with the slot of this processor, which is `None` until `act` stores a value.
     ///
     /// # Context
-    /// Any. In an interrupt handler that interrupted a call of `with` on the same processor, `with` fails with
-    /// [`Busy::InUse`].
+    /// Any. An interrupt handler may interrupt a call of `with`. If the handler calls `with` on the same slot, this
+    /// second call fails with [`Busy::InUse`].
     ///
     /// # Errors
     /// [`Busy`]: `act` was not called.

@@ -14,7 +14,7 @@ use crate::kernel::sources::MachineSources;
 use crate::per_processor::OnProcessor;
 use crate::watchdog::Watchdog;
 
-/// The [`Session`] that a [`Pmu`](crate::Pmu) has for each processor. The session runs the machine's sources,
+/// The [`Session`] that a [`Pmu`](crate::Pmu) has for each processor. The session runs the machine's profile sources,
 /// [added](pmu_core::AddedSources) sources, and [opened](pmu_core::CounterSession::open_event) events.
 pub type PmuSession<K> = Session<
     'static,

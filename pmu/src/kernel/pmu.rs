@@ -15,10 +15,11 @@ use crate::per_processor::PerProcessor;
 
 /// The performance-monitoring units of all processors of a machine. A kernel `K` keeps this value in a static.
 ///
-/// A `Pmu` contains the parts that a kernel would otherwise compose by hand. These are the [`Machine`], the memory of
+/// A `Pmu` combines the objects that a kernel would otherwise create and connect itself: the [`Machine`], the memory of
 /// each processor's counters and events, the sessions, the mailbox for requests between processors, and the lists of
-/// profiles. The machine has at most `P` processors. Each processor has room for `E` opened events. At most `N`
-/// profiles may be started at a time, and at most `N` different events may ever be used as sources of profiles.
+/// profiles. The machine has at most `P` processors. Each processor can have `E` events open at a time. At most `N`
+/// profiles can be started at a time. At most `N` different events can become sources of profiles, because such a
+/// source is never removed.
 ///
 /// | operation | |
 /// |---|---|
@@ -63,8 +64,8 @@ pub struct Pmu<K: Kernel, const P: usize, const E: usize = 8, const N: usize = 1
 }
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
-    /// Creates the state of a machine on which no processor is up. The state is all zeros, so the static takes no room
-    /// in the kernel's image.
+    /// Creates the state of a machine on which no processor is up. The state is all zeros, so a static with it is in
+    /// `.bss` and takes no room in the kernel's image.
     pub const fn new() -> Self {
         Self {
             machine: WriteOnce::new(),

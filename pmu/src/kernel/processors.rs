@@ -39,8 +39,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Errors
     /// - [`IsUp`](PmuError::IsUp): the processor is already up.
     /// - [`Session`](PmuError::Session): the processor's number is `P` or more.
-    /// - [`Interface`](PmuError::Interface): the counters could not be taken. In an emulator, counters that CPUID
-    ///   declares may be [unresponsive](pmu_core::CounterError::Unresponsive).
+    /// - [`Interface`](PmuError::Interface): the counters could not be taken. In an emulator, CPUID may declare
+    ///   counters that do not respond. The error is then [`Unresponsive`](pmu_core::CounterError::Unresponsive).
     /// - [`Profile`](PmuError::Profile): the processor is up, but a started profile does not run on it.
     pub fn processor_up(&'static self, this_processor: &Snapshot) -> Result<(), PmuError> {
         let this = K::pinned(|| {
@@ -70,9 +70,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Stops everything on the processor that executes the call, and releases the processor's counters. Started
     /// profiles continue on the other processors.
     ///
-    /// The call closes all events of the processor. After the next [`processor_up`](Self::processor_up), the
-    /// [`EventId`](pmu_core::EventId) of a closed event may name another event. So before this call, the kernel closes
-    /// its own events, switches out the events of threads, and forgets the identities of these events.
+    /// The call closes all events of the processor. After the next [`processor_up`](Self::processor_up), a new event
+    /// may get the [`EventId`](pmu_core::EventId) of a closed event. So before this call, the kernel closes its own
+    /// events, switches out the events of threads, and discards the `EventId`s of all these events.
     ///
     /// If a task has [taken](Self::take_top_down) the processor's top-down counters, the kernel calls
     /// [`release_top_down`](Self::release_top_down) before this call. `processor_down` does not release these counters.
@@ -84,8 +84,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
     /// - [`Interface`](PmuError::Interface): accesses to a counter's register failed. The processor is still up, and
     ///   the kernel may call this again.
-    /// - [`Profile`](PmuError::Profile): the processor is down. Some profiles still list the processor as
-    ///   one that runs their source.
+    /// - [`Profile`](PmuError::Profile): the processor is down. Some profiles still record that their source runs on
+    ///   this processor.
     pub fn processor_down(&'static self) -> Result<(), PmuError> {
         let this = K::pinned(|| {
             let index = K::this_processor();
@@ -106,9 +106,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// then lose their contents. [`processor_resumed`](Self::processor_resumed) programs the registers again.
     ///
     /// Until the processor resumes, operations on it fail with [`Suspended`](PmuError::Suspended), except
-    /// [`processor_down`](Self::processor_down). If another processor requests a start or stop of a profile's source,
-    /// that request waits until this processor resumes. `overflowed` receives each pending overflow of an event that
-    /// the kernel opened.
+    /// [`processor_down`](Self::processor_down). Other processors may request that this processor start or stop a
+    /// profile's source. Such a request waits until this processor resumes. `overflowed` receives each pending overflow
+    /// of an event that the kernel opened.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -131,7 +131,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session), [`Suspended`](PmuError::Suspended): the processor
     ///   is not up, its session is in use, or the processor is already suspended.
     /// - [`Interface`](PmuError::Interface): accesses to a counter's register failed, and the processor is not
-    ///   suspended. A source or event whose counter failed does not run.
+    ///   suspended. If access to a counter failed, the counter's source or event no longer runs.
     pub fn processor_suspended(
         &'static self,
         mut overflowed: impl FnMut(EventOverflow),
@@ -152,15 +152,15 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         })
     }
 
-    /// Programs the executing processor's counters again, after their registers lost their contents in a suspend.
-    /// Profiles, events and the watchdog continue. Returns the set of counters that the call loaded again: see
+    /// Programs the executing processor's counters again after a suspend, in which their registers lost their contents.
+    /// Profiles, events and the watchdog continue. Returns the set of counters whose values the call restored: see
     /// [`CounterSession::resume`](pmu_core::CounterSession::resume).
     ///
     /// If the kernel called [`processor_suspended`](Self::processor_suspended) before the suspend, each opened event
-    /// continues with its count and with the remainder of its period. Without that call, each event loses the count
-    /// since the last interrupt of its counter. The event's count can then be lower than a count that was read before
-    /// the suspend. Overflows that were pending at the suspend are not reported, because the interrupted address is
-    /// unknown.
+    /// continues with its count and with the remainder of its period. If the kernel did not call `processor_suspended`,
+    /// each event loses the count since its counter's last interrupt. The event's count can then be lower than a count
+    /// that the kernel read before the suspend. The call does not report overflows that were pending at the suspend,
+    /// because their interrupted addresses are unknown.
     ///
     /// The call does not program branch records, instruction-based sampling or top-down counters: see
     /// [`BranchRecorder::reprogram`](pmu_core::BranchRecorder::reprogram),
@@ -173,9 +173,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
     /// - [`Interface`](PmuError::Interface), [`Profile`](PmuError::Profile), [`Counters`](PmuError::Counters): accesses
-    ///   to a counter's register failed, so some profiles or events, or the watchdog, do not run on the processor. A
-    ///   second call starts the profiles and the watchdog again. The kernel itself restarts its own events whose
-    ///   [`event_status`](pmu_core::CounterSession::event_status) is [`Error`](pmu_core::EventStatus::Error).
+    ///   to a counter's register failed, so some profiles or events, or the watchdog, do not run on the processor. If
+    ///   the kernel calls the function again, it starts the profiles and the watchdog. The kernel itself restarts those
+    ///   of its events whose [`event_status`](pmu_core::CounterSession::event_status) is
+    ///   [`Error`](pmu_core::EventStatus::Error).
     pub fn processor_resumed(&'static self) -> Result<CounterSet, PmuError> {
         let (this, resumed, watched) = K::pinned(|| {
             let index = K::this_processor();

@@ -12,7 +12,7 @@ use crate::kernel::pmu::Pmu;
 use crate::kernel::required::Kernel;
 use crate::machine::Machine;
 
-/// The cause of a profile's interrupts: a profile source of the machine, or any event with a period.
+/// The origin of a profile's interrupts: a profile source of the machine, or an event with a period.
 ///
 /// ```
 /// use pmu::Profiled;
@@ -44,16 +44,16 @@ impl From<Event> for Profiled {
 }
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
-    /// Counts the addresses at which an event or a source interrupts while `work` runs, on every processor that is up
-    /// or comes up meanwhile. Returns the stopped profile object. The object's [`hits`](ProfileObject::hits) are the
-    /// addresses with their counts.
+    /// Counts the addresses at which an event or a source raises interrupts while `work` runs. The profile covers all
+    /// processors that are up, and those that come up while `work` runs. Returns the stopped profile object. The
+    /// object's [`hits`](ProfileObject::hits) are the addresses with their counts.
     ///
-    /// The addresses of `range` are divided into buckets of equal size, each with a counter in `buffer`. This size is
-    /// the smallest power of two for which the buffer has enough counters. Each interrupt in `range` adds 1 to the
-    /// counter of its bucket. The call does not clear the buffer first.
+    /// The addresses of `range` are divided into buckets of equal size, each with a counter in `buffer`. The size of a
+    /// bucket is the smallest power of two for which the buffer has enough counters. Each interrupt in `range` adds 1
+    /// to the counter of its bucket. The call does not clear the buffer first.
     ///
-    /// Two profiles of the same event with different periods can run at the same time. Each of the two then occupies
-    /// its own hardware counter.
+    /// Two profiles of one event, with different periods, can run at the same time. Each profile uses a hardware
+    /// counter of its own.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -78,15 +78,15 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Context
     /// Task. Waits for other processors, and for other tasks that start and stop profiles. `work` is not pinned.
     ///
-    /// A processor starts and stops the source when its session is not in use. If a processor stays in
-    /// [`with`](Self::with), for example while a guest runs in a [window](pmu_core::CounterWindow), the call waits as
-    /// long as [`Kernel::keep_waiting`] returns `true`. Then the call fails with
+    /// Each processor starts and stops the source at a time when the processor's session is not in use. If a processor
+    /// stays in [`with`](Self::with), for example while a guest runs in a [window](pmu_core::CounterWindow), the call
+    /// waits as long as [`Kernel::keep_waiting`] returns `true`. Then the call fails with
     /// [`NoAnswer`](pmu_core::InterfaceError::NoAnswer).
     ///
     /// # Errors
     /// - [`Source`](PmuError::Source): the event has no period, its period is outside the limits of an interval, or the
-    ///   machine lacks the event. Or `N` other events are already sources. An event that is used with two periods
-    ///   counts as two events.
+    ///   machine lacks the event. The error also occurs if `N` other events are already sources. An event that is used
+    ///   with two periods counts as two events.
     /// - [`Create`](PmuError::Create): the machine lacks the source, or the buffer is too small.
     /// - [`Profile`](PmuError::Profile), and `work` was not run: no processor is up, or the profile could not start on
     ///   a processor.
@@ -116,8 +116,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         Ok(object)
     }
 
-    /// Calls `callback` with the frame of each interrupt of an event or a source while `work` runs, on every processor
-    /// that is up.
+    /// Calls `callback` for each interrupt that an event or a source raises while `work` runs, on every processor that
+    /// is up. The argument is the interrupt's frame.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -156,11 +156,11 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         self.during(&object, work)
     }
 
-    /// Returns the source for a profile object that the kernel creates itself. For an event, the call adds a source by
-    /// [`claim`](pmu_core::AddedSources::claim), and the source is never removed. Each pair of an event and a period
-    /// takes one of `N` slots.
+    /// Returns the source for a profile object that the kernel creates itself. If `by` is an event, the call adds a
+    /// source for the event by [`claim`](pmu_core::AddedSources::claim). The source is never removed. At most `N`
+    /// sources can be added: one for each pair of event and period.
     ///
-    /// An event that the machine lacks is refused, and occupies no slot. Before the first
+    /// The call refuses an event that the machine lacks, and then adds no source. Before the first
     /// [`processor_up`](Self::processor_up) the machine is not known, so any event is accepted.
     ///
     /// # Context

@@ -11,7 +11,7 @@ use crate::kernel::pmu::Pmu;
 use crate::kernel::required::Kernel;
 use crate::per_processor::Busy;
 
-/// Sends the requests of profile objects to the processors of a [`Pmu`].
+/// Delivers requests of profile objects to the processors of a [`Pmu`].
 #[derive(Debug)]
 pub struct Reach<K: Kernel, const P: usize, const E: usize, const N: usize>(
     &'static Pmu<K, P, E, N>,
@@ -48,15 +48,15 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Use this for operations that `Pmu` itself does not have: events of threads at a context switch, events that
     /// rotate, and [windows](pmu_core::CounterWindow) for guests.
     ///
-    /// The session also has events that `Pmu` itself opened, for the [watchdog](Self::watch) and for profiles. The
-    /// session's list of [`events`](pmu_core::CounterSession::events) omits these events. An event that is opened later
-    /// can get the identity of an event that was closed. So a kernel that may still hold identities of closed events
-    /// gives each event a different [tag](pmu_core::Event::tagged), and compares the tag with
-    /// [`event_tag`](pmu_core::CounterSession::event_tag).
+    /// For the [watchdog](Self::watch) and for profiles, `Pmu` itself opens events in the session. The method
+    /// [`events`](pmu_core::CounterSession::events) of the session does not list these events. A new event can get the
+    /// `EventId` of a closed event. A kernel that may still hold the `EventId`s of closed events gives each event a
+    /// different [tag](pmu_core::Event::tagged). Before it uses an `EventId`, such a kernel compares the event's tag
+    /// with the result of [`event_tag`](pmu_core::CounterSession::event_tag).
     ///
     /// Between two calls of `with`, the task may move to another processor, where the same
-    /// [`EventId`](pmu_core::EventId) means another event. So make operations that belong together in one call of
-    /// `with`.
+    /// [`EventId`](pmu_core::EventId) means another event. So operations that use the same `EventId` belong in one call
+    /// of `with`.
     ///
     /// A profile does not start or stop on the processor during the call: see [`profile`](Self::profile).
     ///
@@ -91,11 +91,11 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         K::pinned(|| self.here(|here| act(&mut here.session, &here.unit)))
     }
 
-    /// Carries out the requests of other processors to start and stop profile sources on this processor, and ends the
-    /// interrupt at the local APIC.
+    /// Handles the interrupt by which other processors request that this processor start or stop profile sources. The
+    /// call carries out the requests, and writes the local APIC's EOI register.
     ///
     /// If the handler interrupted a task that uses the processor's session, that task carries out the requests when it
-    /// no longer uses the session. A suspended processor carries out the requests when it resumes.
+    /// has finished with the session. A suspended processor carries out the requests when it resumes.
     ///
     /// # Context
     /// The handler of the interrupt that [`Kernel::interrupt`] sends. That interrupt is not an NMI.

@@ -64,7 +64,7 @@ use crate::machine::Machine;
 ///
 /// # Safety
 /// - [`this_processor`](Self::this_processor) returns the number of the processor that executes the call, in every
-///   context. The same number always means the same processor.
+///   context. A number always means one and the same processor.
 /// - [`pinned`](Self::pinned) runs `act` on one processor, and no other task runs on that processor until `act`
 ///   returns.
 /// - A handler that calls [`Pmu::interrupt`](crate::Pmu::interrupt) or [`Pmu::serve_call`](crate::Pmu::serve_call)

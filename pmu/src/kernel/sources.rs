@@ -11,8 +11,8 @@ use pmu_core::{
 use crate::kernel::required::Kernel;
 use crate::machine::Machine;
 
-/// The profile sources of a [`Machine`], and the sources that the kernel added to them. The value also has references
-/// to the parts of the machine's variant, so neither the interrupt handler nor a task needs to match on the variant.
+/// The profile sources of a [`Machine`], and the sources that the kernel added. The value has direct references to the
+/// sources and counters of the machine, so the interrupt handler need not match on the variants of [`Machine`].
 pub struct MachineSources<K> {
     machine: &'static Machine,
     unit: &'static CounterUnit,

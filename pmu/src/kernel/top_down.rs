@@ -38,8 +38,8 @@ struct OfProcessor {
 }
 
 impl<K: Kernel, const P: usize> PmuTopDown<K, P> {
-    /// Creates the state of a machine on which no slots are counted. The state is all zeros, so the static takes no
-    /// room in the kernel's image.
+    /// Creates the state of a machine on which no slots are counted. The state is all zeros, so a static with it is in
+    /// `.bss` and takes no room in the kernel's image.
     pub const fn new() -> Self {
         let of =
             [const { OfProcessor { unit: WriteOnce::new(), memory: TopDownMemory::new() } }; P];
@@ -50,8 +50,9 @@ impl<K: Kernel, const P: usize> PmuTopDown<K, P> {
     /// [`Pmu::interrupt_beside`](crate::Pmu::interrupt_beside). Returns `None` if no task has
     /// [taken](Pmu::take_top_down) the counters yet.
     ///
-    /// On a P-core, the counter of slots overflows if no task reads it for hours. Each overflow interrupts. Without
-    /// this facility, the next read notices only one overflow, and the counts of all further overflows are lost.
+    /// On a P-core, the slots counter overflows, and raises an interrupt, if no task reads it for hours. This facility
+    /// counts each overflow. Without this facility, the next read notices only one overflow, and the slots of any
+    /// further overflow are lost.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -168,16 +169,17 @@ impl<K: Kernel, const P: usize> fmt::Debug for PmuTopDown<K, P> {
 }
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
-    /// Counts where this processor's issue slots go while `work` runs. The counts divide the slots into four shares:
-    /// retired, lost to wrong speculation, lost to the front end, and lost to the back end. If the processor has
-    /// top-down level 2, the counts also have one [part](crate::intel::topdown::TopDownPart) of each share, such as the
-    /// slots lost to memory. `top_down` is the kernel's static [`PmuTopDown`].
+    /// Counts where this processor's issue slots go while `work` runs. The counts divide the slots into four categories
+    /// of level 1: retiring, bad speculation, front-end bound and back-end bound. If the processor has top-down level
+    /// 2, the counts also have one [subcategory](crate::intel::topdown::TopDownPart) of each category, such as the
+    /// slots that are memory bound. `top_down` is the kernel's static [`PmuTopDown`].
     ///
-    /// `work` runs [pinned](Kernel::pinned), so no other task is counted. Interrupt handlers that run during `work` are
-    /// counted, too. To count only one thread, use [`with_top_down`](Self::with_top_down).
+    /// `work` runs [pinned](Kernel::pinned), so the counts include no other task. The counts include interrupt handlers
+    /// that run during `work`. To count only one thread, use [`with_top_down`](Self::with_top_down).
     ///
-    /// If no task has [taken](Self::take_top_down) the top-down counters, the call takes them, and releases them at its
-    /// end. On an E-core, the call opens four of the `E` events that a processor can have open.
+    /// If no task has [taken](Self::take_top_down) the top-down counters, the call takes the counters, and releases
+    /// them before it returns. On an E-core, the call opens four events. These events are among the `E` events that can
+    /// be open on the processor.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -208,16 +210,17 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///   supported top-down counters, the counters are in use, or the processor's slots are already being counted. On a
     ///   P-core, the call also fails if the counters were not [released](Self::release_top_down) before the processor
     ///   went down.
-    /// - [`TopDown`](PmuError::TopDown), and `work` was run: the counts are lost. If the counters could not be
-    ///   released, [`release_top_down`](Self::release_top_down) tries to release them again. If a task took the
-    ///   counters before, the slots may still be counted. Then [`stop`](TopDownCounter::stop) ends the count.
+    /// - [`TopDown`](PmuError::TopDown), and `work` was run: the counts are lost. If the release of the counters
+    ///   failed, the kernel can call [`release_top_down`](Self::release_top_down). If a task had taken the counters
+    ///   before this call, the counters may still be running. In that case, [`stop`](TopDownCounter::stop) ends the
+    ///   count.
     ///
-    /// If `work` unwinds, the counting ends.
+    /// If `work` panics and unwinds, the call ends the count.
     ///
-    /// On a processor without supported top-down counters, such as AMD's, a kernel computes the shares of level 1 from
-    /// other events. The type `Metric` of the crate `pmu-events` has the events and the formulas, by core type. The
-    /// number of the events depends on the core type. So the kernel opens the events as a group, in the closure of
-    /// [`with`](Self::with), by [`open_group`](pmu_core::CounterSession::open_group).
+    /// On a processor without supported top-down counters, such as AMD's, a kernel can compute the four categories from
+    /// ordinary events. The type `Metric` of the crate `pmu-events` has the events and the formula for each core type.
+    /// In the closure of [`with`](Self::with), the kernel opens all events of a formula as one group, by
+    /// [`open_group`](pmu_core::CounterSession::open_group).
     pub fn count_slots(
         &'static self,
         top_down: &'static PmuTopDown<K, P>,
@@ -237,8 +240,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Takes ownership of the executing processor's top-down counters, for [`with_top_down`](Self::with_top_down).
-    /// `this_processor` is the snapshot of that processor. On a P-core, the processor's session then cannot use fixed
-    /// counter 3.
+    /// `this_processor` is the snapshot of that processor. On a P-core, the processor's session cannot use fixed
+    /// counter 3 until [`release_top_down`](Self::release_top_down).
     ///
     /// # Context
     /// Task, after [`processor_up`](Self::processor_up).
@@ -265,10 +268,11 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Releases the top-down counters of the processor that executes the call. Afterwards, the processor's session can
     /// use these counters again. The kernel calls this before [`processor_down`](Self::processor_down).
     ///
-    /// A kernel that omitted this call makes the call after the next [`processor_up`](Self::processor_up), before any
-    /// event uses fixed counter 3. The counts since the last read are then lost. Until that call,
-    /// [`take_top_down`](Self::take_top_down) fails with [`MemoryInUse`](TopDownError::MemoryInUse). On a P-core,
-    /// [`count_slots`](Self::count_slots) and `start` then fail, too.
+    /// If the kernel did not call `release_top_down` before `processor_down`, it calls the function after the next
+    /// [`processor_up`](Self::processor_up), before any event uses fixed counter 3. In this case the counts since the
+    /// last read are lost. Until `release_top_down` succeeds, [`take_top_down`](Self::take_top_down) fails with
+    /// [`MemoryInUse`](TopDownError::MemoryInUse). On a P-core, [`count_slots`](Self::count_slots) and
+    /// [`start`](TopDownCounter::start) fail, too.
     ///
     /// # Context
     /// Task.
@@ -287,12 +291,13 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Calls `act` with three values of the processor that executes the call: the top-down counters, the session, and
-    /// the description of the processor's counters. The session and the description are those that [`with`](Self::with)
-    /// passes. Before this call, a task must have [taken](Self::take_top_down) the top-down counters.
+    /// the description of the processor's counters. The method [`with`](Self::with) passes the same session and the
+    /// same description. Before this call, a task must have [taken](Self::take_top_down) the top-down counters.
     ///
-    /// At a context switch, the kernel switches a thread's slots and a thread's events in the same call. A thread whose
-    /// slots are not counted, such as an idle thread, has no [`SavedTopDown`](pmu_intel::topdown::SavedTopDown). If a
-    /// running thread gets a `SavedTopDown`, the kernel switches the slots in at once:
+    /// At a context switch, the kernel switches a thread's slot counts and events in one call of `with_top_down`. A
+    /// thread whose slots are not counted, such as an idle thread, has no
+    /// [`SavedTopDown`](pmu_intel::topdown::SavedTopDown). If the kernel gives a `SavedTopDown` to a running thread,
+    /// the kernel switches it in at once:
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }

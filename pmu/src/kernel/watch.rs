@@ -9,19 +9,20 @@ use crate::watchdog::Watchdog;
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Watches the processor that executes the call. If the processor's timer tick does not call [`touch`](Self::touch)
-    /// for `seconds` seconds, the watchdog's interrupt comes, and [`interrupt`](Self::interrupt) sets
-    /// [`is_stuck`](crate::Interrupted::is_stuck) in its result. `hertz` is the highest frequency of the processor: see
-    /// [`Watchdog::event`].
+    /// for `seconds` seconds, the watchdog's counter raises an interrupt. In the result of
+    /// [`interrupt`](Self::interrupt), [`is_stuck`](crate::Interrupted::is_stuck) is then `true`. `hertz` is the
+    /// highest frequency of the processor: see [`Watchdog::event`].
     ///
-    /// If the processor is already watched, the call starts the watchdog again. If the watchdog's counter failed, the
-    /// watchdog gets another counter.
+    /// If the processor is already watched, the call restarts its watchdog. If the watchdog's counter failed, the call
+    /// gives the watchdog another counter.
     ///
     /// # Context
     /// Task, on the processor to watch.
     ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
-    /// - [`Counters`](PmuError::Counters): the processor has no event of cycles, or no counter for the event.
+    /// - [`Counters`](PmuError::Counters): the processor has no event that counts cycles, or no free counter for this
+    ///   event.
     pub fn watch(&'static self, hertz: u64, seconds: u32) -> Result<(), PmuError> {
         self.unwatch()?;
         K::pinned(|| {
@@ -51,8 +52,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
-    /// - [`Counters`](PmuError::Counters): accesses to the register of the watchdog's counter failed. The processor is
-    ///   no longer watched.
+    /// - [`Counters`](PmuError::Counters): accesses to the register of the watchdog counter failed. The processor is no
+    ///   longer watched.
     pub fn unwatch(&'static self) -> Result<(), PmuError> {
         K::pinned(|| {
             let Some(of) = self.processors.get(K::this_processor()) else {
@@ -72,7 +73,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         })
     }
 
-    /// Tells the watchdog that the processor that executes the call is alive. The kernel's timer tick calls this.
+    /// Tells the watchdog that the executing processor's timer tick runs. The kernel's timer tick calls this.
     ///
     /// # Context
     /// Any.

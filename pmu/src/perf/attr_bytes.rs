@@ -34,9 +34,9 @@ impl PerfEventAttr {
     pub const MAX_SIZE: usize = 4096;
 
     /// Returns the size, in bytes, of a `perf_event_attr` that user mode passes. `head` is the first eight bytes of
-    /// this structure. The kernel copies this number of bytes from user mode, and gives the bytes to
-    /// [`from_bytes`](Self::from_bytes). If the structure's size field is 0, the result is the size of the first
-    /// version.
+    /// this structure. The kernel copies as many bytes from user mode as the result says, and passes them to
+    /// [`from_bytes`](Self::from_bytes). If the structure's size field is 0, the result is 64, the size of
+    /// `PERF_ATTR_SIZE_VER0`.
     ///
     /// ```
     /// use pmu::perf::{AttrError, PerfEventAttr};
@@ -47,7 +47,7 @@ impl PerfEventAttr {
     /// ```
     ///
     /// # Errors
-    /// [`Size`](AttrError::Size): the size is below the size of the first version, or above a page.
+    /// [`Size`](AttrError::Size): the size is below 64 bytes, or above 4096 bytes.
     pub const fn size_of(head: [u8; 8]) -> Result<usize, AttrError> {
         let size = (u64::from_le_bytes(head) >> 32) as u32;
         match size as usize {
@@ -59,9 +59,9 @@ impl PerfEventAttr {
 
     /// Reads a `perf_event_attr` of any size, as Linux' system call does.
     ///
-    /// The structure contains its own size. Fields beyond this size are read as 0. Bytes beyond the latest version of
-    /// the structure must be 0, and reserved fields must be 0. The function ignores all of `bytes` beyond the
-    /// structure's size.
+    /// The structure contains its own size. If this size ends before a field, the field is read as 0. Bytes beyond the
+    /// latest version of the structure must be 0, and reserved fields must be 0. The function ignores any bytes after
+    /// the end of the structure.
     ///
     /// # Errors
     /// The bytes are not a valid `perf_event_attr`: see [`AttrError`]. [`AttrError::errno`] returns the number with

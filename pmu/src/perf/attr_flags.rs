@@ -4,7 +4,7 @@ use core::ops::BitOr;
 
 /// Flags of `perf_event_attr`, except `precise_ip` and the `exclude_…` flags that are fields of
 /// [`PerfAttributes`](crate::perf::PerfAttributes). [`PerfEventAttr::event`](crate::perf::PerfEventAttr::event) acts on
-/// [`PINNED`](Self::PINNED), [`EXCLUSIVE`](Self::EXCLUSIVE) and [`FREQ`](Self::FREQ). The kernel itself acts on the
+/// [`PINNED`](Self::PINNED), [`EXCLUSIVE`](Self::EXCLUSIVE) and [`FREQ`](Self::FREQ). The kernel itself must act on all
 /// other flags.
 ///
 /// Source: `include/uapi/linux/perf_event.h`, `struct perf_event_attr`. Each flag is a bit of the 64-bit word at offset
@@ -32,11 +32,10 @@ impl AttrFlags {
     pub const PINNED: Self = Self(1 << 2);
     /// `exclusive`: while the event's group is on the counters, no other group is on the counters.
     pub const EXCLUSIVE: Self = Self(1 << 3);
-    /// `exclude_hv`: excludes a hypervisor, which runs at a privilege level above that of the kernel. As in Linux, the
-    /// flag has no effect, because x86 has no such level.
+    /// `exclude_hv`: does not count in the hypervisor. As in Linux, the flag has no effect on x86.
     pub const EXCLUDE_HV: Self = Self(1 << 6);
-    /// `exclude_idle`: asks that the event not count while the processor is idle. As in Linux, the flag has no effect
-    /// on counters, only on software events.
+    /// `exclude_idle`: does not count while the processor is idle. As in Linux, the flag affects only software events,
+    /// not hardware counters.
     pub const EXCLUDE_IDLE: Self = Self(1 << 7);
     /// `mmap`: asks for records of executable mappings.
     pub const MMAP: Self = Self(1 << 8);
@@ -50,7 +49,7 @@ impl AttrFlags {
     pub const ENABLE_ON_EXEC: Self = Self(1 << 12);
     /// `task`: asks for records of forks and exits.
     pub const TASK: Self = Self(1 << 13);
-    /// `watermark`: [`wakeup`](crate::perf::PerfEventAttr::wakeup) is a number of bytes.
+    /// `watermark`: [`wakeup`](crate::perf::PerfEventAttr::wakeup) is a number of bytes, not of samples.
     pub const WATERMARK: Self = Self(1 << 14);
     /// `mmap_data`: asks for records of mappings that are not executable.
     pub const MMAP_DATA: Self = Self(1 << 17);
@@ -64,7 +63,7 @@ impl AttrFlags {
     pub const MMAP2: Self = Self(1 << 23);
     /// `comm_exec`: records of threads' names tell whether an exec changed the name.
     pub const COMM_EXEC: Self = Self(1 << 24);
-    /// `use_clockid`: the times in records are taken from the clock [`clockid`](crate::perf::PerfEventAttr::clockid).
+    /// `use_clockid`: the clock [`clockid`](crate::perf::PerfEventAttr::clockid) provides the times in records.
     pub const USE_CLOCKID: Self = Self(1 << 25);
     /// `context_switch`: asks for records of context switches.
     pub const CONTEXT_SWITCH: Self = Self(1 << 26);
@@ -72,11 +71,11 @@ impl AttrFlags {
     pub const WRITE_BACKWARD: Self = Self(1 << 27);
     /// `namespaces`: asks for records of namespaces.
     pub const NAMESPACES: Self = Self(1 << 28);
-    /// `ksymbol`: asks for records of kernel symbols that are registered and unregistered.
+    /// `ksymbol`: asks for a record whenever a kernel symbol is registered or unregistered.
     pub const KSYMBOL: Self = Self(1 << 29);
     /// `bpf_event`: asks for records of BPF programs.
     pub const BPF_EVENT: Self = Self(1 << 30);
-    /// `aux_output`: the event's samples go to the AUX trace (Intel PT), instead of to records.
+    /// `aux_output`: the event's samples go to the AUX trace (Intel PT), not to sample records.
     pub const AUX_OUTPUT: Self = Self(1 << 31);
     /// `cgroup`: asks for records of control groups.
     pub const CGROUP: Self = Self(1 << 32);
@@ -95,8 +94,8 @@ impl AttrFlags {
     /// `defer_output`: asks for records of deferred call chains.
     pub const DEFER_OUTPUT: Self = Self(1 << 39);
 
-    /// All flags of this type. These are bits 0 to 39 of Linux' flags, without the two bits of `precise_ip` and without
-    /// the `exclude_…` flags that are fields of [`PerfAttributes`](crate::perf::PerfAttributes).
+    /// All flags of this type. The value has bits 0 to 39 of Linux' flags set, except the two bits of `precise_ip` and
+    /// those `exclude_…` flags that are fields of [`PerfAttributes`](crate::perf::PerfAttributes).
     pub const ALL: Self = Self(((1 << 40) - 1) & !(0b11 << 4 | 0b11 << 15 | 0b11 << 19));
 
     /// Returns the flags that are set in `bits`, the word at offset 40 of `perf_event_attr`. Other bits are ignored.

@@ -100,8 +100,8 @@ pub struct PerfAttributes {
     /// `config`: the event, in the encoding that `type` selects.
     pub config: u64,
     /// `config1`: value of the event's [extra register](Event::with_extra), if the event has one. perf's terms
-    /// `offcore_rsp`, `ldlat` and `frontend` set this value. If the value is 0, the register is not changed. If an
-    /// event can use either of two extra registers, `config` selects the register.
+    /// `offcore_rsp`, `ldlat` and `frontend` set this value. If `config1` is 0, the extra register is not written. Some
+    /// events can use one of two extra registers. For these events, `config` selects the register.
     pub config1: u64,
     /// `sample_period`: number of events between two interrupts; 0 for no interrupt.
     pub sample_period: u64,
@@ -118,12 +118,12 @@ pub struct PerfAttributes {
 impl PerfAttributes {
     /// Converts the attributes into an event.
     ///
-    /// `constraints` takes the select of a raw event, and returns the counters that can count the event. On many
-    /// processors, only some counters can count a given event; `pmu-events` knows these counters for each core type. In
-    /// a kernel that does not link the tables of `pmu-events`, `constraints` returns `None`, because the counters are
-    /// unknown.
+    /// `constraints` receives the event select of a raw event, and returns the set of counters that can count the
+    /// event. On many processors, only some counters can count a given event. The crate `pmu-events` has this set for
+    /// each event and core type. A kernel that does not use `pmu-events` returns `None` from `constraints`: then any
+    /// counter may count the event.
     ///
-    /// perf can read the total of an event that samples. A kernel that supports such reads calls
+    /// In perf, user mode can read the count of a sampling event. A kernel that supports such reads calls
     /// [`with_total`](Event::with_total) on the event. perf can also multiplex events. A kernel that supports
     /// multiplexing calls [`rotating`](Event::rotating) on the event.
     ///

@@ -67,7 +67,7 @@ impl BranchSamples {
     pub const KERNEL: u64 = 1 << 1;
     /// `PERF_SAMPLE_BRANCH_HV`: branches to a hypervisor. On x86, no branch record marks branches to a hypervisor.
     pub const HV: u64 = 1 << 2;
-    /// `PERF_SAMPLE_BRANCH_ANY`: every kind.
+    /// `PERF_SAMPLE_BRANCH_ANY`: branches of every type.
     pub const ANY: u64 = 1 << 3;
     /// `PERF_SAMPLE_BRANCH_ANY_CALL`: calls, and far branches such as SYSCALL.
     pub const ANY_CALL: u64 = 1 << 4;
@@ -83,25 +83,26 @@ impl BranchSamples {
     pub const NO_TX: u64 = 1 << 9;
     /// `PERF_SAMPLE_BRANCH_COND`: conditional branches.
     pub const COND: u64 = 1 << 10;
-    /// `PERF_SAMPLE_BRANCH_CALL_STACK`: a call stack, that is, the calls that have not returned yet.
+    /// `PERF_SAMPLE_BRANCH_CALL_STACK`: the calls that have not returned yet, as a call stack.
     pub const CALL_STACK: u64 = 1 << 11;
     /// `PERF_SAMPLE_BRANCH_IND_JUMP`: indirect jumps.
     pub const IND_JUMP: u64 = 1 << 12;
     /// `PERF_SAMPLE_BRANCH_CALL`: direct calls.
     pub const CALL: u64 = 1 << 13;
-    /// `PERF_SAMPLE_BRANCH_NO_FLAGS`: the entries have no flags.
+    /// `PERF_SAMPLE_BRANCH_NO_FLAGS`: in each entry, the flag bits are 0.
     pub const NO_FLAGS: u64 = 1 << 14;
-    /// `PERF_SAMPLE_BRANCH_NO_CYCLES`: the entries have no cycles.
+    /// `PERF_SAMPLE_BRANCH_NO_CYCLES`: in each entry, the cycle count is 0.
     pub const NO_CYCLES: u64 = 1 << 15;
-    /// `PERF_SAMPLE_BRANCH_TYPE_SAVE`: each entry has the kind of its branch.
+    /// `PERF_SAMPLE_BRANCH_TYPE_SAVE`: each entry contains the type of its branch.
     pub const TYPE_SAVE: u64 = 1 << 16;
-    /// `PERF_SAMPLE_BRANCH_HW_INDEX`: each sample has the index of the newest record. The kernel writes -1, which means
-    /// that the index is unknown.
+    /// `PERF_SAMPLE_BRANCH_HW_INDEX`: each sample has the hardware index of its newest branch record. The kernel must
+    /// write -1: the index is unknown.
     pub const HW_INDEX: u64 = 1 << 17;
     /// `PERF_SAMPLE_BRANCH_PRIV_SAVE`: each entry has the privilege level. On x86, no record contains a privilege
     /// level.
     pub const PRIV_SAVE: u64 = 1 << 18;
-    /// `PERF_SAMPLE_BRANCH_COUNTERS`: each sample has the numbers of events between branches.
+    /// `PERF_SAMPLE_BRANCH_COUNTERS`: each sample contains, for each of its branches, the number of events since the
+    /// previous branch.
     pub const COUNTERS: u64 = 1 << 19;
 
     /// The bits that select kinds of branches, with the kinds.
@@ -153,10 +154,10 @@ impl BranchSamples {
         self.filter
     }
 
-    /// Returns the entry of a recorded branch; `None` if `branch_sample_type` does not select the branch. The processor
-    /// also records branches that are not selected, if its hardware filter cannot exclude them. The address of the
-    /// branch's target decides whether the branch leads to user mode or to the kernel. If a record does not tell the
-    /// kind of its branch, the branch passes any selection by kind.
+    /// Returns the entry of a recorded branch; `None` if `branch_sample_type` does not select the branch. A processor
+    /// whose hardware filter is too coarse also records branches that are not selected. The address of the branch's
+    /// target decides whether the branch leads to user mode or to the kernel. If a record does not tell the type of its
+    /// branch, the type never excludes the branch.
     pub fn entry(&self, branch: &Branch) -> Option<BranchEntry> {
         let wants = |bit| self.wanted & bit != 0;
         let transaction = branch.transaction.unwrap_or_default();

@@ -124,7 +124,8 @@ impl CacheEvent {
         (config >> 24 == 0 && event.is_possible()).then_some(event)
     }
 
-    /// Returns the configuration: the cache in bits 7:0, the operation in bits 15:8, and the result in bits 23:16.
+    /// Returns the value of perf's field `config`. Bits 7:0 are the cache, and bits 15:8 are the operation. Bits 23:16
+    /// are 1 for misses, and 0 for all accesses.
     pub const fn config(self) -> u64 {
         self.cache as u64 | (self.operation as u64) << 8 | (self.misses as u64) << 16
     }
