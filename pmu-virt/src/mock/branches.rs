@@ -53,8 +53,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         }
     }
 
-    /// Calls `act` with the state of the branch records. `act` reads and changes the records directly, without an
-    /// access of the driver. Returns `None` if the processor has no branch records.
+    /// Calls `act` with the state of the branch records. `act` reads and changes the records directly. The mock does
+    /// not count this as an access. Returns `None` if the processor has no branch records.
     ///
     /// # Panics
     /// `act` accesses a register through the mock.

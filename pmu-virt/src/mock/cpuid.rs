@@ -10,10 +10,10 @@ use crate::pmu::facility::GuestFacility;
 
 impl<'h, const T: usize> MockMsr<'h, T> {
     /// Captures CPUID of this processor, as a driver does. The processor's only features are 64-bit mode, the PMU, and
-    /// the features that the platform's deviations add. For every configuration of the PMU, family and model are those
-    /// of Sapphire Rapids (Intel) or Zen 4 (AMD). There is one exception. If the processor has legacy
-    /// [branch records](Self::with_branches), or [precise records](Self::with_precise) of a format below 4, family and
-    /// model are those of a processor with this format.
+    /// the features that the platform's deviations add. Family and model are usually those of Sapphire Rapids (Intel)
+    /// or Zen 4 (AMD). Some Intel features exist only on other models: legacy [branch records](Self::with_branches),
+    /// and [precise records](Self::with_precise) of a format below 4. With such a feature, family and model are those
+    /// of a processor that has the feature.
     ///
     /// ```
     /// use pmu_virt::mock::MockMsr;

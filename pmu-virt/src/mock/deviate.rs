@@ -24,8 +24,9 @@ const FREEZE_COUNTERS: u64 = 1 << 12;
 const ACKNOWLEDGE: [u32; 2] = [0x390, 0xC000_0302];
 
 impl<'h, const T: usize> MockMsr<'h, T> {
-    /// Makes the processor deviate from the manuals in the given ways. The PMU must have the configuration from
-    /// [`Deviations::configuration`]. [`snapshot`](Self::snapshot) returns CPUID with these deviations.
+    /// Makes the processor deviate from the manuals in the given ways. Before this call, create the PMU with the
+    /// configuration that [`Deviations::configuration`] returns. [`snapshot`](Self::snapshot) returns CPUID with these
+    /// deviations.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};

@@ -8,8 +8,8 @@ use crate::configuration::cpuid::CpuidRegisters;
 
 macro_rules! deviations {
     ($($(#[doc = $meaning:literal])+ $variant:ident)*) => {
-        /// Way in which a real platform deviates from the manuals. A driver that relies on the manuals would lose
-        /// overflows on such a platform.
+        /// Way in which a real platform deviates from the manuals. On such a platform, a driver that relies on the
+        /// manuals can lose overflows.
         ///
         /// ```
         /// use pmu_virt::mock::{Deviation, Deviations};
@@ -132,8 +132,9 @@ impl Deviations {
         self.0 >> deviation as u32 & 1 != 0
     }
 
-    /// Returns the CPUID answer of a processor with these deviations. `given` is the embedder's own answer. The call
-    /// adds the bits of the PMU as [`Configuration::cpuid`] does, and then the bits of the deviations.
+    /// Returns the CPUID leaf of a processor with these deviations. `given` is the embedder's leaf without a PMU. The
+    /// call adds the bits that declare the PMU, as [`Configuration::cpuid`] does. The call also adds the bits that
+    /// declare the deviations.
     ///
     /// ```
     /// use pmu_virt::mock::{Deviation, Deviations};
@@ -170,8 +171,9 @@ impl Deviations {
         [a, b, c, d]
     }
 
-    /// Returns the configuration of a processor with these deviations. `configuration` is the configuration of the
-    /// machine's boot processor.
+    /// Returns the PMU configuration of a processor with these deviations. `configuration` is the PMU configuration of
+    /// the machine's boot processor. The result can differ from `configuration` only if the set has
+    /// [`FewerCounters`](Deviation::FewerCounters).
     pub fn configuration(self, configuration: Configuration) -> Configuration {
         let fewer = self.contains(Deviation::FewerCounters);
         match configuration {

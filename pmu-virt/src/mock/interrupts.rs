@@ -25,7 +25,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         }
     }
 
-    /// Delivers a pending interrupt of the PMU: calls the test's handler if the LVT entry is not masked.
+    /// Delivers a pending interrupt of the PMU. If the LVT entry is not masked, the call executes the test's handler.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};

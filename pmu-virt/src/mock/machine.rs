@@ -38,7 +38,7 @@ impl<'h, const N: usize, const T: usize> MockMachine<'h, N, T> {
     }
 
     /// Continues the test on the processor with this number, counted from 0. If the machine has no such processor,
-    /// every access then fails with [`Unreachable`](MsrErrorKind::Unreachable).
+    /// every later access fails with [`Unreachable`](MsrErrorKind::Unreachable).
     pub fn run_on(&self, processor: usize) {
         self.current.set(processor);
     }

@@ -5,7 +5,7 @@ use core::cell::Cell;
 use pmu_core::MsrOperation;
 
 /// Fault that a test [injects](super::MockMsr::inject) into a driver's accesses. An access that faults raises #GP, and
-/// has no other effect. Accesses are numbered from 1, starting at the injection.
+/// has no other effect. Access 1 is the first access after the injection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Fault {

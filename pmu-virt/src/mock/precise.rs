@@ -24,18 +24,19 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// Adds precise records, a branch trace store, or both to the processor. [`snapshot`](Self::snapshot) declares
     /// these features.
     ///
-    /// `memory` is the memory to which the driver's value of `IA32_DS_AREA` or `IA32_PEBS_BASE` points. If a counter
-    /// that writes records overflows, the mock writes the record at once. For each record, the mock calls
-    /// `instructions` with the number of the record, counted from 0 over the life of the mock. `instructions` returns
-    /// the recorded instruction. If the returned instruction has no branch records, the record contains the processor's
+    /// The driver writes an address in `memory` to `IA32_DS_AREA` or `IA32_PEBS_BASE`. If a counter that writes records
+    /// overflows, the mock writes the record at once. For each record, the mock calls `instructions` with the record's
+    /// number. The first record of the mock has number 0. `instructions` returns the instruction to record. If the
+    /// instruction's [`branches`](FedRecord::branches) is `None`, the record contains the processor's
     /// [branch records](Self::with_branches).
     ///
-    /// A driver with its records in a static, such as `PreciseMemory` of `pmu-intel`, writes addresses of the test's
-    /// own process to these registers and to the area. In such a test, `memory` accesses the static at each linear
-    /// address within the static, and returns a [`GuestFault`](crate::GuestFault) for every other address.
-    /// `PreciseMemory` exposes the provenance of its addresses, so `memory` reaches the words by
-    /// [`with_exposed_provenance`](core::ptr::with_exposed_provenance), as `AtomicU64`. With architectural PEBS, the
-    /// test chooses the physical address of the driver's buffer, and `write_physical` stores to that buffer.
+    /// A driver may keep its records in a static, such as `PreciseMemory` of `pmu-intel`. The linear addresses in the
+    /// registers and in the DS save area are then addresses in the test's own process. In such a test, `memory` reads
+    /// and writes the static. For an address outside the static, `memory` returns a [`GuestFault`](crate::GuestFault).
+    /// `PreciseMemory` exposes the provenance of its addresses. So `memory` can access a word of the static by
+    /// [`with_exposed_provenance`](core::ptr::with_exposed_provenance), as an `AtomicU64`. Architectural PEBS uses
+    /// physical addresses. The test chooses the physical address of the driver's buffer, and
+    /// [`write_physical`](GuestMemory::write_physical) writes to that buffer.
     ///
     /// ```
     /// # use core::cell::RefCell;
@@ -106,8 +107,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.written_records.get()
     }
 
-    /// Returns the number of precise records and traced branches that were lost. A record is lost if the buffer has no
-    /// room, if the buffer's index is outside the buffer, or if an access to the memory fails.
+    /// Returns the number of precise records and traced branches that were lost. A record is lost in three cases: the
+    /// buffer is full, the buffer's index is outside the buffer, or an access to the memory fails.
     pub fn lost_records(&self) -> u64 {
         self.lost_records.get()
     }
@@ -133,8 +134,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         recorded.written != 0
     }
 
-    /// Calls `act` with the state of the precise records. `act` reads and changes the records' state directly, without
-    /// an access of the driver. Returns `None` if the processor has no precise records.
+    /// Calls `act` with the state of the precise records. `act` reads and changes the state directly. The mock does not
+    /// count this as an access. Returns `None` if the processor has no precise records.
     ///
     /// # Panics
     /// `act` accesses a register through the mock.
@@ -179,12 +180,12 @@ impl<'h, const T: usize> MockMsr<'h, T> {
 }
 
 impl Deviations {
-    /// Writes the [due](VirtualPrecise::due) records of `counters` like [`VirtualPrecise::record`], except where `self`
-    /// has a deviation of precise records. `number` is the number of the first record, counted from 0 over the life of
-    /// the processor.
+    /// Writes the [due](VirtualPrecise::due) records of `counters`, with the errors of these deviations. Without a
+    /// deviation of precise records, the call does the same as [`VirtualPrecise::record`]. `number` is the number of
+    /// the first record. The first record that the processor ever wrote has number 0.
     ///
-    /// [`MockMsr`] writes its records by this method. A hypervisor can call this method to run a guest on a processor
-    /// with the deviations.
+    /// [`MockMsr`] writes its records by this method. A hypervisor can call this method to test a guest's driver with
+    /// the deviations.
     ///
     /// ```
     /// # use pmu_virt::{GuestFault, GuestMemory};

@@ -51,8 +51,8 @@ type PreciseSource<'h> = (&'h RefCell<dyn GuestMemory + 'h>, &'h dyn Fn(u64) -> 
 /// not `Sync`.
 ///
 /// The mock does not enter guests. A test of [`HostCounters`](crate::HostCounters) must imitate VM entries and VM
-/// exits. On Intel, the test writes register 0x38F. On AMD, the test feeds events with GuestOnly in their
-/// [key](crate::EventKey::of_select).
+/// exits. On Intel, the test writes `IA32_PERF_GLOBAL_CTRL` (0x38F) as a VM entry or VM exit does. On AMD, the test
+/// feeds the guest's events by an [event key](crate::EventKey::of_select) that has GuestOnly set.
 ///
 /// The mock's processor has only one core type. A test of a hybrid machine creates a mock for each core type, and sets
 /// the core types in the [counter units](pmu_core::CounterUnit::set_core_type).
@@ -166,7 +166,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.deviations
     }
 
-    /// Clears the LVT entries, and the registers of the PMU and its [facilities](crate::GuestFacility), like a suspend.
+    /// Resets the registers of the PMU and of its [facilities](crate::GuestFacility), and masks the LVT entries. A
+    /// suspend of the machine has the same effect.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};
@@ -220,7 +221,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.before_access.set(Some(before));
     }
 
-    /// Calls `act` with the PMU. `act` reads and changes the PMU directly, without an access of the driver.
+    /// Calls `act` with the PMU. `act` reads and changes the PMU directly. The mock does not count this as an access.
     ///
     /// # Panics
     /// `act` accesses a register through the mock.
@@ -279,7 +280,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.breach.get()
     }
 
-    /// Clears what [`accesses`](Self::accesses), [`trace`](Self::trace) and [`breach`](Self::breach) return.
+    /// Clears the results of [`accesses`](Self::accesses), [`trace`](Self::trace) and [`breach`](Self::breach).
     pub fn clear(&self) {
         self.accesses.set(Accesses::NONE);
         *self.trace.borrow_mut() = Trace::new();
@@ -318,10 +319,10 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.plan.pmi.set(fault);
     }
 
-    /// Makes every running counter with an enabled interrupt overflow, just before a later access, and delivers the
-    /// interrupt. `access` is the number of that access: 1 is the next access. If no such counter exists, the delivered
-    /// interrupt is spurious. Running counters that write [precise records](Self::with_precise) also overflow. The
-    /// interrupt for their records comes when the buffer reaches its threshold.
+    /// Schedules an overflow and its interrupt just before a later access. `access` is the number of that access: 1 is
+    /// the next access. Every running counter with an enabled interrupt then overflows. If no counter overflows, the
+    /// delivered interrupt is spurious. Running counters that write [precise records](Self::with_precise) also
+    /// overflow. Such a counter causes an interrupt only when its record fills the buffer up to the threshold.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};

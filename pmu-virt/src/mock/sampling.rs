@@ -10,7 +10,7 @@ use crate::mock::processor::{EXTENDED_ENTRIES, MASKED, MockMsr};
 use crate::pmu::pmi::{Delivery, PerformanceEntry, PmiOutcome};
 
 impl<'h, const T: usize> MockMsr<'h, T> {
-    /// Adds instruction-based sampling to the processor. [`snapshot`](Self::snapshot) declares the sampling.
+    /// Adds instruction-based sampling to the processor. [`snapshot`](Self::snapshot) declares this feature.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend, Platform};
@@ -35,11 +35,11 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     }
 
     /// Executes an op on the processor. The processor's instruction-based sampling counts the op. If the op is sampled,
-    /// the processor interrupts. Returns whether the op was sampled. Besides the test itself, the test's interrupt
-    /// handler and the function that the test passes to [`on_access`](Self::on_access) may call this method.
+    /// the processor raises an interrupt. Returns whether the op was sampled. The test's interrupt handler and the
+    /// function of [`on_access`](Self::on_access) may also call this method.
     ///
     /// On a platform with [`LateIbs`](Deviation::LateIbs), the interrupt comes only after the driver has disabled
-    /// the sampling.
+    /// instruction-based sampling.
     pub fn execute(&self, op: &FedOp) -> bool {
         let sampled = self.with_sampling_unit(|sampling| sampling.execute(op));
         self.sampled(sampled == Some(true))
@@ -51,8 +51,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.sampled(sampled == Some(true))
     }
 
-    /// Calls `act` with the state of the instruction-based sampling. `act` reads and changes the sampling's state
-    /// directly, without an access of the driver. Returns `None` if the processor has no instruction-based sampling.
+    /// Calls `act` with the state of the instruction-based sampling. `act` reads and changes the state directly. The
+    /// mock does not count this as an access. Returns `None` if the processor has no instruction-based sampling.
     ///
     /// # Panics
     /// `act` accesses a register through the mock.
@@ -78,8 +78,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.extended_entries.set(entries);
     }
 
-    /// Delivers the pending interrupt of a sample through the extended LVT entry of the
-    /// [instruction-based sampling](Self::with_sampling). If no interrupt is pending, the call does nothing.
+    /// Delivers the pending interrupt of [instruction-based sampling](Self::with_sampling). The interrupt goes through
+    /// the extended LVT entry that instruction-based sampling uses. If no interrupt is pending, the call does nothing.
     pub fn deliver_sample(&self) {
         let mut raised = false;
         let _ = self.with_sampling_unit(|sampling| {

@@ -44,8 +44,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         }
     }
 
-    /// Counts all events of `feed`, and delivers the interrupt of each overflow. On a processor
-    /// [with counter reload](Self::with_reload), a feed must cause fewer than 1,024 reloads.
+    /// Counts all events of `feed`, and delivers each interrupt that an overflow raises. On a processor
+    /// [with auto counter reload](Self::with_reload), pass a feed that causes fewer than 1,024 reloads.
     ///
     /// # Panics
     /// The feed and this processor's PMU have different events.

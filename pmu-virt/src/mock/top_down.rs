@@ -10,14 +10,14 @@ use crate::topdown::mix::TopDownMix;
 use crate::topdown::virtual_top_down::VirtualTopDown;
 
 impl<'h, const T: usize> MockMsr<'h, T> {
-    /// Adds top-down metrics to the processor. `IA32_PERF_CAPABILITIES` declares the metrics. The processor's model in
-    /// [`snapshot`](Self::snapshot) tells whether the metrics have level 2. The test feeds issue slots, the event of
-    /// fixed counter 3, like any event.
+    /// Adds top-down metrics to the processor. `IA32_PERF_CAPABILITIES` declares the metrics.
+    /// [`snapshot`](Self::snapshot) returns a processor model with level 2 only if `metrics` has level 2. The test
+    /// feeds issue slots like any other event. Fixed counter 3 counts these slots.
     ///
-    /// An E-core with top-down counters needs no call of this method. The configuration has version 5 or 6, and fixed
-    /// counters 0 to 2 and 4 to 6 ([`fixed`](crate::IntelConfiguration::fixed) is `0b111_0111`). The test feeds the
-    /// parts of level 1 as events. These are the events of fixed counters 4 (bad speculation), 5 (front-end bound) and
-    /// 6 (retiring), and the general event 0xA4 with unit mask 2 (back-end bound).
+    /// Do not call this method for an E-core, which counts the parts of level 1 as ordinary events. The PMU of an
+    /// E-core has version 5 or 6. Its [`fixed`](crate::IntelConfiguration::fixed) counters are 0 to 2 and 4 to 6, that
+    /// is `0b111_0111`. The test feeds the events of fixed counters 4 (bad speculation), 5 (front-end bound) and 6
+    /// (retiring). For back-end bound, the test feeds the general event 0xA4 with unit mask 2.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};
@@ -38,14 +38,14 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self
     }
 
-    /// Sets the [mix](TopDownMix) by which the issue slots that the test feeds from now on are divided into parts.
-    /// Without this call, all slots retire.
+    /// Sets the [mix](TopDownMix) of the issue slots that the test feeds after this call. Before the first call, every
+    /// slot retires.
     pub fn set_mix(&self, mix: TopDownMix) {
         self.mix.set(mix);
     }
 
-    /// Calls `act` with the state of the top-down metrics. `act` reads and changes the metrics directly, without an
-    /// access of the driver. Returns `None` if the processor has no top-down metrics.
+    /// Calls `act` with the state of the top-down metrics. `act` reads and changes the metrics directly. The mock does
+    /// not count this as an access. Returns `None` if the processor has no top-down metrics.
     ///
     /// # Panics
     /// `act` accesses a register through the mock.
@@ -53,11 +53,11 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.beside.borrow_mut().1.0.as_mut().map(act)
     }
 
-    /// Adds auto counter reload to the processor. [`snapshot`](Self::snapshot) declares the reload.
+    /// Adds auto counter reload to the processor. [`snapshot`](Self::snapshot) declares this feature.
     ///
-    /// Between two interrupts, the mock reloads counters at most 1,024 times. The mock then counts the feed without
-    /// reloads up to the next overflow that interrupts, or up to the feed's end. So a test feeds events in small steps,
-    /// with fewer than 1,024 reloads in each call of [`advance`](Self::advance).
+    /// Between two interrupts, the mock reloads counters at most 1,024 times. After that, overflows reload no counter
+    /// until the next interrupt or the end of the feed. So a test must feed events in small steps, with fewer than
+    /// 1,024 reloads in each call of [`advance`](Self::advance).
     ///
     /// ```
     /// use pmu_virt::mock::MockMsr;
@@ -80,8 +80,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self
     }
 
-    /// Calls `act` with the state of the counter reload. `act` reads and changes the reload's state directly, without
-    /// an access of the driver. Returns `None` if the processor has no counter reload.
+    /// Calls `act` with the state of auto counter reload. `act` reads and changes the state directly. The mock does not
+    /// count this as an access. Returns `None` if the processor has no auto counter reload.
     ///
     /// # Panics
     /// `act` accesses a register through the mock.

@@ -57,7 +57,8 @@ pub struct Breach {
     pub register: u32,
     /// The value that the driver wrote.
     pub value: u64,
-    /// Bits of the value that the manual does not allow in the register; 0 if the register is absent.
+    /// Set bits of `value` that the manual does not allow in the register. The field is 0 for a read, and for a
+    /// register that this vendor's PMUs lack.
     pub illegal: u64,
 }
 

@@ -2,8 +2,8 @@
 
 use crate::registers::counters::MAX_COUNTERS;
 
-/// Result of [`VirtualPmu::advance`](crate::VirtualPmu::advance): the counters that overflowed, and whether an
-/// interrupt was raised.
+/// Result of [`VirtualPmu::advance`](crate::VirtualPmu::advance). The result has the counters that overflowed, and
+/// tells whether an overflow raised an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Advanced {
@@ -23,7 +23,7 @@ impl Advanced {
     pub(crate) const NOTHING: Self =
         Self { overflowed: 0, pmi: false, records: 0, wraps: [0; MAX_COUNTERS] };
 
-    /// Returns the number of times that one counter wrapped. `bit` is the position of the counter's bit in
+    /// Returns how often one counter wrapped. `bit` is the position of the counter's bit in
     /// [`overflowed`](Self::overflowed).
     pub fn wraps(&self, bit: u8) -> u32 {
         let place = match bit {

@@ -25,12 +25,13 @@ impl OverflowBudget {
     /// the event does not happen at the other privilege. Two results are special:
     ///
     /// - `None`: the event causes no interrupt, because no running counter with an enabled interrupt counts the event.
-    ///   The result is also `None` if the number would be 2⁶⁴, because a 64-bit counter holds 0.
+    ///   A 64-bit counter that holds 0 overflows after 2⁶⁴ events. This number does not fit a `u64`, so the result is
+    ///   also `None`.
     /// - 0: the event is not in the [`FedEvents`] of the PMU, so [`Feed::add`](crate::Feed::add) refuses the event. For
     ///   an event of the PMU, the result is never 0.
     ///
-    /// If the event happens at both privileges, compare the sum of the two counts with the smaller of the two results.
-    /// No interrupt is due while the sum is below the smaller result.
+    /// If the event happens at both privileges, call this method for each privilege, and use the smaller result. No
+    /// interrupt comes while the event has happened fewer times in total than the smaller result.
     #[inline]
     pub fn of(&self, event: FedEvent, privilege: Privilege) -> Option<u64> {
         if event.of() != self.of {

@@ -1,7 +1,8 @@
 //! Answers to register accesses.
 
-/// Answer to the guest's RDMSR or RDPMC: a value or a fault. For some registers, the embedder answers a part of the
-/// bits ([`Shared`](Self::Shared)) or the whole access ([`Unhandled`](Self::Unhandled)).
+/// Answer to the guest's RDMSR or RDPMC: a value or a fault. The embedder must complete two of the answers. For
+/// [`Shared`](Self::Shared), the embedder adds its own bits. For [`Unhandled`](Self::Unhandled), the embedder answers
+/// the whole access.
 ///
 /// ```
 /// use pmu_virt::Read;
@@ -55,8 +56,9 @@ impl Read {
     }
 }
 
-/// Answer to the guest's WRMSR: a completed write or a fault. For some registers, the embedder writes a part of the
-/// bits ([`Shared`](Self::Shared)) or answers the whole access ([`Unhandled`](Self::Unhandled)).
+/// Answer to the guest's WRMSR: a completed write or a fault. The embedder must complete two of the answers. For
+/// [`Shared`](Self::Shared), the embedder writes its own bits. For [`Unhandled`](Self::Unhandled), the embedder answers
+/// the whole access.
 ///
 /// ```
 /// use pmu_virt::Write;
@@ -104,10 +106,10 @@ pub enum Write {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[must_use]
 pub struct Written {
-    /// Answer that the guest gets, as on hardware.
+    /// Answer to the guest. The answer is the same as on hardware.
     pub answer: Write,
-    /// Bits that are set in the value, but not allowed in this register by the manual. The field includes bits that
-    /// hardware ignores. If the register cannot be written, all bits are set.
+    /// Bits of the written value that the manual does not allow to be set in this register. The field includes bits
+    /// that hardware ignores. If the register cannot be written, the field is `u64::MAX`.
     pub illegal: u64,
 }
 

@@ -15,13 +15,13 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// are never counted.
     ///
     /// The PMU assumes that the feed's events are spread evenly over one span of time. If an overflow ends the call,
-    /// the PMU has therefore counted the same fraction of every event in the feed. The counted number is exact for the
-    /// event that caused the overflow, and is rounded down for every other event. A counter without an enabled
-    /// interrupt may wrap several times before the overflow that ends the call.
+    /// the PMU has therefore counted the same fraction of every event in the feed. The count is exact for the event
+    /// that caused the overflow. For every other event, the PMU rounds the count down. A counter without an enabled
+    /// interrupt may wrap several times in one call.
     ///
-    /// The number of counters bounds the time of a call. A loop that repeats the call `while !feed.is_empty()` always
-    /// ends: a call leaves a remainder only if a counter overflowed, and a counter that has overflowed can overflow
-    /// again only after at least 2³² more events.
+    /// The time of a call has a limit, which depends on the number of counters. A loop that repeats the call
+    /// `while !feed.is_empty()` always ends. A call leaves a remainder only if a counter overflowed. The same counter
+    /// can overflow again only after at least 2³² more events.
     ///
     /// ```
     /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege};
@@ -75,8 +75,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
         Ok(Advanced::NOTHING)
     }
 
-    /// Counts a whole feed, including the events after an overflow. Use this call for a span of time in which the guest
-    /// could not be interrupted.
+    /// Counts a whole feed, including the events after an overflow. Use this call if the guest could not take an
+    /// interrupt while the events of the feed happened.
     ///
     /// The guest gets at most one interrupt. [`Advanced::wraps`] returns how many times each counter wrapped. If the
     /// first overflow freezes the counters, later events are not counted.

@@ -21,8 +21,8 @@ pub enum Writer {
 }
 
 /// Emulated hardware of a virtual processor in addition to the PMU, such as
-/// [`VirtualBranches`](crate::VirtualBranches). A facility has registers of its own, bits in registers of the PMU, and
-/// bits in CPUID.
+/// [`VirtualBranches`](crate::VirtualBranches). A facility has its own registers, adds bits to registers of the PMU,
+/// and declares itself by bits in CPUID.
 ///
 /// `Option<F>` is a facility that some guests lack. `None` answers accesses and CPUID like a processor without the
 /// facility.
@@ -30,9 +30,9 @@ pub enum Writer {
 /// # For embedders
 /// - Answer each access by [`VirtualPmu::read_beside`] and [`VirtualPmu::write_beside`].
 /// - Pass each [leaf](crate::Configuration::cpuid_leaves) of CPUID through [`cpuid`](Self::cpuid).
-/// - Count events by [`VirtualPmu::advance_beside`]. Without precise records, [`VirtualPmu::advance`] is also possible:
-///   if the result has [`Advanced::pmi`](crate::Advanced::pmi) set, call [`pmi_raised`](Self::pmi_raised) before the
-///   guest runs.
+/// - Count events by [`VirtualPmu::advance_beside`]. A processor without precise records can also use
+///   [`VirtualPmu::advance`]. If that call returns [`Advanced::pmi`](crate::Advanced::pmi) set, call
+///   [`pmi_raised`](Self::pmi_raised) before the guest runs.
 /// - Call [`reset`](Self::reset) together with [`VirtualPmu::reset`]. INIT does not change a facility.
 ///
 /// ```
@@ -242,7 +242,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     }
 
     /// Answers the guest's WRMSR on a processor with a [facility](GuestFacility) in addition to the PMU. If the PMU or
-    /// the facility refuses the value, nothing is changed. On a processor without a facility, use
+    /// the facility refuses the value, the call changes no register. On a processor without a facility, use
     /// [`write`](Self::write).
     ///
     /// ```
@@ -320,7 +320,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
 
     /// Counts the events of a feed like [`advance`](Self::advance), on a processor with a [facility](GuestFacility) in
     /// addition to the PMU. If an overflow raises an interrupt, the PMU calls [`pmi_raised`](GuestFacility::pmi_raised)
-    /// of the facility. If the facility's own counters overflow, the PMU calls
+    /// of the facility. If one of the facility's [own counters](GuestFacility::own_counters) overflows, the PMU calls
     /// [`overflowed`](GuestFacility::overflowed) of the facility.
     ///
     /// ```
@@ -361,8 +361,9 @@ impl<P: EventPolicy> VirtualPmu<P> {
         Ok(advanced)
     }
 
-    /// Tells the PMU which counters are a facility's [own counters](GuestFacility::own_counters). Call this after the
-    /// PMU or the facility was restored. [`write_beside`](Self::write_beside) makes this call itself.
+    /// Passes the facility's [own counters](GuestFacility::own_counters) to the PMU. After that, the overflow of an own
+    /// counter does not raise an interrupt. Call `attach` after the PMU or the facility was restored.
+    /// [`write_beside`](Self::write_beside) itself calls `attach` after the facility has changed.
     pub fn attach(&mut self, facility: &impl GuestFacility) {
         let recorded = from_global(facility.own_counters()) & self.model.layout.counters();
         if recorded != self.model.recorded {

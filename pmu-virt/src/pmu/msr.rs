@@ -59,8 +59,9 @@ impl<P: EventPolicy> VirtualPmu<P> {
         self.write_as(&located, located.row.write, address, value)
     }
 
-    /// Returns the answer that [`write`](Self::write) would return, but writes nothing. For a shared register, the
-    /// embedder can use this call to check the PMU's bits before the embedder changes its own bits.
+    /// Returns the answer that [`write`](Self::write) would return, but writes nothing. In a register that the PMU and
+    /// the embedder share, the embedder can first check the PMU's bits by this call, and then change the embedder's
+    /// bits.
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu, Write};
@@ -86,15 +87,14 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// The guest's [`write`](Self::write) cannot restore every value that [`read`](Self::read) returns. `host_write`
     /// differs from `write` as follows:
     ///
-    /// - `host_write` stores the given value of the status.
-    /// - `host_write` writes counters in full width, whichever of a counter's addresses is used.
+    /// - `host_write` to a status register stores `value`, including set status bits.
+    /// - `host_write` writes a counter in full width at each of the counter's addresses.
     /// - `host_write` refuses every value of `IA32_PERF_CAPABILITIES` except the present value, because another value
     ///   describes a different PMU.
     ///
-    /// Save the [registers](crate::Configuration::registers) that have [`is_state`](crate::RegisterInfo::is_state) set,
-    /// and restore the registers in the order in which they were saved. No register holds a pending interrupt. So also
-    /// save the result of [`pmi_pending`](Self::pmi_pending), and restore this state by
-    /// [`set_pmi_pending`](Self::set_pmi_pending).
+    /// Save each [register](crate::Configuration::registers) with [`is_state`](crate::RegisterInfo::is_state) set.
+    /// Restore the registers in the same order. No register tells whether an interrupt is pending. So also save the
+    /// result of [`pmi_pending`](Self::pmi_pending), and restore it by [`set_pmi_pending`](Self::set_pmi_pending).
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu, Write};

@@ -9,7 +9,7 @@ use crate::policy::event_policy::EventPolicy;
 /// SDM vol. 3A, "Local Vector Table"; APM vol. 2, "Local Vector Table Registers".
 ///
 /// # For embedders
-/// - `raise` only records the interrupt. The embedder injects the interrupt when the guest next runs.
+/// - In `raise`, only mark the interrupt as pending. Inject the interrupt into the guest when the guest next runs.
 ///
 /// ```
 /// use pmu_virt::{Delivery, PerformanceEntry};
@@ -76,8 +76,9 @@ impl<P: EventPolicy> VirtualPmu<P> {
         self.model.pmi_pending
     }
 
-    /// Sets whether an overflow's interrupt is pending. No register holds this state. So an embedder that
-    /// [restores registers one by one](Self::host_write) also saves and restores this state.
+    /// Sets whether an overflow's interrupt is pending. No register tells whether an interrupt is pending. So an
+    /// embedder that [restores registers one by one](Self::host_write) must also save the result of
+    /// [`pmi_pending`](Self::pmi_pending).
     pub fn set_pmi_pending(&mut self, pending: bool) {
         self.model.pmi_pending = pending && self.model.layout.counters() != 0;
     }

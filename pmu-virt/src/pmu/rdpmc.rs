@@ -20,12 +20,14 @@ pub(crate) enum Pmc {
 impl<P: EventPolicy> VirtualPmu<P> {
     /// Answers the guest's RDPMC with the index `ecx`, executed in this mode. The answer is a value or #GP.
     ///
-    /// On Intel (SDM vol. 2B), ECX bits 31:16 are the type, and bits 15:0 are the index. As in KVM, type 0 selects
-    /// general counters, and type 0x4000 selects fixed counters. The fast mode (bit 31) and the type of `PERF_METRICS`
-    /// raise #GP. On AMD (APM vol. 3), ECX is the counter's number, without a type.
+    /// On Intel (SDM vol. 2B), ECX bits 31:16 are the type, and bits 15:0 are the counter's number within the type. As
+    /// in KVM, type 0 selects general counters, and type 0x4000 selects fixed counters. RDPMC with any other type
+    /// raises #GP, for instance a fast read (bit 31) or a read of `PERF_METRICS`. On AMD (APM vol. 3), ECX is the
+    /// counter's number, without a type.
     ///
-    /// If the guest's kernel hides a counter from user mode, the counter reads 0 at CPL 1–3. (Intel Architecture
-    /// Instruction Set Extensions Programming Reference, chapter "RDPMC User Disable"; Linux' commit 59af95e028d4.)
+    /// The guest's kernel can disable RDPMC of a counter in user mode. RDPMC at CPL 1–3 then reads 0. (Intel
+    /// Architecture Instruction Set Extensions Programming Reference, chapter "RDPMC User Disable"; Linux' commit
+    /// 59af95e028d4.)
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Mode, Read, VirtualPmu};

@@ -15,13 +15,12 @@ impl<P: EventPolicy> VirtualPmu<P> {
         &self.model.events
     }
 
-    /// Replaces the events that the embedder can feed to this PMU. The call is allowed while counters are running. An
-    /// embedder can therefore wait until the guest has programmed an event, and begin to feed the event only then (see
-    /// [`unfed`](Self::unfed)).
+    /// Replaces the events that the embedder can feed to this PMU. The call is allowed while counters are running. So
+    /// an embedder need not feed an event before the guest programs the event. [`unfed`](Self::unfed) returns such
+    /// events.
     ///
-    /// The call does not change registers, and a pending interrupt stays pending. `feed` keeps its counts, and is a
-    /// feed for the new events from now on. If a running counter's event is new in `events`, the counter begins to
-    /// count.
+    /// The call does not change registers, and a pending interrupt stays pending. `feed` keeps its counts, and can be
+    /// used with the new events after the call. A running counter begins to count if `events` adds the counter's event.
     ///
     /// ```
     /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu};
@@ -75,8 +74,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
         places(running).map(|counter| self.running_event(counter))
     }
 
-    /// Returns the running counters with events that the embedder cannot feed. The values of these counters do not
-    /// change.
+    /// Returns each running counter whose event the embedder cannot feed. The value of such a counter does not change.
     ///
     /// ```
     /// use pmu_virt::{Configuration, EventKey, FedEvents, IntelConfiguration, VirtualPmu};

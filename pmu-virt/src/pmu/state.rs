@@ -17,11 +17,11 @@ use crate::registers::table::Located;
 /// State of a virtual processor's PMU, which an embedder can save or send to another host. The state consists of the
 /// registers, a pending interrupt, and the configuration.
 ///
-/// The state does not include the embedder's policy, the [`FedEvents`](crate::FedEvents), and the remainder of a
+/// The state does not include the embedder's policy, the [`FedEvents`](crate::FedEvents), or the remainder of a
 /// [feed](crate::Feed).
 ///
-/// The state has each register of [`Configuration::registers`] that has [`is_state`](crate::RegisterInfo::is_state)
-/// set. Every constructor refuses register values that no guest could have reached.
+/// The registers are those of [`Configuration::registers`] with [`is_state`](crate::RegisterInfo::is_state) set. Every
+/// constructor refuses a register value that no guest can cause.
 ///
 /// ```
 /// use pmu_virt::{Configuration, IntelConfiguration, PmuState};
@@ -62,7 +62,7 @@ impl PmuState {
     /// Sets whether an overflow's interrupt is pending.
     ///
     /// # Errors
-    /// The PMU has no counter that could have raised the interrupt.
+    /// `pending` is `true`, but no counter of the PMU can raise an interrupt.
     pub fn set_pmi_pending(&mut self, pending: bool) -> Result<(), StateError> {
         if pending && Layout::of(&self.configuration).counters() == 0 {
             return Err(StateError::NoInterrupt);
@@ -95,7 +95,8 @@ impl PmuState {
     /// Sets the register with this address. A register may have several addresses.
     ///
     /// # Errors
-    /// The register is absent or holds no state, or `value` has a bit that is reserved in the register.
+    /// - The register is absent, or does not hold state.
+    /// - `value` sets a bit that is reserved in the register.
     pub fn set_register(&mut self, address: u32, value: u64) -> Result<(), StateError> {
         let (index, legal) = self.find(address).ok_or(StateError::NoRegister(address))?;
         match value & !legal {
@@ -142,7 +143,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     }
 
     /// Creates a PMU in this state, under the embedder's policy. `configuration` is the configuration that the guest
-    /// sees in CPUID, and must equal the configuration of `state`.
+    /// sees in CPUID. It must be equal to the configuration of `state`.
     ///
     /// ```
     /// use pmu_virt::{AllowAll, Configuration, FedEvents, IntelConfiguration, StateError, VirtualPmu};

@@ -13,8 +13,8 @@ use crate::registers::layout::Layout;
 /// the embedder feeds, and raises an interrupt when a counter overflows.
 ///
 /// The embedder feeds events by [`advance`](Self::advance), and delivers the interrupt by
-/// [`deliver_pmi`](Self::deliver_pmi). No method allocates or panics. Whatever the guest does, no loop in a method
-/// takes more steps than the PMU has counters.
+/// [`deliver_pmi`](Self::deliver_pmi). No method allocates or panics. No loop in a method takes more steps than the PMU
+/// has counters, whatever the guest does.
 ///
 /// ```
 /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu, Write};
@@ -86,7 +86,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
         self.configuration
     }
 
-    /// Returns the vendor that defines the PMU's registers.
+    /// Returns the vendor whose registers the PMU has.
     pub fn vendor(&self) -> Vendor {
         self.configuration.vendor()
     }
@@ -99,8 +99,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
         self.load.reset();
     }
 
-    /// Performs INIT. INIT does not change the PMU's registers. A pending interrupt is lost, because INIT masks the LVT
-    /// entry. SDM vol. 3A, table "Processor States Following Power-up, Reset, or INIT".
+    /// Performs INIT. INIT does not change the PMU's registers. INIT masks the LVT entry, so a pending interrupt is
+    /// lost. SDM vol. 3A, table "Processor States Following Power-up, Reset, or INIT".
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu};

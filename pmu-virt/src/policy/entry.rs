@@ -2,10 +2,10 @@
 
 use crate::policy::error::FilterError;
 
-/// Entry of an [event filter](crate::EventFilter). The entry matches an event with certain unit masks.
+/// Entry of an [event filter](crate::EventFilter). The entry matches one event number with certain unit masks.
 ///
-/// A unit mask matches if its bits in `mask` equal `unit_mask`. The other bits of the unit mask are not compared. If
-/// `unit_mask` has a bit that is not in `mask`, the entry matches no event, as in KVM.
+/// A unit mask `u` matches if `u & mask == unit_mask`. If `unit_mask` sets a bit that `mask` clears, the entry matches
+/// no event, as in KVM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FilterEntry {
@@ -15,8 +15,8 @@ pub struct FilterEntry {
     pub unit_mask: u8,
     /// Bits of the event's unit mask that are compared.
     pub mask: u8,
-    /// The entry excludes its unit masks: the filter does not match these unit masks, even if another entry of the same
-    /// event matches them. The order of the entries does not matter.
+    /// The entry excludes the unit masks that it matches. The filter then does not match the event with these unit
+    /// masks, even if another entry matches. The order of the entries does not matter.
     pub exclude: bool,
 }
 
@@ -26,8 +26,8 @@ impl FilterEntry {
         Self { event, unit_mask, mask: u8::MAX, exclude: false }
     }
 
-    /// Decodes an entry of Linux' `KVM_SET_PMU_EVENT_FILTER` in the format of masked events: bits 7:0 and 35:32 are the
-    /// event, bits 15:8 the unit mask, bit 55 the exclude flag, and bits 63:56 the mask.
+    /// Decodes an entry of Linux' `KVM_SET_PMU_EVENT_FILTER` in the format of masked events. Bits 7:0 and 35:32 are the
+    /// event number, and bits 15:8 are the unit mask. Bit 55 is the exclude flag, and bits 63:56 are the mask.
     ///
     /// # Errors
     /// `entry` has a bit set that is not in one of these fields.

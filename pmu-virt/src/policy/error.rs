@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// Greatest number of entries of a filter, as in KVM.
+/// Maximum number of entries in an event filter, as in KVM.
 pub const MAX_FILTER_ENTRIES: usize = 300;
 
 /// Reason why a filter, or an entry, is refused.

@@ -2,8 +2,8 @@
 
 use core::ops::Deref;
 
-/// The embedder's policy for the events that a guest may count. A guest can program a forbidden event, but the counter
-/// then does not count.
+/// The embedder's policy for the events that a guest may count. A guest can program a counter with a forbidden event,
+/// but the counter does not count.
 ///
 /// A [`VirtualPmu`](crate::VirtualPmu) asks the policy when the guest writes an event select. In
 /// [`VirtualPmu::set_policy`](crate::VirtualPmu::set_policy), the PMU asks the policy about all counters.

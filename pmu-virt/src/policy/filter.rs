@@ -4,7 +4,7 @@ use crate::policy::entry::{FilterEntry, UnitMasks};
 use crate::policy::error::{FilterError, MAX_FILTER_ENTRIES};
 use crate::policy::event_policy::EventPolicy;
 
-/// Action of a filter on the events that the filter's entries match.
+/// Action of an event filter: allow or deny the events that the filter lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum FilterAction {
@@ -22,11 +22,12 @@ struct FilterRow {
     unit_masks: UnitMasks,
 }
 
-/// Policy that allows or denies a list of events, by the rules of KVM. The filter holds at most `EVENTS` different
-/// events, and each event takes 40 bytes.
+/// Policy that allows or denies a list of events, by the rules of KVM. The filter has room for `EVENTS` different event
+/// numbers, and each takes 40 bytes.
 ///
-/// In a filter of the [greatest size](crate::MAX_FILTER_ENTRIES), a lookup takes at most 9 steps. Several guests can
-/// share a filter by a reference or an `Arc`: `VirtualPmu<&EventFilter<300>>`, `VirtualPmu<Arc<EventFilter<300>>>`.
+/// A lookup is a binary search, and takes at most 9 steps with [`MAX_FILTER_ENTRIES`](crate::MAX_FILTER_ENTRIES) event
+/// numbers. Several guests can share a filter by a reference or an `Arc`: `VirtualPmu<&EventFilter<300>>`,
+/// `VirtualPmu<Arc<EventFilter<300>>>`.
 ///
 /// ```
 /// use pmu_virt::{EventFilter, EventPolicy, FilterAction, FilterEntry};
@@ -49,8 +50,8 @@ pub struct EventFilter<const EVENTS: usize> {
 impl<const EVENTS: usize> EventFilter<EVENTS> {
     /// Compiles a list of entries into a filter.
     ///
-    /// For general counters, `action` applies to the events that `entries` match. For fixed counters, `action` applies
-    /// to the counters in the bitmap `fixed`. Entries do not apply to fixed counters.
+    /// `entries` select events of general counters. The bitmap `fixed` selects fixed counters, whatever `entries`
+    /// contains. The filter allows or denies what is selected, as `action` says.
     ///
     /// # Errors
     /// - There are more entries than [`MAX_FILTER_ENTRIES`].

@@ -3,8 +3,8 @@
 use crate::configuration::any_vendor::Configuration;
 use crate::precise::error::PreciseConfigurationError;
 
-/// Configuration of a guest's precise records and branch trace store, in addition to the [`Configuration`] of the
-/// guest's PMU.
+/// Configuration of a guest's precise records and branch trace store. The [`Configuration`] of the guest's PMU is
+/// separate.
 ///
 /// ```
 /// use pmu_virt::{Configuration, IntelConfiguration, PreciseConfiguration, VirtualPrecise};
@@ -44,16 +44,17 @@ pub enum PreciseRecords {
 pub struct DebugStoreRecords {
     /// Format of the records, 0–6 (`IA32_PERF_CAPABILITIES[11:8]`).
     pub format: u8,
-    /// Records are adaptive, and every counter can write records (`IA32_PERF_CAPABILITIES[14]`). Adaptive records need
-    /// format 4 or later. If this field is `false` in format 4 or later, a record has only the basic group.
+    /// The guest has PEBS baseline (`IA32_PERF_CAPABILITIES[14]`): the guest can choose the groups of a record, and
+    /// every counter can write records. PEBS baseline needs format 4 or later. Without PEBS baseline, a record of
+    /// format 4 or later has only the basic group.
     pub baseline: bool,
     /// Bitmap of the general counters that can write records. In formats 0–2, only the first four counters can write
     /// records.
     pub general: u8,
     /// Bitmap of the fixed counters that can write records. Without [`baseline`](Self::baseline), the bitmap must be 0.
     pub fixed: u8,
-    /// The guest has `MSR_PEBS_LD_LAT_THRESHOLD`. Without [`baseline`](Self::baseline), the guest also has the bits of
-    /// `IA32_PEBS_ENABLE` that filter loads by their latency.
+    /// The guest has `MSR_PEBS_LD_LAT_THRESHOLD`. Without [`baseline`](Self::baseline), the guest also has the
+    /// load-latency bits of `IA32_PEBS_ENABLE`.
     pub load_latency: bool,
     /// The guest has `MSR_PEBS_FRONTEND`.
     pub frontend: bool,
@@ -68,19 +69,19 @@ pub struct DebugStoreRecords {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct ArchitecturalRecords {
-    /// Groups of a record that the guest can request (sub-leaf 4, EBX). The bits are those of the upper half of
-    /// `IA32_PMC_GPx_CFG_C`: bits 6:3 counters, bits 9:8 branch records, bits 17, 18 and 23:21 vector registers, bit 29
-    /// general registers, bit 30 the access to memory.
+    /// Bitmap of the groups that the guest can request in a record (sub-leaf 4, EBX). The bits are those of the upper
+    /// half of `IA32_PMC_GPx_CFG_C`: bits 6:3 counters, bits 9:8 branch records, bits 17, 18 and 23:21 vector
+    /// registers, bit 29 general registers, bit 30 the access to memory.
     pub groups: u32,
     /// Bitmap of the general counters that can write records (sub-leaf 5, EAX).
     pub general: u8,
     /// Bitmap of the fixed counters that can write records (sub-leaf 5, ECX).
     pub fixed: u8,
-    /// Bitmap of the general counters that record exactly the instruction at which the counter overflows (sub-leaf 5,
-    /// EBX).
+    /// Bitmap of the general counters with precise distribution (sub-leaf 5, EBX). The record of such a counter
+    /// describes exactly the instruction at which the counter overflowed.
     pub general_exact: u8,
-    /// Bitmap of the fixed counters that record exactly the instruction at which the counter overflows (sub-leaf 5,
-    /// EDX).
+    /// Bitmap of the fixed counters with precise distribution (sub-leaf 5, EDX). The record of such a counter describes
+    /// exactly the instruction at which the counter overflowed.
     pub fixed_exact: u8,
     /// The processor writes each group of a record as a separate fragment.
     pub fragments: bool,
@@ -132,8 +133,8 @@ impl PreciseConfiguration {
         }
     }
 
-    /// Applies `change` to a configuration of records in the Debug Store, and returns the result. Returns any other
-    /// configuration unchanged.
+    /// Applies `change` to the Debug Store records of this configuration. If the records are not in the Debug Store,
+    /// the call changes nothing.
     ///
     /// ```
     /// use pmu_virt::PreciseConfiguration;
@@ -148,8 +149,8 @@ impl PreciseConfiguration {
         self
     }
 
-    /// Applies `change` to a configuration of architectural PEBS, and returns the result. Returns any other
-    /// configuration unchanged.
+    /// Applies `change` to the architectural PEBS of this configuration. If the configuration does not have
+    /// architectural PEBS, the call changes nothing.
     ///
     /// ```
     /// use pmu_virt::PreciseConfiguration;

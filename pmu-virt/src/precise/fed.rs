@@ -2,8 +2,8 @@
 
 use crate::branches::virtual_branches::VirtualBranches;
 
-/// An instruction of the guest that causes the event of a counter with precise records, together with the data for the
-/// record. A record contains only the data that its format has.
+/// An instruction of the guest, as the embedder describes it for a precise record. The instruction causes the event of
+/// the counter that writes the record. A record contains only the data that its format has.
 ///
 /// ```
 /// use pmu_virt::{FedRecord, FedRegisters};
@@ -29,12 +29,12 @@ pub struct FedRecord<'a> {
     pub data_address: u64,
     /// Source of the data, in the encoding of the processor model that the guest sees.
     pub data_source: u64,
-    /// Latency of the access to memory, in cycles. In adaptive records and architectural PEBS, this is the latency of
-    /// the whole instruction.
+    /// Latency of the access to memory, in cycles. In adaptive records and architectural PEBS, this field is the
+    /// latency of the whole instruction.
     pub latency: u16,
     /// Latency of the access to the caches, in cycles. Only adaptive records and architectural PEBS have this value.
     pub cache_latency: u16,
-    /// The record's word on transactions (TSX): bits 31:0 are the cycles of the last transaction, and bits 39:32 are
+    /// Transaction information (TSX) of the record. Bits 31:0 are the cycles of the last transaction. Bits 39:32 are
     /// the reasons for an abort.
     pub transaction: u64,
     /// Cycles from the retirement of the previous instruction to the retirement of this instruction.
@@ -55,7 +55,7 @@ pub struct FedRegisters {
     pub flags: u64,
     /// RIP: the address of the next instruction.
     pub ip: u64,
-    /// RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, and R8–R15, in the order of the registers' numbers in instructions.
+    /// RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, and R8–R15, in this order.
     pub general: [u64; 16],
     /// SSP, the shadow-stack pointer. Only records of architectural PEBS have this value.
     pub ssp: u64,

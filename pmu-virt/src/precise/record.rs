@@ -24,23 +24,23 @@ use crate::registers::family::Family;
 pub struct Recorded {
     /// Number of written records.
     pub written: u32,
-    /// Number of records that were lost, because the buffer had no room or the buffer's index was outside the buffer.
+    /// Number of lost records. A record is lost if the buffer is full, or if the buffer's index is outside the buffer.
     pub lost: u32,
-    /// The buffer of the records has reached its threshold, and an interrupt is pending until its
-    /// [delivery](crate::VirtualPmu::deliver_pmi). The embedder then calls
-    /// [`pmi_raised`](crate::GuestFacility::pmi_raised) of the guest's other facilities.
+    /// The buffer of the records has reached its threshold and raised an interrupt. The interrupt is pending until
+    /// [`deliver_pmi`](crate::VirtualPmu::deliver_pmi) is called. If this field is `true`, call
+    /// [`pmi_raised`](crate::GuestFacility::pmi_raised) of each other facility of the guest.
     pub pmi: bool,
-    /// The access to the guest's memory that failed. The guest does not see the record that was being written. Records
-    /// of further counters stay [due](crate::VirtualPrecise::due).
+    /// Failed access to the guest's memory. The guest does not see the unfinished record. The records of the remaining
+    /// counters stay [due](crate::VirtualPrecise::due).
     pub fault: Option<GuestFault>,
 }
 
 impl VirtualPrecise {
-    /// Writes the [due](Self::due) records of `counters`, after an instruction that causes the counters' events. The
-    /// call then loads each counter with the counter's reset value. If the guest's buffer of records reaches its
-    /// threshold, the call sets the buffer's bit in the global status, and raises an interrupt.
+    /// Writes the [due](Self::due) record of each counter in `counters`. The record describes the instruction `fed`,
+    /// which causes the counter's event. The call then loads the counter with its reset value. If the guest's record
+    /// buffer reaches the threshold, the call sets the buffer's bit in the global status, and raises an interrupt.
     ///
-    /// `counters` is a bitmap with the bits of the global status. If a counter does not run, its record stays due.
+    /// `counters` is a bitmap with the bits of the global status. The record of a stopped counter stays due.
     ///
     /// [`VirtualPrecise`] has an example.
     pub fn record<P: EventPolicy>(
@@ -60,8 +60,8 @@ impl VirtualPrecise {
         recorded
     }
 
-    /// Writes a single record for all `counters` that have a [due](Self::due) record, as a real processor does if
-    /// several counters overflow at the same time. In formats 1 and 2, the record does not tell which of the counters
+    /// Writes a single record for all `counters` that have a [due](Self::due) record. A real processor can write such a
+    /// record if several counters overflow at the same time. A record of format 1 or 2 does not tell which counters
     /// overflowed.
     pub fn record_collided<P: EventPolicy>(
         &mut self,

@@ -4,14 +4,16 @@ use crate::configuration::any_vendor::Configuration;
 use crate::precise::configuration::{PreciseConfiguration, PreciseRecords};
 use crate::precise::error::PreciseConfigurationError;
 
-/// State of the precise records (PEBS, architectural PEBS) and the branch trace store of one virtual Intel processor,
-/// in addition to the processor's [`VirtualPmu`](crate::VirtualPmu). As a [`GuestFacility`](crate::GuestFacility), this
-/// type answers accesses to the registers of the records.
+/// Precise records and branch trace store of one virtual Intel processor. The precise records are PEBS or architectural
+/// PEBS. The processor also has a [`VirtualPmu`](crate::VirtualPmu). This type is a
+/// [`GuestFacility`](crate::GuestFacility), and answers accesses to the registers of precise records and of the branch
+/// trace store.
 ///
 /// If a counter that writes records overflows, the PMU raises no interrupt. Instead, the counter's record becomes
-/// [due](Self::due). The embedder then [feeds](Self::record) the next instruction that causes the counter's event, and
-/// the call writes the record to the [guest's memory](crate::GuestMemory). The guest's memory also holds the index and
-/// the limits of the Debug Store's buffer. This type reads both for each record.
+/// [due](Self::due). The embedder then passes the next instruction that causes the counter's event to
+/// [`record`](Self::record). This call writes the record to the [guest's memory](crate::GuestMemory). The guest's
+/// memory also contains the index and the limits of a Debug Store buffer. `record` reads the index and the limits again
+/// for each record.
 ///
 /// No method allocates or panics. A copy of the value is a snapshot of the complete state, and `==` compares two
 /// states. [`to_bytes`](Self::to_bytes) saves the state.
@@ -104,7 +106,7 @@ impl VirtualPrecise {
     /// configuration of the guest's PMU.
     ///
     /// # Errors
-    /// Precise records with this configuration cannot be combined with this PMU.
+    /// A processor with the PMU configuration `pmu` cannot have the precise records of `configuration`.
     pub fn new(
         pmu: &Configuration,
         configuration: PreciseConfiguration,
@@ -123,8 +125,8 @@ impl VirtualPrecise {
         self.configuration
     }
 
-    /// Returns the bitmap of the counters with a due record: counters that have overflowed, but whose record is not yet
-    /// written. The bits are those of the global status.
+    /// Returns the bitmap of the counters with a due record. The record of a counter is due after the counter has
+    /// overflowed, until the record is written. The bits are those of the global status.
     pub fn due(&self) -> u64 {
         self.due
     }

@@ -5,8 +5,7 @@ use crate::registers::family::Family;
 use crate::registers::layout::Layout;
 use crate::registers::row::{ReadAs, Row, WriteAs};
 
-/// Description of one register of a vendor's PMUs: the address, the name, and the properties that decide how the PMU
-/// answers a guest.
+/// Description of one register of a vendor's PMUs: its address, its name, and how the PMU answers a guest's access.
 ///
 /// ```
 /// use pmu_virt::{Configuration, IntelConfiguration};
@@ -26,9 +25,11 @@ pub struct RegisterInfo {
     pub manual: &'static str,
     /// Purpose of the register.
     pub kind: RegisterKind,
-    /// Number of the counter to which the register belongs, or 0 if the register does not belong to a single counter.
+    /// Number of the counter to which the register belongs. The number is 0 for a register that belongs to no single
+    /// counter.
     pub counter: u8,
-    /// The processor has the register. The PMU also answers accesses to an absent register, usually with a fault.
+    /// The processor has the register. If this field is `false`, the PMU still answers accesses to the register,
+    /// usually by a fault.
     pub exists: bool,
     /// WRMSR can change the register.
     pub is_writable: bool,
@@ -37,10 +38,10 @@ pub struct RegisterInfo {
     pub legal: u64,
     /// Bits that belong to the PMU. In a shared register, the other bits belong to the embedder.
     pub owned: u64,
-    /// The register is part of the state that an embedder saves. This field is `false` if the register holds no state,
-    /// or if an earlier register in [`Configuration::registers`](crate::Configuration::registers) holds the same state.
-    /// To restore a virtual processor, [write](crate::VirtualPmu::host_write) the saved registers in the order of the
-    /// list.
+    /// The register is part of the state that an embedder saves. This field is `false` for a register without state.
+    /// The field is also `false` if an earlier register in
+    /// [`Configuration::registers`](crate::Configuration::registers) has the same contents. To restore a virtual
+    /// processor, [write](crate::VirtualPmu::host_write) the saved registers in the order of the list.
     pub is_state: bool,
 }
 
@@ -109,10 +110,10 @@ impl RegisterKind {
 
 impl Configuration {
     /// Returns all registers of the vendor's PMUs, including registers that this processor lacks. The hypervisor must
-    /// intercept these registers.
+    /// intercept the guest's accesses to all these registers.
     ///
-    /// The hypervisor answers an access to one of these registers by [`VirtualPmu::read`](crate::VirtualPmu::read) or
-    /// [`VirtualPmu::write`](crate::VirtualPmu::write). For any other register, these methods return
+    /// [`VirtualPmu::read`](crate::VirtualPmu::read) and [`VirtualPmu::write`](crate::VirtualPmu::write) answer the
+    /// intercepted accesses. For a register that is not in this list, they return
     /// [`Unhandled`](crate::Read::Unhandled). The configuration must pass [`check`](Self::check).
     ///
     /// ```

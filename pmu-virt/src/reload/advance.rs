@@ -13,14 +13,14 @@ const MOST_RELOADS: usize = 1024;
 
 impl VirtualReload {
     /// Counts the events of a feed like [`VirtualPmu::advance`], up to the first overflow that interrupts. An overflow
-    /// also reloads each counter for which the guest has requested this reload in the register CFG_B.
+    /// also reloads counters. The register CFG_B of a counter selects the overflows that reload this counter.
     ///
     /// The overflow of a counter that reloads itself does not set a bit of the status. The overflow nevertheless
-    /// interrupts if the counter's interrupt is enabled. After 1,024 reloads within one call, the call counts the rest
-    /// of the feed without reloads.
+    /// interrupts if the counter's interrupt is enabled. One call reloads at most 1,024 times, and counts the later
+    /// events of the feed without reloads.
     ///
-    /// A counter that reloads itself may overflow at each event, so a loop that repeats the call until the feed is
-    /// empty may take long. In such a loop, let the guest run between two calls, or drop the remainder of the feed
+    /// A loop that repeats the call until the feed is empty may take long, because a counter that reloads itself may
+    /// overflow at each event. In such a loop, let the guest run between two calls, or drop the remainder of the feed
     /// after some calls.
     ///
     /// # Errors
@@ -33,9 +33,9 @@ impl VirtualReload {
         self.advance_by(pmu, feed, |pmu, feed| pmu.advance(feed))
     }
 
-    /// Counts the events of a feed like [`advance`](Self::advance), but leaves the counting to `pass`. Each call of
-    /// `pass` counts up to the next overflow, and the counters are reloaded between two calls. On a processor that also
-    /// has top-down metrics, `pass` calls [`VirtualTopDown::observe`](crate::VirtualTopDown::observe):
+    /// Counts the events of a feed like [`advance`](Self::advance), but by calls of `pass`. Each call of `pass` counts
+    /// up to the next overflow. Between two calls of `pass`, this method reloads counters. On a processor that also has
+    /// top-down metrics, `pass` calls [`VirtualTopDown::observe`](crate::VirtualTopDown::observe):
     ///
     /// ```
     /// use pmu_virt::{Advanced, Feed, OtherEvents, TopDownMix, VirtualPmu, VirtualReload, VirtualTopDown};

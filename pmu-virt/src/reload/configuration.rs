@@ -50,7 +50,8 @@ impl fmt::Display for ReloadConfigurationError {
 impl core::error::Error for ReloadConfigurationError {}
 
 impl ReloadConfiguration {
-    /// Creates the configuration in which an overflow of any of these counters can reload each of these counters.
+    /// Creates a configuration in which each given counter can be reloaded, and the overflow of each given counter can
+    /// reload counters. `general` and `fixed` are bitmaps of counters.
     pub const fn of(general: u8, fixed: u8) -> Self {
         Self { general, fixed, causing_general: general, causing_fixed: fixed }
     }

@@ -6,9 +6,9 @@ use crate::precise::virtual_precise::VirtualPrecise;
 use crate::registers::counters::{Counters, MAX_COUNTERS, MAX_PER_KIND};
 use crate::reload::configuration::{ReloadConfiguration, ReloadConfigurationError};
 
-/// State of the auto counter reload of one virtual Intel processor, in addition to the processor's
-/// [`VirtualPmu`](crate::VirtualPmu). As a [`GuestFacility`](crate::GuestFacility), this type answers RDMSR and WRMSR
-/// of the registers CFG_B and CFG_C of each counter. The embedder counts events by [`advance`](Self::advance).
+/// Auto counter reload of one virtual Intel processor. The processor also has a [`VirtualPmu`](crate::VirtualPmu). This
+/// type is a [`GuestFacility`](crate::GuestFacility), and answers RDMSR and WRMSR of the registers CFG_B and CFG_C of
+/// each counter. The embedder counts events by [`advance`](Self::advance).
 ///
 /// Architectural PEBS also uses CFG_C. On a processor with both features, also call [`sharing`](Self::sharing).
 ///
@@ -56,10 +56,10 @@ pub struct VirtualReload {
 }
 
 impl VirtualReload {
-    /// Creates the state that a guest's counter reload has after reset. `pmu` is the configuration of the guest's PMU.
+    /// Creates auto counter reload in its state after reset. `pmu` is the configuration of the guest's PMU.
     ///
     /// # Errors
-    /// Counter reload with this configuration cannot be combined with this PMU.
+    /// A processor with the PMU configuration `pmu` cannot have the auto counter reload of `configuration`.
     pub fn new(
         pmu: &Configuration,
         configuration: ReloadConfiguration,
@@ -69,11 +69,11 @@ impl VirtualReload {
         Ok(Self { configuration, causes, values, shared: 0 })
     }
 
-    /// Returns the state of counter reload for a processor that also has the precise records `precise`. If `precise` is
-    /// architectural PEBS, `precise` answers accesses to CFG_C of each counter that can write records. Both features
-    /// then use the reload value in CFG_C: a counter is loaded with this value after each of its records, and whenever
-    /// a counter in the loaded counter's CFG_B overflows. The embedder answers accesses by the pair
-    /// `(precise, reload)`.
+    /// Returns auto counter reload for a processor that also has `precise`. If `precise` is architectural PEBS,
+    /// `precise` answers accesses to CFG_C of each counter that can write records. CFG_C then has the reload value for
+    /// both features. PEBS loads a counter with this value after each record of the counter. Auto counter reload loads
+    /// the counter with this value when a counter that CFG_B selects overflows. The embedder passes the pair
+    /// `(precise, reload)` as the facility.
     ///
     /// ```
     /// use pmu_virt::{
@@ -101,7 +101,7 @@ impl VirtualReload {
         Self { shared, ..self }
     }
 
-    /// Returns the configuration of the counter reload that the guest sees.
+    /// Returns the configuration of auto counter reload that the guest sees.
     pub fn configuration(&self) -> ReloadConfiguration {
         self.configuration
     }

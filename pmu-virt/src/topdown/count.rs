@@ -14,13 +14,14 @@ const FIXED_CONTROL: u32 = 0x38D;
 const INTERRUPTS: u64 = 1 << 15;
 
 impl VirtualTopDown {
-    /// Calls `pass`, which commonly calls [`VirtualPmu::advance`]. The call divides the issue slots that fixed counter
-    /// 3 counts during `pass` into the parts of the metrics, in the shares of `mix`. If fixed counter 3 overflows, the
-    /// metrics also overflow. The overflow of the metrics sets bit 48 of the status, and raises an interrupt if the
-    /// interrupt of fixed counter 3 is enabled.
+    /// Calls `pass`, and updates the metrics. `pass` commonly calls [`VirtualPmu::advance`]. Fixed counter 3 counts
+    /// issue slots during `pass`. `mix` gives the share of each part of the metrics in these slots. If fixed counter 3
+    /// overflows, the metrics also overflow. The overflow of the metrics sets bit 48 of the status, and raises an
+    /// interrupt if the interrupt of fixed counter 3 is enabled.
     ///
-    /// `pass` must not write fixed counter 3. If the processor has auto counter reload, each call of `observe` must
-    /// count only up to the next reload: see [`VirtualReload::advance_by`](crate::VirtualReload::advance_by).
+    /// `pass` must not write fixed counter 3. If the processor has auto counter reload, call `observe` within
+    /// [`VirtualReload::advance_by`](crate::VirtualReload::advance_by). Each `observe` then counts only up to the next
+    /// reload.
     ///
     /// # Errors
     /// Returns the error of `pass`.

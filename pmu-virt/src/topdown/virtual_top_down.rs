@@ -7,13 +7,13 @@ use crate::configuration::any_vendor::Configuration;
 /// Number of parts, of both levels.
 pub(crate) const PARTS: usize = 8;
 
-/// State of the top-down metrics of one virtual Intel processor, in addition to the processor's
-/// [`VirtualPmu`](crate::VirtualPmu). As a [`GuestFacility`](crate::GuestFacility), this type answers accesses to
-/// `MSR_PERF_METRICS`, and to bit 48 of the global registers. Fixed counter 3 of the PMU counts the issue slots.
+/// Top-down metrics of one virtual Intel processor. The processor also has a [`VirtualPmu`](crate::VirtualPmu). This
+/// type is a [`GuestFacility`](crate::GuestFacility), and answers accesses to `MSR_PERF_METRICS` and to bit 48 of the
+/// global registers. Fixed counter 3 of the PMU counts the issue slots.
 ///
-/// The embedder counts events within a call of [`observe`](Self::observe), with the [mix](crate::TopDownMix) of the
-/// slots. A guest saves and restores the metrics together with fixed counter 3, because the metrics are fractions of
-/// that counter's slots.
+/// The embedder counts events within a call of [`observe`](Self::observe), and passes the [mix](crate::TopDownMix) of
+/// the slots. The metrics are fractions of the slots in fixed counter 3. So a guest saves and restores the metrics
+/// together with this counter.
 ///
 /// No method allocates or panics. A copy of the value is a snapshot of the complete state, and `==` compares two
 /// states.
