@@ -8,11 +8,11 @@ use crate::registers::{IA32_PMC_GP0_CFG_B, IA32_PMC_GP0_CFG_C, IA32_PMC_GP0_CTR}
 
 /// Returns the auto-counter-reload registers of the described processor, for
 /// [`WithCounterReload`](pmu_core::WithCounterReload). Returns `None` if the processor lacks these registers. On a
-/// hybrid machine, the result can differ between the types of core.
+/// hybrid machine, P-cores and E-cores can have different results.
 ///
-/// Each counter that can be reloaded has the registers CFG_B and CFG_C. CFG_B is a bitmap of counters: an overflow of
-/// one of these counters reloads the counter that has the register. Bits 31:0 of CFG_C are the reload value. CPUID leaf
-/// 0x23, sub-leaf 2, declares the counters that can be reloaded.
+/// Each counter that can be reloaded has the registers CFG_B and CFG_C. CFG_B is a bitmap of counters: when one of
+/// these counters overflows, the processor reloads the counter to which this CFG_B belongs. Bits 31:0 of CFG_C are the
+/// reload value. CPUID leaf 0x23, sub-leaf 2, declares the counters that can be reloaded.
 ///
 /// ```
 /// # use pmu_core::{CounterUnit, EventTable, OpenedEvents, ReloadMemory, Snapshot, WithCounterReload};

@@ -21,7 +21,8 @@ use pmu_core::{EventSelect, Snapshot};
 ///
 /// Source: the specification updates of the second generation (BJ122), third generation (BV98) and fourth generation
 /// (HSD29) of Intel Core, "Performance Monitor Counters May Produce Incorrect Results"; Linux'
-/// `arch/x86/events/intel/core.c` (for the affected models, and for the exclusive scheduling of whole events).
+/// `arch/x86/events/intel/core.c` (the list of affected models, and the rule that only one logical processor of a core
+/// counts these events).
 ///
 /// ```
 /// use pmu_core::{CoreCounters, CounterUnit, EventTable, OnSharedCore, OpenedEvents, Snapshot};
@@ -44,8 +45,8 @@ pub struct SiblingErratum {
 }
 
 impl SiblingErratum {
-    /// The numbers of the affected events: `MEM_UOPS_RETIRED`, `MEM_LOAD_UOPS_RETIRED`, and the events of loads that
-    /// hit or missed the last-level cache. Every unit mask of these events is affected.
+    /// The event numbers that the erratum affects: `MEM_UOPS_RETIRED`, `MEM_LOAD_UOPS_RETIRED`, and the events of loads
+    /// that hit or missed the last-level cache. Every unit mask of these events is affected.
     pub const EVENTS: RangeInclusive<u16> = 0xD0..=0xD3;
 
     /// Returns the erratum, or `None` if the processor's model does not have the erratum.

@@ -16,9 +16,9 @@ const CFG_C: u32 = IA32_PMC_GP0_CFG_C - IA32_PMC_GP0_CTR;
 const _: () = assert!(IA32_PMC_FX0_CFG_B - IA32_PMC_FX0_CTR == CFG_B);
 const _: () = assert!(IA32_PMC_FX0_CFG_C - IA32_PMC_FX0_CTR == CFG_C);
 
-/// Returns the registers of architectural perfmon version 6 that a counter session does not use, and the counters that
-/// have these registers. The first element is for auto counter reload, the second element for architectural PEBS. CPUID
-/// leaf 0x23 declares these registers.
+/// Returns the registers that a counter session does not use, and the counters that have these registers. The first
+/// element is CFG_B, for auto counter reload. The second element is CFG_C, for architectural PEBS. Both belong to
+/// architectural perfmon version 6, and CPUID leaf 0x23 declares them.
 ///
 /// A counter has CFG_B if sub-leaf 2 declares that the counter can be reloaded. A counter has CFG_C if sub-leaf 5
 /// declares PEBS for the counter. Sub-leaf 5 is valid only if sub-leaf 4 exists. On a processor without leaf 0x23, no
@@ -33,8 +33,8 @@ const _: () = assert!(IA32_PMC_FX0_CFG_C - IA32_PMC_FX0_CTR == CFG_C);
 /// # let _ = report;
 /// ```
 ///
-/// Sources: SDM vol. 4, table 2-2, and vol. 2A, CPUID, "Input EAX = 23H". The rules for CFG_B and CFG_C are the
-/// assumptions of Linux. No test on a processor has confirmed these rules.
+/// Sources: SDM vol. 4, table 2-2, and vol. 2A, CPUID, "Input EAX = 23H". Linux assumes the same rules for CFG_B and
+/// CFG_C. No test on a processor has confirmed these rules.
 pub fn unused_registers(processor: &Snapshot) -> [UnusedRegisters; 2] {
     let version = ArchitecturalPerfmon::from_snapshot(processor).version();
     let has_leaf = processor.vendor() == INTEL && processor.leaf(7, 1).eax >> 8 & 1 != 0;
@@ -55,21 +55,21 @@ pub fn unused_registers(processor: &Snapshot) -> [UnusedRegisters; 2] {
     ]
 }
 
-/// Disables auto counter reload and architectural PEBS on the given counters, in case firmware or the previous kernel
+/// Disables auto counter reload and architectural PEBS on the given counters. Firmware or the previous kernel may have
 /// enabled these features. Returns the counters on which a write failed.
 ///
-/// Do not use a counter that this function returns. The processor may still reload the counter, or write records when
-/// the counter overflows, without the driver's knowledge.
+/// Do not use a counter that this function returns. The processor may still reload this counter. The processor may also
+/// still write a record to memory when this counter overflows.
 ///
-/// `processor` describes the processor that executes the call. The call writes each
-/// [register that exists](unused_registers) once. Before version 6 of architectural perfmon, the call writes no
-/// register. The call does not write `IA32_PEBS_BASE` and `IA32_PEBS_INDEX`.
+/// `processor` describes the processor that executes the call. The call writes 0 once to each
+/// [register](unused_registers) that the given counters have. Before version 6 of architectural perfmon, the call
+/// writes no register. The call does not write `IA32_PEBS_BASE` and `IA32_PEBS_INDEX`.
 ///
 /// Call this function before a session takes the counters. Call this function again before another kernel is started,
 /// in addition to [`stop_all`](pmu_core::stop_all).
 ///
 /// # Context
-/// Any context, while no other owner uses these counters.
+/// Any context, while no session or other code uses these counters.
 ///
 /// ```
 /// # use pmu_core::{CounterSet, MsrBackend, Snapshot};

@@ -8,12 +8,12 @@ use crate::counters::AMD;
 /// Detects the branch records of an AMD processor: version 2 of the last-branch stack (from Zen 4 on), or branch
 /// sampling (Zen 3).
 ///
-/// The call reads only the CPUID leaves in `processor`. The single branch record of earlier processors is not
-/// supported.
+/// The call reads only the CPUID leaves in `processor`. Processors before Zen 3 have only a single branch record, which
+/// this crate does not support.
 ///
 /// Zen 3's branch sampling records branches only for the event of
-/// [`branch_sampling_event`](crate::branch_sampling_event), and [holds the interrupt](BranchUnit::holds_interrupt)
-/// until 16 branches have been taken.
+/// [`branch_sampling_event`](crate::branch_sampling_event). When this event's counter overflows, the processor
+/// [holds the interrupt](BranchUnit::holds_interrupt) until 16 branches have been taken.
 ///
 /// ```
 /// # use pmu_core::{NoBranches, Snapshot};

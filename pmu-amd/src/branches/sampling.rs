@@ -23,12 +23,12 @@ const SAMPLING: DebugExtnCtl = STOPPED.with_brs_enable(true);
 /// All of the sampling's bits.
 const BITS: DebugExtnCtl = SAMPLING.with_valid(true).with_next_record(0xF).with_counter(0b111);
 
-/// Returns the event that interrupts once per `period` taken branches. Zen 3's branch sampling records the last 16
-/// branches of each period.
+/// Returns the event that raises an interrupt after every `period` taken branches. Zen 3's branch sampling records the
+/// last 16 branches of each period.
 ///
-/// The event runs on core counter 0, the only counter for which the processor samples branches. Counter 0 overflows 16
-/// branches before the period's end. The processor then records branches, and holds the interrupt until 16 branches
-/// have been taken.
+/// The event runs on core counter 0: for other counters, the processor does not record branches. Counter 0 overflows 16
+/// branches before the period's end. The processor then records the next 16 taken branches, and raises the interrupt
+/// after them.
 ///
 /// Returns `None` if `period` is 16 or less.
 ///
@@ -38,8 +38,8 @@ const BITS: DebugExtnCtl = SAMPLING.with_valid(true).with_next_record(0xF).with_
 /// # let _ = event;
 /// ```
 ///
-/// Sources: PPR of family 19h, models 00h to 0Fh; for the order of the register accesses, Linux' driver of branch
-/// sampling.
+/// Sources: PPR of family 19h, models 00h to 0Fh; Linux' branch sampling driver, for the order of the register
+/// accesses.
 pub fn branch_sampling_event(period: u64) -> Option<Event> {
     let period = period.checked_sub(DEPTH.into()).filter(|period| *period != 0)?;
     let counter = CounterId::general(0)?;

@@ -63,12 +63,13 @@ impl IbsCapabilities {
         self.has(2)
     }
 
-    /// Returns whether the count of ops or cycles since the last sample, in `IBS_OP_CTL`, is writable.
+    /// Returns whether a driver can write the current count of ops or cycles in `IBS_OP_CTL`.
     pub const fn count_writable(self) -> bool {
         self.has(3)
     }
 
-    /// Returns whether the period of op sampling can count dispatched ops. Otherwise the period counts cycles.
+    /// Returns whether the period of op sampling can be a number of dispatched ops. If not, the period is always a
+    /// number of cycles.
     pub const fn counts_ops(self) -> bool {
         self.has(4)
     }
@@ -83,7 +84,7 @@ impl IbsCapabilities {
         self.has(6)
     }
 
-    /// Returns whether an op's sample has a bit that tells if the address of the op's instruction is valid.
+    /// Returns whether an op's sample has a validity bit for the address of the op's instruction.
     pub const fn rip_invalid(self) -> bool {
         self.has(7)
     }
@@ -94,7 +95,7 @@ impl IbsCapabilities {
         self.has(8)
     }
 
-    /// Returns whether a fetch's sample has the latency of the instruction TLB's refill.
+    /// Returns whether a fetch's sample has the time that the processor needed to refill the instruction TLB.
     pub const fn fetch_tlb_latency(self) -> bool {
         self.has(9)
     }
@@ -105,7 +106,7 @@ impl IbsCapabilities {
     }
 
     /// Returns whether sampling can be restricted to ops and fetches that miss the third-level cache (from Zen 4 on).
-    /// If so, the data source in an op's sample has five bits.
+    /// If so, an op's sample has a data source of five bits. Otherwise, the data source has three bits.
     pub const fn l3_miss_only(self) -> bool {
         self.has(11)
     }
@@ -115,8 +116,8 @@ impl IbsCapabilities {
         self.has(12)
     }
 
-    /// Returns whether `IBS_OP_CTL2` and `IBS_FETCH_CTL2` exist. A driver can stop op sampling or fetch sampling by the
-    /// disable bit of one of these registers, without writing status bits.
+    /// Returns whether `IBS_OP_CTL2` and `IBS_FETCH_CTL2` exist. Each register has a disable bit. By this bit, a driver
+    /// can stop the sampling without overwriting the status bits in `IBS_OP_CTL` or `IBS_FETCH_CTL`.
     pub const fn control2(self) -> bool {
         self.has(13)
     }
@@ -126,8 +127,8 @@ impl IbsCapabilities {
         self.has(14)
     }
 
-    /// Returns whether the processor can exclude samples by bit 63 of their address. This bit separates user mode from
-    /// the kernel.
+    /// Returns whether the processor can exclude samples of the kernel or of user mode by bit 63 of the sampled
+    /// address. The bit is 1 in addresses of the kernel.
     pub const fn half_filter(self) -> bool {
         self.has(15)
     }

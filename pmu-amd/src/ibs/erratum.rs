@@ -2,7 +2,7 @@
 
 use pmu_core::Snapshot;
 
-/// A deviation of a processor's instruction-based sampling from the architecture.
+/// An erratum of instruction-based sampling (IBS): a difference between the processor and the architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[repr(u8)]

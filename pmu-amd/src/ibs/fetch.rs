@@ -6,13 +6,13 @@ use crate::ibs::erratum::IbsErratum;
 use crate::ibs::registers::IbsFetchCtl;
 use crate::ibs::unit::IbsUnit;
 
-/// The registers of one sampled fetch, as the processor left them. A register that the processor does not have, or that
-/// has no meaning in this sample, is 0.
+/// The registers of one sampled fetch, as the processor left them. A field is 0 if the processor lacks the register, or
+/// if the register has no meaning in this sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct IbsFetchRecord {
-    /// Value of `IBS_FETCH_CTL` when the driver found the sample; `None` if the driver overwrote the register to stop
-    /// the sampling.
+    /// Value of `IBS_FETCH_CTL` when the driver found the sample. `None` if the driver had already overwritten the
+    /// register to stop the sampling.
     pub control: Option<IbsFetchCtl>,
     /// `IBS_FETCH_LINADDR`.
     pub linear_address: u64,
@@ -24,8 +24,8 @@ pub struct IbsFetchRecord {
 }
 
 impl IbsFetchRecord {
-    /// Converts the registers to a [`PreciseSample`], the form that is common to all vendors. A field is `None` if a
-    /// validity bit makes the field invalid, or if the processor does not record the field.
+    /// Converts the registers to a [`PreciseSample`], the form that is common to all vendors. A field is `None` if the
+    /// processor does not record the field, or if a validity bit marks the field as invalid.
     pub fn sample(&self, unit: &IbsUnit) -> PreciseSample {
         PreciseSample {
             address: self.address(unit),

@@ -6,11 +6,11 @@ use crate::ibs::memory::{IbsMemory, IbsState};
 use crate::ibs::record::IbsRecord;
 use crate::ibs::unit::IbsUnit;
 
-/// The interrupt side of one sampling unit: a [`Facility`] that [`service_with`](pmu_core::service_with) calls in the
-/// interrupt handler.
+/// Reports the samples of one sampling unit in the performance interrupt: a [`Facility`] for
+/// [`service_with`](pmu_core::service_with).
 ///
-/// To service both units of a processor, pass a pair of `Ibs` to `service_with`. The facility calls a closure with each
-/// sample, before the sample's unit samples again.
+/// To service both units of a processor, pass a pair of `Ibs` to `service_with`. The facility passes each sample to a
+/// closure. The unit begins its next period only after the closure has returned.
 ///
 /// # Context
 /// Any context, including interrupt and NMI.
@@ -23,8 +23,8 @@ pub struct Ibs<'a, F> {
 
 impl<'a, F: FnMut(&IbsRecord)> Ibs<'a, F> {
     /// Creates the facility for the unit that an [`IbsSampler`](crate::ibs::IbsSampler) took with `memory`. The
-    /// facility calls `report` with each sample. The facility accesses no register of the unit while the unit is
-    /// stopped, unless the interrupt of the unit's last sample is outstanding.
+    /// facility calls `report` with each sample. While the unit is stopped, the facility normally accesses no register
+    /// of the unit. The exception is an interrupt of the unit's last sample that has not come yet.
     pub const fn new(unit: &'a IbsUnit, memory: &'a IbsMemory, report: F) -> Self {
         Self { unit, memory, report }
     }

@@ -5,11 +5,11 @@ use pmu_core::{Facility, FacilityControl, Interrupted, MsrBackend, MsrFault};
 use crate::ibs::record::IbsRecord;
 use crate::ibs::sampler::IbsSampler;
 
-/// Argument for [`lend_with`](pmu_core::CounterSession::lend_with): suspends the unit of an [`IbsSampler`] while a
-/// borrower, such as a guest, uses the counters. [`IbsSampler::lent`] creates the argument.
+/// Argument for [`lend_with`](pmu_core::CounterSession::lend_with): suspends the sampling unit of an [`IbsSampler`]
+/// while a borrower of the counters, such as a guest, runs. [`IbsSampler::lent`] creates the argument.
 ///
-/// The borrower finds the unit stopped and without a sample. The unit's other registers still hold the data of the last
-/// sample, so a hypervisor intercepts a guest's accesses to these registers.
+/// While the borrower runs, the sampling unit is stopped, and its valid bit is clear. The unit's data registers still
+/// hold the host's last sample, so a hypervisor must intercept a guest's accesses to these registers.
 #[derive(Debug)]
 pub struct LentIbs<'s, 'a, M, F> {
     pub(crate) sampler: &'s mut IbsSampler<'a, M>,
@@ -18,13 +18,13 @@ pub struct LentIbs<'s, 'a, M, F> {
 
 impl<'a, M: MsrBackend> IbsSampler<'a, M> {
     /// Returns the argument with which [`lend_with`](pmu_core::CounterSession::lend_with) suspends the sampler's unit
-    /// until the [window](pmu_core::CounterWindow) ends, for instance while a guest runs. If the unit has an unreported
-    /// sample when `lend_with` suspends the unit, `lend_with` calls `report` with the sample. `report` is used as in
-    /// [`Ibs::new`](crate::ibs::Ibs::new).
+    /// until the [window](pmu_core::CounterWindow) ends, for instance while a guest runs. If the unit has a sample that
+    /// was not reported yet, `lend_with` passes the sample to `report`. The closure `report` is of the same kind as
+    /// that of [`Ibs::new`](crate::ibs::Ibs::new).
     ///
     /// The interrupt of this sample may still come, in the window or at any later time. [`Ibs`](crate::ibs::Ibs) then
-    /// [claims](pmu_core::Claim) the interrupt. In the window, the handler accesses no register, and
-    /// [`Serviced::lent`](pmu_core::Serviced::lent) tells the handler that the interrupt may also concern the borrower
+    /// [claims](pmu_core::Claim) the interrupt. In the window, [`service_with`](pmu_core::service_with) accesses no
+    /// register, and sets [`Serviced::lent`](pmu_core::Serviced::lent): the interrupt may also belong to the borrower
     /// of the counters, such as the guest.
     ///
     /// ```

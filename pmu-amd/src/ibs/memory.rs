@@ -6,9 +6,9 @@ use crate::ibs::sampling::{ControlValues, IbsSampling};
 
 /// Memory for one sampling unit of one processor: 56 bytes.
 ///
-/// The embedder provides the memory, and an [`IbsSampler`](crate::ibs::IbsSampler) owns it until the sampler is shut
-/// down. The interrupt path ([`Ibs`](crate::ibs::Ibs)) uses the memory, but not the sampler. An interrupt may come at
-/// any time, even while no sampler owns the memory.
+/// The embedder provides the memory. An [`IbsSampler`](crate::ibs::IbsSampler) takes the memory, and owns it until the
+/// sampler is shut down. In the interrupt handler, [`Ibs`](crate::ibs::Ibs) uses the same memory. The interrupt may
+/// come at any time, even while no sampler owns the memory.
 ///
 /// ```
 /// use pmu_amd::ibs::IbsMemory;
@@ -67,20 +67,19 @@ impl IbsMemory {
         }
     }
 
-    /// Returns the number of samples that the driver read, but did not report, since the present sampler
-    /// [took](crate::ibs::IbsSampler::take) this memory. The number wraps around after 2³² − 1. The driver drops:
+    /// Returns the number of samples that the driver has read but not reported. The number starts at 0 when a sampler
+    /// [takes](crate::ibs::IbsSampler::take) this memory. The number wraps around after 2³² − 1. The driver drops:
     /// - samples of a privilege level that was not requested;
     /// - samples without a valid address, if only one privilege level was requested;
-    /// - ops and fetches whose latency is below the requested latency, although the processor's latency filter let them
-    ///   pass;
-    /// - ops that are not loads, although the latency filter let them pass;
+    /// - ops and fetches that passed the processor's latency filter, but whose latency is below the requested latency;
+    /// - ops that passed the latency filter, but are not loads;
     /// - samples whose data is wrong because of an erratum.
     pub fn dropped(&self) -> u32 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of samples that were lost since the present sampler [took](crate::ibs::IbsSampler::take) this
-    /// memory, because a register could not be read. The number wraps around after 2³² − 1.
+    /// Returns the number of samples that were lost because the driver could not read a register. The number starts at
+    /// 0 when a sampler [takes](crate::ibs::IbsSampler::take) this memory. The number wraps around after 2³² − 1.
     pub fn lost(&self) -> u32 {
         self.lost.load(Ordering::Relaxed)
     }

@@ -9,8 +9,8 @@ use crate::ibs::erratum::IbsErratum;
 use crate::ibs::registers::{IbsOpData, IbsOpData2, IbsOpData3};
 use crate::ibs::unit::IbsUnit;
 
-/// The registers of one sampled op, as the processor left them. A register that the processor does not have, or that
-/// has no meaning in this sample, is 0.
+/// The registers of one sampled op, as the processor left them. A field is 0 if the processor lacks the register, or if
+/// the register has no meaning in this sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct IbsOpRecord {
@@ -32,8 +32,9 @@ pub struct IbsOpRecord {
 }
 
 impl IbsOpRecord {
-    /// Converts the registers to a [`PreciseSample`], the form that is common to all vendors. A field is `None` if a
-    /// validity bit or an erratum makes the field invalid, or if the processor does not record the field.
+    /// Converts the registers to a [`PreciseSample`], the form that is common to all vendors. A field is `None` if the
+    /// processor does not record the field. A field is also `None` if a validity bit or an erratum makes the field
+    /// invalid.
     pub fn sample(&self, unit: &IbsUnit) -> PreciseSample {
         PreciseSample {
             address: self.address(unit),

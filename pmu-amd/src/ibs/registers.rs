@@ -16,7 +16,7 @@ pub const IBS_OP_CTL: u32 = 0xC001_1033;
 pub const IBS_OP_RIP: u32 = 0xC001_1034;
 /// `IBS_OP_DATA`: latencies and branch outcome of the sampled op.
 pub const IBS_OP_DATA: u32 = 0xC001_1035;
-/// `IBS_OP_DATA2`: source of the data of a sampled load that missed the data cache.
+/// `IBS_OP_DATA2`: the place from which a sampled load got its data, if the load missed the data cache.
 pub const IBS_OP_DATA2: u32 = 0xC001_1036;
 /// `IBS_OP_DATA3`: the sampled op's access to memory.
 pub const IBS_OP_DATA3: u32 = 0xC001_1037;
@@ -24,7 +24,7 @@ pub const IBS_OP_DATA3: u32 = 0xC001_1037;
 pub const IBS_DC_LINADDR: u32 = 0xC001_1038;
 /// `IBS_DC_PHYSADDR`: physical address of the sampled op's data.
 pub const IBS_DC_PHYSADDR: u32 = 0xC001_1039;
-/// `IBS_CTL`: the extended entry of the local vector table through which IBS interrupts.
+/// `IBS_CTL`: contains the number of the extended LVT entry for IBS interrupts.
 pub const IBS_CTL: u32 = 0xC001_103A;
 /// `BP_IBSTGT_RIP`: target of the sampled branch (leaf 0x8000001B EAX bit 5).
 pub const BP_IBSTGT_RIP: u32 = 0xC001_103B;
@@ -49,7 +49,7 @@ pub struct IbsFetchCtl {
     pub latency: u16,
     /// Enables fetch sampling.
     pub enable: bool,
-    /// The other registers of the sampling unit hold a sample. The unit does not count while this bit is set.
+    /// The other registers of the sampling unit hold a sample. While this bit is set, the unit takes no further sample.
     pub valid: bool,
     /// The fetched bytes reached the decoder.
     pub complete: bool,
@@ -57,7 +57,7 @@ pub struct IbsFetchCtl {
     pub cache_miss: bool,
     /// `IBS_FETCH_PHYSADDR` is valid.
     pub physical_address_valid: bool,
-    /// Page size in the first-level TLB: 0 is 4 KiB, 1 is 2 MiB, 2 is 1 GiB, 3 is 16 KiB.
+    /// Code of the page size in the first-level TLB: 0 is 4 KiB, 1 is 2 MiB, 2 is 1 GiB, 3 is 16 KiB.
     #[bits(2)]
     pub page_size: u8,
     /// The fetch missed the first-level TLB.
@@ -88,9 +88,10 @@ pub struct IbsOpCtl {
     pub l3_miss_only: bool,
     /// Enables op sampling.
     pub enable: bool,
-    /// The other registers of the sampling unit hold a sample. The unit does not count while this bit is set.
+    /// The other registers of the sampling unit hold a sample. While this bit is set, the unit takes no further sample.
     pub valid: bool,
-    /// The period counts dispatched ops. If the bit is clear, the period counts cycles (leaf 0x8000001B EAX bit 4).
+    /// The period is a number of dispatched ops. If the bit is clear, the period is a number of cycles (leaf 0x8000001B
+    /// EAX bit 4).
     pub count_ops: bool,
     /// Bits 26:20 of the period (leaf 0x8000001B EAX bit 6).
     #[bits(7)]
@@ -136,19 +137,19 @@ pub struct IbsOpData {
     __: u32,
 }
 
-/// `IBS_OP_DATA2`: source of the data of a sampled load that missed the data cache.
+/// `IBS_OP_DATA2`: the place from which a sampled load got its data, if the load missed the data cache.
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct IbsOpData2 {
-    /// Bits 2:0 of the number that identifies the data's source.
+    /// Bits 2:0 of the code for the data's source.
     #[bits(3)]
     pub source_low: u8,
     __: bool,
     /// The data came from another node.
     pub remote_node: bool,
-    /// State of the line in the cache that delivered the data: 0 is modified, 1 is owned.
+    /// State of the cache line from which the data came: 0 is modified, 1 is owned.
     pub line_owned: bool,
-    /// Bits 4:3 of the number that identifies the data's source (leaf 0x8000001B EAX bit 11).
+    /// Bits 4:3 of the code for the data's source (leaf 0x8000001B EAX bit 11).
     #[bits(2)]
     pub source_high: u8,
     /// The op is a streaming store (leaf 0x8000001B EAX bit 16).

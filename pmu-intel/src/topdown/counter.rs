@@ -19,21 +19,21 @@ use crate::topdown::memory::TopDownMemory;
 use crate::topdown::unit::{SLOTS, TopDownUnit};
 use crate::topdown::view::TopDownView;
 
-/// The control handle of one processor's top-down counters. The handle counts the issue slots of the processor or of a
-/// thread, by [part](crate::topdown::TopDownPart).
+/// The control handle of one processor's top-down counters. The handle divides the issue slots of the processor or of a
+/// thread into [parts](crate::topdown::TopDownPart).
 ///
-/// On a P-core, the handle uses the slots' counter and `MSR_PERF_METRICS`, and starts and reads the two registers
-/// together. The metrics are fractions of the slots, in units of 1/255. Each read sets both registers to 0, so the
-/// error of the read is at most 1/255 of the slots since the previous read. Read at each timer tick to keep it small.
+/// On a P-core, the handle uses fixed counter 3, which counts the slots, and `MSR_PERF_METRICS`. This register has each
+/// part's fraction of the slots, in units of 1/255. Each read sets both registers to 0, so a read has an error of at
+/// most 1/255 of the slots since the previous read. Reads at each timer tick keep the error small.
 ///
 /// On an E-core, the handle opens a group of four events, which needs four free entries in the session's event table.
 ///
 /// On a P-core, [`take`](Self::take) removes fixed counter 3 from the session, and [`shut_down`](Self::shut_down)
-/// returns the counter to the session. The facility [`TopDownInterrupt`](crate::topdown::TopDownInterrupt) handles the
-/// interrupts of the two registers.
+/// returns the counter to the session. The facility [`TopDownInterrupt`](crate::topdown::TopDownInterrupt) handles
+/// overflows of these two registers.
 ///
 /// The handle cannot move to another thread. Before dropping the handle, call [`shut_down`](Self::shut_down) on the
-/// processor of the session.
+/// session's processor.
 ///
 /// ```
 /// use pmu_core::{CounterSession, EventSource, MsrBackend, Platform};
@@ -101,7 +101,7 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
     ///   that does not implement these registers.
     /// - [`Session`](TopDownError::Session), [`Access`](TopDownError::Access).
     ///
-    /// After an error, the call tries to return fixed counter 3 to the session.
+    /// If the call fails after it has removed fixed counter 3, the call tries to return this counter to the session.
     pub fn take<S: EventSource, N: MsrBackend, P: Platform>(
         unit: TopDownUnit,
         msr: M,
@@ -171,8 +171,8 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
     ///
     /// # Errors
     /// - [`AlreadyStarted`](TopDownError::AlreadyStarted).
-    /// - [`Filter`](TopDownError::Filter): `filter` has no privilege level, or a thread's slots are being counted with
-    ///   a different filter.
+    /// - [`Filter`](TopDownError::Filter): `filter` has no privilege level, or differs from the filter of the thread
+    ///   that is being counted.
     /// - [`Session`](TopDownError::Session): an operation of the session failed, and the slots are not counted.
     /// - [`Access`](TopDownError::Access): a register access failed, and the slots are not counted.
     /// - [`Faulted`](TopDownError::Faulted), [`ShutDown`](TopDownError::ShutDown), [`Lent`](TopDownError::Lent).
@@ -190,9 +190,9 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
         Ok(())
     }
 
-    /// Returns the counts of the processor's issue slots since [`take`](Self::take). Only slots between
-    /// [`start`](Self::start) and [`stop`](Self::stop) are counted. The difference between two successive reads has an
-    /// error of at most 1/255 of the slots between the two reads.
+    /// Returns the counts of the processor's issue slots from all intervals between [`start`](Self::start) and
+    /// [`stop`](Self::stop). The difference between two successive reads has an error of at most 1/255 of the slots
+    /// between the two reads.
     ///
     /// # Errors
     /// - [`Access`](TopDownError::Access): nothing was changed. No count is lost: the next read returns everything.
@@ -213,7 +213,7 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
     /// # Errors
     /// - [`NotStarted`](TopDownError::NotStarted).
     /// - The errors of [`read`](Self::read). After [`Faulted`](TopDownError::Faulted), the slots are no longer counted.
-    ///   After any other error, the slots are counted as before.
+    ///   After any other error, the slots are still counted.
     pub fn stop<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
         counters: &mut CounterSession<'_, S, N, P>,
@@ -253,8 +253,8 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
     }
 
     /// Stops counting, returns fixed counter 3 to the session, and releases the handle's memory for another handle.
-    /// Call this method before the session is shut down. After an error, the call can be repeated. With a later session
-    /// of the processor, the call only releases the memory.
+    /// Call this method before the session is shut down. After an error, the call can be repeated. If `counters` is not
+    /// the session of [`take`](Self::take), but a later one, the call only releases the memory.
     ///
     /// # Errors
     /// [`Session`](TopDownError::Session), [`Access`](TopDownError::Access), [`Faulted`](TopDownError::Faulted): an
@@ -283,8 +283,8 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
         Ok(())
     }
 
-    /// Returns whether issue slots are being counted, for the processor or for a thread. Returns `false` if counting
-    /// stopped because a register access failed.
+    /// Returns whether issue slots are being counted, for the processor or for a thread. If a failed register access
+    /// has stopped the counting, the result is `false`.
     pub fn is_counting(&self) -> bool {
         let has_slots = self.memory.is_counting() && !self.memory.is_halted();
         self.is_open && (has_slots || self.group.is_some())
@@ -295,10 +295,10 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
         &self.unit
     }
 
-    /// Returns the data from which user mode computes the processor's top-down counts. The data is valid until the next
-    /// call of another method, or until fixed counter 3, which counts the slots, overflows. This counter overflows only
-    /// if the counts are not read for hours. To prevent the overflow, a kernel that shares the data with user mode
-    /// calls [`read`](Self::read) at each timer tick.
+    /// Returns the data from which user mode computes the processor's top-down counts. The data is valid until the
+    /// kernel calls another method of this handle, or until fixed counter 3 overflows. This counter counts the slots,
+    /// and overflows only if the kernel does not read the counts for hours. To prevent the overflow, a kernel that
+    /// shares the data with user mode calls [`read`](Self::read) at each timer tick.
     ///
     /// On an E-core, user mode cannot compute the counts, and must ask the kernel for the counts.
     pub fn view(&self) -> TopDownView {

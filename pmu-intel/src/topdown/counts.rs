@@ -8,8 +8,8 @@ pub(crate) const PARTS: usize = 8;
 /// Counts of issue slots, in total and by [part](TopDownPart).
 ///
 /// On a processor with `MSR_PERF_METRICS`, each part has an error of at most 1/255 of the slots. Each read also rounds
-/// each part to a whole number of slots. So the sum of the four parts of level 1 can differ from
-/// [`slots`](Self::slots): by at most 2 slots per read, in addition to the errors of the metrics.
+/// each part to a whole number of slots. Because of the rounding, the sum of the four parts of level 1 can differ from
+/// [`slots`](Self::slots) by up to 2 slots per read. The errors of the parts add to this difference.
 ///
 /// ```
 /// use pmu_intel::topdown::{TopDownCounts, TopDownPart};
@@ -24,7 +24,7 @@ pub(crate) const PARTS: usize = 8;
 pub struct TopDownCounts {
     /// Number of all issue slots that were counted.
     pub slots: u64,
-    /// Number of the issue slots that were counted on processors with the parts of level 2.
+    /// Number of issue slots that were counted on processors that have [level 2](TopDownPart::LEVEL_2).
     pub level_2_slots: u64,
     /// The slots of each part, first of level 1 and then of level 2.
     parts: [u64; PARTS],
@@ -54,18 +54,18 @@ impl TopDownCounts {
         Self { slots, level_2_slots: 0, parts: [retiring, bad, front, back, 0, 0, 0, 0] }
     }
 
-    /// Returns the number of issue slots of a part. Only processors with level 2 divide the parts of level 1: if no
-    /// slots were counted on such a processor, the result for a part of level 2 is `None`.
+    /// Returns the number of issue slots of a part. For a part of level 2, returns `None` if no slots were counted on a
+    /// processor that has level 2.
     pub fn of(&self, part: TopDownPart) -> Option<u64> {
         let known = part.parent().is_none() || self.level_2_slots != 0;
         if known { self.parts.get(part as usize).copied() } else { None }
     }
 
-    /// Returns the share of a part, in thousandths of all issue slots, rounded. Returns `None` if no slots of the
-    /// part's level were counted.
+    /// Returns the share of a part, in thousandths of all issue slots, rounded. Returns `None` if no slots were
+    /// counted. For a part of level 2, also returns `None` if no slots were counted on a processor that has level 2.
     ///
-    /// The number of the part's slots is already rounded. So if few slots were counted, the sum of the shares of level
-    /// 1 can be far from 1,000:
+    /// The share is computed from a rounded number of slots. So if few slots were counted, the shares of the four parts
+    /// of level 1 can have a sum far from 1,000:
     ///
     /// ```
     /// use pmu_intel::topdown::{TopDownCounts, TopDownPart};

@@ -7,10 +7,11 @@ use crate::topdown::counts::TopDownCounts;
 use crate::topdown::memory::TopDownMemory;
 use crate::topdown::unit::TopDownUnit;
 
-/// Handles overflows of one processor's top-down counters in the performance interrupt, as a [`Facility`]. The slots'
-/// counter and the metrics overflow together, and count as one overflow.
+/// Handles overflows of one processor's top-down counters in the performance interrupt, as a [`Facility`]. Fixed
+/// counter 3, which counts the slots, and `MSR_PERF_METRICS` overflow together. The facility counts both overflows as
+/// one.
 ///
-/// The registers overflow only if the kernel does not read the counts for hours. An overflow raises the performance
+/// These registers overflow only if the kernel does not read the counts for hours. An overflow raises the performance
 /// interrupt, like the overflow of any counter. Without this facility, the interrupt handler would not recognize that
 /// interrupt.
 ///
@@ -42,19 +43,19 @@ pub struct TopDownInterrupt<'a> {
 }
 
 impl<'a> TopDownInterrupt<'a> {
-    /// Creates the facility. `unit` and `memory` are the arguments with which the processor's counters were
-    /// [taken](crate::topdown::TopDownCounter::take).
+    /// Creates the facility. Pass the same `unit` and `memory` as to
+    /// [`TopDownCounter::take`](crate::topdown::TopDownCounter::take).
     pub const fn new(unit: &'a TopDownUnit, memory: &'a TopDownMemory) -> Self {
         Self { unit, memory }
     }
 
-    /// Returns the counts of all issue slots that were counted since the processor's
-    /// [`TopDownCounter`](crate::topdown::TopDownCounter::take) was taken, whether for the processor or for a thread.
-    /// The call does not set fixed counter 3 and `MSR_PERF_METRICS` to 0, so each part has an error of at most 1/255 of
-    /// the slots since a task last [read](crate::topdown::TopDownCounter::read) the counts.
+    /// Returns the counts of all issue slots since [`TopDownCounter::take`](crate::topdown::TopDownCounter::take). The
+    /// counts include the slots that were counted for the processor and for threads. The call does not set fixed
+    /// counter 3 and `MSR_PERF_METRICS` to 0, so each part has an error of at most 1/255 of the slots since a task last
+    /// [read](crate::topdown::TopDownCounter::read) the counts.
     ///
-    /// Returns `None` on an E-core, if no slots are being counted, or if the interrupt came while a task was reading
-    /// the counts.
+    /// Returns `None` on an E-core. On a P-core, returns `None` if no slots are being counted, or if the interrupt came
+    /// while a task was reading the counts.
     ///
     /// # Errors
     /// RDPMC failed.

@@ -10,8 +10,8 @@ use crate::topdown::counts::{PARTS, TopDownCounts};
 /// The embedder provides the memory, commonly one static per processor.
 /// [`TopDownCounter`](crate::topdown::TopDownCounter), which tasks use, and
 /// [`TopDownInterrupt`](crate::topdown::TopDownInterrupt), which the interrupt handler uses, share the memory. The
-/// interrupt may come at any time, even before a task takes the memory, because the memory records whether it has been
-/// taken.
+/// interrupt may come at any time, even before a task takes the memory: a flag in the memory tells the interrupt
+/// handler whether a task has taken it.
 ///
 /// ```
 /// use pmu_intel::topdown::TopDownMemory;

@@ -9,10 +9,10 @@ use crate::topdown::filter::TopDownFilter;
 use crate::topdown::view::TopDownView;
 
 /// The top-down counts of a thread. This plain data moves with the thread from processor to processor. On a hybrid
-/// machine, the counts are the sum of both types of core.
+/// machine, the counts are the sum of the counts on P-cores and on E-cores.
 ///
 /// Only a thread that was switched in can be switched out. A thread whose slots are not counted, such as an idle
-/// thread, has no `SavedTopDown`. If a running thread gets a `SavedTopDown`, the kernel calls
+/// thread, has no `SavedTopDown`. If the kernel creates a `SavedTopDown` for a running thread, the kernel calls
 /// [`switch_in`](TopDownCounter::switch_in) at once.
 ///
 /// ```
@@ -43,7 +43,7 @@ impl SavedTopDown {
         Self { filter, counted: TopDownCounts::NONE }
     }
 
-    /// Returns the thread's counts up to its last [`switch_out`](TopDownCounter::switch_out).
+    /// Returns the thread's counts, without those since the last [`switch_out`](TopDownCounter::switch_out).
     pub const fn counts(&self) -> TopDownCounts {
         self.counted
     }
@@ -71,13 +71,14 @@ impl<M: MsrBackend> TopDownCounter<'_, M> {
         Ok(())
     }
 
-    /// Stops counting for the thread that leaves the processor, and adds the thread's counts to `saved`. On a P-core,
-    /// the call sets fixed counter 3 and `MSR_PERF_METRICS` to 0, so the next thread cannot read this thread's counts.
+    /// Stops counting the issue slots of the thread that leaves the processor, and adds the thread's counts to `saved`.
+    /// On a P-core, the call sets fixed counter 3 and `MSR_PERF_METRICS` to 0, so the next thread cannot read this
+    /// thread's counts.
     ///
     /// # Errors
     /// - [`NotStarted`](TopDownError::NotStarted): no thread's slots are counted.
-    /// - The errors of [`read`](TopDownCounter::read). After such an error, the thread's slots are no longer counted,
-    ///   and the thread's counts since the last read may be lost. Lost counts are not added to another thread's counts.
+    /// - The errors of [`read`](TopDownCounter::read). After an error of `read`, the thread's slots are no longer
+    ///   counted, and the thread's counts since the last read may be lost. No other thread gets the lost counts.
     pub fn switch_out<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
         counters: &mut CounterSession<'_, S, N, P>,

@@ -14,7 +14,8 @@ use crate::topdown::filter::TopDownFilter;
 pub(crate) const SLOTS: u8 = 3;
 
 /// Description of a processor's top-down counters:
-/// - On a P-core, fixed counter 3 counts issue slots, and `MSR_PERF_METRICS` has the shares of the parts.
+/// - On a P-core, fixed counter 3 counts issue slots, and `MSR_PERF_METRICS` has each
+///   [part](crate::topdown::TopDownPart)'s share of these slots.
 /// - On an E-core, fixed counters 4 to 6 and one general counter count one part each. If the session lacks one of these
 ///   fixed counters, a general counter counts the part instead.
 ///
@@ -92,8 +93,8 @@ impl TopDownUnit {
         matches!(self.kind, Kind::Metrics { level_2: true, .. })
     }
 
-    /// Returns whether `MSR_PERF_METRICS` has the parts as fractions of all issue slots. Otherwise a counter counts the
-    /// slots of each part.
+    /// Returns whether the processor has `MSR_PERF_METRICS`, which has each part's fraction of all issue slots. If not,
+    /// one counter per part counts the slots.
     pub const fn has_metrics(&self) -> bool {
         matches!(self.kind, Kind::Metrics { .. })
     }

@@ -10,8 +10,9 @@ use crate::topdown::unit::SLOTS;
 /// [`TopDownCounter`](crate::topdown::TopDownCounter), the kernel copies this plain data to memory that user mode can
 /// read. A sequence counter (seqlock) protects the memory.
 ///
-/// User mode reads the sequence counter, reads the slots and then the metrics by RDPMC, and reads the sequence counter
-/// again. If the sequence counter has changed, user mode repeats the reads. The kernel must set CR4.PCE.
+/// User mode first reads the sequence counter. By RDPMC, it then reads the slots and after them the metrics. Last, it
+/// reads the sequence counter again. If the sequence counter has changed, user mode repeats all reads. The kernel must
+/// set CR4.PCE.
 ///
 /// ```
 /// use pmu_intel::topdown::{TopDownCounts, TopDownPart, TopDownView};
@@ -29,18 +30,18 @@ use crate::topdown::unit::SLOTS;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct TopDownView {
-    /// The counts up to the last time that the driver set fixed counter 3 and `MSR_PERF_METRICS` to 0.
+    /// The counts at the time when the driver last set fixed counter 3 and `MSR_PERF_METRICS` to 0.
     pub counted: TopDownCounts,
-    /// The RDPMC indices (ECX) of the slots' counter and of `MSR_PERF_METRICS`. `None` if these registers do not count
-    /// at present for the processor or thread to which the view belongs.
+    /// The RDPMC indices (ECX) of fixed counter 3, which counts the slots, and of `MSR_PERF_METRICS`. `None` if these
+    /// registers do not count at present for the view's processor or thread.
     pub indices: Option<[PmcIndex; 2]>,
     level_2: bool,
 }
 
 impl TopDownView {
-    /// Creates the data from which user mode computes its counts. `counted` has the counts up to the last time that the
-    /// driver set fixed counter 3 and `MSR_PERF_METRICS` to 0. `counting` tells whether these registers have been
-    /// counting since then. `level_2` tells whether the processor has level 2.
+    /// Creates the data from which user mode computes its counts. `counted` has the counts at the time when the driver
+    /// last set fixed counter 3 and `MSR_PERF_METRICS` to 0. `counting` tells whether these registers are counting.
+    /// `level_2` tells whether the processor has level 2.
     pub const fn new(counted: TopDownCounts, counting: bool, level_2: bool) -> Self {
         let indices = [PmcIndex::new(1 << 30 | SLOTS as u32), PmcIndex::new(RDPMC_METRICS)];
         Self { counted, indices: if counting { Some(indices) } else { None }, level_2 }
