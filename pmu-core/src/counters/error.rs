@@ -334,6 +334,7 @@ pub struct SwitchError {
     /// - The session could not stop the groups' counters for the switch, or could not let them run again.
     /// - An event that is not in the slice waited on this processor for a counter, and could not be put on a free
     ///   counter.
+    /// - The reload registers of a counter could not be written.
     pub events: u64,
     /// Reason of the first failure.
     pub reason: CounterError,
