@@ -30,8 +30,8 @@ const HYGON: [u8; 12] = *b"HygonGenuine";
 /// Detects the core counters of an AMD or Hygon processor. Hygon's processors have the same counters as AMD's first Zen
 /// processors.
 ///
-/// The counters can count any event of the processor's manual. Windows has no profile sources for Hygon, so
-/// [`SOURCES`](crate::SOURCES) applies to AMD's processors only.
+/// The counters can count any event in the processor's manual. [`SOURCES`](crate::SOURCES) applies to AMD's processors
+/// only, because Windows has no profile sources for Hygon.
 ///
 /// ```
 /// # use pmu_core::{CpuidDump, Snapshot};

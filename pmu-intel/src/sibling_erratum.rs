@@ -17,7 +17,7 @@ use pmu_core::{EventSelect, Snapshot};
 /// - The kernel accepts that the counts of both logical processors can be wrong.
 ///
 /// The erratum has no effect if hyper-threading is off. CPUID does not tell whether hyper-threading is off. So call
-/// [`detect`](Self::detect) only if both logical processors of a core are online.
+/// [`detect`](Self::detect) only if the kernel knows that both logical processors of a core are online.
 ///
 /// Source: the specification updates of the second generation (BJ122), third generation (BV98) and fourth generation
 /// (HSD29) of Intel Core, "Performance Monitor Counters May Produce Incorrect Results"; Linux'
@@ -66,7 +66,7 @@ impl SiblingErratum {
         Some(Self { id })
     }
 
-    /// Returns the erratum's number in the specification update.
+    /// Returns the erratum's name in the specification update, for example "BJ122".
     pub const fn id(self) -> &'static str {
         self.id
     }
@@ -105,7 +105,7 @@ impl SiblingErratum {
 pub struct CorruptsSibling {
     /// The event number.
     pub event: u16,
-    /// The erratum's number in the specification update.
+    /// The erratum's name in the specification update, for example "BJ122".
     pub erratum: &'static str,
 }
 

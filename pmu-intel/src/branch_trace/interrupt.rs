@@ -54,9 +54,9 @@ pub struct BranchTrace<'a, F> {
 }
 
 impl<'a, F: FnMut(Branch)> BranchTrace<'a, F> {
-    /// Creates the facility. `memory` and `beside` are the arguments with which the processor's tracer was
-    /// [taken](crate::branch_trace::BranchTracer::take). While no branches are traced, the facility accesses no
-    /// register in an interrupt.
+    /// Creates the facility. Pass the same `memory` and `beside` as to
+    /// [`BranchTracer::take`](crate::branch_trace::BranchTracer::take). While no branches are traced, the facility
+    /// accesses no register in an interrupt.
     pub fn new(
         memory: &'a BranchTraceMemory,
         beside: Option<&'a PreciseMemory>,

@@ -102,8 +102,8 @@ impl PreciseEvent {
 
     /// Makes the interrupt handler load the counter with each new period. By default, the processor loads the counter.
     /// The processor interrupts for each record of such an event, and the handler writes one more register per counter.
-    /// [`PreciseMemory::set_period`](crate::precise::PreciseMemory::set_period) can change the period of such an event
-    /// at any time, for instance to sample at a target frequency.
+    /// [`PreciseMemory::set_period`](crate::precise::PreciseMemory::set_period) can change the event's period at any
+    /// time, for instance to sample at a target frequency.
     #[must_use]
     pub const fn loaded_by_handler(mut self) -> Self {
         self.by_handler = true;

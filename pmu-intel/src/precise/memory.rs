@@ -72,7 +72,7 @@ pub struct DroppedRecords {
     /// drops all records in the buffer. With architectural PEBS, each full buffer counts as a loss, because the
     /// processor writes no records while the buffer is full.
     pub lost: u32,
-    /// Number of records that contradict themselves, or have groups that this crate does not know.
+    /// Number of records whose fields contradict each other, or that have groups that this crate does not know.
     pub malformed: u32,
     /// Number of records whose instruction ran at a privilege level that the record's event does not count.
     pub hidden: u32,
@@ -162,7 +162,7 @@ impl PreciseMemory {
         self.is_taken().then(|| self.save_area().pebs_index.load(Relaxed))
     }
 
-    /// Returns the numbers of precise records that were not reported, by cause.
+    /// Returns the numbers of precise records that were not reported: one number per cause.
     pub fn dropped(&self) -> DroppedRecords {
         DroppedRecords {
             lost: self.lost.load(Relaxed),

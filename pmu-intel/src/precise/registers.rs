@@ -79,7 +79,8 @@ pub struct PebsIndex {
     pub enable: bool,
     #[bits(3)]
     __: u8,
-    /// Offset in the buffer, in units of 16 bytes. The processor interrupts when `write` reaches this offset.
+    /// Offset of the interrupt threshold in the buffer, in units of 16 bytes. The processor interrupts when `write`
+    /// reaches this offset.
     #[bits(23)]
     pub threshold: u32,
     #[bits(5)]

@@ -31,8 +31,8 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
     /// - [`ShutDown`](PreciseError::ShutDown), [`Lent`](PreciseError::Lent): nothing was changed.
     ///
     /// After a failed start, the call stops and releases the event's counter. If the release fails too, the counter
-    /// stays reserved, and the records of the counter are not reported. The next call of `start`,
-    /// [`shut_down`](Self::shut_down) or [`reprogram`](Self::reprogram) ends the reservation.
+    /// stays reserved, and its records are not reported. The next call of `start`, [`shut_down`](Self::shut_down) or
+    /// [`reprogram`](Self::reprogram) ends the reservation.
     pub fn start<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
         session: &mut CounterSession<'_, S, N, P>,

@@ -78,8 +78,8 @@ impl ThreadRecords {
 }
 
 impl<M: MsrBackend> PreciseRecorder<'_, M> {
-    /// Starts a thread's event on this processor, and continues the event's period. If the event was stopped by
-    /// [`stop`](Self::stop) or [`shut_down`](Self::shut_down), the call begins a new period. If the event is already
+    /// Starts a thread's event on this processor, and continues the event's period. After [`stop`](Self::stop) or
+    /// [`shut_down`](Self::shut_down) has stopped the event, the call begins a new period. If the event is already
     /// started, the call does nothing.
     ///
     /// # Errors

@@ -198,7 +198,7 @@ impl PreciseUnit {
         self.groups
     }
 
-    /// Returns whether the processor addresses the buffer of precise records by physical addresses. If so, the buffer
+    /// Returns whether the processor needs the physical address of the buffer of precise records. If so, the buffer
     /// must be physically contiguous.
     pub const fn needs_physical_address(&self) -> bool {
         matches!(self.format, PreciseFormat::Architectural)

@@ -102,8 +102,7 @@ impl TopDownCounts {
         self.with(other, u64::wrapping_add)
     }
 
-    /// Returns the difference between these counts and `earlier`, which was read earlier for the same processor or
-    /// thread.
+    /// Returns the difference between these counts and `earlier`: earlier counts of the same processor or thread.
     ///
     /// ```
     /// use pmu_intel::topdown::{TopDownCounts, TopDownPart};

@@ -3,7 +3,7 @@
 use core::fmt;
 
 /// One part of a processor's issue slots. Each slot belongs to exactly one of the four parts of level 1. Each part of
-/// level 2 belongs to one part of level 1. The [counts](crate::topdown::TopDownCounts) of the parts may be rounded.
+/// level 2 belongs to one part of level 1. The driver may round each part's [count](crate::topdown::TopDownCounts).
 ///
 /// Source: A. Yasin, "A Top-Down Method for Performance Analysis and Counters Architecture", ISPASS 2014; Intel SDM
 /// vol. 3B, "Performance Metrics".

@@ -41,7 +41,7 @@ pub struct TopDownView {
 impl TopDownView {
     /// Creates the data from which user mode computes its counts. `counted` has the counts at the time when the driver
     /// last set fixed counter 3 and `MSR_PERF_METRICS` to 0. `counting` tells whether these registers are counting.
-    /// `level_2` tells whether the processor has level 2.
+    /// `level_2` tells whether the processor has the [parts of level 2](crate::topdown::TopDownPart::LEVEL_2).
     pub const fn new(counted: TopDownCounts, counting: bool, level_2: bool) -> Self {
         let indices = [PmcIndex::new(1 << 30 | SLOTS as u32), PmcIndex::new(RDPMC_METRICS)];
         Self { counted, indices: if counting { Some(indices) } else { None }, level_2 }

@@ -10,10 +10,10 @@ use crate::precise::decode::words::Words;
 
 /// Iterator over the precise records in a buffer, the oldest first.
 ///
-/// The buffer's content is not trusted. The iterator drops and [counts](Self::malformed) a record that contradicts
-/// itself, or that has a group that this crate does not know. If the size in a record is impossible, the iterator
-/// cannot find the next record, and drops the rest of the buffer. For any content, the iterator ends, does not
-/// allocate, and does not panic.
+/// The buffer's content is not trusted. If a record's fields contradict each other, or if this crate does not know one
+/// of the record's groups, the iterator drops the record and [counts](Self::malformed) it. If the size in a record is
+/// impossible, the iterator cannot find the next record, and drops the rest of the buffer. For any content, the
+/// iterator ends, does not allocate, and does not panic.
 ///
 /// ```
 /// use pmu_intel::precise::{PreciseFormat, PreciseRecords};
