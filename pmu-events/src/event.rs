@@ -10,7 +10,8 @@ use crate::name::event_name::EventName;
 use crate::name::hash::{ROOM, Wanted};
 use crate::tables::ERRATA;
 
-/// An event of a core type, with its name, its encodings and the counters that can count it, as in the vendor's list.
+/// An event of a core type, as the vendor's list describes it: name, encodings, and the counters that can count the
+/// event.
 ///
 /// ```
 /// use pmu_core::{CounterSet, Event};
@@ -49,12 +50,12 @@ impl PmuEvent {
         name
     }
 
-    /// Returns the event's select: event number, unit mask with its extension, and qualifiers. Mode, interrupt and
-    /// enable bits are 0.
+    /// Returns the event's select: event number, unit mask with its extension, and qualifiers. The mode bits, the
+    /// interrupt bit and the enable bit are 0.
     ///
-    /// If the event has several encodings, the function returns the select of the first encoding. If only a fixed
-    /// counter counts the event, the select is the encoding in the vendor's list, and the value must not be written to
-    /// an event-select register.
+    /// If the event has several encodings, the function returns the select of the first encoding. An event that only a
+    /// fixed counter counts has the encoding in the vendor's list. Do not write this encoding to an event-select
+    /// register.
     pub const fn select(&self) -> EventSelect {
         EventSelect::from_bits(self.record.select)
     }
@@ -74,10 +75,10 @@ impl PmuEvent {
         CounterSet::from_bits(self.record.shape.counters)
     }
 
-    /// Returns whether the event may happen more than 15 times per cycle. Only a merged pair of counters counts such an
+    /// Returns whether the event can happen more than 15 times per cycle. Only a merged pair of counters counts such an
     /// event correctly.
     ///
-    /// An example is the number of retired floating-point operations on AMD Zen processors. `pmu-core` does not merge
+    /// An example is the event of retired floating-point operations on AMD Zen processors. `pmu-core` does not merge
     /// counters, so it [refuses](pmu_core::CounterError::NeedsCounterPair) such an event. `pmu-core` accepts the event
     /// if the caller declares, by [`at_most_15_per_cycle`](Event::at_most_15_per_cycle), that the event happens at most
     /// 15 times per cycle.
@@ -96,13 +97,15 @@ impl PmuEvent {
 
     /// Returns whether only a fixed counter can count the event.
     ///
-    /// If the result is `true`, a general counter with the event's [`select`](Self::select) does not count the event.
+    /// If the result is `true`, do not program a general counter with the event's [`select`](Self::select): the counter
+    /// would not count the event.
     pub const fn is_fixed_only(&self) -> bool {
         self.record.shape.counters & CounterSet::GENERAL.bits() == 0
     }
 
-    /// Returns the encodings of the event. Some events can be refined by either of two MSRs, such as `OFFCORE_RSP_0`
-    /// and `OFFCORE_RSP_1`. Such an event has one encoding per MSR. All encodings give the same count.
+    /// Returns the encodings of the event. Some events need an MSR for their details, and can use one of two MSRs, such
+    /// as `OFFCORE_RSP_0` and `OFFCORE_RSP_1`. Such an event has one encoding per MSR. All encodings of an event give
+    /// the same count.
     ///
     /// ```
     /// use pmu_events::{Encoding, EventError, SKYLAKE};
@@ -160,8 +163,7 @@ impl PmuEvent {
         self.record.erratum.and_then(|place| ERRATA.get(usize::from(place)).copied())
     }
 
-    /// Returns the values of `config` and `config1` in Linux' `perf_event_attr` with which `perf_event_open` opens the
-    /// event as `PERF_TYPE_RAW`.
+    /// Returns the fields `config` and `config1` of Linux' `perf_event_attr`, to open the event as `PERF_TYPE_RAW`.
     ///
     /// ```
     /// let event = pmu_events::SKYLAKE.event("mem_trans_retired.load_latency_gt_64")?;
@@ -174,8 +176,8 @@ impl PmuEvent {
     /// `config1` is the value that the event needs in the [extra MSR](Self::extra), or 0. `config` is the event's
     /// [`select`](Self::select), with two exceptions. If only fixed counter 0 counts the event, `config` has event
     /// number 0xC0 and unit mask 0. If only fixed counter 1 counts the event, `config` has event number 0x3C and unit
-    /// mask 0. These are the encodings of the same two events on a general counter, and perf expects these encodings.
-    /// Source: the constraints in Linux' `arch/x86/events/intel/core.c`.
+    /// mask 0. A general counter counts the same events with these encodings. perf expects the encodings of the general
+    /// counter. Source: the constraints in Linux' `arch/x86/events/intel/core.c`.
     pub fn perf_config(&self) -> (u64, u64) {
         let qualifiers = self.record.select & !0xFFFF;
         let config = match (self.is_fixed_only(), self.record.select & 0xFFFF) {
@@ -246,18 +248,18 @@ impl defmt::Format for PmuEvent {
     }
 }
 
-/// One way to count an event: an event select, and, for some events, an MSR that refines the event.
+/// One way to count an event: an event select and, for some events, the value of a further MSR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Encoding {
     /// Event select, without mode, interrupt and enable bits.
     pub select: EventSelect,
-    /// MSR that refines the event; `None` if the select is enough to count the event.
+    /// MSR that the event needs in addition to its select, or `None` if the select is enough.
     pub extra: Option<ExtraMsr>,
 }
 
-/// An MSR that refines an event beyond its select, as Linux' `extra_regs` do, with the value that the event needs in
-/// the MSR.
+/// An MSR that an event needs in addition to its select, and the value that the event needs in the MSR. Linux has these
+/// MSRs in `extra_regs`.
 ///
 /// Events that need different values in the same MSR cannot be counted at the same time.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -271,8 +273,8 @@ pub struct ExtraMsr {
 }
 
 impl ExtraMsr {
-    /// Returns the address of the MSR as the type that `pmu-core` uses; `None` if no event of this crate's tables needs
-    /// an MSR with this address.
+    /// Returns the address of the MSR as `pmu-core`'s type. Returns `None` if no event in this crate's tables needs an
+    /// MSR with this address.
     pub const fn address(&self) -> Option<MsrAddress> {
         match self.register {
             0x1A6 | 0x1A7 | 0x3E0..=0x3E3 | 0x3F6 | 0x3F7 => {

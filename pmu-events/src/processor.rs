@@ -10,9 +10,9 @@ use crate::format::core_type::CoreType;
 use crate::format::model::Model;
 use crate::tables::MODELS;
 
-/// A processor whose core type was detected by CPUID: finds the events of this core type.
+/// A processor with the core type that CPUID declares. Use this type to find the processor's events.
 ///
-/// On a hybrid machine, take a CPUID snapshot on each core: different kinds of cores have different events.
+/// On a hybrid machine, P-cores and E-cores have different events, so take a CPUID snapshot on each core.
 ///
 /// ```
 /// # use pmu_core::{CpuidDump, Snapshot};
@@ -38,7 +38,7 @@ impl Processor {
     ///
     /// # Errors
     /// [`UnknownProcessor`]: this crate has no table for the processor's model and stepping. On a hybrid, the error can
-    /// also mean that there is no table for the kind of core.
+    /// also mean that this crate has no table for this kind of core.
     pub fn detect(processor: &Snapshot) -> Result<Self, UnknownProcessor> {
         let (vendor, family) = (processor.vendor(), processor.family());
         let (model, stepping) = (processor.model(), processor.stepping());
@@ -61,8 +61,8 @@ impl Processor {
         self.0.core_type
     }
 
-    /// Returns the other core types of the processor's model: core types of other kinds of cores on a hybrid, and core
-    /// types of other steppings.
+    /// Returns the other core types of the processor's model. On a hybrid, these include the core types of its other
+    /// cores. They also include the core types of other steppings.
     ///
     /// ```
     /// # use pmu_core::{CpuidDump, Snapshot};
@@ -110,8 +110,9 @@ impl Processor {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`CoreType::event`]. Instead of [`Unknown`](EventError::Unknown), the error is
-    /// [`OtherCore`](EventError::OtherCore) if another core type of the same processor model has the event.
+    /// - The errors of [`CoreType::event`].
+    /// - [`OtherCore`](EventError::OtherCore): the processor's core type does not have the event, but another core type
+    ///   of the processor's model has it.
     pub fn event(&self, name: &str) -> Result<PmuEvent, EventError> {
         self.core_type().event(name).map_err(|error| {
             let mut others = self.other_core_types();
@@ -136,7 +137,7 @@ impl defmt::Format for Processor {
     }
 }
 
-/// Reason that the core type of a processor could not be detected.
+/// Reason why the core type of a processor could not be detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

@@ -11,9 +11,9 @@ impl CoreType {
     /// [`Event::on`](pmu_core::Event::on). The result follows these rules:
     ///
     /// - If the core type's table has no event with this event number, the result is `None`.
-    /// - If the event number is 0, the encoding is that of a fixed counter, and the result has only this counter.
+    /// - If the event number is 0, the encoding stands for a fixed counter, and the result has only this counter.
     /// - Otherwise the result has the general counters that the table gives for the encoding, and every fixed counter.
-    ///   The [`CounterUnit`](pmu_core::CounterUnit) itself excludes the fixed counters that count another event.
+    ///   The [`CounterUnit`](pmu_core::CounterUnit) later excludes each fixed counter that does not count this event.
     ///
     /// The function ignores mode bits and other bits that select no event.
     ///
@@ -23,9 +23,9 @@ impl CoreType {
     /// 2. the events with the same event number and unit mask;
     /// 3. the events with the same event number.
     ///
-    /// From this set, the function removes the events that must be sampled precisely, unless the set has only such
-    /// events. The result has the counters that can count every event of the reduced set. If there is no such counter,
-    /// the result has each counter that can count at least one event of the reduced set.
+    /// If some events of this set need not be sampled precisely, the function removes the events that must be sampled
+    /// precisely. The result has the counters that can count every event of the reduced set. If there is no such
+    /// counter, the result has each counter that can count at least one event of the reduced set.
     ///
     /// ```
     /// use pmu_core::{CounterSet, Event, EventSelect};

@@ -6,7 +6,7 @@ use crate::format::core_type::CoreType;
 use crate::name::hash::MAX_NAME;
 use crate::uncore::event::UncoreEvent;
 
-/// Reason that no event was found by a name or a pattern.
+/// Reason why a search by name or pattern found no event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -50,7 +50,7 @@ impl fmt::Display for EventError {
 
 impl core::error::Error for EventError {}
 
-/// Reason that [`CoreType::event_or_uncore`] found no event of the core type.
+/// Reason why [`CoreType::event_or_uncore`] found no event of the core type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

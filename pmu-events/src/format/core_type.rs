@@ -46,8 +46,8 @@ impl CoreType {
         self.version
     }
 
-    /// Returns the day on which Intel published this [`version`](Self::version) of the event list, such as
-    /// `2024-04-04`; `None` if the list states no day.
+    /// Returns the date on which Intel published this [`version`](Self::version) of the event list, such as
+    /// `2024-04-04`. Returns `None` if the list has no date.
     pub const fn published(&self) -> Option<&'static str> {
         self.published
     }

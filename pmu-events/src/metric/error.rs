@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::metric::kinds::Metric;
 
-/// Reason that a metric has no formula or no value.
+/// Reason why a metric has no formula or no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

@@ -17,8 +17,8 @@ use crate::tables::FORMULAS;
 const DEPTH: usize = 6;
 
 impl CoreType {
-    /// Returns the formula of a metric for this core type: the events to count, and the computation of the ratio from
-    /// their counts.
+    /// Returns the formula of a metric for this core type. The formula names the events to count, and computes the
+    /// ratio from their counts.
     ///
     /// ```
     /// use pmu_events::{Metric, MetricError, NEHALEMEP, SKYLAKE};
@@ -39,7 +39,7 @@ impl CoreType {
     }
 }
 
-/// The formula of a [`Metric`] for a core type: computes the metric from the counts of events of the core type.
+/// Formula of a [`Metric`] for a core type. The formula computes the metric from event counts.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Expression {
@@ -49,8 +49,8 @@ pub struct Expression {
 }
 
 impl Expression {
-    /// Returns the events of the formula, and the events of the other metrics that the formula uses. Each event is
-    /// returned once. Count these events together, as a group.
+    /// Returns the events of the formula. If the formula uses other metrics, the result also has the events of these
+    /// metrics. Each event is returned once. Count these events together, as a group.
     ///
     /// A [metric](Metric) of level 3 may have more events than a processor has counters. In this case, count the events
     /// in turns and scale the counts, as `perf stat` does. Or count groups of the events in several runs of the same
@@ -150,7 +150,7 @@ impl Iterator for Names {
     }
 }
 
-/// An event in a metric's formula: an event of the core type, in whose select the formula may set fields.
+/// An event in a metric's formula. The formula may set fields in the event's select.
 ///
 /// ```
 /// use pmu_core::Event;
@@ -187,8 +187,8 @@ impl MetricEvent {
         Some(Self { name, event })
     }
 
-    /// Returns the name by which the formula calls the event: the event's name in the vendor's list, with the fields
-    /// that the formula sets, as in `ICACHE_16B.IFDATA_STALL:cmask=1:edge=1`.
+    /// Returns the name of the event in the formula, such as `ICACHE_16B.IFDATA_STALL:cmask=1:edge=1`. The name
+    /// consists of the event's name in the vendor's list, and of the fields that the formula sets.
     pub const fn name(&self) -> &'static str {
         self.name
     }

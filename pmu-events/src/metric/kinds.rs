@@ -7,12 +7,12 @@ use core::fmt;
 /// Four of the metrics are the shares of top-down level 1: each issue slot of a thread belongs to exactly one of these
 /// four shares (A. Yasin, "A Top-Down Method for Performance Analysis and Counters Architecture", ISPASS 2014). On
 /// Intel cores up to Cascade Lake, and on AMD Zen cores, the number of slots is computed from the cycles of the thread.
-/// This number is correct only while the other thread of the core is idle.
+/// The number of slots is then correct only while the other thread of the core is idle.
 ///
 /// The metrics of levels 2 and 3 divide a metric of the level above, their [`parent`](Self::parent). Metrics of level 2
 /// are also shares of the slots. Metrics of level 3 are estimates, and many of them count cycles instead of slots. So
-/// the sum of these metrics can differ from their parent. A metric of level 3 has a meaning only while its parent is
-/// large. AMD publishes only levels 1 and 2.
+/// the sum of the metrics of level 3 can differ from their parent. A metric of level 3 has a meaning only if its parent
+/// is large. AMD publishes only levels 1 and 2.
 ///
 /// ```
 /// use pmu_events::{Metric, SKYLAKE};
@@ -229,10 +229,10 @@ impl Metric {
         Self::MicrocodeSequencer,
     ];
 
-    /// Returns the name of the metric, such as `tma_memory_bound`. Formulas refer to metrics by these names.
+    /// Returns the name of the metric, such as `tma_memory_bound`. Formulas use this name to refer to the metric.
     ///
-    /// Linux' perf uses the same names for Intel's cores, and other names for AMD's cores. perf has no name for branch
-    /// misses per thousand instructions.
+    /// For Intel's cores, Linux' perf has the same names, except that perf has no name for branch misses per thousand
+    /// instructions. For AMD's cores, perf has other names.
     ///
     /// ```
     /// use pmu_events::{Metric, SKYLAKE};

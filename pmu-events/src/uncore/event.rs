@@ -4,9 +4,9 @@ use core::fmt;
 
 /// An event of a unit beside the cores, such as the L3 cache, the data fabric or a memory controller.
 ///
-/// This is data for a driver of the unit: name, unit and encoding. The counters of the unit are not those of a core:
-/// they have registers of their own, for all cores of the unit. `pmu-core` drives none of these registers, so an
-/// `UncoreEvent` cannot be converted to an [`Event`](pmu_core::Event).
+/// An `UncoreEvent` has the data for a driver of the unit: name, unit and encoding. The unit has its own counters,
+/// which all cores of the unit share. `pmu-core` does not program these counters, so an `UncoreEvent` cannot be
+/// converted to an [`Event`](pmu_core::Event).
 ///
 /// ```
 /// use pmu_events::{Uncore, ZEN5};
@@ -41,8 +41,8 @@ impl UncoreEvent {
 
     /// Returns the fields of the event's encoding, by perf's names, with their values.
     ///
-    /// A field that is not returned is 0, with one exception: if the fields that select threads, cores and slices of
-    /// the L3 are missing, the event counts for all threads, cores and slices.
+    /// Any other field is 0, except the fields that select threads, cores and slices of the L3. If these fields are not
+    /// returned, the event counts for all threads, cores and slices.
     ///
     /// The position of a field in the unit's registers is in Linux' files `/sys/bus/event_source/devices/*/format`, and
     /// in the vendor's manual: for Intel the uncore performance monitoring reference manual of the processor, for AMD
@@ -63,7 +63,7 @@ impl UncoreEvent {
         })
     }
 
-    /// Returns the value of a field of the event's encoding; `None` if the event does not set the field.
+    /// Returns the value of a field in the event's encoding, or `None` if the event does not set the field.
     pub fn field(&self, name: &str) -> Option<u64> {
         self.fields().find(|(field, _)| *field == name).map(|(_, value)| value)
     }

@@ -3,7 +3,8 @@
 use crate::name::pattern::matches;
 use crate::uncore::event::UncoreEvent;
 
-/// The uncore events of one kind of processors: events of L3 caches, data fabric, memory controllers and links.
+/// The uncore events of the processors that share one event list: events of L3 caches, data fabric, memory controllers
+/// and links.
 ///
 /// The events are linked only into a program that uses this type.
 ///
@@ -43,7 +44,7 @@ impl Uncore {
     /// lowercase letters are equal.
     ///
     /// # Context
-    /// Task: the names of all events are compared, at most 1,298.
+    /// Task: the function compares the pattern with the names of all events, at most 1,298.
     pub fn matching<'p>(&self, pattern: &'p str) -> impl Iterator<Item = UncoreEvent> + use<'p> {
         self.events().filter(|event| matches(pattern.as_bytes(), event.name.as_bytes()))
     }

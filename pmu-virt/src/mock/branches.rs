@@ -57,7 +57,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// not count this as an access. Returns `None` if the processor has no branch records.
     ///
     /// # Panics
-    /// `act` accesses a register through the mock.
+    /// The call panics if `act` accesses a register through the mock.
     pub fn with_branch_records<R>(&self, act: impl FnOnce(&mut VirtualBranches) -> R) -> Option<R> {
         self.beside.borrow_mut().0.0.as_mut().map(act)
     }

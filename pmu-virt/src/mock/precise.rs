@@ -138,7 +138,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// count this as an access. Returns `None` if the processor has no precise records.
     ///
     /// # Panics
-    /// `act` accesses a register through the mock.
+    /// The call panics if `act` accesses a register through the mock.
     pub fn with_precise_records<R>(&self, act: impl FnOnce(&mut VirtualPrecise) -> R) -> Option<R> {
         self.beside.borrow_mut().0.1.1.as_mut().map(act)
     }

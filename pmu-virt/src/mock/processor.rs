@@ -224,7 +224,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// Calls `act` with the PMU. `act` reads and changes the PMU directly. The mock does not count this as an access.
     ///
     /// # Panics
-    /// `act` accesses a register through the mock.
+    /// The call panics if `act` accesses a register through the mock.
     pub fn with_pmu<R>(&self, act: impl FnOnce(&mut VirtualPmu) -> R) -> R {
         act(&mut self.pmu.borrow_mut())
     }

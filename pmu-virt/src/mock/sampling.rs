@@ -55,23 +55,23 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// mock does not count this as an access. Returns `None` if the processor has no instruction-based sampling.
     ///
     /// # Panics
-    /// `act` accesses a register through the mock.
+    /// The call panics if `act` accesses a register through the mock.
     pub fn with_sampling_unit<R>(&self, act: impl FnOnce(&mut VirtualIbs) -> R) -> Option<R> {
         self.beside.borrow_mut().0.1.0.as_mut().map(act)
     }
 
-    /// Returns the value of an extended LVT entry, 0–3.
+    /// Returns the value of the extended LVT entry with the number `entry`, from 0 to 3.
     ///
     /// # Panics
-    /// The number of the entry is above 3.
+    /// The call panics if `entry` is above 3.
     pub fn extended_entry(&self, entry: u8) -> u32 {
         self.extended_entries.get()[usize::from(entry)]
     }
 
-    /// Sets the value of an extended LVT entry, 0–3.
+    /// Sets the value of the extended LVT entry with the number `entry`, from 0 to 3.
     ///
     /// # Panics
-    /// The number of the entry is above 3.
+    /// The call panics if `entry` is above 3.
     pub fn set_extended_entry(&self, entry: u8, value: u32) {
         let mut entries = self.extended_entries.get();
         entries[usize::from(entry)] = value;

@@ -48,7 +48,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// [with auto counter reload](Self::with_reload), pass a feed that causes fewer than 1,024 reloads.
     ///
     /// # Panics
-    /// The feed and this processor's PMU have different events.
+    /// The call panics if the feed and this processor's PMU have different events.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend, Platform};
@@ -96,11 +96,11 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         }
     }
 
-    /// Counts the events of `feed` up to the first overflow that interrupts. The test then calls
-    /// [`deliver`](Self::deliver) to deliver the interrupt.
+    /// Counts the events of `feed` up to the first overflow that raises an interrupt. The interrupt stays pending until
+    /// the test calls [`deliver`](Self::deliver).
     ///
     /// # Panics
-    /// The feed and this processor's PMU have different events.
+    /// The call panics if the feed and this processor's PMU have different events.
     pub fn pass(&self, feed: &mut Feed) -> Advanced {
         let advanced = self.count(feed);
         match advanced {

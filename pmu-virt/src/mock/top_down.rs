@@ -48,7 +48,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// not count this as an access. Returns `None` if the processor has no top-down metrics.
     ///
     /// # Panics
-    /// `act` accesses a register through the mock.
+    /// The call panics if `act` accesses a register through the mock.
     pub fn with_metrics<R>(&self, act: impl FnOnce(&mut VirtualTopDown) -> R) -> Option<R> {
         self.beside.borrow_mut().1.0.as_mut().map(act)
     }
@@ -84,7 +84,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// count this as an access. Returns `None` if the processor has no auto counter reload.
     ///
     /// # Panics
-    /// `act` accesses a register through the mock.
+    /// The call panics if `act` accesses a register through the mock.
     pub fn with_reloads<R>(&self, act: impl FnOnce(&mut VirtualReload) -> R) -> Option<R> {
         self.beside.borrow_mut().1.1.as_mut().map(act)
     }

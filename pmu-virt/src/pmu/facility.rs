@@ -24,8 +24,8 @@ pub enum Writer {
 /// [`VirtualBranches`](crate::VirtualBranches). A facility has its own registers, adds bits to registers of the PMU,
 /// and declares itself by bits in CPUID.
 ///
-/// `Option<F>` is a facility that some guests lack. `None` answers accesses and CPUID like a processor without the
-/// facility.
+/// Use `Option<F>` for a facility that some guests do not have. For `None`, the answers to accesses and CPUID are those
+/// of a processor without the facility.
 ///
 /// # For embedders
 /// - Answer each access by [`VirtualPmu::read_beside`] and [`VirtualPmu::write_beside`].

@@ -59,9 +59,9 @@ impl<P: EventPolicy> VirtualPmu<P> {
         self.write_as(&located, located.row.write, address, value)
     }
 
-    /// Returns the answer that [`write`](Self::write) would return, but writes nothing. In a register that the PMU and
-    /// the embedder share, the embedder can first check the PMU's bits by this call, and then change the embedder's
-    /// bits.
+    /// Returns the answer that [`write`](Self::write) would return, but writes nothing. Use this call for a register
+    /// that the PMU and the embedder share. If the PMU refuses its bits of the value, the embedder must not change its
+    /// own bits.
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu, Write};

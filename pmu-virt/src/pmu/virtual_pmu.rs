@@ -92,8 +92,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
     }
 
     /// Performs RESET or power-up. The call clears every register except the global control. The reset value of the
-    /// global control enables all general counters. (SDM vol. 3A, table "Processor States Following Power-up, Reset, or
-    /// INIT"; on AMD, as in KVM.)
+    /// global control enables all general counters. On Intel, the source is SDM vol. 3A, table "Processor States
+    /// Following Power-up, Reset, or INIT". On AMD, the call does the same as KVM.
     pub fn reset(&mut self) {
         self.model = Model::new(self.model.layout, self.model.events, &self.policy);
         self.load.reset();

@@ -60,7 +60,7 @@ pub struct DebugStoreRecords {
     pub frontend: bool,
     /// The basic group of a record has the retire latency (`IA32_PERF_CAPABILITIES[17]`).
     pub timing: bool,
-    /// Records can have the top-down metrics, which need format 6.
+    /// Records can have the top-down metrics. The metrics need format 6.
     pub metrics: bool,
 }
 

@@ -8,8 +8,8 @@ use crate::configuration::any_vendor::Configuration;
 pub(crate) const PARTS: usize = 8;
 
 /// Top-down metrics of one virtual Intel processor. The processor also has a [`VirtualPmu`](crate::VirtualPmu). This
-/// type is a [`GuestFacility`](crate::GuestFacility), and answers accesses to `MSR_PERF_METRICS` and to bit 48 of the
-/// global registers. Fixed counter 3 of the PMU counts the issue slots.
+/// type is a [`GuestFacility`](crate::GuestFacility), and answers RDMSR and WRMSR of `MSR_PERF_METRICS` and of bit 48
+/// of the global registers. Fixed counter 3 of the PMU counts the issue slots.
 ///
 /// The embedder counts events within a call of [`observe`](Self::observe), and passes the [mix](crate::TopDownMix) of
 /// the slots. The metrics are fractions of the slots in fixed counter 3. So a guest saves and restores the metrics
