@@ -282,9 +282,14 @@ impl<'p, O: Handle, const N: usize, const P: usize> Started<'p, O, N, P> {
     /// Task. Never waits.
     ///
     /// # Errors
-    /// After the error [`Busy`](ProfileError::Busy) or [`WrongContext`](ProfileError::WrongContext), the object is
-    /// still started, and `self` is returned together with the error. If the hardware fails to stop the source, this
-    /// function still succeeds, and [`StoppingOwned::try_finish`] returns the failure.
+    /// After each error, the object is still started, and `self` is returned together with the error:
+    /// - [`Busy`](ProfileError::Busy): another task is starting or stopping a profile.
+    /// - [`WrongContext`](ProfileError::WrongContext): the call comes from an interrupt or a callback.
+    /// - [`OnAnotherList`](ProfileError::OnAnotherList): another holder of the handle stopped the object, and started
+    ///   it on another [`Profiles`].
+    ///
+    /// If the hardware fails to stop the source, this function still succeeds, and [`StoppingOwned::try_finish`] returns
+    /// the failure.
     pub fn try_stop<H: ProfileHardware>(
         self,
         hardware: &mut H,
@@ -310,8 +315,11 @@ impl<'p, O: Handle, const N: usize, const P: usize> Started<'p, O, N, P> {
     /// Task. Waits as [`Profiles::stop`] does.
     ///
     /// # Errors
-    /// If the call comes from an interrupt or a callback, the error is `self`, and the object is still started. After a
-    /// stop, the function returns the handle with the result of stopping the source.
+    /// The error is `self`, and the object is still started, in two cases:
+    /// - The call comes from an interrupt or a callback.
+    /// - Another holder of the handle stopped the object, and started it on another [`Profiles`].
+    ///
+    /// After a stop, the function returns the handle with the result of stopping the source.
     #[cfg(feature = "critical-section")]
     pub fn stop<H: ProfileHardware>(
         self,
