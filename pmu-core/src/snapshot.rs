@@ -170,8 +170,8 @@ impl Snapshot {
         self.has_hypervisor() && self.leaf(0x4000_0001, 0).eax == u32::from_le_bytes(*b"Hv#1")
     }
 
-    /// Returns whether a Microsoft-compatible hypervisor hides the counters from this machine (leaf 0x40000003, EDX bit
-    /// 2, "performance monitors available", is clear).
+    /// Returns whether a Microsoft-compatible hypervisor hides the counters from this machine. Such a hypervisor clears
+    /// EDX bit 2 of leaf 0x40000003, "performance monitors available".
     ///
     /// ```
     /// # use pmu_core::{NoInterface, Snapshot};

@@ -210,8 +210,8 @@ impl WindowsVersion {
         self as u8 >= Self::Windows8 as u8 && (self as u8) < Self::Windows10v1809 as u8
     }
 
-    /// Returns whether interrupts of `ProfileTime` can be traced as sampled profiles. From Windows 8 on, the kernel
-    /// starts a profile object for the trace. The trace records are the same in all versions.
+    /// Returns whether this version can trace the interrupts of `ProfileTime`, as the ETW event SampledProfile. From
+    /// Windows 8 on, the kernel starts a profile object for the trace. The trace records are the same in all versions.
     pub const fn traces_sampled_profile(self) -> bool {
         self as u8 >= Self::WindowsXp as u8
     }

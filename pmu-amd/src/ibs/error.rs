@@ -6,7 +6,7 @@ use pmu_core::{ExtendedEntryError, MsrFault};
 
 use crate::ibs::sampling::IbsSamplingError;
 
-/// Failure of an operation of an [`IbsSampler`](crate::ibs::IbsSampler).
+/// Error of an [`IbsSampler`](crate::ibs::IbsSampler).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

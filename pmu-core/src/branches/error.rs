@@ -66,7 +66,7 @@ impl core::error::Error for NoBranches {
     }
 }
 
-/// Failure of an operation of a [`BranchRecorder`](crate::BranchRecorder).
+/// Error of a [`BranchRecorder`](crate::BranchRecorder).
 ///
 /// ```
 /// use pmu_core::BranchError;

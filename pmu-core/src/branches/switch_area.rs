@@ -56,7 +56,8 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
         Ok(())
     }
 
-    /// Does the same as [`switch_out`](Self::switch_out), but saves all records into `saved` by one XSAVES instruction.
+    /// Switches out like [`switch_out`](Self::switch_out), but saves all records into `saved` by one XSAVES
+    /// instruction.
     ///
     /// ```
     /// # use pmu_core::{BranchArea, BranchError, BranchRecorder, MsrBackend, SaveBranches};
@@ -96,7 +97,7 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
         self.clear_stopped().map_err(BranchError::Access).and(done)
     }
 
-    /// Does the same as [`switch_in`](Self::switch_in), but restores all records from `saved` by one XRSTORS
+    /// Switches in like [`switch_in`](Self::switch_in), but restores all records from `saved` by one XRSTORS
     /// instruction.
     ///
     /// # Errors

@@ -20,7 +20,8 @@ use crate::profile::source::{KProfileSource, ProfileSource};
 use crate::profile::source_interface::SourceInterface;
 use crate::snapshot::Snapshot;
 
-/// The operations of a profile interface, which are the same for all interfaces and cannot be overridden.
+/// The operations of every profile interface. A type that implements [`SourceInterface`] cannot override these
+/// operations.
 pub trait ProfileInterface: SourceInterface {
     /// Returns the rows of the interface's table of sources, ascending by value. The first row is `ProfileTime`.
     fn sources(&self) -> &'static [ProfileSource] {

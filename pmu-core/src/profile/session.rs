@@ -25,10 +25,9 @@ use crate::snapshot::Snapshot;
 
 /// Controls one processor's profile sources. The sources run on a [`CounterSession`] and on a profile timer.
 ///
-/// The handle cannot move to another thread. [Shut down](Self::shut_down) the handle on its processor, because dropping
-/// the handle accesses no register. If the handle is dropped without a shutdown, the counters keep running, and
-/// [`service`](crate::ProfileInterface::service) keeps reporting. The [`CounterMemory`] stays in use until its
-/// [`reclaim`](CounterMemory::reclaim).
+/// A session cannot move to another thread. Before dropping a session, [shut it down](Self::shut_down) on its
+/// processor. Otherwise the counters keep running, [`service`](crate::ProfileInterface::service) keeps reporting
+/// overflows, and the [`CounterMemory`] stays in use until [`reclaim`](CounterMemory::reclaim) is called.
 ///
 /// # Context
 /// Call every method in task context, on the session's processor. The performance interrupt may come at any time.
@@ -98,9 +97,9 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         &mut self.counters.platform
     }
 
-    /// Returns information on a source, for this processor. A supported source on a counter is
-    /// [`Verified`](crate::Availability::Verified), because the session has checked the processor's counters. If this
-    /// core of a hybrid machine lacks the source's event, the source is unsupported, even if the interface's
+    /// Returns information on a source, for this processor. The session has checked that the counters work, so a
+    /// supported source on a counter is [`Verified`](crate::Availability::Verified). On a hybrid machine, one core may
+    /// lack an event that another core has. On such a core the source is unsupported, even if the interface's
     /// [`query`](crate::ProfileInterface::query) reports the source as supported.
     pub fn query(&self, source: KProfileSource) -> SourceInformation {
         let mut information = declared_information(self.interface(), source);
@@ -408,8 +407,9 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
 
     /// Lends the counters to another user, such as a guest, until the returned [window](crate::CounterWindow) ends.
     /// This method calls [`CounterSession::lend`]. The profile timer keeps running. This method does not report pending
-    /// overflows of [opened](CounterSession::open_event) events, and does not suspend a facility. The methods `lend`
-    /// and `lend_with` of the [`CounterSession`](Self::counters_mut) do both.
+    /// overflows of [opened](CounterSession::open_event) events, and does not suspend a facility. Of the
+    /// [`CounterSession`](Self::counters_mut), `lend` reports these overflows, and `lend_with` also suspends a
+    /// facility.
     ///
     /// # Errors
     /// The errors of [`CounterSession::lend`].

@@ -125,7 +125,7 @@ impl TryFrom<u32> for KProfileSource {
     }
 }
 
-/// The value 0x18, `ProfileMaximum`, was given as a source.
+/// Error: the given value is 0x18, `ProfileMaximum`, which is not a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct NotASource;

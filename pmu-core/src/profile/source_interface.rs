@@ -117,7 +117,7 @@ pub unsafe trait SourceInterface {
         None
     }
 
-    /// Returns the machine's sources that are not in the table.
+    /// Returns the sources that the kernel has added to the sources in the table.
     #[inline]
     fn added(&self) -> &'static AddedSources {
         AddedSources::none()

@@ -79,8 +79,8 @@ impl<M: MsrBackend> BranchTracer<M> {
     /// - The pages of `memory` and of `beside` are mapped and writable in *every* address space in which this processor
     ///   runs.
     /// - `memory` and `beside` are used on this processor only, and the tracer stays on this processor. No
-    ///   [`PreciseRecorder`](crate::precise::PreciseRecorder) is taken on this processor, except the recorder of
-    ///   `beside`.
+    ///   [`PreciseRecorder`](crate::precise::PreciseRecorder) is taken on this processor, except the recorder whose
+    ///   memory is `beside`.
     /// - No other code writes `IA32_DS_AREA`, the bits of [`BRANCH_TRACE`] in `IA32_DEBUGCTL`, or the words of the DS
     ///   save area.
     ///

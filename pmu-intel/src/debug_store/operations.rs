@@ -56,7 +56,7 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 }
 
 /// Copies the bits in the mask `bits` from `value` to `IA32_PEBS_ENABLE`, on the processor that executes the call. The
-/// register's other bits belong to other owners, and keep their values.
+/// register's other bits keep their values.
 ///
 /// While a counter's bit is set, the processor writes a PEBS record after the counter overflows. The processor writes
 /// the record at `pebs_index` of the DS save area.

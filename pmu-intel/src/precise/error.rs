@@ -118,7 +118,7 @@ impl fmt::Display for PreciseEventError {
 
 impl core::error::Error for PreciseEventError {}
 
-/// Failure of an operation of a [`PreciseRecorder`](crate::precise::PreciseRecorder).
+/// Error of a [`PreciseRecorder`](crate::precise::PreciseRecorder).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

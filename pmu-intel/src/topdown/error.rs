@@ -39,7 +39,7 @@ impl core::error::Error for NoTopDown {
     }
 }
 
-/// Failure of an operation of a [`TopDownCounter`](crate::topdown::TopDownCounter).
+/// Error of a [`TopDownCounter`](crate::topdown::TopDownCounter).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
