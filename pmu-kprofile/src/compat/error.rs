@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// Reason that bytes could not be decoded as a `KPROFILE`, or that a `KPROFILE` could not be encoded.
+/// Reason why bytes could not be decoded as a `KPROFILE`, or why a `KPROFILE` could not be encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

@@ -17,7 +17,7 @@ const HEADER: usize = 8;
 /// Bytes of an entry before its name.
 const ENTRY: usize = 0x18;
 
-/// Reason that a source list could not be written or read.
+/// Reason why a source list could not be written or read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum SourceListError {

@@ -68,7 +68,7 @@ impl fmt::Display for Reading {
     }
 }
 
-/// Reason that a [`walk`] ended before the end of the list.
+/// Reason why a [`walk`] ended before the end of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -89,7 +89,7 @@ pub enum WalkError<E> {
     Object {
         /// Address at which an object was expected.
         address: u64,
-        /// Reason that the bytes were rejected.
+        /// Reason why the bytes were rejected.
         error: LayoutError,
     },
     /// The backward link of an entry does not lead to the previous entry. The list is damaged, was being changed when

@@ -4,7 +4,7 @@ use core::fmt;
 
 use pmu_core::{KProfileSource, NtStatus, Rules};
 
-/// Reason that a profile object could not be created.
+/// Reason why a profile object could not be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

@@ -4,7 +4,7 @@ use core::fmt;
 
 use pmu_core::{InterfaceError, NtStatus, ProcessorNumber, Rules};
 
-/// Reason that a profile was not started, or was not stopped, on at least one of its processors.
+/// Reason why a profile was not started, or was not stopped, on at least one of its processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// Reason that bytes are not a record, or that a record could not be encoded.
+/// Reason why bytes are not a record, or why a record could not be encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

@@ -8,7 +8,7 @@ use crate::registry::error::ProfileError;
 use crate::trace::event::context_switch::CONTEXT_SWITCH_HOOK;
 use crate::trace::trace_objects::MAX_PMC_SOURCES;
 
-/// Reason that tracing was not configured, started or stopped.
+/// Reason why tracing was not configured, started or stopped.
 ///
 /// If an object cannot be stopped because of a [`Hardware`](ProfileError::Hardware) error, the requested change of
 /// tracing is still made. After any other error, tracing is unchanged.

@@ -47,7 +47,7 @@ impl Accesses {
     }
 }
 
-/// An access of the driver that the manual does not allow.
+/// Access by the driver that the manual does not allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Breach {
