@@ -16,8 +16,8 @@ use crate::sources::{self, SOURCES, TABLE};
 
 /// Windows' Amd64 interface: it runs profile sources on the core counters of AMD processors.
 ///
-/// The interface has the sources of [`SOURCES`](crate::SOURCES). The sources run on the first of the following groups
-/// of counters that the processor has:
+/// The interface has the sources of [`SOURCES`](crate::SOURCES). The sources run on the first group of counters in this
+/// list that the processor has:
 ///
 /// - the counters of PerfMonV2, with its global registers;
 /// - the counters of the core extension;

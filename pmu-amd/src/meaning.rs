@@ -12,9 +12,9 @@ use crate::generation::Generation;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Meaning {
-    /// The source counts the event that it is named after.
+    /// The source counts the event in its name.
     Same,
-    /// The source counts an event, but not the event that it is named after.
+    /// The source counts a different event from the event in its name.
     Other,
     /// The source counts nothing: the event needs a bit of the unit mask, and the source sets no such bit.
     Nothing,

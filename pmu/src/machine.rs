@@ -46,7 +46,7 @@ pub enum Machine {
     Intel(Emon),
     /// AMD's core counters, with Windows' sources.
     Amd(Amd64),
-    /// AMD's core counters on a Zen processor. Each source counts the event that it is named after. Only
+    /// AMD's core counters on a Zen processor. Each source counts the event in its name. Only
     /// [`detect_zen`](Machine::detect_zen) returns this variant.
     Zen(Zen),
     /// Counters that can count any event, and `ProfileTime` as the only source. The [`NoInterface`] is the reason why

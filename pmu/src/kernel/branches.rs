@@ -135,8 +135,8 @@ impl<K: Kernel, const P: usize, const N: usize> PmuBranches<K, P, N> {
     }
 
     /// Returns the branch records of the processor that executes the call, for
-    /// [`Pmu::interrupt_beside`](crate::Pmu::interrupt_beside). Returns `None` if no task has [taken](Self::take) the
-    /// records yet.
+    /// [`Pmu::interrupt_beside`](crate::Pmu::interrupt_beside). Returns `None` if no task has [taken](Self::take)
+    /// ownership of this processor's records yet.
     ///
     /// # Context
     /// The handler of the performance interrupt, which may be an NMI.

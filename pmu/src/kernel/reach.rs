@@ -58,7 +58,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// [`EventId`](pmu_core::EventId) means another event. So operations that use the same `EventId` belong in one call
     /// of `with`.
     ///
-    /// A profile does not start or stop on the processor during the call: see [`profile`](Self::profile).
+    /// During the call, no profile starts or stops on this processor: see [`profile`](Self::profile).
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }

@@ -251,8 +251,8 @@ pub unsafe trait Kernel: Sized + 'static {
     }
 
     /// Detects the machine from the snapshot of the first processor that comes up. The default implementation calls
-    /// [`Machine::detect_zen`], so on Zen each source counts the event that it is named after. A kernel that needs
-    /// Windows' own tables calls [`Machine::detect`] instead.
+    /// [`Machine::detect_zen`], so on Zen each source counts the event in its name. A kernel that needs Windows' own
+    /// tables calls [`Machine::detect`] instead.
     fn detect(first: &Snapshot) -> Machine {
         Machine::detect_zen(first)
     }

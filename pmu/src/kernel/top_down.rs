@@ -48,7 +48,7 @@ impl<K: Kernel, const P: usize> PmuTopDown<K, P> {
 
     /// Returns the top-down counters of the processor that executes the call, for
     /// [`Pmu::interrupt_beside`](crate::Pmu::interrupt_beside). Returns `None` if no task has
-    /// [taken](Pmu::take_top_down) the counters yet.
+    /// [taken](Pmu::take_top_down) ownership of this processor's top-down counters yet.
     ///
     /// On a P-core, the slots counter overflows, and raises an interrupt, if no task reads it for hours. This facility
     /// counts each overflow. Without this facility, the next read notices only one overflow, and the slots of any
@@ -281,7 +281,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// - [`NotUp`](PmuError::NotUp), [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session): the processor
     ///   is not up or is suspended, or its session is in use.
     /// - [`TopDown`](PmuError::TopDown): no task has taken the counters ([`ShutDown`](TopDownError::ShutDown)), or a
-    ///   register access failed. After a failed access, the counters are still taken, and the kernel can repeat the
+    ///   register access failed. If an access failed, the counters are not released, and the kernel can repeat the
     ///   call.
     pub fn release_top_down(
         &'static self,

@@ -9,7 +9,8 @@ use pmu_core::{Branch, BranchFilter, BranchKind, BranchKinds, BranchPath};
 use crate::perf::attributes::PerfAttributes;
 use crate::perf::event_attr::PerfEventAttr;
 
-/// The branches that an event's samples carry: `branch_sample_type` of its attributes.
+/// Selection of the branches in an event's samples. The field `branch_sample_type` of `perf_event_attr` makes this
+/// selection.
 ///
 /// ```
 /// use pmu::perf::{BranchSamples, PerfEventAttr};
@@ -149,7 +150,7 @@ impl BranchSamples {
         Ok(Self { wanted, filter })
     }
 
-    /// Returns the filter with which the branches are recorded.
+    /// Returns the filter for the branch recorder.
     pub const fn filter(&self) -> BranchFilter {
         self.filter
     }
