@@ -186,8 +186,8 @@ impl Machine {
     ///
     /// On a hybrid machine, a processor may have more counters than the boot processor. To use all counters of one
     /// processor, call [`OpenedEvents::new`] with the unit that [`unit_of`](SourceInterface::unit_of) returns for that
-    /// processor. The processor's session and the processor's call of [`service`](pmu_core::service) must use an
-    /// `OpenedEvents` of the same `events`.
+    /// processor. The kernel passes this `OpenedEvents` both to the processor's session and to
+    /// [`service`](pmu_core::service) in the interrupt handler.
     ///
     /// ```
     /// use pmu::Machine;
