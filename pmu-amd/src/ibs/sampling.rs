@@ -77,8 +77,8 @@ impl IbsSampling {
         Self { user, kernel, ..self }
     }
 
-    /// Samples only fetches or ops that missed the third-level cache. The samples are not evenly spaced: if the op or
-    /// fetch at the end of a period did not miss, the processor begins a new period without a sample.
+    /// Samples only fetches or ops that missed the third-level cache. The samples are not evenly spaced: if the op at
+    /// the end of a period did not miss, the processor begins a new period without a sample.
     pub const fn l3_misses_only(self) -> Self {
         Self { l3_miss_only: true, ..self }
     }

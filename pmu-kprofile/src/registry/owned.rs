@@ -288,8 +288,8 @@ impl<'p, O: Handle, const N: usize, const P: usize> Started<'p, O, N, P> {
     /// - [`OnAnotherList`](ProfileError::OnAnotherList): another holder of the handle stopped the object, and started
     ///   it on another [`Profiles`].
     ///
-    /// If the hardware fails to stop the source, this function still succeeds, and [`StoppingOwned::try_finish`] returns
-    /// the failure.
+    /// If the hardware fails to stop the source, this function still succeeds, and [`StoppingOwned::try_finish`]
+    /// returns the failure.
     pub fn try_stop<H: ProfileHardware>(
         self,
         hardware: &mut H,
