@@ -7,7 +7,7 @@ use std::panic::catch_unwind;
 use pmu::PmuError;
 use pmu::core::{CounterError, Event, EventSelect, GenericEvent, SavedEvent, ThreadEvent};
 use pmu::intel::topdown::{SavedTopDown, TopDownError, TopDownFilter, TopDownPart};
-use pmu_tests::opened::{Random, running};
+use pmu_tests::opened::{Mock, Random, running};
 use pmu_virt::mock::Fault;
 
 use crate::top_down::{
@@ -157,6 +157,58 @@ fn a_failed_count_of_taken_counters_is_repeated_after_a_stop() {
         }
     }
     assert!(stopped.iter().all(|times| *times > 0));
+}
+
+/// Makes the accesses `first` and the next one fail: an access and its retry.
+fn fail_twice(mock: &'static Mock<'static>, first: u32) {
+    let last = mock.accesses().total() + first + 1;
+    mock.inject(Fault::From(first));
+    mock.on_access(Box::leak(Box::new(move |mock: &Mock<'static>| {
+        if mock.accesses().total() == last {
+            mock.inject(Fault::None);
+        }
+    })));
+}
+
+/// The kernel did not take the counters before. An access fails with its retry, then all succeed. The counters are
+/// released, except where the release itself failed.
+#[test]
+fn a_count_that_failed_before_its_release_leaves_the_counters_free() {
+    for (processors, level_2) in machines() {
+        let counts = |access: u32| {
+            let (machine, pmu) = machine(processors, level_2);
+            machine.up();
+            let (top_down, this) = (&machine.top_down, machine.snapshot());
+            let mock = &machine.mocks[0];
+            let total = || mock.accesses().total();
+            let count =
+                || pmu.count_slots(top_down, &this, TopDownFilter::ALL, || pass(machine, 0, 4));
+            // The accesses of a release of stopped counters.
+            pmu.take_top_down(top_down, &this).unwrap();
+            count().unwrap();
+            let before = total();
+            pmu.release_top_down(top_down).unwrap();
+            let of_release = total() - before;
+            let before = total();
+            count().unwrap();
+            let until_release = total() - before - of_release;
+            fail_twice(mock, access);
+            let counted = count();
+            mock.inject(Fault::None);
+            mock.on_access(&|_| ());
+            let what = format!("{processors:?}, {access}: {counted:?}");
+            let released = pmu.release_top_down(top_down);
+            if access <= until_release {
+                assert!(counted.is_err(), "{what}");
+                assert_eq!(released, Err(PmuError::TopDown(TopDownError::ShutDown)), "{what}");
+            }
+            pmu.processor_resumed().expect(&what);
+            check(&count().expect(&what), 4, has_level_2(machine, 0, level_2), 1);
+            machine.down();
+            access < until_release
+        };
+        assert!((1..).take_while(|access| counts(*access)).count() > 3);
+    }
 }
 
 /// The thread that runs on a processor of an [`Attack`].
