@@ -238,8 +238,7 @@ impl Layout {
 
     /// Returns whether an object of this layout can be a callback object.
     ///
-    /// For the 32-bit layout of Windows 6.1 the result is `true`, although Windows 6.1 has no callback objects. Later
-    /// versions have callback objects, and use the same layout.
+    /// The result is `true` for the 32-bit layout of Windows 6.1 and later. Windows 6.1 itself has no callback objects.
     pub const fn has_callback_objects(self) -> bool {
         self.offsets.callbacks
     }

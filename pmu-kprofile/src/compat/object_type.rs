@@ -2,7 +2,7 @@
 
 use pmu_core::WindowsVersion;
 
-/// The type of a profile object: a number of Windows' `KOBJECTS` enumeration. The type is the first member of a
+/// The type of a profile object, as a number in Windows' `KOBJECTS` enumeration. The type is the first member of a
 /// `KPROFILE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -25,8 +25,8 @@ impl ObjectType {
         }
     }
 
-    /// Returns the type with this number in the `KOBJECTS` enumeration; `None` if no profile object has a type with
-    /// this number.
+    /// Returns the type whose number in the `KOBJECTS` enumeration is `value`; `None` if `value` is not the number of a
+    /// profile object type.
     pub const fn new(value: u16) -> Option<Self> {
         match value {
             0x0F => Some(Self::BasicNt3),

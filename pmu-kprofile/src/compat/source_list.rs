@@ -60,8 +60,9 @@ impl core::error::Error for SourceListError {}
 
 /// Writes the list of the sources that an interface supports into `buffer`, and returns the number of bytes written.
 ///
-/// The sources of the interface's own table come first. The sources that were added to the interface follow. The caller
-/// must set the first word of `buffer` to [`SOURCE_LIST_CLASS`] before the call.
+/// The sources in [`ProfileInterface::sources`] come first. The sources in
+/// [`SourceInterface::added`](pmu_core::SourceInterface::added) follow. The caller must set the first word of `buffer`
+/// to [`SOURCE_LIST_CLASS`] before the call.
 ///
 /// # Context
 /// Task.

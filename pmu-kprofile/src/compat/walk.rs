@@ -134,10 +134,10 @@ impl<E: core::error::Error + 'static> core::error::Error for WalkError<E> {
 ///
 /// The list head is a `LIST_ENTRY`: `KPROCESS.ProfileListHead`, or the kernel's global list head.
 ///
-/// Each item is the address of a `KPROFILE` and its decoded members. If the walk meets an error, the error is the last
-/// item; the items before the error are valid. The walk always ends. If the list has more than `limit` objects, the
-/// item after the first `limit` objects is the error [`TooLong`](WalkError::TooLong). If the list has a cycle that does
-/// not contain the list head, the walk ends with the error [`BrokenLink`](WalkError::BrokenLink).
+/// Each item has the address of a `KPROFILE`, and the decoded members. If the walk meets an error, the error is the
+/// last item; the items before the error are valid. The walk always ends. If the list has more than `limit` objects,
+/// the walk returns the first `limit` objects, and then the error [`TooLong`](WalkError::TooLong). If the list has a
+/// cycle that does not contain the list head, the walk ends with the error [`BrokenLink`](WalkError::BrokenLink).
 ///
 /// # Examples
 /// ```

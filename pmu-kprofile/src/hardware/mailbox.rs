@@ -30,18 +30,20 @@ impl<const P: usize> Mailbox<P> {
     }
 
     /// Performs the requests that other processors made to the processor that executes the call. The call first
-    /// performs the stop requests that were not answered in time, and then the request in the mailbox.
+    /// performs earlier stop requests that were not answered in time. The call then performs the new request, if there
+    /// is one.
     ///
     /// If a call of `drain` interrupts another call of `drain` on the same processor, the new call returns at once. The
     /// interrupted call then looks for requests once more.
     ///
     /// If [`serve`](RemoteProcessors::serve) unwinds, the processor that made the request gets the error
-    /// [`NoAnswer`](InterfaceError::NoAnswer). The next call of `drain` stops the source of that request. After a call
-    /// of `drain` that ended without returning or unwinding, use [`reclaim`](Self::reclaim).
+    /// [`NoAnswer`](InterfaceError::NoAnswer). The next call of `drain` stops the source of that request. If a task is
+    /// killed within `drain`, or the processor is reset during the call, use [`reclaim`](Self::reclaim).
     ///
     /// # In a task
-    /// If the handler of the inter-processor interrupt cannot use the session, the handler can wake a task that calls
-    /// this function. The task is bound to the processor. These rules hold for a woken task:
+    /// The handler of the inter-processor interrupt may be unable to use the processor's
+    /// [`Session`](pmu_core::Session). The handler can then wake a task that calls this function. The task is bound to
+    /// the processor. These rules hold for a woken task:
     ///
     /// - A caller that starts or stops a source on another processor waits until the woken task of that processor has
     ///   run. The caller waits only as long as [`keep_waiting`](RemoteProcessors::keep_waiting) returns `true`. During
@@ -51,12 +53,12 @@ impl<const P: usize> Mailbox<P> {
     ///   that these tasks hold.
     /// - A woken task of the lowest priority answers only when its processor has nothing else to do. In this case,
     ///   start and stop profiles with [`try_start`](crate::Profiles::try_start) and
-    ///   [`try_stop`](crate::Profiles::try_stop), and let `keep_waiting` return `false` soon. Sleep between two calls.
-    ///   A task that spins would keep the woken task of its own processor from running.
-    /// - A start that is not answered in time has no effect. If the woken task has already begun the start, the start
-    ///   is undone. The error is [`NoAnswer`](InterfaceError::NoAnswer), and the caller has to try again. If the start
-    ///   was part of [`try_update_processors`](crate::Profiles::try_update_processors), the next call of that function
-    ///   tries the start again.
+    ///   [`try_stop`](crate::Profiles::try_stop), and let `keep_waiting` return `false` soon. If the call fails, sleep
+    ///   before you try again. A task that spins keeps the woken task of its own processor from running.
+    /// - A start that is not answered in time has no effect. If the woken task is performing the start at that time,
+    ///   the task then stops the source. The error is [`NoAnswer`](InterfaceError::NoAnswer), and the caller has to try
+    ///   again. If the start was part of [`try_update_processors`](crate::Profiles::try_update_processors), the next
+    ///   call of that function tries the start again.
     /// - A stop that is not answered in time stays in the mailbox, and the woken task does the stop before any later
     ///   request. The error is also `NoAnswer`, but the caller need not try again. Until the stop is done, the source
     ///   may still interrupt, but its interrupts reach no profile object.
@@ -64,8 +66,8 @@ impl<const P: usize> Mailbox<P> {
     ///   processor.
     ///
     /// # Context
-    /// The handler of the interrupt that [`RemoteProcessors::interrupt`] sends, or any other context of the interrupted
-    /// processor in which the processor's session may be used.
+    /// Interrupt or task, on the processor that [`RemoteProcessors::interrupt`] interrupted. The context must be able
+    /// to use the processor's session.
     ///
     /// # Examples
     /// ```
@@ -101,8 +103,8 @@ impl<const P: usize> Mailbox<P> {
     /// without returning or unwinding.
     ///
     /// A call of `drain` ends in this way if the task that made the call is killed, or if the processor is reset. If
-    /// the call was serving a request, the profile source in the request may still be running. The next call of `drain`
-    /// on that processor stops the source.
+    /// the call ended while it performed a request, the profile source in the request may still be running. The next
+    /// call of `drain` on that processor stops the source.
     ///
     /// # Context
     /// Any.
@@ -120,7 +122,7 @@ impl<const P: usize> Mailbox<P> {
     /// ```
     ///
     /// Wrong use: a task is preempted within `drain`, and the kernel calls `reclaim` for the task's processor. When the
-    /// task is resumed, two calls of `drain` may write answers for this processor at the same time.
+    /// task is resumed, two calls of `drain` may write this processor's answer at the same time, which is a data race.
     pub unsafe fn reclaim(&self, processor: ProcessorNumber) {
         if let Some(slot) = self.slots.get(processor.index()) {
             // SAFETY: the caller's promise.

@@ -5,8 +5,8 @@ use pmu_core::{InterfaceError, KProfileSource, ProcessorNumber};
 use crate::affinity::Affinity;
 use crate::hardware::request::SourceRequest;
 
-/// Functions of the kernel that a [`Mailbox`](crate::Mailbox) calls. They interrupt another processor, perform a
-/// request with the present processor's session, and limit the waiting for an answer.
+/// Functions of the kernel that a [`Mailbox`](crate::Mailbox) calls. The functions interrupt another processor, perform
+/// a request with the session of the processor that executes the call, and limit how long a caller waits for an answer.
 ///
 /// # For implementers
 /// - [`interrupt`](Self::interrupt) makes the other processor call [`Mailbox::drain`](crate::Mailbox::drain) soon, from

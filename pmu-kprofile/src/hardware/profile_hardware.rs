@@ -16,7 +16,8 @@ use crate::affinity::Affinity;
 /// [`Session`](pmu_core::Session) of the processor on which the function runs.
 ///
 /// # Context
-/// Every method is called in task context, while this crate holds no lock that an interrupt needs.
+/// Every method is called in task context. During the call, this crate holds no lock that an interrupt handler could
+/// wait for.
 ///
 /// # Examples
 /// A kernel that runs a function on another processor, and waits until the function has returned:

@@ -82,8 +82,9 @@ impl Bucket {
     /// one 32-bit count for each bucket of the range. The function makes the same check as the Windows version in
     /// `rules`.
     ///
-    /// Before version 1703, Windows compared sizes in bytes instead of numbers of counts. That comparison can accept a
-    /// buffer that is too small, if the last bucket is partial or the buffer's size is not a multiple of 4.
+    /// Before version 1703, Windows compared two sizes in bytes: the size of all counts, and the size of the buffer.
+    /// That comparison can accept a buffer that is too small, if the last bucket is partial or the buffer's size is not
+    /// a multiple of 4.
     ///
     /// # Examples
     /// ```
@@ -110,10 +111,10 @@ impl Bucket {
     /// range of `size` bytes. The kernel of 32-bit Windows chooses this size in
     /// [segment mode](crate::BasicProfile::base).
     ///
-    /// For Windows versions before 1703, the result is sometimes wrong, because their formula rounds an intermediate
-    /// value down. If the result is too small, the range has more buckets than the buffer has counters.
-    /// [`fits`](Self::fits) may accept this bucket size. The result can also be `None` although a large enough bucket
-    /// size exists.
+    /// If `rules` has a Windows version before 1703, the result is sometimes wrong: the formula of these versions
+    /// rounds a quotient down. If the result is too small, the range has more buckets than the buffer has counters.
+    /// [`fits`](Self::fits) may accept a bucket size that is too small. The result can also be `None` although a large
+    /// enough bucket size exists.
     pub const fn for_buffer(rules: Rules, size: u64, buffer_bytes: u32) -> Option<Self> {
         let counters = buffer_bytes as u64 / COUNTER_BYTES;
         if counters == 0 {

@@ -135,7 +135,7 @@ impl<'b> ProfileObject<'b> {
 
     /// Returns the address range and the count of each bucket whose count is not 0.
     ///
-    /// If an interrupt adds to a count during the call, the returned count may lack that interrupt.
+    /// If an interrupt adds to a count during the call, the returned count may not include that interrupt.
     ///
     /// # Context
     /// Any.

@@ -84,11 +84,11 @@ impl defmt::Format for BasicProfile<'_> {
 }
 
 impl<'b> ProfileObject<'b> {
-    /// Creates a basic profile object, with Windows' checks in Windows' order.
+    /// Creates a basic profile object. The function makes the same checks as Windows, in the same order.
     ///
-    /// If the affinity is `None`, the object gets the set of the processors that are active during the call. Before
-    /// Windows 7, the object also gets this set if the affinity contains no active processor. [`Affinity::ALL`] is
-    /// accepted in every Windows version, and is not replaced.
+    /// If the affinity is `None`, the object profiles the processors that are active during the call. Before Windows 7,
+    /// the same applies to an affinity without an active processor. Every Windows version accepts [`Affinity::ALL`]:
+    /// the object then also profiles processors that become active later.
     ///
     /// The object can only be started on a [`Profiles`](crate::Profiles) with the same rules: pass the result of
     /// [`Profiles::rules`](crate::Profiles::rules).

@@ -109,11 +109,11 @@ pub struct ValidRequest {
 }
 
 impl CreateRequest<'_> {
-    /// Validates a creation request, with Windows' checks in Windows' order.
+    /// Validates a creation request. The function makes the same checks as Windows, in the same order.
     ///
-    /// After success, the kernel creates the object. Then the kernel creates a handle to the object, with the access
-    /// right [`PROFILE_CONTROL`](pmu_core::classes::PROFILE_CONTROL). If one of these two steps fails, the kernel
-    /// itself chooses the status.
+    /// After success, the embedder's kernel creates the object, and a handle to the object with the access right
+    /// [`PROFILE_CONTROL`](pmu_core::classes::PROFILE_CONTROL). If this fails, the kernel chooses the status of the
+    /// service.
     ///
     /// # Context
     /// Task.

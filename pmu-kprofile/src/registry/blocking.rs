@@ -83,11 +83,10 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         unsafe { guard.start(object, Ok(()), hardware) }
     }
 
-    /// Stops a profile, and waits until no processor can be reading the object.
+    /// Stops a profile, and waits until no processor reads the object any more.
     ///
     /// The call removes the object from the list of started objects. If no other object uses the source on a processor,
-    /// the call stops the source there. The call then waits until the interrupt dispatches that may be reading the
-    /// object have ended. After the call, this crate holds no reference to the object or its buffer.
+    /// the call stops the source there. After the call, this crate holds no reference to the object or its buffer.
     ///
     /// # Context
     /// Task. The call first waits until no other task is starting or stopping a profile. After the removal from the
@@ -130,11 +129,11 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Stops every started profile of a process, for instance when the process is about to end.
     ///
     /// # Context
-    /// Task. Waits as [`stop`](Self::stop) does.
+    /// Task. Waits for other tasks that start or stop profiles, and for interrupt dispatches: see [`stop`](Self::stop).
     ///
     /// # Errors
     /// - [`Hardware`](ProfileError::Hardware): stopping a source failed. All profiles of the process are stopped, even
-    ///   after a failure. If several stops fail, the error is that of the first failure.
+    ///   after a failure. If several stops fail, the call returns the first error.
     /// - [`WrongContext`](ProfileError::WrongContext): the call came from an interrupt or a callback. No profile was
     ///   stopped.
     ///
@@ -187,10 +186,11 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Apart from the waiting, the call does the same as [`try_restart_processor`](Self::try_restart_processor).
     ///
     /// # Context
-    /// Task. Waits. At the time of the call, no source of a profile may be running on the processor.
+    /// Task. Waits. Call this function only while no profile source is running on the processor.
     ///
     /// # Errors
-    /// The errors of [`update_processors`](Self::update_processors), but only for `processor`.
+    /// The errors of [`update_processors`](Self::update_processors). The call starts sources only on `processor`, so no
+    /// error names another processor.
     pub fn restart_processor<H: ProfileHardware>(
         &self,
         processor: ProcessorNumber,
@@ -220,7 +220,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// ```
     ///
     /// # Context
-    /// Task. Waits as [`stop`](Self::stop) does.
+    /// Task. Waits for other tasks that start or stop profiles, and for interrupt dispatches: see [`stop`](Self::stop).
     ///
     /// # Errors
     /// See [`ProfileError`].

@@ -20,15 +20,15 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     ///
     /// If the source does not run yet on one of these processors, the call starts the source there. The call then
     /// appends the object to the list of the object's process, or to the global list if the object profiles all
-    /// execution. The call does not change other objects, or sources on other processors.
+    /// execution. The call changes no other object, and no source on another processor.
     ///
     /// # Context
     /// Task. Never waits.
     ///
     /// # Errors
     /// See [`ProfileError`].
-    /// - [`Busy`](ProfileError::Busy): another task is starting or stopping a profile, or an interrupt that began
-    ///   before the last start or stop is still being dispatched.
+    /// - [`Busy`](ProfileError::Busy): another task is starting or stopping a profile, or the dispatch of an interrupt
+    ///   that began before the last start or stop has not ended yet.
     /// - After any error, nothing is changed, with two exceptions. A counter that
     ///   [faulted](pmu_core::CounterError::Faulted) during the call stays faulted. If a failed start could not be
     ///   undone, the source may still be running on the processor that [`Hardware`](ProfileError::Hardware) names.
@@ -113,8 +113,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// ```
     ///
     /// # Safety
-    /// After a successful start, the caller ensures the following until the object is stopped on this `Profiles`, also
-    /// if the `Profiles` is moved in the meantime:
+    /// From a successful start until the object is stopped on this `Profiles`, the caller ensures the following, even
+    /// if the `Profiles` is moved:
     /// - the object is not moved and not dropped, even if a panic unwinds;
     /// - the buffer or the callback of the object is not freed.
     ///
@@ -136,12 +136,12 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         }
     }
 
-    /// Stops a profile, and returns a token that tells when no processor can be reading the object any more.
+    /// Stops a profile, and returns a token that tells when no processor reads the object any more.
     ///
     /// The call removes the object from the list of started objects. If no other object uses the source on a processor,
-    /// the call stops the source there. The token tells when the grace period is over: all interrupt dispatches that
-    /// may be reading the object have then ended. Dropping the token does not put the object back on the list. The
-    /// object cannot be started again before the grace period is over.
+    /// the call stops the source there. The token tells when the grace period is over: every interrupt dispatch that
+    /// began before the removal has then ended. Dropping the token does not put the object back on the list. The object
+    /// cannot be started again before the grace period is over.
     ///
     /// ```
     /// # use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Profiles};
@@ -188,18 +188,18 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     ///
     /// Call this function after a processor came up and its session was initialized, and after a processor went down.
     ///
-    /// This call notes which processors are inactive, and that no source runs on these processors. Each call that
-    /// starts or stops a profile does the same. If a processor goes down and comes back between two of these calls,
-    /// this crate does not notice, and assumes that the processor's sources are still running. In this case, call
-    /// [`try_restart_processor`](Self::try_restart_processor).
+    /// The call looks up which processors are inactive, and records that no source runs on these processors. Each call
+    /// that starts or stops a profile also does this. If a processor goes down and comes back between two of these
+    /// calls, this crate does not notice, and assumes that the processor's sources are still running. In this case,
+    /// call [`try_restart_processor`](Self::try_restart_processor).
     ///
     /// # Context
     /// Task. Never waits.
     ///
     /// # Errors
-    /// See [`ProfileError`]. If several starts fail, the error is that of the first failure. After a failure, the call
-    /// still starts the other sources. The next call retries the starts that failed. [`ProfileObject::runs_on`] tells
-    /// on which processors an object's source runs.
+    /// See [`ProfileError`]. If several starts fail, the call returns the first error. After a failure, the call still
+    /// starts the other sources. The next call retries the starts that failed. [`ProfileObject::runs_on`] tells on
+    /// which processors an object's source runs.
     ///
     /// # Examples
     /// ```
@@ -230,10 +230,11 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// If the processor is inactive, the call only records that no source runs on the processor.
     ///
     /// # Context
-    /// Task. Never waits. At the time of the call, no source of a profile may be running on the processor.
+    /// Task. Never waits. Call this function only while no profile source is running on the processor.
     ///
     /// # Errors
-    /// The errors of [`try_update_processors`](Self::try_update_processors), but only for `processor`.
+    /// The errors of [`try_update_processors`](Self::try_update_processors). The call starts sources only on
+    /// `processor`, so no error names another processor.
     ///
     /// # Examples
     /// ```
@@ -292,7 +293,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     }
 }
 
-/// Token that tells when no processor can be reading a stopped object any more. See [`Profiles::try_stop`].
+/// Token that tells when no processor reads a stopped object any more. See [`Profiles::try_stop`].
 ///
 /// Dropping the token does not start the object again.
 #[derive(Debug)]

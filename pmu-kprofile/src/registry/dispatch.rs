@@ -15,8 +15,8 @@ pub struct DispatchOutcome {
     /// Number of objects that acted on the interrupt: basic objects that counted the interrupt, and callback objects
     /// whose callback was called.
     pub hits: u32,
-    /// Number of counts that Windows would have written outside an object's buffer. This crate does not write these
-    /// counts.
+    /// Number of counts that belong outside an object's buffer. The Windows version in the object's
+    /// [rules](crate::ProfileObject::rules) writes such counts; this crate does not.
     pub outside: u32,
 }
 
@@ -29,8 +29,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// objects follow in any order.
     ///
     /// The function is wait-free: it takes no lock, allocates nothing, and visits each started object at most once. The
-    /// function panics only if a callback panics. If the processor's index is `P` or more, the interrupt reaches no
-    /// object, and the [statistics](Self::statistics) do not count the interrupt.
+    /// function panics only if a callback panics. If the index of the interrupted processor is `P` or more, no object
+    /// acts on the interrupt, and the [statistics](Self::statistics) do not include the interrupt.
     ///
     /// # Context
     /// Interrupt or NMI, on the processor whose number `frame` contains.

@@ -29,8 +29,8 @@ pub enum ProfileError {
     /// The kernel could not look up the handle, or could not prepare the buffer. The value is the status of this
     /// failure: see [`Profiles::try_start_service`](crate::Profiles::try_start_service).
     Caller(NtStatus),
-    /// Nothing was changed: retry later. Either another task is starting or stopping a profile, or an interrupt that
-    /// began before the last start or stop is still being dispatched.
+    /// Nothing was changed: retry later. Either another task is starting or stopping a profile, or the dispatch of an
+    /// interrupt that began before the last start or stop has not ended yet.
     Busy,
     /// The call came from an interrupt or a callback; only task context may start and stop profiles.
     WrongContext,

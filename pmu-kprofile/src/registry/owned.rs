@@ -71,8 +71,8 @@ pub struct Started<'p, O: Handle, const N: usize, const P: usize> {
     object: ManuallyDrop<O>,
 }
 
-/// A stopped object together with its handle. [`try_finish`](Self::try_finish) returns the handle once no processor can
-/// be reading the object any more. See [`Started::try_stop`].
+/// A stopped object together with its handle. [`try_finish`](Self::try_finish) returns the handle once no processor
+/// reads the object any more. See [`Started::try_stop`].
 #[must_use = "dropped, the handle leaks"]
 pub struct StoppingOwned<'p, O: Handle, const N: usize, const P: usize> {
     stopping: Stopping<'p, N, P>,
@@ -161,7 +161,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         self.started_if(outcome, object)
     }
 
-    /// Starts an object for a caller of `NtStartProfile`, with Windows' checks in Windows' order.
+    /// Starts an object for a caller of `NtStartProfile`. The function makes the same checks as Windows, in the same
+    /// order.
     ///
     /// Before the call, the kernel looks up the handle and prepares the buffer. The kernel passes the results:
     /// - `object` is the object of the request's handle, or the status with which the look-up of the handle failed;
@@ -199,8 +200,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// # Errors
     /// In the order of the checks:
     /// - the status in `object`;
-    /// - the errors that [`try_start_owned`](Self::try_start_owned) returns before it looks at the processors, the last
-    ///   of which is [`AtLimit`](ProfileError::AtLimit);
+    /// - of the errors of [`try_start_owned`](Self::try_start_owned): `WrongContext`, `Busy`, `AlreadyStarted`,
+    ///   `OnAnotherList`, `OtherRules` and `AtLimit`;
     /// - the status in `resources`;
     /// - the other errors of `try_start_owned`.
     pub fn try_start_service<O: Handle, H: ProfileHardware>(
@@ -276,7 +277,7 @@ impl<'p, O: Handle, const N: usize, const P: usize> Started<'p, O, N, P> {
         &self.object
     }
 
-    /// Stops the object. The returned [`StoppingOwned`] returns the handle once no processor can be reading the object.
+    /// Stops the object. [`StoppingOwned::try_finish`] returns the handle once no processor reads the object any more.
     ///
     /// # Context
     /// Task. Never waits.
@@ -312,14 +313,15 @@ impl<'p, O: Handle, const N: usize, const P: usize> Started<'p, O, N, P> {
     /// Stops this started object, and returns the object's handle.
     ///
     /// # Context
-    /// Task. Waits as [`Profiles::stop`] does.
+    /// Task. Waits for other tasks that start or stop profiles, and for interrupt dispatches: see [`Profiles::stop`].
     ///
     /// # Errors
-    /// The error is `self`, and the object is still started, in two cases:
+    /// In two cases the function returns `self` as the error, and the object is still started:
     /// - The call comes from an interrupt or a callback.
     /// - Another holder of the handle stopped the object, and started it on another [`Profiles`].
     ///
-    /// After a stop, the function returns the handle with the result of stopping the source.
+    /// In any other case the object is stopped, and the function returns the handle and the result of stopping the
+    /// source.
     #[cfg(feature = "critical-section")]
     pub fn stop<H: ProfileHardware>(
         self,
@@ -335,8 +337,8 @@ impl<'p, O: Handle, const N: usize, const P: usize> Started<'p, O, N, P> {
 }
 
 impl<O: Handle, const N: usize, const P: usize> StoppingOwned<'_, O, N, P> {
-    /// Returns the handle of the stopped object, if no processor can be reading the object any more. Also returns the
-    /// result of stopping the object's source.
+    /// Returns the handle of the stopped object, if no processor reads the object any more. Also returns the result of
+    /// stopping the object's source.
     ///
     /// # Context
     /// Any context in which the handle may be dropped. Never waits.

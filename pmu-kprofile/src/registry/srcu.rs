@@ -44,8 +44,8 @@ pub struct Statistics {
     pub hit: u64,
     /// Number of interrupts on which no object acted.
     pub missed: u64,
-    /// Number of counts that Windows would have written outside a buffer, in the version that the objects follow. This
-    /// crate does not write these counts.
+    /// Number of counts that belong outside an object's buffer. The Windows version in the object's
+    /// [rules](crate::ProfileObject::rules) writes such counts; this crate does not.
     pub outside: u64,
 }
 

@@ -6,11 +6,11 @@ use pmu_core::{InterruptFrame, Interval, KProfileSource};
 
 use crate::object::callback::ProfileCallback;
 
-/// Profile callback that a workaround for cache errata needs. The callback counts the interrupts of the source
+/// Profile callback with which a kernel works around cache errata. The callback counts the interrupts of the source
 /// `ProfileTime`. [`limit`](Self::limit) limits the interval of this source.
 ///
-/// While the workaround is active, the interval of `ProfileTime` must not be longer than the workaround allows. So the
-/// kernel passes each requested interval through `limit` before it sets the interval.
+/// While the workaround is active, the interval of `ProfileTime` must not be longer than the workaround allows. Before
+/// the kernel sets an interval of `ProfileTime`, it must pass the requested interval to `limit`.
 ///
 /// # Examples
 /// ```

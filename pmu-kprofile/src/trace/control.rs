@@ -108,9 +108,9 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
         Ok(())
     }
 
-    /// Selects the trace records that have the [PEBS index](crate::trace::Extended::pebs_index), by their hook ids. The
-    /// hook id is the number in a record's header that says which event the record describes. `hooks` must be empty or
-    /// have the one element [`CONTEXT_SWITCH_HOOK`]. Initially no record has the PEBS index.
+    /// Selects, by hook id, the trace records that have the [PEBS index](crate::trace::Extended::pebs_index). The hook
+    /// id is the number in a record's header that says which event the record describes. `hooks` must be empty or have
+    /// the one element [`CONTEXT_SWITCH_HOOK`]. Initially no record has the PEBS index.
     ///
     /// # Context
     /// Task.

@@ -20,8 +20,8 @@ pub const PERF_COMPACT_CSWITCH: u32 = 0x2000_0100;
 /// `PERF_HV_PROFILE`: flag of a [`GroupMask`] that selects sampled profiles of the hypervisor.
 pub const PERF_HV_PROFILE: u32 = 0x8080_0000;
 
-/// `EVENT_TRACE_FLAG_PROFILE`: flag of `EVENT_TRACE_PROPERTIES.EnableFlags` that selects sampled profiles. In a
-/// [`GroupMask`], [`PERF_PROFILE`] selects sampled profiles.
+/// `EVENT_TRACE_FLAG_PROFILE`: flag of `EVENT_TRACE_PROPERTIES.EnableFlags` that selects sampled profiles. A
+/// [`GroupMask`] does not use this flag: there [`PERF_PROFILE`] selects sampled profiles.
 pub const EVENT_TRACE_FLAG_PROFILE: u32 = 0x0100_0000;
 
 /// `PERF_MASK_INDEX`: mask of a flag's top three bits. A [`GroupMask`] has eight words. The top three bits of a flag

@@ -94,8 +94,8 @@ impl IntervalServices {
     /// Returns the interval of a source, in the unit of the source, for the service `NtQueryIntervalProfile`.
     ///
     /// The result is 0 for a source that is not supported. For `ProfileAlignmentFixup`, the result is the interval that
-    /// was set last, or 0 if no interval was set. The kernel then writes the result to the caller's memory. As in
-    /// Windows, a fault at this write does not make the service fail.
+    /// was set last, or 0 if no interval was set. After the call, the kernel writes the result to the caller's memory.
+    /// If this write faults, the service still succeeds, as in Windows.
     ///
     /// # Context
     /// Task.
@@ -119,11 +119,11 @@ impl IntervalServices {
     /// Sets the interval of a source, clamped to the source's limits, and returns the clamped interval. This is the
     /// service `NtSetIntervalProfile`.
     ///
-    /// The result is `Ok(None)` if the source is not supported, or is `ProfileAlignmentFixup`. The service then
-    /// succeeds without an effect on the hardware. The interval of `ProfileAlignmentFixup` is only stored.
+    /// The result is `Ok(None)` if the source is not supported, or is `ProfileAlignmentFixup`. In both cases the
+    /// service succeeds, but the hardware does not change. The interval of `ProfileAlignmentFixup` is only stored.
     ///
-    /// While tracing is [on](Self::begin_trace), the function passes the new interval to `record`, in a
-    /// [`SourceInterval`] of the hook id [`SET_INTERVAL_HOOK`](crate::trace::SET_INTERVAL_HOOK). `record` writes the
+    /// While intervals are [traced](Self::begin_trace), the function passes the new interval to `record`, in a
+    /// [`SourceInterval`] whose hook id is [`SET_INTERVAL_HOOK`](crate::trace::SET_INTERVAL_HOOK). `record` writes the
     /// `SourceInterval` to the trace. If the result is `Ok(None)`, the function does not call `record`. If the previous
     /// interval was set while tracing was off, the member `old` of the `SourceInterval` is 0.
     ///
@@ -171,8 +171,8 @@ impl IntervalServices {
     /// Begins to trace changes of intervals, and records the present interval of each of `sources`.
     ///
     /// Pass the sources whose samples the kernel is about to trace. A reader of the trace needs the recorded intervals
-    /// to weigh the samples. For each supported source, the function calls `record` with a [`SourceInterval`] of the
-    /// hook id [`COLLECTION_START_HOOK`](crate::trace::COLLECTION_START_HOOK). The old and the new interval in this
+    /// to weigh the samples. For each supported source, the function calls `record` with a [`SourceInterval`] whose
+    /// hook id is [`COLLECTION_START_HOOK`](crate::trace::COLLECTION_START_HOOK). The old and the new interval in this
     /// record are equal. Before Windows 6.0 the function does nothing.
     ///
     /// # Context
@@ -212,9 +212,9 @@ impl IntervalServices {
 
     /// Ends the tracing of intervals, and records the present interval of each of `sources`.
     ///
-    /// For each supported source, the function calls `record` with a [`SourceInterval`] of the hook id
-    /// [`COLLECTION_END_HOOK`](crate::trace::COLLECTION_END_HOOK). If [`begin_trace`](Self::begin_trace) did not turn
-    /// tracing on, `record` is not called.
+    /// For each supported source, the function calls `record` with a [`SourceInterval`] whose hook id is
+    /// [`COLLECTION_END_HOOK`](crate::trace::COLLECTION_END_HOOK). If [`begin_trace`](Self::begin_trace) did not begin
+    /// the tracing of intervals, the function does not call `record`.
     ///
     /// # Context
     /// Task. Call this function after the tracing of samples was turned off.

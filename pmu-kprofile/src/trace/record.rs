@@ -34,12 +34,13 @@ use crate::trace::record_error::RecordError;
 pub struct Record<'b> {
     /// Width of the traced kernel's pointers.
     pub width: PointerWidth,
-    /// Version word of the header. The bits that declare extended data are clear.
+    /// Version word of the header. The bits of the header that declare extended data
+    /// ([`PEBS_INDEX_FLAG`](crate::trace::PEBS_INDEX_FLAG) and [`PMC_COUNT_MASK`](crate::trace::PMC_COUNT_MASK)) are 0
+    /// in this field.
     pub version: u16,
     /// Time stamp, in the unit of the trace's clock.
     pub timestamp: u64,
-    /// Extended data: the PEBS index and the values of counters. The index and the values are optional in the record of
-    /// any event.
+    /// Extended data: an optional PEBS index, and the values of any number of counters up to [`MAX_PMC_VALUES`].
     pub extended: Extended,
     /// The event that the record describes.
     pub event: Event<'b>,
@@ -98,7 +99,7 @@ impl<'b> Record<'b> {
     /// Any.
     ///
     /// # Errors
-    /// - [`Marker`](RecordError::Marker): the marker in the header is not the marker of a performance record.
+    /// - [`Marker`](RecordError::Marker): the header does not have the marker of a performance record.
     /// - [`TooShort`](RecordError::TooShort): `bytes` ends before the end of the record, or the record ends before the
     ///   last member of its event.
     ///

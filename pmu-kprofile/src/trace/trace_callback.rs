@@ -68,8 +68,8 @@ impl<const N: usize> TraceCallback<N> {
     /// Returns the number of records that were lost so far. A record is lost if the ring is full, or if the processor
     /// has no ring.
     ///
-    /// Other callbacks may write to the same rings. The number then includes each record of another callback that found
-    /// its ring full.
+    /// Other callbacks may write to the same rings. If a ring is full, the number then also includes the lost records
+    /// of these callbacks.
     pub fn dropped(&self) -> u64 {
         let full: u64 = self.rings.iter().map(TraceRing::dropped).sum();
         let stacks: u64 = self.stacks.iter().map(StackRing::dropped).sum();

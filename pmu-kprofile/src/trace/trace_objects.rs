@@ -15,8 +15,8 @@ pub const MAX_PMC_SOURCES: usize = 4;
 /// [`with_switches`](Self::with_switches) adds the tracing of context switches.
 ///
 /// Windows 8 and later trace with callback objects. Earlier versions of Windows traced sampled profiles without an
-/// object. This crate uses the objects for every version, and traces only the interrupts that the version itself
-/// traces.
+/// object. This crate uses the objects for every version. A request to trace interrupts that the version does not trace
+/// fails with [`NotTraced`](crate::trace::TraceError::NotTraced).
 #[derive(Debug)]
 pub struct TraceObjects {
     pub(super) sampled: ProfileObject<'static>,
@@ -47,7 +47,8 @@ impl TraceObjects {
         }
     }
 
-    /// Adds the tracing of context switches by `switches`. The group mask then also turns this tracing on and off.
+    /// Adds the tracing of context switches by `switches`. The flag
+    /// [`PERF_CONTEXT_SWITCH`](crate::trace::PERF_CONTEXT_SWITCH) of the group mask then turns this tracing on and off.
     ///
     /// # Examples
     /// ```

@@ -176,7 +176,7 @@ impl TracedPmc {
     /// The function handles the request with the information class 0x0E, `EventTraceProfileEventListInformation`.
     ///
     /// In the request, the member `HookId` follows the trace handle. `array` contains only the bytes of `HookId`: the
-    /// hook ids of the events, 32 bits each. **Inferred**: Windows makes the same checks as in
+    /// hook ids of the events, 32 bits each. **Inferred**: Windows checks this request in the same way as a request of
     /// [`set_counters`](Self::set_counters).
     ///
     /// # Context

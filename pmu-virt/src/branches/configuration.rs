@@ -57,8 +57,8 @@ pub struct ArchitecturalBranches {
     pub cycles: bool,
     /// A record tells the kind of the branch (ECX bit 2).
     pub kinds: bool,
-    /// Bitmap of the counters 0–3 whose events each record counts (ECX bits 19:16). A record counts the events since
-    /// the previous record.
+    /// Bitmap of counters 0–3 (ECX bits 19:16): if bit *n* is set, each record has the number of events of counter *n*
+    /// since the previous record.
     pub counters: u8,
 }
 

@@ -7,9 +7,9 @@ use crate::branches::virtual_branches::VirtualBranches;
 use crate::events::key::Privilege;
 
 impl VirtualBranches {
-    /// Passes a taken branch of the guest to the branch records. The branch is recorded if the guest has enabled the
-    /// branch records, the guest's filter selects the branch, and the records are not frozen. Returns whether the
-    /// branch changed the branch records.
+    /// Records a taken branch of the guest. The branch is recorded only if the guest has enabled the branch records,
+    /// the guest's filter selects the branch, and the records are not frozen. Returns whether the branch changed the
+    /// branch records.
     ///
     /// Pass the branches in the order of their execution. Pass each branch before
     /// [`VirtualPmu::advance`](crate::VirtualPmu::advance) counts the branch's events. Otherwise an overflow by these
@@ -46,7 +46,7 @@ impl VirtualBranches {
         true
     }
 
-    /// Records a branch as real processors with an erratum record the branch:
+    /// Records a branch with the wrong content that an erratum of real processors causes:
     ///
     /// - AMD: the recorded target has the reserved bit 61 set (erratum 1452 of family 19h).
     /// - Legacy format 4 (Haswell): the abort of a transaction is recorded twice. The abort bit is clear in the second

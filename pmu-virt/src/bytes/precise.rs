@@ -33,17 +33,17 @@ impl VirtualPrecise {
     }
 
     /// Sets the state of the guest's precise records and branch trace store from bytes that
-    /// [`to_bytes`](Self::to_bytes) returned. The bytes may come from an earlier release, but only from precise records
-    /// with the same configuration. Untrusted bytes are safe to decode. Afterward, call
-    /// [`VirtualPmu::attach`](crate::VirtualPmu::attach). That call tells the PMU which counters write precise records.
+    /// [`to_bytes`](Self::to_bytes) returned. The bytes may come from an earlier release, but the configuration must be
+    /// the same. Untrusted bytes are safe to decode. Afterward, call [`VirtualPmu::attach`](crate::VirtualPmu::attach).
+    /// That call tells the PMU which counters write precise records.
     ///
     /// # Errors
     /// Each of these errors leaves the state unchanged:
     ///
     /// - [`Length`](BytesError::Length): the number of bytes is not [`BYTES`](Self::BYTES).
     /// - [`Version`](BytesError::Version): the version of the layout is not [`BYTES_VERSION`](Self::BYTES_VERSION).
-    /// - [`Malformed`](BytesError::Malformed): the bytes are not the state of precise records with this configuration,
-    ///   or no guest could have reached the state.
+    /// - [`Malformed`](BytesError::Malformed): the bytes are not a state that precise records with this configuration
+    ///   can have.
     ///
     /// ```
     /// use pmu_virt::{BytesError, Configuration, IntelConfiguration, PreciseConfiguration, VirtualPrecise};

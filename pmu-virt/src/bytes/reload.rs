@@ -37,16 +37,16 @@ impl VirtualReload {
     }
 
     /// Sets the state of the guest's auto counter reload from bytes that [`to_bytes`](Self::to_bytes) returned. The
-    /// bytes may come from an earlier release, but only from counter reload with the same configuration. Untrusted
-    /// bytes are safe to decode.
+    /// bytes may come from an earlier release, but the configuration must be the same. Untrusted bytes are safe to
+    /// decode.
     ///
     /// # Errors
     /// Each of these errors leaves the state unchanged:
     ///
     /// - [`Length`](BytesError::Length): the number of bytes is not [`BYTES`](Self::BYTES).
     /// - [`Version`](BytesError::Version): the version of the layout is not [`BYTES_VERSION`](Self::BYTES_VERSION).
-    /// - [`Malformed`](BytesError::Malformed): the bytes are not the state of counter reload with this configuration,
-    ///   or no guest could have reached the state.
+    /// - [`Malformed`](BytesError::Malformed): the bytes are not a state that counter reload with this configuration
+    ///   can have.
     pub fn restore(&mut self, bytes: &[u8]) -> Result<(), BytesError> {
         let bytes: &[u8; Self::BYTES] = checked(bytes, MAGIC, Self::BYTES_VERSION)?;
         let (header, body) = bytes.split_at(HEADER);

@@ -33,16 +33,15 @@ impl VirtualTopDown {
     }
 
     /// Sets the state of the guest's top-down metrics from bytes that [`to_bytes`](Self::to_bytes) returned. The bytes
-    /// may come from an earlier release, but only from top-down metrics with the same configuration. Untrusted bytes
-    /// are safe to decode.
+    /// may come from an earlier release, but the configuration must be the same. Untrusted bytes are safe to decode.
     ///
     /// # Errors
     /// Each of these errors leaves the state unchanged:
     ///
     /// - [`Length`](BytesError::Length): the number of bytes is not [`BYTES`](Self::BYTES).
     /// - [`Version`](BytesError::Version): the version of the layout is not [`BYTES_VERSION`](Self::BYTES_VERSION).
-    /// - [`Malformed`](BytesError::Malformed): the bytes are not the state of top-down metrics with this configuration,
-    ///   or no guest could have reached the state.
+    /// - [`Malformed`](BytesError::Malformed): the bytes are not a state that top-down metrics with this configuration
+    ///   can have.
     ///
     /// ```
     /// use pmu_virt::{BytesError, Configuration, IntelConfiguration, VirtualTopDown};

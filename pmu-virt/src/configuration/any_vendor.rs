@@ -41,7 +41,7 @@ impl Configuration {
     /// Checks that the configuration does not contradict itself. Every constructor of a PMU makes this check.
     ///
     /// # Errors
-    /// The configuration contradicts itself. The error is the first contradiction.
+    /// The configuration contradicts itself. The error is the first contradiction that the call finds.
     ///
     /// ```
     /// use pmu_virt::{Configuration, ConfigurationError, IntelConfiguration};

@@ -33,8 +33,8 @@ pub struct CpuidLeaf {
     pub mask: CpuidRegisters,
     /// Values of the bits in `mask`. All other bits are 0.
     pub value: CpuidRegisters,
-    /// Minimum of EAX, in a leaf whose EAX is the number of the highest leaf or sub-leaf. In any other leaf, this field
-    /// is 0.
+    /// Minimum value of EAX in leaves 0, 7 and 0x80000000; 0 in any other leaf. In these three leaves, EAX is the
+    /// number of the highest leaf or sub-leaf.
     pub at_least: u32,
 }
 
@@ -60,8 +60,9 @@ impl CpuidLeaf {
         self
     }
 
-    /// Returns the embedder's answer `given`, with the PMU's bits. The bits in [`mask`](Self::mask) come from
-    /// [`value`](Self::value). If EAX is then below the field `at_least`, EAX becomes `at_least`.
+    /// Replaces the PMU's bits in `given`, the embedder's answer to CPUID, and returns the result. The bits in
+    /// [`mask`](Self::mask) come from [`value`](Self::value). If EAX is then below the field `at_least`, EAX becomes
+    /// `at_least`.
     pub fn apply(&self, given: CpuidRegisters) -> CpuidRegisters {
         let mut answer = given;
         for ((answer, mask), value) in answer.iter_mut().zip(self.mask).zip(self.value) {
@@ -122,8 +123,8 @@ impl Configuration {
         self.cpuid_leaf(leaf, subleaf).map_or(given, |leaf| leaf.apply(given))
     }
 
-    /// Returns the CPUID leaves that concern the PMU, for a hypervisor that keeps a table of CPUID leaves. A sub-leaf
-    /// of leaf 0x23 that the iterator does not return is 0 in all registers.
+    /// Returns the CPUID leaves that concern the PMU, for a hypervisor that keeps a table of CPUID leaves. If the
+    /// iterator does not return a sub-leaf of leaf 0x23, all four registers of that sub-leaf are 0.
     ///
     /// ```
     /// use pmu_virt::{AmdConfiguration, Configuration};

@@ -11,8 +11,8 @@ impl Configuration {
     /// Derives a configuration from a host's CPUID: the largest PMU that a guest on this host can have.
     ///
     /// The function calls `cpuid` with a leaf and a sub-leaf. `capabilities` is the host's value of
-    /// `IA32_PERF_CAPABILITIES`. Pass 0 on AMD. Pass 0 also on an Intel processor without the register, where leaf 1
-    /// has ECX bit 15 clear.
+    /// `IA32_PERF_CAPABILITIES`. Pass 0 on AMD, and on an Intel processor without this register. An Intel processor has
+    /// the register if bit 15 of ECX is set in CPUID leaf 1.
     ///
     /// The configuration does not include these features of the host:
     ///

@@ -54,8 +54,8 @@ pub enum HiddenRdpmc {
 }
 
 impl HiddenConfiguration {
-    /// Creates the configuration of a processor on which an access to a PMU register raises #GP. The exception is AMD's
-    /// legacy registers, which read 0 and ignore writes.
+    /// Creates the configuration of a processor on which an access to a PMU register raises #GP. Only AMD's legacy
+    /// registers do not raise #GP: they read 0 and ignore writes.
     pub const fn new(vendor: Vendor) -> Self {
         Self { vendor, registers: HiddenRegisters::Fault, rdpmc: HiddenRdpmc::Fault }
     }

@@ -68,7 +68,8 @@ pub struct IntelConfiguration {
 }
 
 impl IntelConfiguration {
-    /// Creates the configuration of a PMU with `general` general and `fixed` fixed counters, all 48 bits wide.
+    /// Creates the configuration of a PMU whose counters are 48 bits wide. `general` is the number of general counters,
+    /// and `fixed` is the number of fixed counters.
     ///
     /// The counters are numbered from 0 without gaps. The general counters can be written in full width. CPUID declares
     /// the first seven architectural events. In version 6, CPUID has leaf 0x23. The leaf declares no optional feature.

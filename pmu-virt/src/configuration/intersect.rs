@@ -7,12 +7,12 @@ use crate::configuration::intel::IntelConfiguration;
 
 impl Configuration {
     /// Returns the configuration that two processors have in common. A guest with this configuration can move between
-    /// the two processors. The result has the smaller of the processors' counter widths. If one of the two processors
-    /// hides its PMU, the result hides the PMU.
+    /// the two processors. Each counter width in the result is the smaller of the two processors' widths. If one of the
+    /// two processors hides its PMU, the result hides the PMU.
     ///
     /// # Errors
-    /// The processors have different [vendors](Self::vendor), or have no valid configuration in common. Two processors
-    /// without a PMU must also answer accesses to PMU registers in the same way.
+    /// The processors have different [vendors](Self::vendor), or have no valid configuration in common. It is also an
+    /// error if two processors without a PMU differ in the result of an access to a PMU register.
     ///
     /// ```
     /// use pmu_virt::{Configuration, IntelConfiguration};

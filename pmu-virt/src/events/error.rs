@@ -29,8 +29,9 @@ impl fmt::Display for FedEventsError {
 
 impl core::error::Error for FedEventsError {}
 
-/// The [`FedEvents`](crate::FedEvents) of the feed does not contain the event, or differs from the `FedEvents` of the
-/// PMU. The failed call counts nothing.
+/// Reason why [`Feed::add`](crate::Feed::add) refuses an event that is not in the [`FedEvents`](crate::FedEvents) of
+/// the feed. [`VirtualPmu::advance`](crate::VirtualPmu::advance) also returns this error, if the `FedEvents` of the
+/// feed differs from the `FedEvents` of the PMU. The failed call counts nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct OtherEvents;

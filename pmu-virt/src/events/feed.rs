@@ -5,8 +5,8 @@ use crate::events::fed::FedEvents;
 use crate::events::key::Privilege;
 use crate::events::slot::{BOTH, CELLS, EVENTS, FedEvent, FeedSlot, KERNEL, USER};
 
-/// Counts of the events that happened in a guest during a span of time, by event and privilege. A call of
-/// [`VirtualPmu::advance`](crate::VirtualPmu::advance) consumes the counts.
+/// Counts of the events that happened in a guest during a span of time: one count for each event and privilege. A call
+/// of [`VirtualPmu::advance`](crate::VirtualPmu::advance) consumes the counts.
 ///
 /// ```
 /// use pmu_virt::{EventKey, FedEvents, Feed, OtherEvents, Privilege};
@@ -64,8 +64,9 @@ impl Feed {
         Ok(())
     }
 
-    /// Returns the number of events at this privilege that no PMU has [counted](crate::VirtualPmu::advance) yet.
-    /// Returns 0 if the event is not in the [`FedEvents`] of this feed.
+    /// Returns the count of an event at this privilege. The count does not include events that
+    /// [`VirtualPmu::advance`](crate::VirtualPmu::advance) has consumed. Returns 0 if the event is not in the
+    /// [`FedEvents`] of this feed.
     #[inline]
     pub fn count(&self, event: FedEvent, privilege: Privilege) -> u64 {
         if event.of != self.of {

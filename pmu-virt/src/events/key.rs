@@ -17,11 +17,11 @@ pub enum Privilege {
 /// Identifies an event that a counter can count. A key has the fields of an event select, except USR, OS, EN, INT, the
 /// pin control and RDPMC user disable.
 ///
-/// Edge, invert, counter mask and EQ are part of the key. These fields change what a counter counts: with edge, a
-/// counter counts how many times the event begins. This count cannot be computed from the count of the event without
-/// edge. So the embedder feeds each count under the key with the same fields. If the counter mask is 0 and EQ is clear,
-/// the processors of both vendors ignore invert. The key then ignores invert as well. Unit mask 2 is part of the key,
-/// because a different unit mask 2 selects a different event.
+/// Edge, invert, counter mask and EQ are part of the key, because they change what a counter counts. With edge, for
+/// instance, a counter counts how many times the event begins. This count cannot be computed from the count without
+/// edge, so the embedder feeds the two counts separately. If the counter mask is 0 and EQ is clear, the processors of
+/// both vendors ignore invert. The key then ignores invert as well. Unit mask 2 is part of the key, because a different
+/// unit mask 2 selects a different event.
 ///
 /// The key also has the bits `IN_TX` and `IN_TXCP` on Intel, and `GuestOnly` and `HostOnly` on AMD. The selects of the
 /// two vendors use the same bits for different fields. So all keys of a [`FedEvents`](crate::FedEvents) must be for
@@ -109,8 +109,9 @@ impl EventKey {
     /// - fixed counter 1: core cycles, event 0x3C with unit mask 0;
     /// - fixed counter 3: top-down slots, event 0xA4 with unit mask 1.
     ///
-    /// For each of these events, [`general`](Self::general) and `fixed` return equal keys. A count that is fed under
-    /// the key advances general counters and the fixed counter. SDM vol. 3B, "Fixed-function Performance Counters".
+    /// For each of these events, [`general`](Self::general) and `fixed` return equal keys. A count that the embedder
+    /// feeds with this key advances the fixed counter, and each general counter that counts the event. SDM vol. 3B,
+    /// "Fixed-function Performance Counters".
     ///
     /// ```
     /// use pmu_virt::EventKey;

@@ -13,8 +13,8 @@ pub const SAMPLED_PROFILE_HOOK: u16 = 0x0F2E;
 /// Hook id of a record of a PMC interrupt: `PERFINFO_LOG_TYPE_PMC_INTERRUPT`.
 pub const PMC_INTERRUPT_HOOK: u16 = 0x0F2F;
 
-/// Hook id of a record of a sampled profile by NMI: `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_NMI`. The form of this record's
-/// payload is not known.
+/// Hook id of a record of a profile that was sampled by an NMI: `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_NMI`. The form of
+/// this record's payload is not known.
 pub const SAMPLED_PROFILE_NMI_HOOK: u16 = 0x0F47;
 
 /// Bit of a sampled profile's flags that is set if a DPC was executing.
@@ -46,8 +46,8 @@ impl Hook {
     }
 }
 
-/// Content of a profile interrupt's record: the interrupted address, the thread, and the members of this kind of
-/// interrupt.
+/// Content of a profile interrupt's record: the interrupted address, the thread, and the members that depend on the
+/// kind of the interrupt.
 ///
 /// As in Windows, the record of a profile interrupt has no PEBS index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

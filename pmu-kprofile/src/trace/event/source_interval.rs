@@ -9,11 +9,11 @@ use crate::trace::record_error::RecordError;
 /// `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_SET_INTERVAL`.
 pub const SET_INTERVAL_HOOK: u16 = 0x0F48;
 
-/// Hook id of the record that Windows writes for each source's interval when a trace begins:
+/// Hook id of the records that Windows writes when a trace begins, one for each source and its interval:
 /// `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_DC_START`.
 pub const COLLECTION_START_HOOK: u16 = 0x0F49;
 
-/// Hook id of the record that Windows writes for each source's interval when a trace ends:
+/// Hook id of the records that Windows writes when a trace ends, one for each source and its interval:
 /// `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_DC_END`.
 pub const COLLECTION_END_HOOK: u16 = 0x0F4A;
 

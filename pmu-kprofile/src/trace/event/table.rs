@@ -59,7 +59,7 @@ macro_rules! events {
         })*
 
         impl<'b> Event<'b> {
-            /// Returns the name of the event's type in this crate; `None` for an unknown event.
+            /// Returns the name of the event's variant, such as `ContextSwitch`; `None` for an unknown event.
             pub const fn name(&self) -> Option<&'static str> {
                 match self {
                     $(Self::$name(_) => Some(stringify!($name)),)*
