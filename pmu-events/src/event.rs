@@ -53,9 +53,9 @@ impl PmuEvent {
     /// Returns the event's select: event number, unit mask with its extension, and qualifiers. The mode bits, the
     /// interrupt bit and the enable bit are 0.
     ///
-    /// If the event has several encodings, the function returns the select of the first encoding. An event that only a
-    /// fixed counter counts has the encoding in the vendor's list. Do not write this encoding to an event-select
-    /// register.
+    /// If the event has several encodings, the function returns the select of the first encoding. For an event that
+    /// only a fixed counter counts, the function returns the encoding in the vendor's list. Do not write this encoding
+    /// to an event-select register.
     pub const fn select(&self) -> EventSelect {
         EventSelect::from_bits(self.record.select)
     }
@@ -103,9 +103,9 @@ impl PmuEvent {
         self.record.shape.counters & CounterSet::GENERAL.bits() == 0
     }
 
-    /// Returns the encodings of the event. Some events need an MSR for their details, and can use one of two MSRs, such
-    /// as `OFFCORE_RSP_0` and `OFFCORE_RSP_1`. Such an event has one encoding per MSR. All encodings of an event give
-    /// the same count.
+    /// Returns the encodings of the event. Some events need a value in an MSR in addition to the select, and can use
+    /// either of two MSRs, such as `OFFCORE_RSP_0` and `OFFCORE_RSP_1`. Such an event has one encoding per MSR. All
+    /// encodings of an event give the same count.
     ///
     /// ```
     /// use pmu_events::{Encoding, EventError, SKYLAKE};
@@ -143,7 +143,7 @@ impl PmuEvent {
         self.encodings().next().and_then(|encoding| encoding.extra)
     }
 
-    /// Returns whether the event cannot, can or must be sampled precisely, that is, by PEBS.
+    /// Returns whether precise sampling (PEBS) of the event is impossible, possible or required.
     pub const fn precise(&self) -> Precise {
         self.record.shape.precise
     }
@@ -176,8 +176,8 @@ impl PmuEvent {
     /// `config1` is the value that the event needs in the [extra MSR](Self::extra), or 0. `config` is the event's
     /// [`select`](Self::select), with two exceptions. If only fixed counter 0 counts the event, `config` has event
     /// number 0xC0 and unit mask 0. If only fixed counter 1 counts the event, `config` has event number 0x3C and unit
-    /// mask 0. A general counter counts the same events with these encodings. perf expects the encodings of the general
-    /// counter. Source: the constraints in Linux' `arch/x86/events/intel/core.c`.
+    /// mask 0. These are the encodings for a general counter, which perf expects. Source: the constraints in Linux'
+    /// `arch/x86/events/intel/core.c`.
     pub fn perf_config(&self) -> (u64, u64) {
         let qualifiers = self.record.select & !0xFFFF;
         let config = match (self.is_fixed_only(), self.record.select & 0xFFFF) {
@@ -273,8 +273,8 @@ pub struct ExtraMsr {
 }
 
 impl ExtraMsr {
-    /// Returns the address of the MSR as `pmu-core`'s type. Returns `None` if no event in this crate's tables needs an
-    /// MSR with this address.
+    /// Returns the address of the MSR as an [`MsrAddress`] of `pmu-core`. Returns `None` if no event in this crate's
+    /// tables needs an MSR with this address.
     pub const fn address(&self) -> Option<MsrAddress> {
         match self.register {
             0x1A6 | 0x1A7 | 0x3E0..=0x3E3 | 0x3F6 | 0x3F7 => {

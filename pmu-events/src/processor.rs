@@ -61,8 +61,8 @@ impl Processor {
         self.0.core_type
     }
 
-    /// Returns the other core types of the processor's model. On a hybrid, these include the core types of its other
-    /// cores. They also include the core types of other steppings.
+    /// Returns the other core types of processors with the same family and model. These are the core types of other
+    /// steppings and, on a hybrid, the core types of the other cores.
     ///
     /// ```
     /// # use pmu_core::{CpuidDump, Snapshot};

@@ -17,15 +17,15 @@ impl CoreType {
     ///
     /// The function ignores mode bits and other bits that select no event.
     ///
-    /// The function compares the encoding with the events of the table, and uses the first of these sets that is not
-    /// empty:
+    /// The function looks for matching events in the table. It tries three sets of events in this order, and uses the
+    /// first set that is not empty:
     /// 1. the events with the same event number, unit mask and qualifiers;
     /// 2. the events with the same event number and unit mask;
     /// 3. the events with the same event number.
     ///
-    /// If some events of this set need not be sampled precisely, the function removes the events that must be sampled
-    /// precisely. The result has the counters that can count every event of the reduced set. If there is no such
-    /// counter, the result has each counter that can count at least one event of the reduced set.
+    /// If this set contains events that must be sampled precisely and also other events, the function uses only the
+    /// other events. The result has the counters that can count every used event. If no counter can count every used
+    /// event, the result has each counter that can count at least one used event.
     ///
     /// ```
     /// use pmu_core::{CounterSet, Event, EventSelect};

@@ -55,10 +55,10 @@ impl core::error::Error for EventError {}
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum CoreEventError {
-    /// Neither the core type nor a unit beside the cores has an event of this name. The value is the error of
+    /// Neither the core type nor an uncore unit has an event of this name. The value is the error of
     /// [`CoreType::event`].
     Core(EventError),
-    /// A unit beside the cores, such as a memory controller, has this event. No counter of a core counts the event.
+    /// An uncore unit, such as a memory controller, has an event of this name. No counter of a core counts the event.
     Uncore(UncoreEvent),
 }
 

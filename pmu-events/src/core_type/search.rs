@@ -61,10 +61,10 @@ impl CoreType {
         }
     }
 
-    /// Finds the event with this name, as [`event`](Self::event) does. If an event of a unit beside the cores has the
-    /// name, the error contains that event.
+    /// Finds the event with this name, as [`event`](Self::event) does. If an uncore unit, such as a memory controller,
+    /// has an event of this name, the error contains that event.
     ///
-    /// A call of this function links the event lists of all units beside the cores into the program.
+    /// A program that calls this function contains the event lists of all uncore units.
     ///
     /// ```
     /// use pmu_events::{CoreEventError, ZEN4};
@@ -74,9 +74,9 @@ impl CoreType {
     /// ```
     ///
     /// # Errors
-    /// - [`Uncore`](CoreEventError::Uncore): a unit beside the cores has an event of this name.
-    /// - [`Core`](CoreEventError::Core): no event has this name, neither of the core type nor of a unit beside the
-    ///   cores. The variant contains the error of [`event`](Self::event).
+    /// - [`Uncore`](CoreEventError::Uncore): an uncore unit has an event of this name.
+    /// - [`Core`](CoreEventError::Core): neither the core type nor an uncore unit has an event of this name. The
+    ///   variant contains the error of [`event`](Self::event).
     pub fn event_or_uncore(&self, name: &str) -> Result<PmuEvent, CoreEventError> {
         self.event(name).map_err(|error| {
             let named = |event: &UncoreEvent| event.name().eq_ignore_ascii_case(name);
@@ -89,7 +89,7 @@ impl CoreType {
 
     /// Finds the `COUNT` events whose names are nearest to a misspelled name, by edit distance.
     ///
-    /// The nearest event is first. Among events with the same distance, the order is that of their names. All elements
+    /// The nearest event is first. Events with the same distance are in ascending order of their names. All elements
     /// are `None` if `name` is longer than [`MAX_NAME`].
     ///
     /// ```

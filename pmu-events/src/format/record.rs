@@ -1,6 +1,6 @@
 //! An event's record in a table.
 
-/// Support of an event for precise sampling by Intel's PEBS.
+/// Precise sampling of an event by Intel's PEBS: impossible, possible or required.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Precise {

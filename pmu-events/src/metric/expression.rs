@@ -79,7 +79,7 @@ impl Expression {
     /// ```
     ///
     /// # Context
-    /// Task: a metric of level 3 may evaluate the formulas of many other metrics.
+    /// Task: for a metric of level 3, the function may evaluate the formulas of many other metrics.
     ///
     /// # Errors
     /// - [`NotCounted`](MetricError::NotCounted): `counted` returned `None` for an event of the formula.

@@ -3,7 +3,7 @@
 /// The value of a metric, as a fraction of integers.
 ///
 /// The fraction is exact while its numerator and denominator fit in 127 bits. Otherwise the numerator and the
-/// denominator are rounded to 61 bits or more. The computation uses no floating-point register.
+/// denominator are rounded, but keep at least 61 significant bits. The computation uses no floating-point register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Ratio {

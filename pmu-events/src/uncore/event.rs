@@ -2,11 +2,11 @@
 
 use core::fmt;
 
-/// An event of a unit beside the cores, such as the L3 cache, the data fabric or a memory controller.
+/// An event of an uncore unit: a unit outside the cores, such as the L3 cache, the data fabric or a memory controller.
 ///
-/// An `UncoreEvent` has the data for a driver of the unit: name, unit and encoding. The unit has its own counters,
-/// which all cores of the unit share. `pmu-core` does not program these counters, so an `UncoreEvent` cannot be
-/// converted to an [`Event`](pmu_core::Event).
+/// An `UncoreEvent` has the data for a driver of the unit: name, unit and encoding. The unit has its own counters, and
+/// all cores that use the unit share these counters. `pmu-core` does not program these counters, so an `UncoreEvent`
+/// cannot be converted to an [`Event`](pmu_core::Event).
 ///
 /// ```
 /// use pmu_events::{Uncore, ZEN5};
@@ -39,10 +39,10 @@ impl UncoreEvent {
         self.unit
     }
 
-    /// Returns the fields of the event's encoding, by perf's names, with their values.
+    /// Returns the name and value of each field in the event's encoding. The names are those of perf.
     ///
-    /// Any other field is 0, except the fields that select threads, cores and slices of the L3. If these fields are not
-    /// returned, the event counts for all threads, cores and slices.
+    /// Some fields of an L3 event select threads, cores or slices. If such a field is not returned, the event counts
+    /// for all threads, cores or slices. Every other field that is not returned is 0.
     ///
     /// The position of a field in the unit's registers is in Linux' files `/sys/bus/event_source/devices/*/format`, and
     /// in the vendor's manual: for Intel the uncore performance monitoring reference manual of the processor, for AMD

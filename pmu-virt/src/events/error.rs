@@ -50,7 +50,7 @@ impl core::error::Error for OtherEvents {}
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum ExchangeError {
-    /// The feed and the PMU have different [`FedEvents`](crate::FedEvents).
+    /// The [`FedEvents`](crate::FedEvents) of the feed differ from the `FedEvents` of the PMU.
     OtherEvents,
     /// The feed still has counts of an event that is not in the new [`FedEvents`](crate::FedEvents).
     Remainder,

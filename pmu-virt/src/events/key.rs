@@ -234,9 +234,10 @@ impl EventKey {
         self.compared(threshold, invert, 0)
     }
 
-    /// Returns the key with the EQ flag of Intel's version 6 and the counter mask `count`. A counter with this key
-    /// counts the cycles in which the event happened exactly `count` times. If `invert` is set, the counter counts the
-    /// cycles with any other number of events. `count` may be 0.
+    /// Returns the key with the counter mask `count` and the EQ flag. Event selects have this flag from version 6 of
+    /// Intel's architectural performance monitoring on. A counter with this key counts the cycles in which the event
+    /// happened exactly `count` times. If `invert` is set, the counter counts the cycles in which the number of events
+    /// differs from `count`. `count` may be 0.
     pub const fn equal(self, count: u8, invert: bool) -> Self {
         self.compared(count, invert, Self::EQUAL)
     }
@@ -298,14 +299,14 @@ impl EventKey {
         (self.0 >> 8) as u8
     }
 
-    /// Returns the unit mask 2, or 0 if the key has no unit mask 2. Only selects of Intel's version 6 have a unit mask
-    /// 2.
+    /// Returns the unit mask 2, or 0 if the key has no unit mask 2. Only event selects of Intel's architectural
+    /// performance monitoring version 6 have a unit mask 2.
     pub const fn unit_mask_2(self) -> u8 {
         (self.0 >> 40) as u8
     }
 
-    /// Returns the number of the fixed counter if only this counter can count the event. Returns `None` if a general
-    /// counter can count the event.
+    /// Returns the number of the fixed counter for an event that no general counter can count. Returns `None` if a
+    /// general counter can count the event.
     pub const fn fixed_counter(self) -> Option<u8> {
         if self.0 & Self::FIXED != 0 { Some(self.0 as u8 & 7) } else { None }
     }

@@ -2,8 +2,8 @@
 
 use crate::configuration::cpuid::{CpuidLeaf, EAX, ECX};
 
-/// Configuration of a guest's instruction-based sampling (IBS): CPUID leaf 0x8000001B, the extended LVT entry, and two
-/// deviations that only some processor families have.
+/// Configuration of a guest's instruction-based sampling (IBS): CPUID leaf 0x8000001B, the extended LVT entry, and the
+/// behavior of particular processor families.
 ///
 /// ```
 /// use pmu_virt::{IbsConfiguration, VirtualIbs};

@@ -1,7 +1,7 @@
 //! Ops and fetches that the embedder feeds.
 
-/// An op that a virtual processor executes. If the op is sampled, its fields become the values of the IBS registers. A
-/// field is ignored if the processor lacks the field's register.
+/// An op that a virtual processor executes. If the op is sampled, the fields of this struct become the values of the
+/// IBS registers. A field is ignored if the processor lacks the field's register.
 ///
 /// ```
 /// use pmu_virt::FedOp;
@@ -58,7 +58,8 @@ impl FedOp {
     }
 }
 
-/// A fetch of a virtual processor. If the fetch is sampled, its fields become the values of the IBS registers.
+/// A fetch of a virtual processor. If the fetch is sampled, the fields of this struct become the values of the IBS
+/// registers.
 ///
 /// ```
 /// use pmu_virt::FedFetch;

@@ -69,8 +69,8 @@ impl VirtualIbs {
         true
     }
 
-    /// Counts many ops, cycles and fetches in one call. The call samples nothing: each count stops one op, cycle or
-    /// fetch before the end of the guest's sampling period.
+    /// Counts many ops, cycles and fetches in one call. The call takes no sample. If the numbers reach the end of the
+    /// guest's sampling period, the call counts only up to one op, cycle or fetch before the end.
     ///
     /// ```
     /// use pmu_virt::{FedOp, GuestFacility, IbsConfiguration, Read, VirtualIbs, Writer};

@@ -6,10 +6,10 @@ use crate::ibs::registers::{
 };
 use crate::pmu::pmi::{PerformanceEntry, PmiOutcome};
 
-/// State of the instruction-based sampling (IBS) of one virtual AMD processor, in addition to the processor's
-/// [`VirtualPmu`](crate::VirtualPmu). As a [`GuestFacility`](crate::GuestFacility), this type answers RDMSR and WRMSR
-/// of the IBS registers. The embedder passes fetches to [`fetch`](Self::fetch), and ops to [`execute`](Self::execute).
-/// This type counts fetches and ops, and writes a sampled fetch or op to the IBS registers.
+/// Instruction-based sampling (IBS) of one virtual AMD processor. The processor also has a
+/// [`VirtualPmu`](crate::VirtualPmu). This type is a [`GuestFacility`](crate::GuestFacility), and answers RDMSR and
+/// WRMSR of the IBS registers. The embedder passes fetches to [`fetch`](Self::fetch), and ops to
+/// [`execute`](Self::execute). This type counts fetches and ops, and writes a sampled fetch or op to the IBS registers.
 ///
 /// No method allocates or panics. A copy of the value is a snapshot of the complete state, and `==` compares two
 /// states.
@@ -70,9 +70,9 @@ impl VirtualIbs {
     /// Delivers a pending interrupt through an extended LVT entry. `entry` gives access to the extended LVT entry with
     /// the number [`IbsConfiguration::lvt_entry`]. If this number is `None`, the interrupt is lost.
     ///
-    /// If the interrupt controller has no extended entries, do not call this method. The embedder then injects an NMI
-    /// when [`interrupt_pending`](Self::interrupt_pending) returns `true`, and [clears](Self::set_interrupt_pending)
-    /// the pending interrupt.
+    /// If the interrupt controller has no extended entries, do not call this method. Instead, inject an NMI when
+    /// [`interrupt_pending`](Self::interrupt_pending) returns `true`, and [clear](Self::set_interrupt_pending) the
+    /// pending interrupt.
     ///
     /// ```
     /// use pmu_virt::{Delivery, IbsConfiguration, PerformanceEntry, PmiOutcome, VirtualIbs};

@@ -24,7 +24,7 @@ impl HostCounters {
     /// - the register that sets bits of the global status, and `IA32_PERF_GLOBAL_INUSE`;
     /// - the registers that this guest's PMU lacks;
     /// - the registers that the PMU shares with other facilities;
-    /// - the global registers, if the processor may have PERF_METRICS, or counters that the guest lacks (see
+    /// - the global registers, if the processor may have PERF_METRICS or more counters than a guest can have (see
     ///   [`from_cpuid`](Self::from_cpuid)).
     ///
     /// The hypervisor passes the intercepted accesses to [`write`](Self::write) and [`read`](Self::read). The two
@@ -69,8 +69,9 @@ impl HostCounters {
     }
 
     /// Returns whether the hypervisor must intercept RDPMC while a guest is [loaded](Self::load). The hypervisor then
-    /// answers RDPMC by [`read_pmc`](Self::read_pmc). The result is `true` if the processor may have PERF_METRICS, or
-    /// counters that no guest has. RDPMC with ECX = 2000_0000h reads PERF_METRICS.
+    /// answers RDPMC by [`read_pmc`](Self::read_pmc). The result is `true` if the processor may have more counters than
+    /// a guest can have. The result is also `true` if the processor may have PERF_METRICS, which RDPMC with ECX =
+    /// 2000_0000h reads.
     pub const fn intercepts_rdpmc(&self) -> bool {
         self.has_more
     }
@@ -78,8 +79,8 @@ impl HostCounters {
     /// Executes an intercepted WRMSR of the [loaded](Self::load) guest, first in the guest's PMU, then in the real
     /// registers. If the [policy](EventPolicy) forbids a counter's event, the counter does not count.
     ///
-    /// The result is the [`Written::answer`](crate::Written::answer) of [`VirtualPmu::write`]. A write that sets bits
-    /// of the global status raises no interrupt. After the call, [`Loaded::global_control`] and
+    /// The result is the [`answer`](crate::Written::answer) that [`VirtualPmu::write`] gives to the same WRMSR. A write
+    /// that sets bits of the global status raises no interrupt. After the call, [`Loaded::global_control`] and
     /// [`Loaded::debug_control`] return the guest's new values. Register accesses: one write. If the write enables the
     /// interrupt of a counter, the call also reads the global status once.
     ///

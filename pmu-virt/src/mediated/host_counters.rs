@@ -21,9 +21,9 @@ const PERF_METRICS: u64 = 1 << 15;
 /// [`read`](Self::read) and [`read_pmc`](Self::read_pmc).
 ///
 /// While a guest is loaded, the host's session must [lend](pmu_core::CounterSession::lend) the real counters. A host
-/// without a session gets the lent counters from [`stop`](Self::stop). While a guest is loaded, the host must not use
-/// features that share the status register with the counters: PEBS with interrupts, LBR with interrupts, and Processor
-/// Trace.
+/// without a session calls [`stop`](Self::stop), which returns the [`LentCounters`]. While a guest is loaded, the host
+/// must not use features that share the status register with the counters: PEBS with interrupts, LBR with interrupts,
+/// and Processor Trace.
 ///
 /// The counters do not count while the host executes. On Intel, the processor switches the registers at VM entries and
 /// VM exits. For this switch, the hypervisor sets fields and controls of the VMCS:
@@ -184,8 +184,9 @@ impl HostCounters {
         Ok(Self { has_more: left_out || has_metrics, ..Self::new(host)? })
     }
 
-    /// Returns the configuration that a guest can have: the host's counters without AnyThread, GuestOnly and HostOnly.
-    /// AnyThread would count other threads. Only a guest that itself runs guests needs GuestOnly and HostOnly.
+    /// Returns the configuration that a guest can have. On Intel, this is the host's configuration without AnyThread.
+    /// With AnyThread, a guest's counters would also count the events of other hardware threads. On AMD, this is the
+    /// host's configuration without GuestOnly and HostOnly, which only a guest that itself runs guests needs.
     pub const fn guest(&self) -> Configuration {
         match self.configuration {
             Configuration::Intel(mut intel) => {

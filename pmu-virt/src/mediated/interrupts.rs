@@ -183,8 +183,8 @@ impl HostCounters {
     /// After a [`put`](Self::put), the interrupt belongs to the guest in two cases:
     ///
     /// - [`interrupt_is_coming`](crate::Put::interrupt_is_coming) was set in the result of `put`.
-    /// - `put` found the overflow of a counter, and the guest had already received the interrupt for this overflow. The
-    ///   same counter may have overflowed a second time, which raises another interrupt.
+    /// - `put` found an overflow, but the guest had already received an interrupt for this overflow. A second overflow
+    ///   of the same counter may have raised the new interrupt.
     ///
     /// An interrupt that belongs to this guest is never attributed to the guest that is loaded next.
     ///

@@ -33,14 +33,15 @@ impl HostCounters {
     /// Task. The caller stays on the processor until [`put`](Self::put).
     ///
     /// # Errors
-    /// - The guest's configuration is not [a configuration for this host](Self::guest).
+    /// - The guest has a configuration that this host does not support. [`guest`](Self::guest) returns a supported
+    ///   configuration.
     /// - A counter of the guest writes [precise records](crate::VirtualPrecise).
     /// - The host has not lent every counter of the guest.
     /// - A register access failed.
     ///
     /// After an error, the guest's state is unchanged. The counters are disarmed: no counter counts or interrupts. If
-    /// the call could not disarm a counter, the end of the host's [window](pmu_core::CounterWindow) disarms the
-    /// counter.
+    /// the call could not disarm a counter, the host disarms the counter at the end of the
+    /// [window](pmu_core::CounterWindow).
     pub fn load<'w, P: EventPolicy, M: MsrBackend>(
         &self,
         lent: &'w mut LentCounters,

@@ -13,8 +13,8 @@ use crate::registers::counters::{Counters, places};
 use crate::registers::family::Family;
 
 impl HostCounters {
-    /// Saves the state of the loaded guest from the counters. The call then disarms and clears the counters, and
-    /// acknowledges their overflows.
+    /// Reads the loaded guest's state from the counters, and saves the state in `guest`. The call then disarms and
+    /// clears the counters, and acknowledges their overflows.
     ///
     /// On Intel, `global_control` is the value of `IA32_PERF_GLOBAL_CTRL` that the processor saved at the VM exit. On
     /// AMD, the call ignores `global_control`, and reads the register. `put` clears the registers that
@@ -25,10 +25,9 @@ impl HostCounters {
     /// before `put`, [`interrupted`](Self::interrupted) notes the overflow. Otherwise `put` notes the overflow, and the
     /// processor's interrupt [comes later](Put::interrupt_is_coming).
     ///
-    /// In one case, `put` cannot distinguish two overflows: the guest itself clears the status bit of an overflow, and
-    /// the same counter overflows again. `put` then mistakes the second overflow for the first. `interrupt_is_coming`
-    /// is `false` in this case, although the second interrupt may still come after `put`. `interrupted` also attributes
-    /// this interrupt to the guest.
+    /// The guest itself can clear the status bit of an overflow, and the same counter can then overflow again. `put`
+    /// mistakes this second overflow for the first, and returns `interrupt_is_coming` as `false`. The interrupt of the
+    /// second overflow may still come after `put`. `interrupted` then attributes this interrupt to the guest.
     ///
     /// Accesses:
     ///

@@ -36,10 +36,10 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     }
 
     /// Executes a taken branch on the processor. If the driver has enabled the branch records, the branch is recorded.
-    /// To execute a branch of the driver itself, call this function in the test's interrupt handler, or in the function
+    /// For a branch in the driver's own code, call this function in the test's interrupt handler, or in the function
     /// that the test passes to [`on_access`](Self::on_access).
     ///
-    /// On a platform with [`ErroneousBranches`](Deviation::ErroneousBranches), every fourth branch is recorded by
+    /// On a platform with [`ErroneousBranches`](Deviation::ErroneousBranches), the mock records every fourth branch by
     /// [`VirtualBranches::record_erroneous`].
     pub fn branch(&self, branch: &FedBranch) {
         let ((Some(branches), _), _) = &mut *self.beside.borrow_mut() else { return };

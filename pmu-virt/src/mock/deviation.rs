@@ -132,9 +132,9 @@ impl Deviations {
         self.0 >> deviation as u32 & 1 != 0
     }
 
-    /// Returns the CPUID leaf of a processor with these deviations. `given` is the embedder's leaf without a PMU. The
-    /// call adds the bits that declare the PMU, as [`Configuration::cpuid`] does. The call also adds the bits that
-    /// declare the deviations.
+    /// Returns one leaf of CPUID, as a processor with these deviations has it. `given` is the value of the leaf on a
+    /// processor without a PMU. The call adds the bits that declare the PMU, as [`Configuration::cpuid`] does. The call
+    /// also adds the bits that declare the deviations.
     ///
     /// ```
     /// use pmu_virt::mock::{Deviation, Deviations};

@@ -24,10 +24,11 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// Adds precise records, a branch trace store, or both to the processor. [`snapshot`](Self::snapshot) declares
     /// these features.
     ///
-    /// The driver writes an address in `memory` to `IA32_DS_AREA` or `IA32_PEBS_BASE`. If a counter that writes records
-    /// overflows, the mock writes the record at once. For each record, the mock calls `instructions` with the record's
-    /// number. The first record of the mock has number 0. `instructions` returns the instruction to record. If the
-    /// instruction's [`branches`](FedRecord::branches) is `None`, the record contains the processor's
+    /// `memory` gives access to the driver's DS save area, or to the driver's buffer of architectural PEBS. The driver
+    /// writes the area's address to `IA32_DS_AREA`, or the buffer's address to `IA32_PEBS_BASE`. If a counter that
+    /// writes records overflows, the mock writes the record at once. For each record, the mock calls `instructions`
+    /// with the record's number. The first record of the mock has number 0. `instructions` returns the instruction to
+    /// record. If the instruction's [`branches`](FedRecord::branches) is `None`, the record contains the processor's
     /// [branch records](Self::with_branches).
     ///
     /// A driver may keep its records in a static, such as `PreciseMemory` of `pmu-intel`. The linear addresses in the
@@ -35,8 +36,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// and writes the static. For an address outside the static, `memory` returns a [`GuestFault`](crate::GuestFault).
     /// `PreciseMemory` exposes the provenance of its addresses. So `memory` can access a word of the static by
     /// [`with_exposed_provenance`](core::ptr::with_exposed_provenance), as an `AtomicU64`. Architectural PEBS uses
-    /// physical addresses. The test chooses the physical address of the driver's buffer, and
-    /// [`write_physical`](GuestMemory::write_physical) writes to that buffer.
+    /// physical addresses. The test chooses the physical address of the driver's buffer. The test's
+    /// [`write_physical`](GuestMemory::write_physical) writes to the buffer at this address.
     ///
     /// ```
     /// # use core::cell::RefCell;
@@ -180,9 +181,9 @@ impl<'h, const T: usize> MockMsr<'h, T> {
 }
 
 impl Deviations {
-    /// Writes the [due](VirtualPrecise::due) records of `counters`, with the errors of these deviations. Without a
-    /// deviation of precise records, the call does the same as [`VirtualPrecise::record`]. `number` is the number of
-    /// the first record. The first record that the processor ever wrote has number 0.
+    /// Writes the [due](VirtualPrecise::due) records of `counters`, with the errors that these deviations cause. If no
+    /// deviation concerns precise records, the call does the same as [`VirtualPrecise::record`]. `number` is the number
+    /// of the first record. The first record that the processor ever wrote has number 0.
     ///
     /// [`MockMsr`] writes its records by this method. A hypervisor can call this method to test a guest's driver with
     /// the deviations.

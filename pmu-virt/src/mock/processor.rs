@@ -319,10 +319,10 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.plan.pmi.set(fault);
     }
 
-    /// Schedules an overflow and its interrupt just before a later access. `access` is the number of that access: 1 is
-    /// the next access. Every running counter with an enabled interrupt then overflows. If no counter overflows, the
-    /// delivered interrupt is spurious. Running counters that write [precise records](Self::with_precise) also
-    /// overflow. Such a counter causes an interrupt only when its record fills the buffer up to the threshold.
+    /// Makes every running counter with an enabled interrupt overflow just before a later access, and delivers the
+    /// interrupt. `access` is the number of the access: 1 is the next access. If no counter overflows, the delivered
+    /// interrupt is spurious. A running counter that writes [precise records](Self::with_precise) also overflows. Its
+    /// overflow raises an interrupt only if the record fills the buffer up to the threshold.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};

@@ -6,8 +6,8 @@ use crate::mock::processor::MockMsr;
 use crate::model::advanced::Advanced;
 
 impl<'h, const T: usize> MockMsr<'h, T> {
-    /// Sets the events that happen during the next call of [`reported`](Self::reported). Use this call on a platform
-    /// with the deviation [`OverflowsWhileServiced`](Deviation::OverflowsWhileServiced).
+    /// Sets the feed whose events the next call of [`reported`](Self::reported) counts. `reported` counts only on a
+    /// platform with the deviation [`OverflowsWhileServiced`](Deviation::OverflowsWhileServiced).
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};
@@ -34,8 +34,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.while_serviced.set(Some(feed));
     }
 
-    /// Counts the events that [`pass_while_serviced`](Self::pass_while_serviced) has set. A test calls this method in
-    /// the callback to which the driver reports an overflow.
+    /// Counts the events of the feed that the test has passed to [`pass_while_serviced`](Self::pass_while_serviced). A
+    /// test calls this method in the callback to which the driver reports an overflow.
     pub fn reported(&self) {
         if self.deviations.contains(Deviation::OverflowsWhileServiced)
             && let Some(mut feed) = self.while_serviced.take()
@@ -48,7 +48,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// [with auto counter reload](Self::with_reload), pass a feed that causes fewer than 1,024 reloads.
     ///
     /// # Panics
-    /// The call panics if the feed and this processor's PMU have different events.
+    /// The call panics if the events of the feed differ from the [events](crate::VirtualPmu::events) of this
+    /// processor's PMU.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend, Platform};
@@ -100,7 +101,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// the test calls [`deliver`](Self::deliver).
     ///
     /// # Panics
-    /// The call panics if the feed and this processor's PMU have different events.
+    /// The call panics if the events of the feed differ from the [events](crate::VirtualPmu::events) of this
+    /// processor's PMU.
     pub fn pass(&self, feed: &mut Feed) -> Advanced {
         let advanced = self.count(feed);
         match advanced {

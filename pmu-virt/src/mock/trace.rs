@@ -114,14 +114,14 @@ impl<const T: usize> Trace<T> {
         self.total = self.total.saturating_add(1);
     }
 
-    /// Returns the kept accesses, the oldest first.
+    /// Returns the accesses in the trace, the oldest first.
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
         let oldest = if self.total > T { self.total.checked_rem(T).unwrap_or(0) } else { 0 };
         let (newer, older) = self.records.split_at(oldest);
         older.iter().chain(newer).flatten().copied()
     }
 
-    /// Returns the number of older accesses that are no longer kept.
+    /// Returns the number of earlier accesses that the trace no longer holds.
     pub fn dropped(&self) -> usize {
         self.total.saturating_sub(T)
     }

@@ -2,8 +2,8 @@
 
 use crate::registers::counters::MAX_COUNTERS;
 
-/// Result of [`VirtualPmu::advance`](crate::VirtualPmu::advance). The result has the counters that overflowed, and
-/// tells whether an overflow raised an interrupt.
+/// Result of [`VirtualPmu::advance`](crate::VirtualPmu::advance): the counters that overflowed, and whether an overflow
+/// raised an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Advanced {

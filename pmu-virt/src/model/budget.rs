@@ -21,8 +21,8 @@ impl OverflowBudget {
         Self { cells: [[u64::MAX; CELLS - 1]; EVENTS], of: events.identity() }
     }
 
-    /// Returns how many times the event must happen at this privilege to cause an interrupt. The number assumes that
-    /// the event does not happen at the other privilege. Two results are special:
+    /// Returns how many times the event must happen at this privilege to cause an interrupt. The event must not happen
+    /// at the other privilege in the meantime. Two results are special:
     ///
     /// - `None`: the event causes no interrupt, because no running counter with an enabled interrupt counts the event.
     ///   A 64-bit counter that holds 0 overflows after 2⁶⁴ events. This number does not fit a `u64`, so the result is
@@ -30,8 +30,8 @@ impl OverflowBudget {
     /// - 0: the event is not in the [`FedEvents`] of the PMU, so [`Feed::add`](crate::Feed::add) refuses the event. For
     ///   an event of the PMU, the result is never 0.
     ///
-    /// If the event happens at both privileges, call this method for each privilege, and use the smaller result. No
-    /// interrupt comes while the event has happened fewer times in total than the smaller result.
+    /// If the event happens at both privileges, call this method for each privilege, and use the smaller result. An
+    /// interrupt then comes only after the event has happened at least this many times in total.
     #[inline]
     pub fn of(&self, event: FedEvent, privilege: Privilege) -> Option<u64> {
         if event.of() != self.of {

@@ -1,8 +1,7 @@
 //! Answers to register accesses.
 
-/// Answer to the guest's RDMSR or RDPMC: a value or a fault. The embedder must complete two of the answers. For
-/// [`Shared`](Self::Shared), the embedder adds its own bits. For [`Unhandled`](Self::Unhandled), the embedder answers
-/// the whole access.
+/// Answer to the guest's RDMSR or RDPMC: a value or a fault. For [`Shared`](Self::Shared), the embedder adds the bits
+/// that do not belong to the PMU. For [`Unhandled`](Self::Unhandled), the embedder answers the whole access.
 ///
 /// ```
 /// use pmu_virt::Read;
@@ -56,9 +55,8 @@ impl Read {
     }
 }
 
-/// Answer to the guest's WRMSR: a completed write or a fault. The embedder must complete two of the answers. For
-/// [`Shared`](Self::Shared), the embedder writes its own bits. For [`Unhandled`](Self::Unhandled), the embedder answers
-/// the whole access.
+/// Answer to the guest's WRMSR: a completed write or a fault. For [`Shared`](Self::Shared), the embedder writes the
+/// bits that do not belong to the PMU. For [`Unhandled`](Self::Unhandled), the embedder answers the whole access.
 ///
 /// ```
 /// use pmu_virt::Write;

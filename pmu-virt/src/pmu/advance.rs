@@ -14,14 +14,14 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// [`state`](Self::state) does not save the remainder. If the embedder drops the feed, the events in the remainder
     /// are never counted.
     ///
-    /// The PMU assumes that the feed's events are spread evenly over one span of time. If an overflow ends the call,
-    /// the PMU has therefore counted the same fraction of every event in the feed. The count is exact for the event
-    /// that caused the overflow. For every other event, the PMU rounds the count down. A counter without an enabled
+    /// The PMU assumes that the feed's events are spread evenly over one span of time. So if an overflow ends the call,
+    /// the PMU has counted the same fraction of each event's count in the feed. The count is exact for the event that
+    /// caused the overflow. For every other event, the PMU rounds the count down. A counter without an enabled
     /// interrupt may wrap several times in one call.
     ///
-    /// The time of a call has a limit, which depends on the number of counters. A loop that repeats the call
-    /// `while !feed.is_empty()` always ends. A call leaves a remainder only if a counter overflowed. The same counter
-    /// can overflow again only after at least 2³² more events.
+    /// The number of counters limits the duration of a call. A loop that repeats the call `while !feed.is_empty()`
+    /// always ends: a call leaves a remainder only if a counter overflowed, and this counter overflows again only after
+    /// at least 2³² more events.
     ///
     /// ```
     /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege};
@@ -44,7 +44,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// ```
     ///
     /// # Errors
-    /// The feed and this PMU have different [events](Self::events).
+    /// The events of the feed differ from the [events](Self::events) of this PMU.
     #[inline]
     pub fn advance(&mut self, feed: &mut Feed) -> Result<Advanced, OtherEvents> {
         let model = &mut self.model;
@@ -99,7 +99,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// ```
     ///
     /// # Errors
-    /// The feed and this PMU have different [events](Self::events).
+    /// The events of the feed differ from the [events](Self::events) of this PMU.
     pub fn advance_through(&mut self, feed: &mut Feed) -> Result<Advanced, OtherEvents> {
         let first = self.advance(feed)?;
         if feed.is_empty() {

@@ -20,7 +20,7 @@ pub enum Writer {
     Host,
 }
 
-/// Emulated hardware of a virtual processor in addition to the PMU, such as
+/// Emulated hardware that a virtual processor has in addition to the PMU, such as
 /// [`VirtualBranches`](crate::VirtualBranches). A facility has its own registers, adds bits to registers of the PMU,
 /// and declares itself by bits in CPUID.
 ///
@@ -31,8 +31,8 @@ pub enum Writer {
 /// - Answer each access by [`VirtualPmu::read_beside`] and [`VirtualPmu::write_beside`].
 /// - Pass each [leaf](crate::Configuration::cpuid_leaves) of CPUID through [`cpuid`](Self::cpuid).
 /// - Count events by [`VirtualPmu::advance_beside`]. A processor without precise records can also use
-///   [`VirtualPmu::advance`]. If that call returns [`Advanced::pmi`](crate::Advanced::pmi) set, call
-///   [`pmi_raised`](Self::pmi_raised) before the guest runs.
+///   [`VirtualPmu::advance`]. If `advance` returns a result in which [`Advanced::pmi`](crate::Advanced::pmi) is `true`,
+///   call [`pmi_raised`](Self::pmi_raised) before the guest runs.
 /// - Call [`reset`](Self::reset) together with [`VirtualPmu::reset`]. INIT does not change a facility.
 ///
 /// ```
@@ -318,10 +318,11 @@ impl<P: EventPolicy> VirtualPmu<P> {
         written
     }
 
-    /// Counts the events of a feed like [`advance`](Self::advance), on a processor with a [facility](GuestFacility) in
-    /// addition to the PMU. If an overflow raises an interrupt, the PMU calls [`pmi_raised`](GuestFacility::pmi_raised)
-    /// of the facility. If one of the facility's [own counters](GuestFacility::own_counters) overflows, the PMU calls
-    /// [`overflowed`](GuestFacility::overflowed) of the facility.
+    /// Counts the events of a feed as [`advance`](Self::advance) does, on a processor with a [facility](GuestFacility)
+    /// in addition to the PMU. If an overflow raises an interrupt, the PMU calls
+    /// [`pmi_raised`](GuestFacility::pmi_raised) of the facility. If one of the facility's
+    /// [own counters](GuestFacility::own_counters) overflows, the PMU calls [`overflowed`](GuestFacility::overflowed)
+    /// of the facility.
     ///
     /// ```
     /// use pmu_virt::{
@@ -345,7 +346,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// ```
     ///
     /// # Errors
-    /// The feed and this PMU have different [events](Self::events).
+    /// The events of the feed differ from the [events](Self::events) of this PMU.
     pub fn advance_beside(
         &mut self,
         facility: &mut impl GuestFacility,
@@ -361,8 +362,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
         Ok(advanced)
     }
 
-    /// Passes the facility's [own counters](GuestFacility::own_counters) to the PMU. After that, the overflow of an own
-    /// counter does not raise an interrupt. Call `attach` after the PMU or the facility was restored.
+    /// Tells the PMU which counters are the facility's [own counters](GuestFacility::own_counters). The overflow of an
+    /// own counter then raises no interrupt. Call `attach` after the PMU or the facility was restored.
     /// [`write_beside`](Self::write_beside) itself calls `attach` after the facility has changed.
     pub fn attach(&mut self, facility: &impl GuestFacility) {
         let recorded = from_global(facility.own_counters()) & self.model.layout.counters();

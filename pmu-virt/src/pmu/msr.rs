@@ -60,8 +60,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
     }
 
     /// Returns the answer that [`write`](Self::write) would return, but writes nothing. Use this call for a register
-    /// that the PMU and the embedder share. If the PMU refuses its bits of the value, the embedder must not change its
-    /// own bits.
+    /// that the PMU and the embedder share. If the PMU refuses the value, the embedder must not change the embedder's
+    /// bits of the register.
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu, Write};

@@ -16,11 +16,11 @@ impl<P: EventPolicy> VirtualPmu<P> {
     }
 
     /// Replaces the events that the embedder can feed to this PMU. The call is allowed while counters are running. So
-    /// an embedder need not feed an event before the guest programs the event. [`unfed`](Self::unfed) returns such
-    /// events.
+    /// an embedder can add an event after the guest has programmed a counter to count it. [`unfed`](Self::unfed)
+    /// returns each running counter whose event the embedder cannot feed yet.
     ///
-    /// The call does not change registers, and a pending interrupt stays pending. `feed` keeps its counts, and can be
-    /// used with the new events after the call. A running counter begins to count if `events` adds the counter's event.
+    /// The call does not change registers, and a pending interrupt stays pending. The call converts `feed` to the new
+    /// events, and keeps its counts. A running counter begins to count if `events` adds the counter's event.
     ///
     /// ```
     /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu};
@@ -41,7 +41,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// ```
     ///
     /// # Errors
-    /// - The feed and this PMU have different [events](Self::events).
+    /// - The events of the feed differ from the [events](Self::events) of this PMU.
     /// - The feed still has counts of an event that `events` lacks. Call [`advance`](Self::advance) first.
     ///
     /// After an error, nothing is changed.

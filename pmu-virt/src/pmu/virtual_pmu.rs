@@ -13,8 +13,8 @@ use crate::registers::layout::Layout;
 /// the embedder feeds, and raises an interrupt when a counter overflows.
 ///
 /// The embedder feeds events by [`advance`](Self::advance), and delivers the interrupt by
-/// [`deliver_pmi`](Self::deliver_pmi). No method allocates or panics. No loop in a method takes more steps than the PMU
-/// has counters, whatever the guest does.
+/// [`deliver_pmi`](Self::deliver_pmi). No method allocates or panics. Whatever the guest does, a loop in a method takes
+/// at most as many steps as the PMU has counters.
 ///
 /// ```
 /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu, Write};
@@ -92,8 +92,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
     }
 
     /// Performs RESET or power-up. The call clears every register except the global control. The reset value of the
-    /// global control enables all general counters. On Intel, the source is SDM vol. 3A, table "Processor States
-    /// Following Power-up, Reset, or INIT". On AMD, the call does the same as KVM.
+    /// global control enables all general counters. For Intel, SDM vol. 3A specifies these values in the table
+    /// "Processor States Following Power-up, Reset, or INIT". For AMD, the call sets the same values as KVM.
     pub fn reset(&mut self) {
         self.model = Model::new(self.model.layout, self.model.events, &self.policy);
         self.load.reset();

@@ -23,7 +23,7 @@ struct FilterRow {
 }
 
 /// Policy that allows or denies a list of events, by the rules of KVM. The filter has room for `EVENTS` different event
-/// numbers, and each takes 40 bytes.
+/// numbers. Each event number takes 40 bytes.
 ///
 /// A lookup is a binary search, and takes at most 9 steps with [`MAX_FILTER_ENTRIES`](crate::MAX_FILTER_ENTRIES) event
 /// numbers. Several guests can share a filter by a reference or an `Arc`: `VirtualPmu<&EventFilter<300>>`,
@@ -50,12 +50,13 @@ pub struct EventFilter<const EVENTS: usize> {
 impl<const EVENTS: usize> EventFilter<EVENTS> {
     /// Compiles a list of entries into a filter.
     ///
-    /// `entries` select events of general counters. The bitmap `fixed` selects fixed counters, whatever `entries`
-    /// contains. The filter allows or denies what is selected, as `action` says.
+    /// `entries` select events of general counters. The bitmap `fixed` selects fixed counters. `entries` have no effect
+    /// on fixed counters. With [`FilterAction::Allow`], the filter allows only the selected events and fixed counters.
+    /// With [`FilterAction::Deny`], the filter allows only the events and fixed counters that are not selected.
     ///
     /// # Errors
     /// - There are more entries than [`MAX_FILTER_ENTRIES`].
-    /// - There are more different events than `EVENTS`.
+    /// - The entries have more than `EVENTS` different event numbers.
     /// - An event has more than 12 bits.
     pub fn compile(
         action: FilterAction,

@@ -36,8 +36,8 @@ pub enum PreciseRecords {
 
 /// PEBS, with records in the Debug Store. SDM vol. 3B, "Processor Event Based Sampling (PEBS)".
 ///
-/// The DS save area and the records have the 64-bit format. Bits of [`general`](Self::general) and
-/// [`fixed`](Self::fixed) for counters that the PMU lacks are ignored.
+/// The DS save area and the records have the 64-bit format. [`general`](Self::general) and [`fixed`](Self::fixed) may
+/// have set bits for counters that the PMU lacks. These bits are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

@@ -2,8 +2,8 @@
 
 use crate::branches::virtual_branches::VirtualBranches;
 
-/// An instruction of the guest, as the embedder describes it for a precise record. The instruction causes the event of
-/// the counter that writes the record. A record contains only the data that its format has.
+/// An instruction of the guest, as the embedder describes it for a precise record. A counter writes the record, and the
+/// instruction causes the event that this counter counts. A record contains only the data that its format has.
 ///
 /// ```
 /// use pmu_virt::{FedRecord, FedRegisters};
@@ -34,8 +34,8 @@ pub struct FedRecord<'a> {
     pub latency: u16,
     /// Latency of the access to the caches, in cycles. Only adaptive records and architectural PEBS have this value.
     pub cache_latency: u16,
-    /// Transaction information (TSX) of the record. Bits 31:0 are the cycles of the last transaction. Bits 39:32 are
-    /// the reasons for an abort.
+    /// Value of the record's TSX field. Bits 31:0 are the cycles of the last transaction. Bits 39:32 are the reasons
+    /// for an abort.
     pub transaction: u64,
     /// Cycles from the retirement of the previous instruction to the retirement of this instruction.
     pub retire_latency: u16,

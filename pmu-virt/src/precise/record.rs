@@ -26,7 +26,7 @@ pub struct Recorded {
     pub written: u32,
     /// Number of lost records. A record is lost if the buffer is full, or if the buffer's index is outside the buffer.
     pub lost: u32,
-    /// The buffer of the records has reached its threshold and raised an interrupt. The interrupt is pending until
+    /// The record buffer has reached its threshold and raised an interrupt. The interrupt is pending until
     /// [`deliver_pmi`](crate::VirtualPmu::deliver_pmi) is called. If this field is `true`, call
     /// [`pmi_raised`](crate::GuestFacility::pmi_raised) of each other facility of the guest.
     pub pmi: bool,
@@ -61,8 +61,8 @@ impl VirtualPrecise {
     }
 
     /// Writes a single record for all `counters` that have a [due](Self::due) record. A real processor can write such a
-    /// record if several counters overflow at the same time. A record of format 1 or 2 does not tell which counters
-    /// overflowed.
+    /// record if several counters overflow at the same time. In formats 1 and 2, the record does not tell which
+    /// counters overflowed.
     pub fn record_collided<P: EventPolicy>(
         &mut self,
         pmu: &mut VirtualPmu<P>,

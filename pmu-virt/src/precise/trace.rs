@@ -20,9 +20,10 @@ const DEBUG_OFF_KERNEL: u64 = 1 << 9;
 const DEBUG_OFF_USER: u64 = 1 << 10;
 
 impl VirtualPrecise {
-    /// Feeds a taken branch of the guest. If the guest [traces](Self::is_tracing) branches at the branch's privilege,
-    /// the call writes the branch to the guest's BTS buffer. If BTINT (`IA32_DEBUGCTL` bit 8) is set, the buffer raises
-    /// an interrupt when its index reaches the threshold. If BTINT is clear, the buffer is a ring buffer.
+    /// Feeds a taken branch of the guest. If the guest has [enabled](Self::is_tracing) the branch trace store for the
+    /// privilege level of the branch, the call writes the branch to the guest's BTS buffer. If BTINT (`IA32_DEBUGCTL`
+    /// bit 8) is set, the buffer raises an interrupt when its index reaches the threshold. If BTINT is clear, the
+    /// buffer is a ring buffer.
     ///
     /// ```
     /// # use pmu_virt::{GuestFault, GuestMemory};

@@ -6,7 +6,8 @@ use crate::precise::error::PreciseConfigurationError;
 
 /// Precise records and branch trace store of one virtual Intel processor. The precise records are PEBS or architectural
 /// PEBS. The processor also has a [`VirtualPmu`](crate::VirtualPmu). This type is a
-/// [`GuestFacility`](crate::GuestFacility), and answers RDMSR and WRMSR of the registers of both features.
+/// [`GuestFacility`](crate::GuestFacility), and answers RDMSR and WRMSR of the registers of the precise records and of
+/// the branch trace store.
 ///
 /// If a counter that writes records overflows, the PMU raises no interrupt. Instead, the counter's record becomes
 /// [due](Self::due). The embedder then passes the next instruction that causes the counter's event to

@@ -33,8 +33,7 @@ pub struct RegisterInfo {
     pub exists: bool,
     /// WRMSR can change the register.
     pub is_writable: bool,
-    /// Bits that a guest may write. If a WRMSR sets another bit, some registers fault, and other registers ignore the
-    /// bit.
+    /// Bits that a guest may write. If a WRMSR sets any other bit, the access faults, or the register ignores the bit.
     pub legal: u64,
     /// Bits that belong to the PMU. In a shared register, the other bits belong to the embedder.
     pub owned: u64,
@@ -113,7 +112,7 @@ impl Configuration {
     /// intercept the guest's accesses to all these registers.
     ///
     /// [`VirtualPmu::read`](crate::VirtualPmu::read) and [`VirtualPmu::write`](crate::VirtualPmu::write) answer the
-    /// intercepted accesses. For a register that is not in this list, they return
+    /// intercepted accesses. For a register that is not in this list, these two functions return
     /// [`Unhandled`](crate::Read::Unhandled). The configuration must pass [`check`](Self::check).
     ///
     /// ```

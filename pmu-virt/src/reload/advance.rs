@@ -12,8 +12,8 @@ use crate::reload::virtual_reload::VirtualReload;
 const MOST_RELOADS: usize = 1024;
 
 impl VirtualReload {
-    /// Counts the events of a feed like [`VirtualPmu::advance`], up to the first overflow that interrupts. An overflow
-    /// also reloads counters. The register CFG_B of a counter selects the overflows that reload this counter.
+    /// Counts the events of a feed up to the first overflow that interrupts, as [`VirtualPmu::advance`] does. An
+    /// overflow also reloads counters. The register CFG_B of a counter selects the overflows that reload this counter.
     ///
     /// The overflow of a counter that reloads itself does not set a bit of the status. The overflow nevertheless
     /// interrupts if the counter's interrupt is enabled. One call reloads at most 1,024 times, and counts the later
@@ -24,7 +24,7 @@ impl VirtualReload {
     /// after some calls.
     ///
     /// # Errors
-    /// The feed and this PMU have different [events](VirtualPmu::events).
+    /// The events of the feed differ from the [events](VirtualPmu::events) of `pmu`.
     pub fn advance<P: EventPolicy>(
         &self,
         pmu: &mut VirtualPmu<P>,
@@ -33,9 +33,10 @@ impl VirtualReload {
         self.advance_by(pmu, feed, |pmu, feed| pmu.advance(feed))
     }
 
-    /// Counts the events of a feed like [`advance`](Self::advance), but by calls of `pass`. Each call of `pass` counts
-    /// up to the next overflow. Between two calls of `pass`, this method reloads counters. On a processor that also has
-    /// top-down metrics, `pass` calls [`VirtualTopDown::observe`](crate::VirtualTopDown::observe):
+    /// Counts the events of a feed as [`advance`](Self::advance) does, but calls `pass` instead of
+    /// [`VirtualPmu::advance`]. Each call of `pass` counts up to the next overflow. This method reloads counters before
+    /// it calls `pass` again. On a processor that also has top-down metrics, `pass` calls
+    /// [`VirtualTopDown::observe`](crate::VirtualTopDown::observe):
     ///
     /// ```
     /// use pmu_virt::{Advanced, Feed, OtherEvents, TopDownMix, VirtualPmu, VirtualReload, VirtualTopDown};

@@ -69,11 +69,11 @@ impl VirtualReload {
         Ok(Self { configuration, causes, values, shared: 0 })
     }
 
-    /// Returns auto counter reload for a processor that also has `precise`. If `precise` is architectural PEBS,
-    /// `precise` answers accesses to CFG_C of each counter that can write records. CFG_C then has the reload value for
-    /// both features. PEBS loads a counter with this value after each record of the counter. Auto counter reload loads
-    /// the counter with this value when a counter that CFG_B selects overflows. The embedder passes the pair
-    /// `(precise, reload)` as the facility.
+    /// Returns auto counter reload for a processor that also has the precise records `precise`. If `precise` is
+    /// architectural PEBS, `precise` answers accesses to CFG_C of each counter that can write records. PEBS and auto
+    /// counter reload then use the same reload value, which is in CFG_C. PEBS loads the counter with this value after
+    /// each record of the counter. Auto counter reload loads the counter with this value at each overflow that CFG_B
+    /// selects. The embedder passes the pair `(precise, reload)` as the facility.
     ///
     /// ```
     /// use pmu_virt::{

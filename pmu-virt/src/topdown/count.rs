@@ -15,13 +15,13 @@ const INTERRUPTS: u64 = 1 << 15;
 
 impl VirtualTopDown {
     /// Calls `pass`, and updates the metrics. `pass` commonly calls [`VirtualPmu::advance`]. Fixed counter 3 counts
-    /// issue slots during `pass`. `mix` gives the share of each part of the metrics in these slots. If fixed counter 3
-    /// overflows, the metrics also overflow. The overflow of the metrics sets bit 48 of the status, and raises an
-    /// interrupt if the interrupt of fixed counter 3 is enabled.
+    /// issue slots during `pass`. `mix` tells which share of these slots belongs to each part of the metrics, for
+    /// instance to retiring. If fixed counter 3 overflows, the metrics also overflow. The overflow of the metrics sets
+    /// bit 48 of the status, and raises an interrupt if the interrupt of fixed counter 3 is enabled.
     ///
     /// `pass` must not write fixed counter 3. If the processor has auto counter reload, call `observe` within
-    /// [`VirtualReload::advance_by`](crate::VirtualReload::advance_by). Each `observe` then counts only up to the next
-    /// reload.
+    /// [`VirtualReload::advance_by`](crate::VirtualReload::advance_by). Each call of `observe` then counts only up to
+    /// the next reload of a counter.
     ///
     /// # Errors
     /// Returns the error of `pass`.

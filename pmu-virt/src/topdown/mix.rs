@@ -1,9 +1,9 @@
 //! The mix of a program's issue slots.
 
-/// Shares of a program's issue slots that belong to each part of the top-down metrics, in units of 1/255. The first
-/// four shares belong to level 1, and their sum is 255. The last four shares belong to level 2. Each part of level 2 is
-/// contained in a part of level 1, so its share is at most the share of that part. The shares are in the order of the
-/// bytes of `MSR_PERF_METRICS`.
+/// Distribution of a program's issue slots over the parts of the top-down metrics. Each part has a share in units of
+/// 1/255. The first four shares belong to level 1, and their sum is 255. The last four shares belong to level 2. Each
+/// part of level 2 is contained in a part of level 1, so its share is at most the share of that part. The shares are in
+/// the order of the bytes of `MSR_PERF_METRICS`.
 ///
 /// ```
 /// use pmu_virt::TopDownMix;
