@@ -51,8 +51,9 @@ const ZHAOXIN: [[u8; 12]; 2] = [*b"CentaurHauls", *b"  Shanghai  "];
 /// ```
 ///
 /// # Errors
-/// [`OtherVendor`](NoInterface::OtherVendor), [`HiddenByHypervisor`](NoInterface::HiddenByHypervisor),
-/// [`NoPerformanceMonitoring`](NoInterface::NoPerformanceMonitoring),
+/// Returns the reason why the processor has no usable counters: [`OtherVendor`](NoInterface::OtherVendor),
+/// [`HiddenByHypervisor`](NoInterface::HiddenByHypervisor),
+/// [`NoPerformanceMonitoring`](NoInterface::NoPerformanceMonitoring) or
 /// [`ImplausibleCounters`](NoInterface::ImplausibleCounters).
 pub fn counters(processor: &Snapshot) -> Result<CounterUnit, NoInterface> {
     let vendor = processor.vendor();

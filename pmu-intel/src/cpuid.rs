@@ -86,8 +86,8 @@ impl ArchitecturalPerfmon {
         self.eax.width()
     }
 
-    /// Returns the number of architectural events that the leaf describes (EAX 31:24). Only this number of low bits is
-    /// valid in [`events_unavailable`](Self::events_unavailable).
+    /// Returns the number of architectural events that the leaf describes (EAX 31:24). If this number is *n*, only the
+    /// lowest *n* bits of [`events_unavailable`](Self::events_unavailable) are valid.
     pub const fn events(&self) -> u8 {
         self.eax.events()
     }
@@ -120,8 +120,8 @@ impl ArchitecturalPerfmon {
     /// Returns a bitmap of the fixed counters: bit n is set if fixed counter n exists.
     ///
     /// Before version 2 of architectural performance monitoring, there are no fixed counters. In versions 2 to 4, fixed
-    /// counters 0 to N − 1 exist, where N is the value of EDX 4:0. From version 5 on, a bitmap in ECX declares further
-    /// fixed counters.
+    /// counters 0 to N − 1 exist, where N is the value of EDX 4:0. From version 5 on, fixed counter n also exists if
+    /// bit n of ECX is set.
     pub const fn fixed_counters(&self) -> u32 {
         let contiguous = ((1u64 << self.edx.fixed_counters()) - 1) as u32;
         match self.version() {

@@ -33,17 +33,17 @@ pub struct Emon {
 }
 
 impl Emon {
-    /// Detects the Emon interface of a machine. The machine must meet the conditions below, most of which Windows
-    /// checks, too. `snapshot` describes the boot processor.
+    /// Detects the Emon interface of a machine. The machine must meet the conditions below. Windows checks most of
+    /// these conditions, too. `snapshot` describes the boot processor.
     ///
     /// The conditions are:
     ///
     /// - The vendor is Intel.
+    /// - No Microsoft-compatible hypervisor hides the counters.
     /// - The version and the number of events in CPUID leaf 0x0A are not 0.
     /// - The first event, cycles, is available.
-    /// - No Microsoft-compatible hypervisor hides the counters.
-    /// - CPUID declares a plausible number of general counters, and a width of 32 to 64 bits. Windows does not check
-    ///   these two numbers.
+    /// - CPUID declares a plausible number of general counters, and a width of 32 to 64 bits. Windows checks neither
+    ///   the number nor the width.
     ///
     /// ```
     /// use pmu_core::{NoInterface, Snapshot};
@@ -60,7 +60,7 @@ impl Emon {
     /// ```
     ///
     /// # Errors
-    /// Returns the first condition that is not met.
+    /// Returns the first of these conditions that is not met.
     pub fn detect(snapshot: &Snapshot) -> Result<Self, NoInterface> {
         let perfmon = ArchitecturalPerfmon::from_snapshot(snapshot);
         let (count, width) = (perfmon.counters(), perfmon.width());
@@ -116,8 +116,8 @@ impl Emon {
         }
     }
 
-    /// Returns the Emon interface of a fictitious machine on which every source of the table is supported. A tool can
-    /// use this interface to list the sources on any machine.
+    /// Returns the Emon interface of a fictitious machine that supports every source in [`SOURCES`](crate::SOURCES). A
+    /// tool can use this interface to list the sources on any machine.
     pub const fn declared() -> Self {
         let perfmon = ArchitecturalPerfmon::from_registers(0x0730_0401, 0, 0, 0);
         let (extension, bits) = (PerfmonExtension::NONE, counters::PLAIN_EVENT_BITS);

@@ -37,7 +37,8 @@ const fn fixed(value: u32, name: &'static str, event: u64, counter: u8) -> Added
     AddedSource::new(ProfileSource::new(value, name, select), CounterSet::fixed(1 << counter))
 }
 
-/// Adds those of the profile sources 0x20 to 0x24 that the machine and the Windows version in `rules` have.
+/// Adds profile sources 0x20 to 0x24 to `added`: each source that both the machine and the Windows version in `rules`
+/// have.
 ///
 /// `boot` describes the machine's boot processor. The sources are:
 /// - 0x20, `LbrInserts`, if this crate knows the event for the processor's model. On a hybrid machine the source is not
@@ -45,16 +46,16 @@ const fn fixed(value: u32, name: &'static str, event: u64, counter: u8) -> Added
 /// - 0x21 to 0x23, `InstructionsRetiredFixed`, `UnhaltedCoreCyclesFixed` and `UnhaltedReferenceCyclesFixed`, each on a
 ///   fixed counter.
 /// - 0x24, `TimerFixed`: the time in which the core is not halted, in units of 100 ns. Fixed counter 2 measures the
-///   time. `hertz` is the frequency of the TSC, at which fixed counter 2 counts. Pass the result of
+///   time. Fixed counter 2 counts at the frequency of the TSC, which is `hertz`. Pass the result of
 ///   [`tsc_hertz`](pmu_core::tsc_hertz), or a frequency that the kernel measured.
 ///
 /// Sources 0x23 and 0x24 use the same counter, so only one of the two can run at a time.
 ///
 /// # Context
-/// Task. Only one caller at a time adds or removes sources.
+/// Task. Only one caller at a time may add or remove sources.
 ///
 /// # Errors
-/// See [`AddSourceError`]. After an error, none of the sources is added.
+/// See [`AddSourceError`]. If the call fails, it adds none of the sources.
 ///
 /// # Examples
 /// ```

@@ -27,18 +27,20 @@ pub const MSR_LBR_SELECT: u32 = 0x1C8;
 /// `MSR_LASTBRANCH_TOS`: the index of the newest record of the legacy stack (SDM vol. 3B, "LBR Stack").
 pub const MSR_LASTBRANCH_TOS: u32 = 0x1C9;
 
-/// `MSR_LASTBRANCH_0_FROM_IP` of Core 2, Bonnell and Silvermont: the first record's branch address (SDM vol. 4, "MSRs
-/// in Processors Based on Intel Core Microarchitecture").
+/// `MSR_LASTBRANCH_0_FROM_IP` of Core 2, Bonnell and Silvermont: the source address of the first record's branch (SDM
+/// vol. 4, "MSRs in Processors Based on Intel Core Microarchitecture").
 pub const MSR_LASTBRANCH_0_FROM_IP_CORE: u32 = 0x40;
 
-/// `MSR_LASTBRANCH_0_TO_IP` of Core 2, Bonnell and Silvermont: the first record's target address (SDM vol. 4, "MSRs in
-/// Processors Based on Intel Core Microarchitecture").
+/// `MSR_LASTBRANCH_0_TO_IP` of Core 2, Bonnell and Silvermont: the target address of the first record's branch (SDM
+/// vol. 4, "MSRs in Processors Based on Intel Core Microarchitecture").
 pub const MSR_LASTBRANCH_0_TO_IP_CORE: u32 = 0x60;
 
-/// `MSR_LASTBRANCH_0_FROM_IP` from Nehalem on: the first record's branch address (SDM vol. 3B, "LBR Stack").
+/// `MSR_LASTBRANCH_0_FROM_IP` from Nehalem on: the source address of the first record's branch (SDM vol. 3B, "LBR
+/// Stack").
 pub const MSR_LASTBRANCH_0_FROM_IP: u32 = 0x680;
 
-/// `MSR_LASTBRANCH_0_TO_IP` from Nehalem on: the first record's target address (SDM vol. 3B, "LBR Stack").
+/// `MSR_LASTBRANCH_0_TO_IP` from Nehalem on: the target address of the first record's branch (SDM vol. 3B, "LBR
+/// Stack").
 pub const MSR_LASTBRANCH_0_TO_IP: u32 = 0x6C0;
 
 /// `MSR_LBR_INFO_0`, from Skylake on: cycle count and misprediction of the first record (SDM vol. 3B, "LBR Stack").
@@ -54,10 +56,10 @@ pub const IA32_LBR_CTL: u32 = 0x14CE;
 /// `IA32_LBR_DEPTH`: the number of architectural records; each write clears all records (SDM vol. 4, table 2-2).
 pub const IA32_LBR_DEPTH: u32 = 0x14CF;
 
-/// `IA32_LBR_0_FROM_IP`: the branch address of the newest architectural record (SDM vol. 4, table 2-2).
+/// `IA32_LBR_0_FROM_IP`: the source address of the newest architectural record's branch (SDM vol. 4, table 2-2).
 pub const IA32_LBR_0_FROM_IP: u32 = 0x1500;
 
-/// `IA32_LBR_0_TO_IP`: the target address of the newest architectural record (SDM vol. 4, table 2-2).
+/// `IA32_LBR_0_TO_IP`: the target address of the newest architectural record's branch (SDM vol. 4, table 2-2).
 pub const IA32_LBR_0_TO_IP: u32 = 0x1600;
 
 /// `IA32_FIXED_CTR0` (architectural perfmon version 2 and later): the first fixed counter (SDM vol. 3B, §20.2.2).
@@ -78,8 +80,8 @@ pub const LBR_FORMAT: u64 = 0x3F;
 /// `IA32_PERF_CAPABILITIES.PERF_METRICS_AVAILABLE`: the processor has [`MSR_PERF_METRICS`] (SDM vol. 4, table 2-2).
 pub const PERF_METRICS_AVAILABLE: u64 = 1 << 15;
 
-/// `MSR_PERF_METRICS`: the top-down metrics. Each byte belongs to one category, and is the category's share of all
-/// issue slots, in units of 1/255 (SDM vol. 3B, "Performance Metrics").
+/// `MSR_PERF_METRICS`: the top-down metrics. Each byte is the share of one category in all issue slots, in units of
+/// 1/255 (SDM vol. 3B, "Performance Metrics").
 pub const MSR_PERF_METRICS: u32 = 0x329;
 
 /// The index with which RDPMC reads [`MSR_PERF_METRICS`] (SDM vol. 2B, RDPMC).
@@ -358,7 +360,7 @@ pub struct LbrInfo {
     #[bits(2)]
     pub pmc3_count: u8,
     __: u16,
-    /// Kind of the branch, in the encoding of the SDM.
+    /// Kind of the branch, as a code of the SDM's field `BR_TYPE`.
     #[bits(4)]
     pub branch_type: u8,
     /// The field `cycle_count` is valid.

@@ -9,12 +9,12 @@ use pmu_core::{EventSelect, Snapshot};
 /// general counter *n* counts a retired memory event, counter *n* can miss occurrences of the event. An occurrence can
 /// also increment counter *n* of the core's other logical processor.
 ///
-/// The kernel takes one of these measures:
-/// - The kernel uses an [`OnSharedCore`](pmu_core::OnSharedCore) as the event source of its sessions. While a retired
-///   memory event is on general counter *n*, the core's other logical processor does not use its own counter *n*.
-/// - Before the kernel opens an event, the kernel calls [`check`](Self::check), and does not open an event for which
-///   the call returns an error.
-/// - The kernel accepts that the counts of both logical processors can be wrong.
+/// Take one of these measures:
+/// - Use an [`OnSharedCore`](pmu_core::OnSharedCore) as the event source of the core's sessions. While one logical
+///   processor counts a retired memory event on general counter *n*, the other logical processor's session then leaves
+///   its own counter *n* unused.
+/// - Call [`check`](Self::check) before opening an event. If the call returns an error, do not open the event.
+/// - Accept that the counts of both logical processors can be wrong.
 ///
 /// The erratum has no effect if hyper-threading is off. CPUID does not tell whether hyper-threading is off. So call
 /// [`detect`](Self::detect) only if the kernel knows that both logical processors of a core are online.

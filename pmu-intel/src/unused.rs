@@ -65,8 +65,8 @@ pub fn unused_registers(processor: &Snapshot) -> [UnusedRegisters; 2] {
 /// [register](unused_registers) that the given counters have. Before version 6 of architectural perfmon, the call
 /// writes no register. The call does not write `IA32_PEBS_BASE` and `IA32_PEBS_INDEX`.
 ///
-/// Call this function before a session takes the counters. Call this function again before another kernel is started,
-/// in addition to [`stop_all`](pmu_core::stop_all).
+/// Call this function before a session takes the counters. Before starting another kernel, call both
+/// [`stop_all`](pmu_core::stop_all) and this function.
 ///
 /// # Context
 /// Any context, while no session or other code uses these counters.

@@ -2,8 +2,8 @@
 
 use pmu_core::Snapshot;
 
-/// The capabilities of a processor's instruction-based sampling: leaf 0x8000001B, EAX. Sources: APM vol. 3, appendix E,
-/// for bits 11:0; PPR of family 1Ah and later for the higher bits.
+/// The capabilities of a processor's instruction-based sampling: CPUID leaf 0x8000001B, EAX. Sources: APM vol. 3,
+/// appendix E, for bits 11:0; PPR of family 1Ah and later for the higher bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct IbsCapabilities(u32);
@@ -106,7 +106,7 @@ impl IbsCapabilities {
     }
 
     /// Returns whether sampling can be restricted to ops and fetches that miss the third-level cache (from Zen 4 on).
-    /// If so, an op's sample has a data source of five bits. Otherwise, the data source has three bits.
+    /// If so, the code for an op's data source has five bits. Otherwise, the code has three bits.
     pub const fn l3_miss_only(self) -> bool {
         self.has(11)
     }

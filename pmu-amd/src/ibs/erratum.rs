@@ -27,7 +27,7 @@ pub enum IbsErratum {
 }
 
 impl IbsErratum {
-    /// All deviations of this type.
+    /// All errata of this type.
     pub const ALL: [Self; 6] = [
         Self::PeriodBeforeStop,
         Self::FetchCountKept,

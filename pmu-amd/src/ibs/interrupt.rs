@@ -22,9 +22,9 @@ pub struct Ibs<'a, F> {
 }
 
 impl<'a, F: FnMut(&IbsRecord)> Ibs<'a, F> {
-    /// Creates the facility for the unit that an [`IbsSampler`](crate::ibs::IbsSampler) took with `memory`. The
-    /// facility calls `report` with each sample. While the unit is stopped, the facility normally accesses no register
-    /// of the unit. The exception is an interrupt of the unit's last sample that has not come yet.
+    /// Creates the facility. Pass the same `unit` and `memory` as to
+    /// [`IbsSampler::take`](crate::ibs::IbsSampler::take). The facility calls `report` with each sample. While the unit
+    /// is stopped, the facility accesses the unit's registers only if the last sample's interrupt has not come yet.
     pub const fn new(unit: &'a IbsUnit, memory: &'a IbsMemory, report: F) -> Self {
         Self { unit, memory, report }
     }

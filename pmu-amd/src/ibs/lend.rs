@@ -17,15 +17,15 @@ pub struct LentIbs<'s, 'a, M, F> {
 }
 
 impl<'a, M: MsrBackend> IbsSampler<'a, M> {
-    /// Returns the argument with which [`lend_with`](pmu_core::CounterSession::lend_with) suspends the sampler's unit
-    /// until the [window](pmu_core::CounterWindow) ends, for instance while a guest runs. If the unit has a sample that
-    /// was not reported yet, `lend_with` passes the sample to `report`. The closure `report` is of the same kind as
-    /// that of [`Ibs::new`](crate::ibs::Ibs::new).
+    /// Returns the argument with which [`lend_with`](pmu_core::CounterSession::lend_with) suspends the sampler's unit,
+    /// for instance while a guest runs. `lend_with` returns a [window](pmu_core::CounterWindow). When the window ends,
+    /// the unit is resumed. If the unit has a sample that was not reported yet, `lend_with` passes the sample to
+    /// `report`.
     ///
-    /// The interrupt of this sample may still come, in the window or at any later time. [`Ibs`](crate::ibs::Ibs) then
-    /// [claims](pmu_core::Claim) the interrupt. In the window, [`service_with`](pmu_core::service_with) accesses no
-    /// register, and sets [`Serviced::lent`](pmu_core::Serviced::lent): the interrupt may also belong to the borrower
-    /// of the counters, such as the guest.
+    /// The interrupt of this sample may still come, during the window or later. [`Ibs`](crate::ibs::Ibs) then
+    /// [claims](pmu_core::Claim) the interrupt. During the window, [`service_with`](pmu_core::service_with) accesses no
+    /// register. It sets [`Serviced::lent`](pmu_core::Serviced::lent), because the interrupt may also belong to the
+    /// borrower of the counters, such as the guest.
     ///
     /// ```
     /// use pmu_amd::ibs::IbsSampler;

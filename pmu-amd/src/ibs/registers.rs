@@ -30,7 +30,7 @@ pub const IBS_CTL: u32 = 0xC001_103A;
 pub const BP_IBSTGT_RIP: u32 = 0xC001_103B;
 /// `IC_IBS_EXTD_CTL`: latency of the instruction TLB's refill (leaf 0x8000001B EAX bit 9).
 pub const IC_IBS_EXTD_CTL: u32 = 0xC001_103C;
-/// `IBS_OP_DATA4` (leaf 0x8000001B EAX bit 10).
+/// `IBS_OP_DATA4`: another data register of op sampling (leaf 0x8000001B EAX bit 10).
 pub const IBS_OP_DATA4: u32 = 0xC001_103D;
 /// `IBS_OP_CTL2`: disable bit and filters of op sampling (leaf 0x8000001B EAX bit 13).
 pub const IBS_OP_CTL2: u32 = 0xC001_103E;
@@ -147,7 +147,7 @@ pub struct IbsOpData2 {
     __: bool,
     /// The data came from another node.
     pub remote_node: bool,
-    /// State of the cache line from which the data came: 0 is modified, 1 is owned.
+    /// State of the cache line from which the data came: `false` for modified, `true` for owned.
     pub line_owned: bool,
     /// Bits 4:3 of the code for the data's source (leaf 0x8000001B EAX bit 11).
     #[bits(2)]
@@ -205,7 +205,7 @@ pub struct IbsOpData3 {
     /// Code of the access's width. Code 0 means no width, 1 means 1 byte, 2 means 2 bytes, 3 means 4 bytes, and so on.
     #[bits(4)]
     pub width: u8,
-    /// Number of miss address buffers in use at the time of the access's miss.
+    /// Number of miss address buffers that were in use when the access missed the data cache.
     #[bits(6)]
     pub open_misses: u8,
     /// Number of cycles from the load's data-cache miss until the data arrived.
@@ -245,8 +245,8 @@ pub struct IbsOpCtl2 {
     __: u64,
 }
 
-/// `IBS_FETCH_CTL2`: the second control register of fetch sampling, with a disable bit and filters. Here the bit that
-/// excludes kernel addresses is below the bit that excludes user addresses. In [`IbsOpCtl2`] it is above.
+/// `IBS_FETCH_CTL2`: the second control register of fetch sampling, with a disable bit and filters. The two bits that
+/// exclude addresses are in the reverse order of those in [`IbsOpCtl2`].
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct IbsFetchCtl2 {

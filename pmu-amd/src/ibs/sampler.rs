@@ -21,9 +21,9 @@ use crate::ibs::unit::IbsUnit;
 /// The unit uses no performance counter. An extended entry of the local vector table (LVT) delivers the interrupt.
 /// [`take`](Self::take) [unmasks](Platform::unmask_extended_interrupt) this entry.
 ///
-/// The sampler cannot move to another thread. Before dropping the sampler, call [`shut_down`](Self::shut_down) on its
-/// processor. Dropping the sampler does not stop the unit. If the sampler is dropped without `shut_down`, the unit
-/// continues to sample, and the unit's [`IbsMemory`](crate::ibs::IbsMemory) stays in use.
+/// The sampler cannot move to another thread. Before dropping the sampler, call [`shut_down`](Self::shut_down) on the
+/// unit's processor. Dropping the sampler does not stop the unit. If the sampler is dropped without `shut_down`, the
+/// unit continues to sample, and the unit's [`IbsMemory`](crate::ibs::IbsMemory) stays in use.
 ///
 /// This example samples one op in 400,000, and reports the op's exact address:
 ///
@@ -78,11 +78,11 @@ pub struct IbsSampler<'a, M> {
 }
 
 impl<'a, M: MsrBackend> IbsSampler<'a, M> {
-    /// Takes ownership of a sampling unit of the processor that executes the call. At most one sampler may use a unit
-    /// at a time: taking the unit again with another `memory` would stop the unit under the first sampler. An earlier
-    /// owner may have left the unit enabled, or may have left a sample in it. The call stops the unit and discards that
-    /// sample. If the interrupt of the discarded sample still comes, [`Ibs`] reports the interrupt as
-    /// [its own](pmu_core::Claim).
+    /// Takes ownership of a sampling unit of the processor that executes the call. Only one sampler at a time may use a
+    /// unit: a second call with another `memory` would stop the unit while the first sampler still uses it. An earlier
+    /// owner may have left the unit enabled, or may have left a sample in the unit. The call stops the unit and
+    /// discards the sample. If the discarded sample's interrupt comes later, [`Ibs`] [claims](pmu_core::Claim) the
+    /// interrupt.
     ///
     /// # Errors
     /// - [`MemoryInUse`](IbsError::MemoryInUse): another sampler owns `memory`. No register was accessed.

@@ -166,7 +166,7 @@ impl<M: MsrBackend> BranchTracer<M> {
     /// `user` and `kernel` are both `false`, the call starts no new trace.
     ///
     /// A processor without DS-CPL cannot filter branches by privilege level. On such a processor, the buffer receives
-    /// all branches. When the driver reads the buffer, the driver drops the branches that `user` and `kernel` do not
+    /// all branches. When the tracer reads the buffer, the tracer drops the branches that `user` and `kernel` do not
     /// select.
     ///
     /// # Errors

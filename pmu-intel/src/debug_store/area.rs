@@ -41,8 +41,8 @@ pub type PebsDsSaveArea<const RESETS: usize = 4> = DsSaveArea<AtomicU64, RESETS>
 /// The 32-bit DS save area, which a processor without DTES64 uses. With four reset values the area has 0x30 bytes.
 pub type PebsDsSaveArea32<const RESETS: usize = 4> = DsSaveArea<AtomicU32, RESETS>;
 
-/// `PROCESSOR_PROFILE_CONTROL_AREA`: Windows' structure for the DS save area of one processor. The structure has no
-/// other field. With four reset values the structure has 0x60 bytes.
+/// `PROCESSOR_PROFILE_CONTROL_AREA`: Windows' structure for the DS save area of one processor. With four reset values
+/// the structure has 0x60 bytes.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct ProcessorProfileControlArea<const RESETS: usize = 4> {

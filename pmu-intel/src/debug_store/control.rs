@@ -19,7 +19,7 @@ use crate::debug_store::support::DebugStoreSupport;
 ///
 /// A kernel with a [`PreciseRecorder`](crate::precise::PreciseRecorder) passes the
 /// [control area in the recorder's memory](crate::precise::PreciseMemory::control_area) to `new`. While the recorder
-/// uses this memory, the processor has this area, and a request to create an area fails.
+/// uses this memory, the processor already has a control area, so a request to create an area fails.
 ///
 /// ```
 /// use pmu_intel::debug_store::{ControlAreaMemory, ProcessorProfileControl};
@@ -39,8 +39,8 @@ pub struct ProcessorProfileControl<'m, const RESETS: usize = 4> {
 }
 
 impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
-    /// Creates the state that handles one processor's requests for its control area in the Debug Store. The processor
-    /// has no control area yet. Requests are handled as in the Windows version of [`Rules::LATEST`].
+    /// Creates a handler of one processor's requests to create or destroy its control area. The processor has no
+    /// control area yet. The handler follows the Windows version in [`Rules::LATEST`].
     ///
     /// The area is created in `memory`. Use each `memory` for one processor only. If `memory` is `None`, every request
     /// to create the area fails.
@@ -48,8 +48,8 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         Self::as_of(Rules::LATEST, memory)
     }
 
-    /// Creates the state that handles one processor's requests for its control area in the Debug Store. The processor
-    /// has no control area yet. Requests are handled as in the Windows version of `rules`.
+    /// Creates a handler of one processor's requests to create or destroy its control area. The processor has no
+    /// control area yet. The handler follows the Windows version in `rules`.
     ///
     /// Windows before version 6.2 has no control area. On 32-bit Windows, a request to create the area also requires
     /// DTES64, because this area has 64-bit words.
@@ -64,9 +64,9 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
     /// Handles a request with the information class `SystemProcessorProfileControlArea`, as Windows does.
     ///
     /// The call makes the same checks as Windows, in this order: the Windows version, the caller's mode, and the
-    /// request's length. A request to create the area then requires that memory was given, that the processor has a
-    /// usable Debug Store, and that the processor has no area yet. A request to destroy the area then requires that the
-    /// processor has an area. The call writes the address of the area into `request`, or 0 if there is no area.
+    /// request's length. A request to create the area also requires memory for the area, a usable Debug Store, and a
+    /// processor that has no area yet. A request to destroy the area also requires that a request has created the area.
+    /// The call writes the address of the area into `request`, or 0 if there is no area.
     ///
     /// ```
     /// use pmu_core::NtStatus;
@@ -207,7 +207,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
     }
 
     /// Returns the address at which the processor writes the next PEBS record, or `None` if the processor has no
-    /// control area. Trace records of the kernel can contain this address.
+    /// control area. A kernel can store this address in its own trace records.
     ///
     /// ```
     /// use pmu_intel::debug_store::ProcessorProfileControl;

@@ -43,8 +43,8 @@ use crate::registers::{DebugCtl, IA32_DEBUGCTL, IA32_DS_AREA, IA32_PEBS_ENABLE};
 /// value:
 ///
 /// - A DS save area is at `linear_address`, in the form that this processor uses. DTES64 determines the width of the
-///   words, and the PEBS format determines the number of counter resets. The area is mapped and writable in *every*
-///   address space in which the processor runs, and nothing frees or moves the area.
+///   words, and the PEBS format determines the number of counter reset values. The area is mapped and writable in
+///   *every* address space in which the processor runs, and nothing frees or moves the area.
 /// - Each buffer that the save area describes is also mapped and writable in *every* address space in which the
 ///   processor runs, nothing frees or moves the buffer, and only this processor's tracing uses the buffer. The save
 ///   area's field `bts_absolute_maximum` or `pebs_absolute_maximum` is not above the end of the buffer's memory.
@@ -100,8 +100,8 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 ///
 /// - [`write_ds_area`] has written the address of a save area with a PEBS buffer to `IA32_DS_AREA`. The requirements of
 ///   [`write_ds_area`] are met.
-/// - The save area has a counter reset for each counter with a set bit, at the offset that the processor's PEBS format
-///   defines.
+/// - The save area has a counter reset value for each counter with a set bit, at the offset that the processor's PEBS
+///   format defines.
 ///
 /// Even if `value` is 0, do not call this function in an interrupt or NMI handler that may have interrupted a session's
 /// method on this processor. Some methods of a session read the register, and then write it. A call between the read
@@ -118,8 +118,8 @@ pub unsafe fn update_pebs_enable<M: MsrBackend>(
 }
 
 /// Copies the bits in the mask `bits` from `value` to `IA32_DEBUGCTL`, on the processor that executes the call. The
-/// register's other bits keep their values. Other drivers control some of these bits: sessions and recorders control
-/// the freeze bits, and a [`BranchRecorder`](pmu_core::BranchRecorder) controls the LBR bit.
+/// register's other bits keep their values. Sessions and recorders control the register's freeze bits. A
+/// [`BranchRecorder`](pmu_core::BranchRecorder) controls the LBR bit.
 ///
 /// # Errors
 /// The access failed, for example because a reserved bit is set.
@@ -153,8 +153,8 @@ pub unsafe fn update_pebs_enable<M: MsrBackend>(
 /// - If `tr` and `bts` are both set after the call, [`write_ds_area`] has written the address of a save area with a BTS
 ///   buffer to `IA32_DS_AREA`. The requirements of [`write_ds_area`] are met until `tr` or `bts` is cleared on this
 ///   processor.
-/// - If `lbr` or `btf` is set in `bits`, the kernel's debugger and its handler of debug exceptions work correctly with
-///   the new value of these bits.
+/// - If `lbr` or `btf` is set in `bits`, the kernel's debugger and the kernel's handler of debug exceptions work
+///   correctly with the new values of `lbr` and `btf`.
 /// - Do not call this function in an interrupt or NMI handler that may have interrupted a session's method on this
 ///   processor. Some methods of a session read the register, and then write it. A call between the read and the write
 ///   has no lasting effect, because the session's write restores the old bits.

@@ -10,7 +10,7 @@ use crate::registers::{IA32_MISC_ENABLE, MiscEnable};
 pub struct DebugStoreSupport {
     /// The vendor is Intel, and CPUID declares the Debug Store (leaf 1, EDX bit 21, DS).
     pub debug_store: bool,
-    /// The DS save area has 64-bit words (leaf 1, ECX bit 2, DTES64).
+    /// The DS save area has 64-bit words (CPUID leaf 1, ECX bit 2, DTES64).
     pub dtes64: bool,
     /// Value of `IA32_MISC_ENABLE`, or 0 if there is no Debug Store.
     pub misc_enable: MiscEnable,

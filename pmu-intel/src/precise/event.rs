@@ -4,8 +4,8 @@ use pmu_core::Event;
 
 use crate::precise::groups::PreciseGroups;
 
-/// The allowed skid: the distance of the sampled instruction from the instruction that caused the overflow. The levels
-/// are those of perf's `precise_ip`, with the same numbers.
+/// The allowed skid: the distance of the sampled instruction from the instruction that caused the overflow. Each
+/// variant has the number of the same level in perf's `precise_ip`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Precision {
@@ -39,9 +39,9 @@ impl Precision {
 
 /// An event for which the processor itself writes records: one precise record whenever the event's counter overflows.
 ///
-/// A front-end event has a condition (perf's `frontend`). Pass the condition to [`Event::with_extra`]: it is the value
-/// of [`MSR_PEBS_FRONTEND`](crate::precise::registers::MSR_PEBS_FRONTEND). A processor has only one such register, so
-/// all started front-end events must have the same condition.
+/// For a front-end event, pass the value of [`MSR_PEBS_FRONTEND`](crate::precise::registers::MSR_PEBS_FRONTEND) to
+/// [`Event::with_extra`]. perf's term `frontend` has the same value. A processor has only one such register, so all
+/// started front-end events must have the same value.
 ///
 /// The event's [period](Event::every), [tag](Event::tagged), privilege levels and [counters](Event::on) apply to the
 /// records. A reported record shows only the privilege levels that the event counts.

@@ -3,8 +3,8 @@
 use core::fmt;
 use core::ops::BitOr;
 
-/// Groups of data in the records of an event, in addition to the instruction's address, the counters and the time. In
-/// formats 0 to 3, all records have the same groups.
+/// Groups of data that each record of an event has in addition to the instruction's address, the counters and the time.
+/// In PEBS formats 0 to 3, all records have the same groups.
 ///
 /// ```
 /// use pmu_intel::precise::PreciseGroups;
@@ -47,12 +47,12 @@ impl PreciseGroups {
         Self((count as u16) << Self::COUNT)
     }
 
-    /// Returns the number of last branches that this set requests for each record, or 0 if the set requests none.
+    /// Returns the number of last branches that these groups request for each record, or 0 if they request no branches.
     pub const fn branch_count(self) -> u8 {
         (self.0 >> Self::COUNT) as u8
     }
 
-    /// Returns whether this set has all groups of `groups`, and requests at least as many branches as `groups`.
+    /// Returns whether `self` has all groups in `groups`, and requests at least as many branches as `groups`.
     ///
     /// ```
     /// use pmu_intel::precise::PreciseGroups;

@@ -22,8 +22,8 @@ pub struct Precise<'a, F> {
 
 impl<'a, F: FnMut(&PreciseReport<'_>)> Precise<'a, F> {
     /// Creates the facility. Pass the same `unit` and `memory` as to
-    /// [`PreciseRecorder::take`](crate::precise::PreciseRecorder::take). If no recorder has taken `memory`, the
-    /// facility accesses no register in an interrupt.
+    /// [`PreciseRecorder::take`](crate::precise::PreciseRecorder::take). The facility accesses registers only while a
+    /// recorder has taken `memory`.
     pub const fn new(unit: &'a PreciseUnit, memory: &'a PreciseMemory, report: F) -> Self {
         Self { unit, memory, report }
     }

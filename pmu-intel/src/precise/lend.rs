@@ -24,10 +24,10 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
     /// the session's counters are lent, for instance to a guest. Before the suspension, `report` receives the records
     /// that are in the recorder's buffer.
     ///
-    /// Most processors with a PEBS format before 5 do not separate a guest's records from the host's records. If the
-    /// recorder is not suspended on such a processor, the host's counters write records while the guest runs. These
-    /// records contain the guest's registers. The processor writes them to the linear address of the host's buffer, but
-    /// in the guest's address space.
+    /// Most processors with a PEBS format before 5 do not separate a guest's records from the host's records. Without
+    /// the suspension, the host's counters on such a processor write records while the guest runs. These records
+    /// contain the guest's registers. The processor writes them to the linear address of the host's buffer, but in the
+    /// guest's address space.
     ///
     /// ```
     /// use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};

@@ -62,15 +62,14 @@ pub struct PreciseMemory<B: ?Sized = [AtomicU64]> {
 #[repr(C, align(4096))]
 struct Pages<B: ?Sized>(B);
 
-/// Numbers of precise records that were not reported, since the last call of
-/// [`PreciseRecorder::take`](crate::precise::PreciseRecorder::take) for the memory. Each number wraps around after 2³²
-/// − 1.
+/// Numbers of precise records that were not reported. Each number starts at 0 when
+/// [`PreciseRecorder::take`](crate::precise::PreciseRecorder::take) takes the memory, and wraps around after 2³² − 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct DroppedRecords {
-    /// Number of losses of an unknown number of records. If the PEBS index is not the address of a record, the driver
-    /// drops all records in the buffer. With architectural PEBS, each full buffer counts as a loss, because the
-    /// processor writes no records while the buffer is full.
+    /// Number of losses. A loss can contain any number of records. If the PEBS index is not the address of a record,
+    /// the driver drops all records in the buffer, and counts one loss. With architectural PEBS, each full buffer
+    /// counts as one loss, because the processor writes no records while the buffer is full.
     pub lost: u32,
     /// Number of records whose fields contradict each other, or that have groups that this crate does not know.
     pub malformed: u32,
@@ -130,8 +129,9 @@ impl PreciseMemory {
     }
 
     /// Returns the part of this memory that contains the DS save area. For branch tracing, a kernel can create a
-    /// [`ProcessorProfileControl`](crate::debug_store::ProcessorProfileControl) that uses this DS save area too. The
-    /// PEBS index in the kernel's trace records is then the address of a precise record in this memory's buffer.
+    /// [`ProcessorProfileControl`](crate::debug_store::ProcessorProfileControl) that uses this DS save area too.
+    /// [`ProcessorProfileControl::pebs_index`](crate::debug_store::ProcessorProfileControl::pebs_index) then returns an
+    /// address in this memory's buffer.
     ///
     /// ```
     /// use core::sync::atomic::AtomicU64;
@@ -174,7 +174,7 @@ impl PreciseMemory {
 
     /// Sets the period of an event that is [loaded by the handler](crate::precise::PreciseEvent::loaded_by_handler).
     /// The new period applies after the event's next interrupt. Returns `false`, and changes nothing, if `counter` has
-    /// no event that is loaded by the handler. The same applies if `period` is not from 1 to 2³¹ − 1.
+    /// no event that is loaded by the handler, or if `period` is not from 1 to 2³¹ − 1.
     ///
     /// # Context
     /// Any context, on the processor whose records are in this memory.

@@ -95,10 +95,9 @@ pub struct PreciseRecorder<'a, M> {
 }
 
 impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
-    /// Takes ownership of the precise records of the processor that executes the call. If the processor still writes
-    /// records for an earlier owner, the call stops these records. Without architectural PEBS, the recorder then owns
-    /// `IA32_DS_AREA` and `IA32_PEBS_ENABLE`. With architectural PEBS, the recorder owns the registers of architectural
-    /// PEBS.
+    /// Takes ownership of the precise records of the processor that executes the call. If an earlier owner has left
+    /// PEBS enabled, the call disables PEBS. Without architectural PEBS, the recorder then owns `IA32_DS_AREA` and
+    /// `IA32_PEBS_ENABLE`. With architectural PEBS, the recorder owns the registers of architectural PEBS.
     ///
     /// `unit` describes this processor. `physical` is the physical address of the memory's buffer.
     /// [Architectural PEBS](PreciseUnit::needs_physical_address) needs this address.
@@ -121,8 +120,8 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
     ///   other method.
     /// - `unit` describes this processor.
     ///
-    /// In addition, `msr` writes the given values, once. `msr` does not keep the `MsrAddress` of a register, and does
-    /// not pass the address to other safe code.
+    /// In addition, `msr` writes each given value to its register exactly once. `msr` does not keep the `MsrAddress` of
+    /// a register, and does not pass the address to other safe code.
     ///
     /// Wrong example, in which two processors use the same memory:
     ///
@@ -413,8 +412,8 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
     /// Reads the precise records that are in the buffer, and passes each record to `report`. During the call, the
     /// recorder's events are paused.
     ///
-    /// With [`NearlyFull`](PreciseThreshold::NearlyFull), records may wait in the buffer for a long time. The addresses
-    /// in these records belong to the mappings that a process had when the processor wrote the records. So call this
+    /// With [`NearlyFull`](PreciseThreshold::NearlyFull), records may wait in the buffer for a long time. A record's
+    /// addresses belong to the memory mappings that the process had when the processor wrote the record. So call this
     /// method before the process ends or maps other files.
     ///
     /// # Errors

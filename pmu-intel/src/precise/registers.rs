@@ -9,7 +9,7 @@ pub const MSR_PEBS_DATA_CFG: u32 = 0x3F2;
 /// "Architectural PEBS").
 pub const IA32_PEBS_BASE: u32 = 0x3F4;
 
-/// `IA32_PEBS_INDEX`: the offset of the next record of architectural PEBS in the buffer (Intel's Architecture
+/// `IA32_PEBS_INDEX`: the offset in the buffer at which architectural PEBS writes the next record (Intel's Architecture
 /// Instruction Set Extensions reference, "Architectural PEBS").
 pub const IA32_PEBS_INDEX: u32 = 0x3F5;
 
@@ -27,12 +27,11 @@ pub const PEBS_BASELINE: u64 = 1 << 14;
 /// `PEBS_TIMING_INFO` in `IA32_PERF_CAPABILITIES`: adaptive records have the retire latency (SDM vol. 4, table 2-2).
 pub const PEBS_TIMING_INFO: u64 = 1 << 17;
 
-/// `OvfBuf`, a bit of the overflow status: a buffer of the Debug Store has reached its threshold (SDM vol. 4, table
-/// 2-2, `IA32_PERF_GLOBAL_STATUS`).
+/// `IA32_PERF_GLOBAL_STATUS.OvfBuf`: a buffer of the Debug Store has reached its threshold (SDM vol. 4, table 2-2).
 pub const STATUS_OVF_BUFFER: u64 = 1 << 62;
 
-/// A bit of the overflow status: the processor sets the bit when architectural PEBS raises an interrupt (SDM vol. 4,
-/// table 2-2, `IA32_PERF_GLOBAL_STATUS`).
+/// Bit 54 of `IA32_PERF_GLOBAL_STATUS`: the processor sets this bit when architectural PEBS raises an interrupt (SDM
+/// vol. 4, table 2-2).
 pub const STATUS_ARCH_PEBS: u64 = 1 << 54;
 
 /// Value of `MSR_PEBS_DATA_CFG`.
@@ -92,7 +91,7 @@ pub struct PebsIndex {
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct PmcCfgC {
-    /// Low 32 bits of the reload value. The processor loads this value into the counter after each record of the
+    /// Low 32 bits of the reload value. After each record of the counter, the processor loads the reload value into the
     /// counter.
     pub reload: u32,
     #[bits(3)]

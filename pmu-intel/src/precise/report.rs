@@ -9,7 +9,7 @@ use crate::precise::decode::record::PreciseRecord;
 use crate::precise::model::SourceEncoding;
 use crate::precise::unit::PreciseUnit;
 
-/// The memory accesses that an event counts: loads, stores, or unknown.
+/// The memory accesses that an event counts, if this crate knows them: loads or stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum AccessKind {
@@ -41,8 +41,8 @@ impl PreciseReport<'_> {
     /// Converts the precise record to the form that is common to all vendors.
     ///
     /// In PEBS formats before 2 the sample's address is `None`, because a record has only the address of the
-    /// [next](PreciseRecord::next_address) instruction. The sample has a memory access only if the sampled event counts
-    /// loads or stores.
+    /// [next](PreciseRecord::next_address) instruction. The sample describes a memory access only if the sampled event
+    /// counts loads or stores.
     pub fn sample(&self) -> PreciseSample {
         let memory = self.record.memory().filter(|_| self.access != AccessKind::Unknown);
         let split = self.unit.has_two_latencies();

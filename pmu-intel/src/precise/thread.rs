@@ -146,7 +146,7 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
     /// cannot find the records in the buffer.
     ///
     /// # Errors
-    /// - [`Counters`](PreciseError::Counters): one of the recorder's counters has an event of the session, or a
+    /// - [`Counters`](PreciseError::Counters): an event of the session runs on one of the recorder's counters, or a
     ///   register access of the session failed.
     /// - [`Access`](PreciseError::Access): a register access of the recorder failed. The call can be repeated.
     /// - [`ShutDown`](PreciseError::ShutDown), [`Lent`](PreciseError::Lent): nothing was changed.

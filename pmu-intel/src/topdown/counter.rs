@@ -23,14 +23,14 @@ use crate::topdown::view::TopDownView;
 /// thread into [parts](crate::topdown::TopDownPart).
 ///
 /// On a P-core, the handle uses fixed counter 3, which counts the slots, and `MSR_PERF_METRICS`. This register has each
-/// part's fraction of the slots, in units of 1/255. Each read sets both registers to 0, so a read has an error of at
-/// most 1/255 of the slots since the previous read. Reads at each timer tick keep the error small.
+/// part's fraction of the slots, in units of 1/255. Each read sets both registers to 0. So the error of the next read
+/// is at most 1/255 of the slots since this read. Reads at each timer tick keep the error small.
 ///
 /// On an E-core, the handle opens a group of four events, which needs four free entries in the session's event table.
 ///
 /// On a P-core, [`take`](Self::take) removes fixed counter 3 from the session, and [`shut_down`](Self::shut_down)
 /// returns the counter to the session. The facility [`TopDownInterrupt`](crate::topdown::TopDownInterrupt) handles
-/// overflows of these two registers.
+/// overflows of fixed counter 3 and `MSR_PERF_METRICS`.
 ///
 /// The handle cannot move to another thread. Before dropping the handle, call [`shut_down`](Self::shut_down) on the
 /// session's processor.
@@ -90,8 +90,8 @@ pub struct TopDownCounter<'a, M> {
 impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
     /// Takes ownership of the top-down counters of the processor that executes the call. `unit` describes this
     /// processor, and `counters` is this processor's session. On a P-core, the call removes fixed counter 3 from the
-    /// session, so no event of the session may run on this counter. To verify that the registers work, the call writes
-    /// each register, and reads the value back by RDPMC.
+    /// session, and fails if this counter runs an event. To verify that the registers work, the call writes each
+    /// register, and reads the value back by RDPMC.
     ///
     /// # Errors
     /// - [`MemoryInUse`](TopDownError::MemoryInUse).
@@ -171,8 +171,8 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
     ///
     /// # Errors
     /// - [`AlreadyStarted`](TopDownError::AlreadyStarted).
-    /// - [`Filter`](TopDownError::Filter): `filter` has no privilege level, or differs from the filter of the thread
-    ///   that is being counted.
+    /// - [`Filter`](TopDownError::Filter): `filter` has no privilege level, or a thread's slots are being counted with
+    ///   a different filter.
     /// - [`Session`](TopDownError::Session): an operation of the session failed, and the slots are not counted.
     /// - [`Access`](TopDownError::Access): a register access failed, and the slots are not counted.
     /// - [`Faulted`](TopDownError::Faulted), [`ShutDown`](TopDownError::ShutDown), [`Lent`](TopDownError::Lent).
@@ -190,12 +190,12 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
         Ok(())
     }
 
-    /// Returns the counts of the processor's issue slots from all intervals between [`start`](Self::start) and
-    /// [`stop`](Self::stop). The difference between two successive reads has an error of at most 1/255 of the slots
-    /// between the two reads.
+    /// Returns the counts of the processor's issue slots. The counts are sums over all intervals from
+    /// [`start`](Self::start) to [`stop`](Self::stop). The difference between two successive reads has an error of at
+    /// most 1/255 of the slots between the two reads.
     ///
     /// # Errors
-    /// - [`Access`](TopDownError::Access): nothing was changed. No count is lost: the next read returns everything.
+    /// - [`Access`](TopDownError::Access): nothing was changed, and no count is lost.
     /// - [`Faulted`](TopDownError::Faulted): counting has stopped. The next read starts counting again.
     /// - [`Session`](TopDownError::Session), [`ShutDown`](TopDownError::ShutDown), [`Lent`](TopDownError::Lent).
     pub fn read<S: EventSource, N: MsrBackend, P: Platform>(
@@ -253,8 +253,8 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
     }
 
     /// Stops counting, returns fixed counter 3 to the session, and releases the handle's memory for another handle.
-    /// Call this method before the session is shut down. After an error, the call can be repeated. If `counters` is not
-    /// the session of [`take`](Self::take), but a later one, the call only releases the memory.
+    /// Call this method before the session is shut down. After an error, the call can be repeated. If `counters` is a
+    /// later session than that of [`take`](Self::take), the call only releases the memory.
     ///
     /// # Errors
     /// [`Session`](TopDownError::Session), [`Access`](TopDownError::Access), [`Faulted`](TopDownError::Faulted): an

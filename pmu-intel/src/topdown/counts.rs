@@ -8,8 +8,8 @@ pub(crate) const PARTS: usize = 8;
 /// Counts of issue slots, in total and by [part](TopDownPart).
 ///
 /// On a processor with `MSR_PERF_METRICS`, each part has an error of at most 1/255 of the slots. Each read also rounds
-/// each part to a whole number of slots. Because of the rounding, the sum of the four parts of level 1 can differ from
-/// [`slots`](Self::slots) by up to 2 slots per read. The errors of the parts add to this difference.
+/// each part to a whole number of slots. The rounding alone can make the sum of the four parts of level 1 differ from
+/// [`slots`](Self::slots) by up to 2 slots per read. The errors of the four parts can make the difference larger.
 ///
 /// ```
 /// use pmu_intel::topdown::{TopDownCounts, TopDownPart};
@@ -54,15 +54,15 @@ impl TopDownCounts {
         Self { slots, level_2_slots: 0, parts: [retiring, bad, front, back, 0, 0, 0, 0] }
     }
 
-    /// Returns the number of issue slots of a part. For a part of level 2, returns `None` if no slots were counted on a
-    /// processor that has level 2.
+    /// Returns the number of issue slots of a part. Returns `None` for a part of level 2 if no processor with level 2
+    /// has counted slots.
     pub fn of(&self, part: TopDownPart) -> Option<u64> {
         let known = part.parent().is_none() || self.level_2_slots != 0;
         if known { self.parts.get(part as usize).copied() } else { None }
     }
 
     /// Returns the share of a part, in thousandths of all issue slots, rounded. Returns `None` if no slots were
-    /// counted. For a part of level 2, also returns `None` if no slots were counted on a processor that has level 2.
+    /// counted. Also returns `None` for a part of level 2 if no processor with level 2 has counted slots.
     ///
     /// The share is computed from a rounded number of slots. So if few slots were counted, the shares of the four parts
     /// of level 1 can have a sum far from 1,000:
@@ -102,7 +102,8 @@ impl TopDownCounts {
         self.with(other, u64::wrapping_add)
     }
 
-    /// Returns the difference between these counts and `earlier`: earlier counts of the same processor or thread.
+    /// Returns the difference between these counts and `earlier`. `earlier` must be earlier counts of the same
+    /// processor or thread.
     ///
     /// ```
     /// use pmu_intel::topdown::{TopDownCounts, TopDownPart};

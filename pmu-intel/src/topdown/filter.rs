@@ -15,8 +15,8 @@ pub struct TopDownFilter {
     pub user: bool,
     /// Issue slots at privilege level 0 are counted.
     pub kernel: bool,
-    /// User mode may read the slots by RDPMC. The field has an effect only on processors that can deny RDPMC in user
-    /// mode for each counter. On other processors, CR4.PCE alone decides.
+    /// User mode may read the slots by RDPMC. The field has an effect only on processors that can deny user mode RDPMC
+    /// for individual counters. On other processors, CR4.PCE alone decides.
     pub user_rdpmc: bool,
 }
 

@@ -12,8 +12,8 @@ use crate::topdown::unit::TopDownUnit;
 /// one.
 ///
 /// These registers overflow only if the kernel does not read the counts for hours. An overflow raises the performance
-/// interrupt, like the overflow of any counter. Without this facility, the interrupt handler would not recognize that
-/// interrupt.
+/// interrupt, like the overflow of any counter. Without this facility, the interrupt handler would not recognize the
+/// performance interrupt of such an overflow.
 ///
 /// ```
 /// use pmu_core::{Claim, CounterMemory, EventSource, MsrBackend, Platform, service_with};
@@ -50,9 +50,9 @@ impl<'a> TopDownInterrupt<'a> {
     }
 
     /// Returns the counts of all issue slots since [`TopDownCounter::take`](crate::topdown::TopDownCounter::take). The
-    /// counts include the slots that were counted for the processor and for threads. The call does not set fixed
-    /// counter 3 and `MSR_PERF_METRICS` to 0, so each part has an error of at most 1/255 of the slots since a task last
-    /// [read](crate::topdown::TopDownCounter::read) the counts.
+    /// counts include the slots that were counted for the processor and for threads. The call reads fixed counter 3 and
+    /// `MSR_PERF_METRICS`, but does not set them to 0. Therefore each part has an error of at most 1/255 of the slots
+    /// since a task last [read](crate::topdown::TopDownCounter::read) the counts.
     ///
     /// Returns `None` on an E-core. On a P-core, returns `None` if no slots are being counted, or if the interrupt came
     /// while a task was reading the counts.

@@ -7,11 +7,10 @@ use crate::topdown::counts::{PARTS, TopDownCounts};
 
 /// Memory for the top-down counters of one processor: 88 bytes.
 ///
-/// The embedder provides the memory, commonly one static per processor.
-/// [`TopDownCounter`](crate::topdown::TopDownCounter), which tasks use, and
-/// [`TopDownInterrupt`](crate::topdown::TopDownInterrupt), which the interrupt handler uses, share the memory. The
-/// interrupt may come at any time, even before a task takes the memory: a flag in the memory tells the interrupt
-/// handler whether a task has taken it.
+/// The embedder provides the memory, commonly one static per processor. Tasks use the memory through
+/// [`TopDownCounter`](crate::topdown::TopDownCounter). The interrupt handler uses the same memory through
+/// [`TopDownInterrupt`](crate::topdown::TopDownInterrupt). The interrupt may come at any time, even before a task has
+/// taken the memory. A flag in the memory tells the interrupt handler whether a task has taken the memory.
 ///
 /// ```
 /// use pmu_intel::topdown::TopDownMemory;

@@ -3,7 +3,8 @@
 use core::fmt;
 
 /// One part of a processor's issue slots. Each slot belongs to exactly one of the four parts of level 1. Each part of
-/// level 2 belongs to one part of level 1. The driver may round each part's [count](crate::topdown::TopDownCounts).
+/// level 2 belongs to one part of level 1. [`TopDownCounts`](crate::topdown::TopDownCounts) describes the error of each
+/// part's count.
 ///
 /// Source: A. Yasin, "A Top-Down Method for Performance Analysis and Counters Architecture", ISPASS 2014; Intel SDM
 /// vol. 3B, "Performance Metrics".

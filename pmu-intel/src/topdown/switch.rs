@@ -11,8 +11,8 @@ use crate::topdown::view::TopDownView;
 /// The top-down counts of a thread. This plain data moves with the thread from processor to processor. On a hybrid
 /// machine, the counts are the sum of the counts on P-cores and on E-cores.
 ///
-/// Only a thread that was switched in can be switched out. A thread whose slots are not counted, such as an idle
-/// thread, has no `SavedTopDown`. If the kernel creates a `SavedTopDown` for a running thread, the kernel calls
+/// A thread whose slots are not counted, such as an idle thread, needs no `SavedTopDown`. Only a thread that was
+/// switched in can be switched out. So after creating a `SavedTopDown` for a running thread, call
 /// [`switch_in`](TopDownCounter::switch_in) at once.
 ///
 /// ```
@@ -43,7 +43,7 @@ impl SavedTopDown {
         Self { filter, counted: TopDownCounts::NONE }
     }
 
-    /// Returns the thread's counts, without those since the last [`switch_out`](TopDownCounter::switch_out).
+    /// Returns the thread's counts up to the last [`switch_out`](TopDownCounter::switch_out).
     pub const fn counts(&self) -> TopDownCounts {
         self.counted
     }

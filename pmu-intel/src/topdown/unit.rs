@@ -16,8 +16,8 @@ pub(crate) const SLOTS: u8 = 3;
 /// Description of a processor's top-down counters:
 /// - On a P-core, fixed counter 3 counts issue slots, and `MSR_PERF_METRICS` has each
 ///   [part](crate::topdown::TopDownPart)'s share of these slots.
-/// - On an E-core, fixed counters 4 to 6 and one general counter count one part each. If the session lacks one of these
-///   fixed counters, a general counter counts the part instead.
+/// - On an E-core, fixed counters 4 to 6 and one general counter count one part each. If one of these fixed counters is
+///   not in the session, a general counter counts the part.
 ///
 /// ```
 /// # use pmu_core::{MsrBackend, Snapshot};
@@ -93,8 +93,8 @@ impl TopDownUnit {
         matches!(self.kind, Kind::Metrics { level_2: true, .. })
     }
 
-    /// Returns whether the processor has `MSR_PERF_METRICS`, which has each part's fraction of all issue slots. If not,
-    /// one counter per part counts the slots.
+    /// Returns whether the processor has `MSR_PERF_METRICS`, which has each part's fraction of all issue slots. Without
+    /// this register, one counter per part counts the part's slots.
     pub const fn has_metrics(&self) -> bool {
         matches!(self.kind, Kind::Metrics { .. })
     }

@@ -10,9 +10,8 @@ use crate::topdown::unit::SLOTS;
 /// [`TopDownCounter`](crate::topdown::TopDownCounter), the kernel copies this plain data to memory that user mode can
 /// read. A sequence counter (seqlock) protects the memory.
 ///
-/// User mode first reads the sequence counter. By RDPMC, it then reads the slots and after them the metrics. Last, it
-/// reads the sequence counter again. If the sequence counter has changed, user mode repeats all reads. The kernel must
-/// set CR4.PCE.
+/// User mode reads the sequence counter, then the slots and the metrics by RDPMC, and then the sequence counter again.
+/// If the sequence counter has changed, user mode repeats all reads. The kernel must set CR4.PCE.
 ///
 /// ```
 /// use pmu_intel::topdown::{TopDownCounts, TopDownPart, TopDownView};
@@ -33,7 +32,7 @@ pub struct TopDownView {
     /// The counts at the time when the driver last set fixed counter 3 and `MSR_PERF_METRICS` to 0.
     pub counted: TopDownCounts,
     /// The RDPMC indices (ECX) of fixed counter 3, which counts the slots, and of `MSR_PERF_METRICS`. `None` if these
-    /// registers do not count at present for the view's processor or thread.
+    /// registers are not counting the slots of the processor or thread at present.
     pub indices: Option<[PmcIndex; 2]>,
     level_2: bool,
 }

@@ -21,7 +21,8 @@ impl<'a> RecordBranches<'a> {
     }
 
     /// Returns the undecoded words of each branch, the newest branch first, up to the first empty branch record. If the
-    /// sampled event does not count at a privilege level, the iterator leaves out the branches from and to this level.
+    /// sampled event does not count at a privilege level, the iterator leaves out each branch that starts or ends at
+    /// this level.
     pub fn raw(self) -> impl Iterator<Item = RawBranch> + 'a {
         let Self { words, shown } = self;
         let branch = move |number: usize| {

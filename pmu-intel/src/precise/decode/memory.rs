@@ -9,8 +9,8 @@ use crate::precise::decode::words::Words;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct MemoryInfo {
-    /// Linear address of the data. `None` for a kernel address if the sampled event does not count level 0, and for a
-    /// user address if the event does not count the levels above 0.
+    /// Linear address of the data. If the sampled event does not count level 0, the field is `None` for a kernel
+    /// address. If the event does not count the levels above 0, the field is `None` for a user address.
     pub address: Option<u64>,
     /// Source of the data, such as a cache level. Each processor model has its own encoding.
     pub source: u64,
@@ -49,7 +49,7 @@ impl MemoryInfo {
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct PreciseTransaction {
-    /// Cycles of the last transactional region.
+    /// Number of cycles in the last transactional region, aborted or committed.
     pub cycles: u32,
     /// The instruction aborted a transaction of hardware lock elision (HLE).
     pub lock_elision: bool,

@@ -12,8 +12,8 @@ use crate::precise::decode::words::Words;
 ///
 /// The buffer's content is not trusted. If a record's fields contradict each other, or if this crate does not know one
 /// of the record's groups, the iterator drops the record and [counts](Self::malformed) it. If the size in a record is
-/// impossible, the iterator cannot find the next record, and drops the rest of the buffer. For any content, the
-/// iterator ends, does not allocate, and does not panic.
+/// impossible, the iterator cannot find the next record, and drops the rest of the buffer. Whatever the buffer
+/// contains, the iterator terminates, allocates nothing, and does not panic.
 ///
 /// ```
 /// use pmu_intel::precise::{PreciseFormat, PreciseRecords};

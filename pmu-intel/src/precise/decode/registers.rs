@@ -32,8 +32,8 @@ pub enum GeneralRegister {
 }
 
 impl GeneralRegister {
-    /// All general registers, in the order of the records of PEBS formats 0 to 3. The last register is SSP. Records of
-    /// formats 0 to 3 do not have SSP.
+    /// All general registers, in the order in which a record of PEBS formats 0 to 3 stores the registers. The last
+    /// register, SSP, is not in records of these formats.
     pub const ALL: [Self; 19] = [
         Self::Rflags,
         Self::Rip,

@@ -3,8 +3,8 @@
 use crate::precise::decode::fragment::VECTORS;
 use crate::precise::decode::words::Words;
 
-/// The vector registers in a precise record. For each method, a record has either all registers that the method can
-/// return, or none of these registers.
+/// The vector registers in a precise record. If a record has one of the registers that a method can return, the record
+/// has all of them.
 ///
 /// Each value is an array of 64-bit words, the least significant word first.
 #[derive(Clone, Copy, Debug)]
