@@ -174,7 +174,7 @@ impl Layout {
     ///
     /// # Errors
     /// [`LayoutError::Offsets`], if one of these conditions holds:
-    /// - a member ends after the [`size`](Offsets::size) of the structure;
+    /// - a member does not fit in the [`size`](Offsets::size) of the structure;
     /// - the size is above [`MAX_SIZE`](Self::MAX_SIZE);
     /// - [`groups`](Offsets::groups) is above [`MAX_GROUPS`].
     ///

@@ -16,7 +16,7 @@ pub enum ObjectType {
 }
 
 impl ObjectType {
-    /// Returns the number in the `KOBJECTS` enumeration.
+    /// Returns the number of this type in the `KOBJECTS` enumeration.
     pub const fn value(self) -> u16 {
         match self {
             Self::BasicNt3 => 0x0F,

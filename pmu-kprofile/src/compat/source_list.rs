@@ -68,8 +68,8 @@ impl core::error::Error for SourceListError {}
 /// Task.
 ///
 /// # Errors
-/// - [`WrongClass`](SourceListError::WrongClass): the first word of `buffer` is not `SOURCE_LIST_CLASS`. The word is
-///   checked before the size of the buffer.
+/// - [`WrongClass`](SourceListError::WrongClass): the first word of `buffer` is not `SOURCE_LIST_CLASS`. The function
+///   checks this word before it checks the buffer's size.
 /// - [`BufferTooSmall`](SourceListError::BufferTooSmall): the list does not fit; the error has the needed size.
 ///
 /// # Examples

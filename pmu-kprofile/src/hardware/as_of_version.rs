@@ -7,8 +7,8 @@ use crate::hardware::profile_hardware::ProfileHardware;
 
 /// Profile hardware that is restricted to the sources of a given Windows version: see [`Rules::has_source`].
 ///
-/// Use this type if the [`Profiles`](crate::Profiles) follow a different Windows version than the version that was
-/// passed to [`detect_as_of`](https://docs.rs/pmu-intel/latest/pmu_intel/struct.Emon.html#method.detect_as_of).
+/// Use this type if the Windows version of the [`Profiles`](crate::Profiles) differs from the version that was passed
+/// to [`detect_as_of`](https://docs.rs/pmu-intel/latest/pmu_intel/struct.Emon.html#method.detect_as_of).
 ///
 /// # Examples
 /// ```

@@ -59,8 +59,8 @@ impl Bucket {
         1 << self.log2()
     }
 
-    /// Returns the position of an address's counter in a profile's buffer, in bytes. `distance` is the address minus
-    /// the base of the range.
+    /// Returns the byte offset of an address's counter in a profile's buffer. `distance` is the address minus the base
+    /// of the range.
     #[inline]
     pub const fn offset(self, distance: u64) -> u64 {
         (distance >> self.shift()) & !3
@@ -107,9 +107,9 @@ impl Bucket {
         }
     }
 
-    /// Returns the smallest bucket size with which a buffer of `buffer_bytes` bytes has a counter for each bucket of a
-    /// range of `size` bytes. The kernel of 32-bit Windows chooses this size in
-    /// [segment mode](crate::BasicProfile::base).
+    /// Returns the smallest bucket size for which a buffer has enough counters. `size` is the size of the range in
+    /// bytes, and `buffer_bytes` is the size of the buffer in bytes. The kernel of 32-bit Windows chooses this bucket
+    /// size in [segment mode](crate::BasicProfile::base).
     ///
     /// If `rules` has a Windows version before 1703, the result is sometimes wrong: the formula of these versions
     /// rounds a quotient down. If the result is too small, the range has more buckets than the buffer has counters.

@@ -59,8 +59,8 @@ pub struct BasicProfile<'b> {
     /// Profiled processors. `None` selects the processors that are active when the object is created, as in Windows.
     ///
     /// [`Affinity::ALL`], an extension to Windows, selects all processors, including processors that become active
-    /// later. On a processor that becomes active later, the profile runs from the next call of
-    /// [`try_update_processors`](crate::Profiles::try_update_processors) on.
+    /// later. On a processor that becomes active later, the next call of
+    /// [`try_update_processors`](crate::Profiles::try_update_processors) starts the profile.
     pub affinity: Option<Affinity>,
 }
 

@@ -18,7 +18,7 @@ const TRIES: usize = if cfg!(all(test, loom)) { 1 } else { 4 };
 impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Starts a profile on each active processor of its affinity, without waiting.
     ///
-    /// If the source does not run yet on one of these processors, the call starts the source there. The call then
+    /// The call starts the source on each of these processors on which the source does not run yet. The call then
     /// appends the object to the list of the object's process, or to the global list if the object profiles all
     /// execution. The call changes no other object, and no source on another processor.
     ///

@@ -12,8 +12,8 @@ use crate::sync::{AtomicUsize, UnsafeCell, array_of, const_fn};
 
 /// The lists of started profile objects: one list per process, and the global list.
 ///
-/// A `Profiles` has room for `N` started objects, for processors with an [index](pmu_core::ProcessorNumber::index)
-/// below `P`. No source is started on a processor with an index of `P` or more.
+/// A `Profiles` has room for `N` started objects. Sources are started only on processors with an
+/// [index](pmu_core::ProcessorNumber::index) below `P`.
 ///
 /// At most one task at a time starts or stops a profile. Functions with names that begin with `try_` never wait: if
 /// they cannot proceed at once, they return [`Busy`](crate::ProfileError::Busy). The functions that need the feature

@@ -49,7 +49,7 @@ pub struct TraceControl<const N: usize, const P: usize> {
 }
 
 impl<const N: usize, const P: usize> TraceControl<N, P> {
-    /// Creates a control that traces nothing yet. No other `TraceControl` may use `objects`.
+    /// Creates a `TraceControl` that traces nothing yet. No other `TraceControl` may use `objects`.
     pub const fn new(profiles: &'static Profiles<N, P>, objects: &'static TraceObjects) -> Self {
         Self { profiles, objects, mask: GroupMask::EMPTY, configured: 0 }
     }

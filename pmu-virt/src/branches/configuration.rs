@@ -7,7 +7,7 @@ use crate::configuration::any_vendor::Configuration;
 /// Most records of a processor.
 pub(crate) const MAX_RECORDS: usize = 32;
 
-/// Configuration of the branch records that a guest sees, in addition to the [`Configuration`] of the guest's PMU.
+/// Configuration of the branch records that a guest sees. The [`Configuration`] of the guest's PMU is separate.
 ///
 /// ```
 /// use pmu_virt::{BranchConfiguration, Configuration, IntelConfiguration, VirtualBranches};

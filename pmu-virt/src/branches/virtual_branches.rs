@@ -5,10 +5,10 @@ use crate::branches::error::BranchConfigurationError;
 use crate::branches::format::Record;
 use crate::configuration::any_vendor::Configuration;
 
-/// State of the branch records of one virtual processor, in addition to the processor's
-/// [`VirtualPmu`](crate::VirtualPmu). As a [`GuestFacility`](crate::GuestFacility), this type answers RDMSR and WRMSR
-/// of the registers of the branch records. The embedder passes the guest's taken branches to [`record`](Self::record).
-/// The guest can choose that a counter's interrupt freezes the records.
+/// State of the branch records of one virtual processor. The processor also has a [`VirtualPmu`](crate::VirtualPmu). As
+/// a [`GuestFacility`](crate::GuestFacility), this type answers RDMSR and WRMSR of the registers of the branch records.
+/// The embedder passes the guest's taken branches to [`record`](Self::record). The guest can make a counter's interrupt
+/// freeze the records.
 ///
 /// No method allocates or panics. A copy of the value is a snapshot of the complete state, and `==` compares two
 /// states. [`to_bytes`](Self::to_bytes) saves the state.

@@ -22,8 +22,8 @@ use crate::configuration::error::ConfigurationError;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct IntelConfiguration {
-    /// Version, 1–6 (leaf 0x0A, EAX bits 7:0). In version 6, the registers of each counter have two addresses: the
-    /// address of older versions, and a second address from 0x1900 upward.
+    /// Version, 1–6 (leaf 0x0A, EAX bits 7:0). In version 6, each register of a counter has two addresses: the address
+    /// of older versions, and a second address from 0x1900 upward.
     pub version: u8,
     /// Bitmap of the general counters: bit *n* stands for `IA32_PMCn`. At least one bit must be set. A bitmap with gaps
     /// needs [`extended_leaf`](Self::extended_leaf).

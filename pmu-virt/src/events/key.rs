@@ -220,7 +220,7 @@ impl EventKey {
 
     /// Returns the key with the counter mask `threshold`: a counter with this key counts the cycles in which the event
     /// happened at least `threshold` times. If `invert` is set, the counter counts the cycles with fewer than
-    /// `threshold` events. If `threshold` is 0, the call returns the key of the plain event, and ignores `invert`.
+    /// `threshold` events. If `threshold` is 0, the returned key has no counter mask, and the call ignores `invert`.
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
