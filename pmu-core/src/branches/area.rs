@@ -18,9 +18,9 @@ use core::fmt;
 /// # Safety
 /// - The methods execute XSAVES and XRSTORS for state component 15 (bit 15 of EDX:EAX) and for no other component.
 ///   XRSTORS for another component would replace registers that the compiler uses.
-/// - Only this value uses the area. The area is aligned to 64 bytes. For each processor on which the thread runs, the
-///   area has room for that processor's component 15 (CPUID leaf 0x0D, subleaf 15).
-/// - On each of these processors, the kernel set bit 15 of `IA32_XSS`.
+/// - Nothing but this value uses the area. The area is aligned to 64 bytes. For each processor on which the thread
+///   runs, the area has room for that processor's component 15 (CPUID leaf 0x0D, subleaf 15).
+/// - On each of these processors, the kernel has set bit 15 of `IA32_XSS`.
 /// - After the area's initialization, only these methods write to the area. User mode cannot access the area.
 ///
 /// This area has room for 32 records:
@@ -95,8 +95,8 @@ impl core::error::Error for XsaveFault {}
 /// A thread's call stack, saved in an XSAVE area of the kernel while the thread does not run. When the thread runs
 /// again, the processor continues to record this call stack.
 ///
-/// This type is the counterpart of [`SavedBranches`](crate::SavedBranches) for XSAVES. The kernel commonly stores the
-/// value with the thread's registers.
+/// [`SavedBranches`](crate::SavedBranches) is the type for kernels that do not use XSAVES for the records. The kernel
+/// commonly stores the value with the thread's registers.
 ///
 /// ```
 /// use pmu_core::{BranchArea, SaveBranches};

@@ -6,10 +6,10 @@ use core::ops::ControlFlow;
 use crate::branches::interrupt::Branches;
 use crate::frame::{InterruptFrame, ProcessId, ProcessorNumber};
 
-/// An interrupted context whose [call chain](InterruptFrame::call_chain) is the call stack that the processor recorded.
+/// An [`InterruptFrame`] that takes its [call chain](InterruptFrame::call_chain) from the processor's branch records.
 /// The interrupted code needs no frame pointers.
 ///
-/// Use this context while a [`BranchRecorder`](crate::BranchRecorder) records a
+/// Use this frame while a [`BranchRecorder`](crate::BranchRecorder) records a
 /// [call stack](crate::BranchFilter::call_stack). The chain has the addresses of the call instructions, not the return
 /// addresses. The chain has at most as many addresses as the processor has records.
 ///
@@ -29,8 +29,7 @@ pub struct CallStackFrame<'a> {
 }
 
 impl<'a> CallStackFrame<'a> {
-    /// Creates a context with the registers of `frame`. The call stack in `branches` replaces the call chain of
-    /// `frame`.
+    /// Creates a frame with the registers of `frame`. The call stack in `branches` replaces the call chain of `frame`.
     pub const fn new(frame: &'a dyn InterruptFrame, branches: &'a Branches<'a>) -> Self {
         Self { frame, branches }
     }

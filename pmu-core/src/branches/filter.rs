@@ -57,8 +57,8 @@ impl BranchFilter {
         Self { kinds: BranchKinds::CALLS_AND_RETURNS, call_stack: true, ..self }
     }
 
-    /// Returns this filter for other privilege levels. The new filter selects levels above 0 if `user` is `true`, and
-    /// level 0 if `kernel` is `true`.
+    /// Returns this filter with its privilege levels replaced. The new filter selects levels above 0 if `user` is
+    /// `true`, and level 0 if `kernel` is `true`.
     ///
     /// ```
     /// use pmu_core::BranchFilter;

@@ -49,10 +49,13 @@ pub struct Branches<'a> {
 
 impl<'a> Branches<'a> {
     /// Creates the value with which an interrupt handler reads a processor's branch records. `memory` is the memory of
-    /// this processor's [`BranchRecorder`](crate::BranchRecorder). The value has no branches if no recorder uses the
-    /// memory, or if the recorder does not record. The value also has no branches if the recorder was created with
-    /// another `unit`, for example with the unit of another core type. A value without branches accesses no register of
-    /// the branch records.
+    /// this processor's [`BranchRecorder`](crate::BranchRecorder).
+    ///
+    /// The value has no branches in these cases, and [`service_with`](crate::service_with) then accesses no register of
+    /// the branch records:
+    /// - No recorder uses `memory`.
+    /// - The recorder that uses `memory` does not record.
+    /// - The recorder was created with another `unit`, for example with the unit of another core type.
     pub const fn new(unit: &'a BranchUnit, memory: &'a BranchMemory) -> Self {
         Self { unit, memory, found: 0, len: 0, is_frozen: false, stopped: false }
     }

@@ -152,9 +152,9 @@ impl BranchMemory {
         self.mode.fetch_and(!clear, Release);
     }
 
-    /// Frees this memory after its recorder was dropped without [`shut_down`](crate::BranchRecorder::shut_down), for
-    /// example in a panic. The processor keeps recording until [`BranchRecorder::take`](crate::BranchRecorder::take) is
-    /// called with this memory.
+    /// Lets a new recorder use this memory after the old recorder was dropped without
+    /// [`shut_down`](crate::BranchRecorder::shut_down), for example in a panic. The processor keeps recording until
+    /// [`BranchRecorder::take`](crate::BranchRecorder::take) is called with this memory.
     ///
     /// # Context
     /// Task, on the processor whose records this memory holds. No performance interrupt of this processor is being

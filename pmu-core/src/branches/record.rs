@@ -36,9 +36,9 @@ pub struct Branch {
     pub path: Option<BranchPath>,
     /// Tells whether the branch was in a transaction (TSX), or is the abort of a transaction.
     pub transaction: Option<BranchTransaction>,
-    /// Number of events that each of the general counters 0 to 3 counted since the previous recorded branch. The value
-    /// 3 stands for 3 or more events. The element of a counter is always 0 if bit 35 (LBR logging) of the counter's
-    /// event select is clear.
+    /// Events that the general counters 0 to 3 counted since the previous recorded branch, one element per counter. The
+    /// value 3 stands for 3 or more events. An element is always 0 if bit 35 (LBR logging) of its counter's event
+    /// select is clear.
     pub events: Option<[u8; 4]>,
 }
 

@@ -18,7 +18,7 @@ use crate::msr::fault::MsrFault;
 /// The control handle of a processor's branch records: starts and stops the recording, and reads the records. At thread
 /// switches, the recorder saves and restores a thread's records.
 ///
-/// The recorder needs no counter. When a counter interrupts, [`Branches`] adds the records to the counter's sample.
+/// The recorder needs no counter. In the performance interrupt, the handler reads the records by [`Branches`].
 ///
 /// The recorder cannot move to another thread. Before dropping the recorder, call [`shut_down`](Self::shut_down) on its
 /// processor. Dropping the recorder accesses no register, so the processor keeps recording, and the memory stays in
@@ -93,7 +93,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     ///   is too small, or belongs to another recorder. No register was accessed.
     /// - [`Unresponsive`](BranchError::Unresponsive): the processor declares the records, but lacks them, for example
     ///   under some hypervisors.
-    /// - [`Access`](BranchError::Access): a register access failed. Another recorder can use `memory`.
+    /// - [`Access`](BranchError::Access): a register access failed, and no recorder uses `memory`.
     pub fn take(
         unit: &'a BranchUnit,
         msr: M,
@@ -150,11 +150,11 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// freeze.
     ///
     /// Call this before [`start`](Self::start), and only if this processor's interrupt handler passes [`Branches`] to
-    /// `service_with`. **Every** performance interrupt freezes the records, and only `Branches` ends the freeze. If the
-    /// records do not freeze, `Branches` itself stops the recording, at the beginning of `service_with`.
+    /// `service_with`. **Every** performance interrupt freezes the records, and only `Branches` ends the freeze. While
+    /// freezing is not enabled, `Branches` itself stops the recording at the beginning of `service_with`.
     ///
-    /// This call has no effect on a [call stack](BranchFilter::call_stack), which never freezes. If the freeze came
-    /// close to a call or return instruction, the processor would corrupt the call stack.
+    /// This call has no effect on a [call stack](BranchFilter::call_stack), because a freeze close to a call or return
+    /// instruction would corrupt the call stack.
     ///
     /// # Errors
     /// - [`FreezeUnsupported`](BranchError::FreezeUnsupported): the processor cannot freeze its records,
@@ -255,8 +255,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
 
     /// Continues the recording after [`stop`](Self::stop) or [`read`](Self::read), without clearing the records.
     ///
-    /// In contrast, a processor that [delays the interrupts of counters](BranchUnit::holds_interrupt) discards the old
-    /// records, and fills all records anew.
+    /// Only a processor that [delays the interrupts of counters](BranchUnit::holds_interrupt) discards its old records
+    /// when the recording continues.
     ///
     /// On AMD's processors, a debug exception (#DB) stops the recording, and the recorder does not notice. If the
     /// kernel's debugger is in use, call `restart` after each debug exception.
@@ -264,8 +264,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// # Errors
     /// - [`NotStarted`](BranchError::NotStarted): no recording was started.
     /// - [`Access`](BranchError::Access): a register access failed, and the processor does not record.
-    /// - [`Faulted`](BranchError::Faulted): a register access failed. The recorder assumes that the processor still
-    ///   records.
+    /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped. The recorder assumes that the processor
+    ///   still records.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn restart(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
@@ -309,7 +309,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         if freezes { self.set_freeze(true) } else { Ok(()) }
     }
 
-    /// Stops the recording, and reads the records. These describe the last branches before this call.
+    /// Stops the recording, and reads the records. The records describe the last branches before this call.
     ///
     /// The returned value refers to the recorder's memory, where the records stay until [`restart`](Self::restart)
     /// continues the recording.
@@ -381,15 +381,15 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         Ok(())
     }
 
-    /// Returns whether the processor records branches. Returns `false` if an interrupt stopped the recording and could
-    /// not start it again.
+    /// Returns whether the processor records branches. The result is also `false` if
+    /// [`service_with`](crate::service_with) stopped the recording and could not restart the recording.
     pub fn is_recording(&self) -> bool {
         self.is_open && self.memory.mode() & (RECORDING | LOST) == RECORDING
     }
 
-    /// Returns the recorded branches. Use them in the closure that you pass to
+    /// Returns the recorded branches, for use in the closure that you pass to
     /// [`lend_with`](crate::CounterSession::lend_with). The closure receives the overflows that are pending when the
-    /// counters are lent. The returned branches are the last branches before these overflows.
+    /// counters are lent. The branches are the last branches before these overflows.
     pub fn branches(&self) -> &Branches<'a> {
         &self.branches
     }

@@ -8,7 +8,8 @@ use crate::msr::fault::MsrFault;
 
 impl<M: MsrBackend> BranchRecorder<'_, M> {
     /// Stops the recording when a thread leaves the processor. If `saved` is not `None`, the call copies the thread's
-    /// records into `saved`. The call then clears the records, so that no other thread, guest or owner can read them.
+    /// records into `saved`. The call then clears the records, so that no other thread, guest or driver can read the
+    /// records.
     ///
     /// Only a [call stack](crate::BranchFilter::call_stack) is worth saving. All other records merely describe the last
     /// branches before the thread left the processor. If the processor cannot record call stacks, pass `None`.
@@ -29,8 +30,8 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     /// - [`SavedElsewhere`](BranchError::SavedElsewhere): `saved` has no room for the records; nothing was changed.
     /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped, and continues. Samples contain no
     ///   branches until the records are cleared, the recording is restarted, or the next thread switch succeeds.
-    /// - [`Access`](BranchError::Access): a register access failed, and the processor does not record. `saved` contains
-    ///   only the records that are newer than the record that could not be read.
+    /// - [`Access`](BranchError::Access): a register access failed, and the processor does not record. If a record
+    ///   could not be read, `saved` contains only the newer records.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn switch_out<const N: usize>(
         &mut self,

@@ -19,8 +19,8 @@ const REGISTERS: u32 = 40;
 const RECORD: u32 = 24;
 
 impl<M: MsrBackend> BranchRecorder<'_, M> {
-    /// Checks that this processor's XSAVES saves the branch records, as [`switch_out_to`](Self::switch_out_to) and
-    /// [`switch_in_from`](Self::switch_in_from) require. Call this once after [`take`](Self::take).
+    /// Checks that this processor's XSAVES saves the branch records. Call this once after [`take`](Self::take), before
+    /// the first [`switch_out_to`](Self::switch_out_to) or [`switch_in_from`](Self::switch_in_from).
     ///
     /// `cpuid` must execute CPUID on this processor. The call accesses no MSR. A hypervisor may declare a wrong size of
     /// the XSAVE component in CPUID. The call therefore checks that this size fits the number of records.

@@ -81,9 +81,10 @@ pub enum BranchEnable {
 pub struct BranchFreeze {
     /// The bit that enables freezing.
     pub bit: RegisterBits,
-    /// The first value is the bit of the overflow status register that the processor sets when it freezes the records.
-    /// A write of this bit to the register in the second value ends the freeze. If `None`, the processor freezes the
-    /// records by clearing the bit that enables the recording.
+    /// The status bit of the freeze, and the register that ends the freeze. When the processor freezes the records, it
+    /// sets this bit in the overflow status register. Software ends the freeze by writing the bit to the given
+    /// register. `None` if the processor has no such bit, and freezes the records by clearing the enable bit of the
+    /// recording.
     pub status: Option<(u64, MsrAddress)>,
 }
 
@@ -149,8 +150,8 @@ pub struct BranchFormat {
     pub name: &'static str,
     /// Decodes a record. Returns `None` if the record is empty or erroneous.
     pub decode: fn(&BranchOffers, RawBranch) -> Option<Branch>,
-    /// Returns whether the record is empty and thus ends the records: no older record exists. Only `from` and `to` of
-    /// the given record are valid, because `info` was not read yet.
+    /// Returns whether the given record is empty. No record is older than an empty record. Only `from` and `to` of the
+    /// given record are valid, because `info` was not read yet.
     pub is_end: fn(RawBranch) -> bool,
     /// Returns the register values with which a saved record is restored.
     pub writable: fn(RawBranch) -> RawBranch,
@@ -171,13 +172,13 @@ impl BranchUnit {
     /// Creates the description of a processor that has `depth` branch records.
     ///
     /// Returns `None` if `depth` is 0 or above [`MAX_DEPTH`](Self::MAX_DEPTH), or if the records are a
-    /// [ring](BranchOrder::Ring) whose `depth` is no power of two.
+    /// [ring](BranchOrder::Ring) and `depth` is not a power of two.
     ///
     /// # Safety
-    /// - Writing any value to the registers of the records does not break memory safety. These registers are `from`,
-    ///   `to` and `info` for the first record. The addresses of each further record's registers are higher by `step`.
-    ///   The processor does not use the addresses in these registers to jump or to read memory. No value in these
-    ///   registers makes the processor write to memory.
+    /// - Writing any value to the registers of the records does not break memory safety. The fields `from`, `to` and
+    ///   `info` of `registers` are the addresses of the first record's registers. From one record to the next, the
+    ///   addresses increase by `step`. The processor does not use the addresses in these registers to jump or to read
+    ///   memory. No value in these registers makes the processor write to memory.
     ///
     /// ```
     /// # use pmu_core::{BranchFormat, BranchOffers, BranchRegisters, BranchUnit};
@@ -234,9 +235,9 @@ impl BranchUnit {
         self.registers.freeze.is_some()
     }
 
-    /// Returns whether the processor, while it records branches, delays the interrupts of counters until all records
-    /// are filled. If the result is `true`, stop the recording before the processor goes idle, and before a counter is
-    /// stopped or frozen. Otherwise a delayed interrupt never comes.
+    /// Returns whether the processor delays the interrupts of counters until all branch records are filled. The delays
+    /// occur only while the processor records branches. If the result is `true`, stop the recording before the
+    /// processor goes idle, and before a counter is stopped or frozen. Otherwise a delayed interrupt never comes.
     ///
     /// ```
     /// # use pmu_core::{BranchError, BranchRecorder, BranchUnit, MsrBackend};

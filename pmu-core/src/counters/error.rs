@@ -331,7 +331,8 @@ pub(crate) fn no_such(group: GroupId) -> GroupError {
 pub struct SwitchError {
     /// Mask of the events that failed: bit *n* stands for the event at index *n* of the given slice. Bit 63 stands for
     /// all events from index 63 on. These failures set no bit:
-    /// - The session could not stop the groups' counters for the switch, or could not let them run again.
+    /// - The session could not pause the groups' counters for the switch, or could not resume these counters
+    ///   afterwards.
     /// - An event that is not in the slice waited on this processor for a counter, and could not be put on a free
     ///   counter.
     /// - The reload registers of a counter could not be written.

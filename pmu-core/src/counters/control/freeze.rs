@@ -13,7 +13,7 @@ use crate::platform::Platform;
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Makes the processor freeze all its counters at each performance interrupt. [`service`](crate::service()) ends
     /// the freeze when it acknowledges the overflow. While the counters are frozen, they do not count events that the
-    /// interrupt handler itself causes. An interrupt also takes fewer register accesses.
+    /// interrupt handler itself causes. Servicing an interrupt also needs fewer register accesses.
     ///
     /// **Every** counter of the processor is frozen, including counters of other owners. From the interrupt until the
     /// acknowledgement, no counter of the processor counts.

@@ -51,8 +51,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.table().free().ok_or_else(|| too_little_memory(lent + 1, lent))
     }
 
-    /// Returns whether an opened event is started. A started event need not be on a counter. It may instead wait for
-    /// its turn in [`rotate`](Self::rotate), or this processor may be unable to count it.
+    /// Returns whether an opened event is started. A started event is not always on a counter: the event may wait for
+    /// its turn in [`rotate`](Self::rotate), or this processor may be unable to count the event.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};

@@ -14,20 +14,20 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {
-    /// Takes ownership of counters, and returns a session for these counters. The call takes those counters of `only`
-    /// that exist both in `processor` and in the [`CounterUnit`] of `source`. `processor` describes the processor that
+    /// Takes ownership of counters, and returns a session for these counters. The call takes each counter of `only`
+    /// that exists both in `processor` and in the [`CounterUnit`] of `source`. `processor` describes the processor that
     /// executes the call. The session keeps `source`, and does not access counters outside `only`.
     ///
     /// The call stops each counter, verifies that RDMSR and RDPMC read a written value back, and leaves the counter at
     /// 0. The call then prepares the processor:
-    /// - The call disables precise sampling by `IA32_PEBS_ENABLE`; for Intel's architectural version 6 see
-    ///   [`UnusedRegisters`](crate::UnusedRegisters).
+    /// - The call disables precise sampling that `IA32_PEBS_ENABLE` controls. The call does not clear the
+    ///   [`UnusedRegisters`](crate::UnusedRegisters) of Intel's architectural version 6.
     /// - The call enables the counters in the global control register, if there is one.
     /// - The call acknowledges overflow bits that were left set, and unmasks the LVT entry.
     ///
     /// If a counter fails the verification, or has no slot in the memory, the session does not take the counter, and
-    /// does not access it again. Only opened events use fixed counters. If the source's table of opened events has room
-    /// for no event, the call takes no fixed counter. [`counters`](Self::counters) returns the counters that were
+    /// does not access it again. If the source's table has no room for opened events, the call takes no fixed counter,
+    /// because only opened events use fixed counters. [`counters`](Self::counters) returns the counters that were
     /// taken, and the counters that were not.
     ///
     /// ```
@@ -240,7 +240,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         Ok(verified)
     }
 
-    /// Gives some of the session's counters to another owner. The call stops the counters and clears their bits of the
+    /// Gives some of the session's counters to another owner. The call stops the counters and clears their bits in the
     /// global control register. The session does not access these counters again.
     ///
     /// ```
@@ -265,8 +265,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): one of the counters is in use, has faulted, or does not belong
     ///   to the session; or the session would keep no counter.
-    /// - [`Access`](CounterError::Access): a register access failed, and the session keeps the counters. This register
-    ///   is the global control register, or a counter's control register that [`save`](Self::save) did not clear.
+    /// - [`Access`](CounterError::Access): a register access failed, and the session keeps the counters. The failed
+    ///   access was to the global control register, or to a counter's control register that [`save`](Self::save) left
+    ///   programmed.
     /// - [`Faulted`](CounterError::Faulted): accesses to the global control register failed. The session keeps the
     ///   counters, but its events may no longer run.
     pub fn give_back(&mut self, counters: CounterSet) -> Result<(), CounterError> {

@@ -20,10 +20,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// hibernation, or while the processor was offline. Call this on each processor before the processor's next
     /// performance interrupt can come.
     ///
-    /// Returns the counters whose events lost the rest of their period, and begin a new period. The totals of these
-    /// events lack the counts since the counters' last interrupts. If the kernel can act before the registers lose
-    /// their contents, it can keep these counts. It calls [`suspend`](Self::suspend) beforehand, and afterwards
-    /// [`resume`](Self::resume) instead of this method.
+    /// Returns the counters whose events begin a new period, because the rest of the old period is lost. The totals of
+    /// these events lack the counts since the counters' last interrupts. To keep these counts, call
+    /// [`suspend`](Self::suspend) before the registers lose their contents, and later [`resume`](Self::resume) instead
+    /// of this method.
     ///
     /// A counter whose registers kept their contents continues. If an overflow of this counter is pending, the call
     /// reports the overflow to `overflowed`, because the interrupt may be lost. The overflow's interrupted address is

@@ -190,9 +190,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if pause { self.pause(counters) } else { self.unpause(counters) }
     }
 
-    /// Acknowledges the overflows of the [reserved](Self::reserve) `counters`, and the bits in the mask `facility` of
-    /// the overflow status. The bits in `facility` belong to the [facility](crate::Facility) itself, not to a counter.
-    /// If an interrupt for one of the facility's bits still comes, [`service`](crate::service) claims the interrupt.
+    /// Acknowledges the overflows of the [reserved](Self::reserve) `counters`, and the bits of the overflow status that
+    /// the mask `facility` selects. The bits in `facility` belong to the [facility](crate::Facility) itself, not to a
+    /// counter. If an interrupt for one of the facility's bits still comes, [`service`](crate::service) claims the
+    /// interrupt.
     ///
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): a counter is not reserved, or is [lent](Self::lend).

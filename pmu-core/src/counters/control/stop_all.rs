@@ -11,8 +11,8 @@ use crate::msr::fault::MsrFault;
 /// interrupts.
 ///
 /// The call clears the global control register, each event select, the fixed counters' control register, and the
-/// overflow status. The counters' other registers keep their values.
-/// [`UnusedRegisters::clear`](crate::UnusedRegisters::clear) clears these registers.
+/// overflow status. The counters' values stay unchanged, and so do the [`UnusedRegisters`](crate::UnusedRegisters). To
+/// clear the unused registers, call [`clear`](crate::UnusedRegisters::clear).
 ///
 /// The call needs no session, and does not end sessions. After this call, use this processor's sessions only for
 /// [`reprogram`](crate::CounterSession::reprogram), which starts the sessions' events again. A performance interrupt

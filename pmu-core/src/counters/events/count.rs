@@ -4,8 +4,8 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct EventCount {
-    /// Number of occurrences that were counted after the event was opened. Occurrences while the event was on no
-    /// counter are not included.
+    /// Number of occurrences that were counted after the event was opened. Only occurrences while the event was on a
+    /// counter are included.
     pub value: u64,
     /// Time for which the event was started, in the units of the caller's clock.
     pub enabled: u64,

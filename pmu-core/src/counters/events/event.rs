@@ -9,11 +9,11 @@ use crate::msr::address::MsrAddress;
 
 /// An event to be counted, with its privilege levels, its period, and the counters that may count it.
 ///
-/// A new event is counted at every privilege level, on any counter, without interrupts. The event's count is exact.
-/// Only occurrences in the interrupt handler may be missing, in two cases:
+/// A new event is counted at every privilege level, on any counter, without interrupts. The event's count is exact, but
+/// may lack occurrences in the interrupt handler for one of these reasons:
 /// - On Intel, the driver stops the counters while it services an interrupt.
-/// - Without an overflow status (AMD before PerfMonV2, Intel's architectural version 1), the driver stops a wrapped
-///   counter to reload the counter. A counter wraps once per 2^47 events on AMD, and once per 2^31 events on Intel.
+/// - Without an overflow status (AMD before PerfMonV2, Intel's architectural version 1), the driver stops a counter
+///   that wrapped, and reloads it. A counter wraps once per 2^47 events on AMD, and once per 2^31 events on Intel.
 ///
 /// ```
 /// use pmu_core::{Event, EventSelect, GenericEvent};
@@ -237,8 +237,8 @@ impl Event {
     ///
     /// If no counter is free, a non-rotating event takes the counter of a rotating event. The non-rotating event keeps
     /// this counter until it is stopped, or until its thread is switched out. All rotating events of the processor and
-    /// of its threads share the remaining counters. In the long run, rotating events that can use the same counters run
-    /// for the same fraction of the time for which they are started.
+    /// of its threads share the remaining counters. In the long run, rotating events that can use the same counters get
+    /// equal [shares](crate::CounterSession::rotate).
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};
@@ -262,8 +262,8 @@ impl Event {
     /// event starts. A rotating event that cannot start waits for its turn. A non-rotating event that cannot start
     /// [fails](crate::CounterError::NoFreeCounter).
     ///
-    /// The rows of the [`EventSource`](crate::EventSource)'s table are also events of the session. Counters of other
-    /// owners are not affected.
+    /// An exclusive event also excludes the events in the [`EventSource`](crate::EventSource)'s table. Counters of
+    /// other owners are not affected.
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};
@@ -276,8 +276,9 @@ impl Event {
         self
     }
 
-    /// Lets user mode read the event's counter by RDPMC. The kernel also has to set `CR4.PCE`. On processors that
-    /// cannot [deny RDPMC](crate::CounterUnit::has_user_rdpmc_control) for each counter, this call has no effect.
+    /// Lets user mode read the event's counter by RDPMC. The kernel also has to set `CR4.PCE`. If the processor cannot
+    /// [deny RDPMC](crate::CounterUnit::has_user_rdpmc_control) for each counter, `CR4.PCE` permits RDPMC on all
+    /// counters, and this call has no effect.
     pub const fn with_user_rdpmc(mut self) -> Self {
         self.flags |= Membership::USER_RDPMC;
         self
@@ -389,8 +390,8 @@ impl Event {
     }
 
     /// Adds another encoding by which the event may be counted. `event` is the event number and unit mask (bits 15:0 of
-    /// a select). `register` is the extra register of this encoding, and gets the same value as the extra register of
-    /// the first encoding. An event has at most four encodings.
+    /// a select). `register` is the extra register of this encoding. Every encoding's register gets the value that was
+    /// given to [`with_extra`](Self::with_extra). An event has at most four encodings.
     ///
     /// The call changes nothing if the event already has four encodings, has no [extra register](Self::with_extra) yet,
     /// or is a generic event.

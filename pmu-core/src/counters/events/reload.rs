@@ -6,12 +6,11 @@ use crate::counters::events::membership::Membership;
 impl Event {
     /// Lets other events of the group reload this event's counter: when one of them overflows, this event begins a new
     /// period. `members` has one bit for each of the group's first six events, in the group's order. If this event's
-    /// own bit is set, the processor also reloads the counter at this event's overflows, and the event never
-    /// interrupts.
+    /// own bit is set, the event's own overflows also reload the counter. The event then never interrupts.
     ///
     /// The processor loads the counters itself (Intel's auto counter reload). The event interrupts only if its own
-    /// period ends before the period of each reloading event. A kernel can thus restrict the samples to code in which
-    /// the event is frequent.
+    /// period ends before any reloading event overflows. A kernel can thus restrict the samples to code in which the
+    /// event is frequent.
     ///
     /// The event needs a period below 2³¹, and cannot keep a [total](Event::with_total). Therefore,
     /// [`read_group`](crate::CounterSession::read_group) fails for the event's group with
@@ -19,8 +18,8 @@ impl Event {
     ///
     /// The session's event source must be [`WithCounterReload`](crate::WithCounterReload). Otherwise opening the group
     /// fails with [`NotReloadable`](crate::CounterError::NotReloadable). The type `Pmu` of the crate `pmu` has another
-    /// source, so its session opens no such group. The group's events are put on counters, [rotated](Event::rotating)
-    /// and switched together.
+    /// source, so its session cannot open a group with a reloaded event. Like every group, this group is put on
+    /// counters, [rotated](Event::rotating) and switched as a whole.
     ///
     /// Source: Intel's "Architecture Instruction Set Extensions Programming Reference", "Auto Counter Reload".
     ///

@@ -133,9 +133,9 @@ impl SavedEvent {
     }
 
     /// Returns the event with a new start state: [`switch_in`](crate::CounterSession::switch_in) starts the event only
-    /// if `started` is set. If `started` is set, an event that has
-    /// [stopped reporting](crate::EventTable::stop_reporting) reports again. An event that is
-    /// [disabled](Self::disabled) in its group stays stopped.
+    /// if `started` is set. If `started` is set, the event also reports overflows again after
+    /// [`stop_reporting`](crate::EventTable::stop_reporting). An event that is [disabled](Self::disabled) in its group
+    /// stays stopped.
     pub const fn to_be_started(mut self, started: bool) -> Self {
         if started {
             self.period = self.period.reporting();
@@ -150,8 +150,8 @@ impl SavedEvent {
     /// without this event.
     ///
     /// For the first event of a group, and for an event in no group, the call does the same as
-    /// [`to_be_started(false)`](Self::to_be_started). If [`make_group`](Self::make_group) later puts an ungrouped
-    /// disabled event into a group, the event stays disabled there, unless it is the group's first event.
+    /// [`to_be_started(false)`](Self::to_be_started). A disabled event stays disabled in a new
+    /// [group](Self::make_group), except as the group's first event.
     #[must_use]
     pub const fn disabled(mut self) -> Self {
         let membership = Membership::unpack(self.membership);

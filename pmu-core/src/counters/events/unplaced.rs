@@ -103,8 +103,8 @@ impl SavedEvent {
         }
     }
 
-    /// Adds a child's count, both its value and its times, to the event's count.
-    /// [`rotate`](crate::CounterSession::rotate) ignores the added times when it shares the counters among events.
+    /// Adds a child's count to the event's count: the value, and the `enabled` and `running` times.
+    /// [`rotate`](crate::CounterSession::rotate) ignores the added times.
     ///
     /// For an event that is open on a processor, use [`CounterSession::add_count`](crate::CounterSession::add_count).
     pub fn add_count(&mut self, child: EventCount) {

@@ -35,8 +35,8 @@ pub struct UserView {
     /// Set if user mode can compute the count. Clear if user mode is not permitted to read the counter, or if RDPMC
     /// cannot read the counter. User mode then asks the kernel for the count.
     pub readable: bool,
-    /// Number of low bits of the counter's value that user mode sign-extends: the counter's width or one bit more, at
-    /// most 64. If the event is on no counter, `width` is 0.
+    /// Number of low bits of the counter's value that user mode sign-extends. The number is the counter's width or one
+    /// more, and at most 64. If the event is on no counter, `width` is 0.
     pub width: u32,
     /// Number that user mode adds to the sign-extended counter value, modulo 2⁶⁴.
     pub offset: u64,

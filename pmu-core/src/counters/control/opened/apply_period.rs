@@ -18,8 +18,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// If an overflow is pending, the call itself reports the overflow to `overflowed`. If the overflow's interrupt
     /// still comes, [`service`](crate::service) claims the interrupt, and does not report the overflow again.
     ///
-    /// The event may be waiting for a counter, with at most one occurrence left in its old period. In this case, the
-    /// old period's overflow is reported when the event has a counter again. Then the new period begins.
+    /// There is one exception: the event waits for a counter, and at most one occurrence of its old period remains. The
+    /// old period then ends, and its overflow is reported, when the event has a counter again. Only then does the new
+    /// period begin.
     ///
     /// On a processor with a global control register, the event's group is stopped during the call.
     ///

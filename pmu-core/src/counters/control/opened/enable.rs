@@ -17,11 +17,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - If the event is in no group, the event [stops](Self::stop_event).
     /// - If the event is the first of a group, the whole group [stops](Self::stop_group).
     /// - If the event is in a group, but is not the group's first event, only this event stops, and the group's other
-    ///   events continue without a gap. Until [`enable_event`](Self::enable_event) is called, each start of the group
-    ///   omits the event.
+    ///   events continue without a gap. A start of the group does not start the event before
+    ///   [`enable_event`](Self::enable_event) is called.
     ///
-    /// The `enabled` and `running` times of a disabled event do not advance. Even before a group starts, each of its
-    /// events except the first can be disabled.
+    /// The `enabled` and `running` times of a disabled event do not advance. Each event of a group except the first can
+    /// also be disabled before the group starts.
     ///
     /// ```
     /// # use pmu_core::{
@@ -72,9 +72,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - If the event is the first of a group, the group [starts](Self::start_group) without its
     ///   [disabled](Self::disable_event) events.
     /// - If the event is in a group, but is not the group's first event, the event is counted with the group again. If
-    ///   the group is on counters, the event gets a counter. The group's other events continue. The counts of these
-    ///   events have a gap only if the events must move to other counters. If there is no counter for the event, and
-    ///   the group [rotates](crate::Event::rotating), the whole group leaves its counters and waits for its turn.
+    ///   the group is on counters, the event gets a counter. The group's other events continue. Their counts have a gap
+    ///   only if these events must move to other counters. If there is no counter for the event, and the group
+    ///   [rotates](crate::Event::rotating), the whole group leaves its counters and waits for its turn.
     ///
     /// To enable a whole group, as `PERF_IOC_FLAG_GROUP` does, call this for each of its events. The call for the
     /// group's first event comes last.

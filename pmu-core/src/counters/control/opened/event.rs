@@ -33,9 +33,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// - [`OtherProcessor`](CounterError::OtherProcessor): `processor` has other generic events, or other select bits,
-    ///   than the session's core type. If only [`core_type`](CounterUnit::core_type) differs, there is no error. An
-    ///   event that is given by its select then belongs to the core type of `processor`.
+    /// - [`OtherProcessor`](CounterError::OtherProcessor): `processor` differs from the session's processor in its
+    ///   generic events or in its select bits. A difference only in [`core_type`](CounterUnit::core_type) is no error:
+    ///   a [raw](Event::raw) event then belongs to the core type of `processor`.
     /// - [`Unsupported`](CounterError::Unsupported): this processor lacks the generic event.
     /// - [`IllegalBits`](CounterError::IllegalBits): the event's select has bits that are illegal on this processor.
     /// - [`GuestModeUnsupported`](CounterError::GuestModeUnsupported): this processor cannot separate guests and host.
@@ -95,10 +95,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         Ok(entry.count())
     }
 
-    /// Starts an opened event on a counter that can count it. If every counter that can count the event is in use, the
-    /// call tries to free one by moving other events to other counters. If no counter becomes free, a
-    /// [rotating](Event::rotating) event waits for its turn, and a non-rotating event takes the counter of a rotating
-    /// event.
+    /// Starts an opened event on a counter that can count it. If all these counters are in use, the call tries to free
+    /// one of them by moving other events to other counters. If no counter becomes free, a [rotating](Event::rotating)
+    /// event waits for its turn, and a non-rotating event takes the counter of a rotating event.
     ///
     /// The event's total continues from its last value. If the event was stopped within a period, the rest of this
     /// period continues.
@@ -171,9 +170,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///   kinds: [exclusive](Event::exclusive) events, events with an [extra register](Event::with_extra), every event
     ///   of an [`OnSharedCore`](crate::OnSharedCore) source, and, on Intel, events that count only
     ///   [in guests](Event::in_guests).
-    /// - [`NoFreeCounter`](CounterError::NoFreeCounter): no counter is free, or an exclusive event runs. On Intel, this
-    ///   error also comes while an event runs that counts only in guests. In this last case, `start_event` does not
-    ///   fail.
+    /// - [`NoFreeCounter`](CounterError::NoFreeCounter): no counter is free, or an exclusive event runs. On Intel, the
+    ///   error is also returned while another event that counts only in guests runs. `start_event` does not fail for
+    ///   this reason.
     pub fn start_event_if_free(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         let entry = self.begin_time(event, now)?;
         if entry.needs_more_than_a_counter() || self.source.core_thread().is_some() {

@@ -48,8 +48,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - The errors of [`open_event`](Self::open_event), for the first event that cannot be opened.
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter), [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse): the
     ///   session has too few counters or extra registers for the whole group, even if no other event runs. The error
-    ///   names the first event for which the events before it leave no counter or extra register. A smaller group may
-    ///   fit.
+    ///   names the first event of the group that finds no counter or extra register. A smaller group may fit.
     /// - [`NoEvents`](CounterError::NoEvents): `events` is empty.
     ///
     /// After an error, none of the events is open.
@@ -123,9 +122,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// of rotating events.
     ///
     /// The call assigns counters and [extra registers](Event::with_extra) to the group's events, and to all running
-    /// events that must keep a counter. If an assignment for all these events exists, the call finds it. For each
-    /// event, the search visits each counter once. The search tries each order of setting the extra registers at most
-    /// once. The call accesses registers only after the search.
+    /// events that must keep a counter. If an assignment for all these events exists, the call finds it. The search for
+    /// a counter visits each counter at most once per event. The events can set the extra registers in different
+    /// orders, and the search tries each order at most once. The call accesses registers only after the search.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, GroupError, GroupId, MsrBackend, Platform};
@@ -147,8 +146,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///   processor.
     /// - [`AlreadyStarted`](CounterError::AlreadyStarted): an event of the group is started.
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter), [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse): the
-    ///   group finds too few counters or extra registers, and does not rotate. The error names the first event for
-    ///   which the events before it leave no counter or extra register.
+    ///   group finds too few counters or extra registers, and does not rotate. The error names the first event of the
+    ///   group that finds no counter or extra register.
     /// - [`Access`](CounterError::Access): a register access failed, and the start was undone.
     /// - [`Faulted`](CounterError::Faulted): accesses to a register failed, and the start could not be undone. None of
     ///   the group's events runs.

@@ -37,8 +37,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Adds a child event's count to the count of an opened event: the value, and the `enabled` and `running` times.
-    /// The call may be made while the opened event is on a counter. A [`UserView`](crate::UserView) from before the
-    /// call does not include the child's count.
+    /// The call may be made while the opened event is on a counter. A [`UserView`](crate::UserView) that was made
+    /// before the call does not include the child's count.
     ///
     /// For an event that is on no processor, use [`SavedEvent::add_count`].
     ///

@@ -22,15 +22,15 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         places.fold(0, |places, (number, _)| places | bit(number))
     }
 
-    /// Rotates events: waiting events take the counters of [rotating](crate::Event::rotating) events that had a counter
-    /// for a greater part of the time. A kernel calls this at its timer tick, while the running thread's events are on
-    /// the processor. The events of a group get their counters together.
+    /// Rotates events: waiting events take counters from [rotating](crate::Event::rotating) events that had a greater
+    /// share of the counters' time. A kernel calls this at its timer tick, while the running thread's events are on the
+    /// processor. The events of a group get their counters together.
     ///
-    /// An event's share is the fraction of its `enabled` time in which the event was on a counter. Only about the last
-    /// 16 rotations are included. The waiting event with the smallest share gets a counter first. It takes the counter
-    /// of the rotating event with the greatest share, if that share is greater than its own. In the long run, all
-    /// rotating events that can use the same counters have equal shares: the processor's own events and threads'
-    /// events, with time slices of any length. Events that do not rotate keep their counters.
+    /// An event's share is the fraction of its `enabled` time in which the event was on a counter. The share covers
+    /// about the last 16 rotations. A waiting event takes the counter of the rotating event with the greatest share, if
+    /// the waiting event's own share is smaller. Waiting events with the smallest shares take counters first. In the
+    /// long run, rotating events that can use the same counters get equal shares. This holds for the processor's own
+    /// events and for threads' events, with time slices of any length. Events that do not rotate keep their counters.
     ///
     /// A caller without a clock always passes 0 as `now`. Each rotation then counts as one unit of time for the events
     /// on this processor.

@@ -75,9 +75,9 @@ impl<S: ?Sized + AsRef<[SavedCounter]>> SavedCounters<S> {
 }
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Stops every counter that counts a row of the [`EventSource`]'s table, and saves the state of these counters in
-    /// `area`. The old contents of `area` are replaced. Events opened by [`open_event`](Self::open_event) continue. If
-    /// an overflow is pending, the call itself reports the overflow to `overflowed`. If the overflow's interrupt still
+    /// Stops each counter whose event is a row of the [`EventSource`]'s table, and saves the counter's state in `area`.
+    /// The old contents of `area` are replaced. Events opened by [`open_event`](Self::open_event) continue. If an
+    /// overflow is pending, the call itself reports the overflow to `overflowed`. If the overflow's interrupt still
     /// comes, [`service`](crate::service) claims the interrupt, and does not report the overflow again.
     ///
     /// A kernel usually calls this with preemption off.
@@ -161,9 +161,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         outcome
     }
 
-    /// Loads and starts the counters that [`save`](Self::save) saved. Each saved state goes into the counter that had
-    /// this state before. If an opened event now uses that counter, the state goes into a free counter. `area` stays
-    /// unchanged.
+    /// Loads and starts the counters that [`save`](Self::save) saved. The saved state of a counter is loaded into the
+    /// counter with the same [`CounterId`](crate::CounterId). If an opened event now uses this counter, the state is
+    /// loaded into a free counter. `area` stays unchanged.
     ///
     /// This call and [`save`](Self::save) may be made on different processors. On a hybrid machine, if this processor
     /// lacks the event of a saved counter, no counter is restored.
@@ -186,7 +186,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`NotRestorable`](CounterError::NotRestorable): `area` does not fit this processor or this session. None of
     ///   the saved counters runs.
     /// - [`Access`](CounterError::Access): a register access failed. None of the saved counters runs.
-    /// - [`Faulted`](CounterError::Faulted): a register access failed, and a counter cannot be stopped again.
+    /// - [`Faulted`](CounterError::Faulted): a register access failed, and a counter that the call had started could
+    ///   not be stopped.
     pub fn restore(&mut self, area: &SavedCounters) -> Result<(), CounterError> {
         if area.is_empty() {
             return Ok(());

@@ -27,8 +27,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Events of the group that are not in `events` stop, and stay on this processor. These events wait until the
     /// removed events return, or until [`close_group`](Self::close_group).
     ///
-    /// The call costs one write and one RDPMC per event that is on a counter. A pending overflow adds one write. If at
-    /// least one of the events is in a group, two further writes stop each group as a whole.
+    /// The call costs one write and one RDPMC per event that is on a counter. A pending overflow adds one write. If any
+    /// of the events is in a group, one write first stops all these counters at once, and one write at the end enables
+    /// the counters again.
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventSource, MsrBackend, Platform, SwitchError, ThreadEvent};
@@ -187,8 +188,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`Access`](CounterError::Access): a register access failed. The event is opened, but does not run.
     /// - [`Faulted`](CounterError::Faulted): accesses to a register failed, and the start could not be undone. The
     ///   event is opened, but does not run.
-    /// - [`OtherProcessor`](CounterError::OtherProcessor): `processor` has other generic events, or other select bits,
-    ///   than the session's core type. All given events stay switched out.
+    /// - [`OtherProcessor`](CounterError::OtherProcessor): `processor` differs from the session's processor in its
+    ///   generic events or in its select bits. All given events stay switched out.
     pub fn switch_in(
         &mut self,
         processor: &CounterUnit,

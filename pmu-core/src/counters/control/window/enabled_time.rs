@@ -10,15 +10,15 @@ use crate::platform::Platform;
 impl<S: EventSource, M: MsrBackend, P: Platform, F: FacilityControl>
     CounterWindow<'_, '_, S, M, P, F>
 {
-    /// Adds the time of this window, up to `now`, to the `enabled` time of each started event that also counts in
-    /// guests. Call this before [`end`](Self::end). No register is accessed.
+    /// Adds the window's time, up to `now`, to the `enabled` times of started events. The call leaves out events that
+    /// count only [outside guests](crate::Event::outside_guests). Call this before [`end`](Self::end). No register is
+    /// accessed.
     ///
-    /// During a window, none of the session's events is counted. An event without `exclude_guest` therefore lacks its
-    /// occurrences in the guest. With this call, [`EventCount::scaled`](crate::EventCount::scaled) estimates the
-    /// missing part: the event's `enabled` time advances, and its `running` time does not. Without this call, neither
-    /// time advances, and the scaled count covers only the time outside windows.
+    /// During a window, none of the session's events is counted. The count of an event without `exclude_guest`
+    /// therefore lacks the occurrences in the guest. With this call, [`EventCount::scaled`](crate::EventCount::scaled)
+    /// estimates the missing part: the event's `enabled` time advances, and its `running` time does not. Without this
+    /// call, neither time advances, and the scaled count covers only the time outside windows.
     ///
-    /// The call does not change the times of events that count only [outside guests](crate::Event::outside_guests).
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, LentCounters, MsrBackend, Platform};

@@ -27,8 +27,8 @@ use crate::platform::Platform;
 /// - When the session's next window ends, the session's events run again, and begin new periods. The counts since the
 ///   counters' last interrupts are lost.
 /// - [`shut_down`](CounterSession::shut_down) still stops the counters.
-/// - The borrower's overflow bits in the status register, and its values in [added](LentCounters::add_unowned)
-///   counters, are never cleared.
+/// - Nothing clears the borrower's overflow bits in the status register, or the borrower's values in
+///   [added](LentCounters::add_unowned) counters.
 /// - A [facility](FacilityControl) that was suspended stays suspended.
 #[must_use = "the counters are lent until the window ends"]
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     ///   writes.
     /// - Without a global control register: one RDPMC and three writes for each event on a counter.
     ///
-    /// All fixed counters share one control register, so the window writes this register only once for all of them.
+    /// All fixed counters share one control register, which the window writes only once.
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventSource, LentCounters, MsrBackend, Platform, WindowError};
@@ -317,10 +317,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform, F: FacilityControl>
         &mut self.lent
     }
 
-    /// Ends the window: every event continues with the count and period that it had before the window. `now` is the
-    /// time by the clock that also gave the `now` of [`lend`](CounterSession::lend).
+    /// Ends the window: every event continues with the count and period that it had before the window. Take `now` from
+    /// the clock that you used for [`lend`](CounterSession::lend).
     ///
-    /// Before this call, restore the bits of the LVT entry that you changed. Also restore `IA32_DEBUGCTL`, because VM
+    /// Before this call, restore each bit of the LVT entry that you changed. Also restore `IA32_DEBUGCTL`, because VM
     /// exits clear this register.
     ///
     /// ```

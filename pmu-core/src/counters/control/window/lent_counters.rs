@@ -4,12 +4,12 @@ use core::marker::PhantomData;
 
 use crate::counters::names::counter_id::CounterSet;
 
-/// Counters of a processor that no owner uses at present. Operations of a borrower take this value as proof that the
-/// counters are free.
+/// Free counters of a processor: no owner uses these counters at present. A borrower's operations require this value as
+/// proof that the counters are free.
 ///
 /// A [`CounterWindow`](crate::CounterWindow) provides this value while a session lends its counters. The counters are
 /// stopped, and have no overflow pending. The counters' control and value registers still hold the owner's values. The
-/// borrower programs a counter before it enables the counter, and disarms the counter before the window ends.
+/// borrower programs a counter before it enables the counter, and stops the counter before the window ends.
 #[derive(Debug)]
 pub struct LentCounters {
     pub(crate) counters: CounterSet,
@@ -20,10 +20,9 @@ pub struct LentCounters {
 }
 
 impl LentCounters {
-    /// Declares that `counters` have no owner and are stopped. These are counters of the processor that executes the
-    /// call. `global_control` is the value of the global control register. A counter is stopped if its own control
-    /// register disables it, or if its bit in `global_control` is clear. If a counter has an owner after all, the
-    /// owner's counts become wrong.
+    /// Declares that `counters` of the processor that executes the call have no owner and are stopped. `global_control`
+    /// is the value of the global control register. A counter is stopped if its own control register disables it, or if
+    /// its bit in `global_control` is clear. If a counter has an owner after all, the owner's counts become wrong.
     ///
     /// # Context
     /// Task. The returned value stays on the processor.
@@ -64,9 +63,9 @@ impl LentCounters {
     }
 
     /// States whether the borrower of the counters, such as a guest, has programmed any register. The borrower calls
-    /// this with `true` before its first write, and with `false` after it has disarmed, cleared and acknowledged
-    /// everything that it programmed. If the last call was with `true`, the window's [end](crate::CounterWindow::end)
-    /// disarms, clears and acknowledges what the borrower programmed.
+    /// this with `true` before its first register write. At the end, the borrower stops its counters, clears its
+    /// registers and acknowledges its overflows, and then calls this with `false`. If the last call was with `true`,
+    /// the window's [end](crate::CounterWindow::end) does this work for the borrower.
     ///
     /// ```
     /// # use pmu_core::LentCounters;
