@@ -14,7 +14,7 @@ use crate::counters;
 use crate::cpuid::Family;
 use crate::sources::{self, SOURCES, TABLE};
 
-/// Windows' Amd64 interface: it runs profile sources on the core counters of AMD processors.
+/// Windows' Amd64 interface: it counts the events of profile sources on the core counters of AMD processors.
 ///
 /// The interface has the sources of [`SOURCES`](crate::SOURCES). The sources run on the first group of counters in this
 /// list that the processor has:
@@ -115,8 +115,9 @@ impl Amd64 {
         }
     }
 
-    /// Restricts this interface to the four legacy counters, which it accesses at the legacy MSR addresses. This is the
-    /// documented behavior of Windows' Amd64 interface. Other drivers may use the remaining counters.
+    /// Restricts this interface to the four legacy counters. The interface accesses these counters at the legacy MSR
+    /// addresses. This is the documented behavior of Windows' Amd64 interface. Other drivers may use the remaining
+    /// counters.
     ///
     /// On a processor with PerfMonV2, the interface also uses the global registers, because these registers control the
     /// legacy counters, too.

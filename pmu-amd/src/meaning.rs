@@ -35,8 +35,8 @@ impl Meaning {
 }
 
 impl Generation {
-    /// Returns whether `source` counts, on this generation, the event in its name. Returns `None` if `source` is not in
-    /// [`SOURCES`](crate::SOURCES).
+    /// Returns whether `source` counts on this generation the event that the source is named after. Returns `None` if
+    /// `source` is not in [`SOURCES`](crate::SOURCES).
     ///
     /// If the result is not [`Same`](Meaning::Same), the source's name is misleading on this generation. The result
     /// applies only to the interface [`Amd64`](crate::Amd64). In the interface [`Zen`](crate::Zen), every source counts

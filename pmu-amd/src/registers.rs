@@ -22,8 +22,8 @@ pub const PERF_CTL0: u32 = 0xC001_0200;
 /// vol. 2, §13.2.1; CPUID 0x80000001 ECX bit 23, PerfCtrExtCore).
 pub const PERF_CTR0: u32 = 0xC001_0201;
 
-/// Number of core counters of a processor that has the core counter extension, but whose CPUID does not report a number
-/// (APM vol. 2, §13.2.1).
+/// Number of core counters with the core counter extension, if CPUID does not report the number of counters (APM vol.
+/// 2, §13.2.1).
 pub const CORE_COUNTERS: u8 = 6;
 
 /// `PerfCntrGlobalStatus`: the overflow bits of all counters, on processors with PerfMonV2 (APM vol. 2, §13.2.1; CPUID

@@ -12,16 +12,16 @@ use crate::generation::Generation;
 use crate::registers::PerfCtl;
 use crate::sources;
 
-/// Profile interface for AMD's Zen processors. It has Windows' general profile sources, and each source counts the
-/// event in its name.
+/// Profile interface for AMD's Zen processors. Its profile sources are the sources of Windows that are not specific to
+/// a vendor. Each source counts the event in its name.
 ///
 /// The interface [`Amd64`](crate::Amd64) uses the same events as Windows. On Zen, most of its sources do not count the
 /// events in their names.
 ///
 /// If a Zen generation has no event for a source, the interface lacks this source on that generation. Zen 6 lacks
-/// instruction-cache fetches and floating-point instructions, and Zen 1 and 2 lack last-level cache misses. Loads and
-/// stores are counted at dispatch. For data-cache misses, Zen 1 and 2 count requests to the second-level cache. From
-/// Zen 3 on, fills of the data cache are counted.
+/// instruction-cache fetches and floating-point instructions, and Zen 1 and 2 lack last-level cache misses. A load or a
+/// store counts when it is dispatched. For data-cache misses, Zen 1 and 2 count requests to the second-level cache, and
+/// later generations count fills of the data cache.
 ///
 /// References: the PMC events in AMD's processor programming references, as listed in Linux' tables for Zen.
 ///
@@ -53,8 +53,8 @@ impl Zen {
     /// Detects the Zen profile interface of a processor. Returns `None` if the processor does not belong to one of the
     /// generations Zen 1 to Zen 6.
     ///
-    /// As in [`Amd64::detect`](crate::Amd64::detect), the processor must also have long mode, and no hypervisor may
-    /// hide the counters.
+    /// Also returns `None` if the processor lacks long mode, or if a hypervisor hides the counters: see
+    /// [`Amd64::detect`](crate::Amd64::detect).
     pub fn detect(processor: &Snapshot) -> Option<Self> {
         let table = table(Generation::of(processor)?)?;
         counters::check(processor, &[counters::AMD]).ok()?;

@@ -9,7 +9,8 @@ use pmu_core::{PlainFrame, ProcessId};
 /// storage if its interrupt handlers do not receive the frame as an argument.
 ///
 /// The trap entry stores the frame and then calls the handler. The handler of the performance interrupt reads the
-/// frame. An NMI may interrupt the trap entry or the handler.
+/// frame. If an NMI interrupts the handler, the trap entry of the NMI stores the NMI's frame. When the NMI returns, the
+/// storage has the handler's frame again.
 ///
 /// ```
 /// use pmu::CurrentFrame;
@@ -64,7 +65,7 @@ impl CurrentFrame {
     /// current frame again. So calls of `enter` can nest: an NMI that interrupts `handler` may call `enter`, too.
     ///
     /// # Context
-    /// Interrupt or NMI, on the processor of this storage. The handler stays on its processor.
+    /// Interrupt or NMI, on the processor of this storage. `handler` must stay on this processor.
     #[inline]
     pub fn enter<R>(&self, frame: &PlainFrame, handler: impl FnOnce() -> R) -> R {
         let before = self.get();

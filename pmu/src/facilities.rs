@@ -115,8 +115,8 @@ impl Machine {
     /// Detects Intel's precise records (PEBS) of the processor that executes the call. `processor` is the snapshot of
     /// that processor.
     ///
-    /// The kernel stores one result per processor, for the interrupt handler. The handler passes a
-    /// [`Precise`](pmu_intel::precise::Precise) to [`service_with`](Self::service_with):
+    /// The kernel stores one result per processor, for the interrupt handler. The handler makes a
+    /// [`Precise`](pmu_intel::precise::Precise) with the result, and passes it to [`service_with`](Self::service_with):
     ///
     /// ```
     /// # use pmu::Machine;

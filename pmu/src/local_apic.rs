@@ -197,8 +197,8 @@ const MASKED: u32 = 1 << 16;
 /// Interrupts").
 const SETTABLE: u32 = MASKED | 0x7FF;
 
-/// The [`Platform`] of a processor that has a local APIC. A session and the interrupt handler mask and unmask the
-/// performance interrupt through this platform.
+/// The [`Platform`] of a processor that has a local APIC. The processor's [`Session`](pmu_core::Session) and the
+/// interrupt handler mask and unmask the performance interrupt through this platform.
 ///
 /// ```
 /// use core::cell::Cell;

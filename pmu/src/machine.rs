@@ -61,8 +61,8 @@ impl Machine {
     /// Detects the machine from the boot processor, which `snapshot` describes. The machine has the same profile
     /// sources as Windows.
     ///
-    /// On AMD, Windows has no source that counts cycles. On Zen, most of its sources do not count the events in their
-    /// names. A kernel can get other sources in two ways:
+    /// On AMD, Windows has no source that counts cycles. On Zen, most of Windows' sources do not count the events in
+    /// their names. A kernel can get other sources in two ways:
     /// - [`detect_zen`](Self::detect_zen) returns a machine on which each source counts the event in its name. This
     ///   machine also has a source that counts cycles.
     /// - [`AddedSources::add_event`](pmu_core::AddedSources::add_event) turns an event, such as cycles, into a source.
@@ -73,7 +73,7 @@ impl Machine {
         Self::of(snapshot, Emon::detect(snapshot), Amd64::detect(snapshot))
     }
 
-    /// Detects the machine as [`detect`](Self::detect) does, except on a Zen processor. There the machine has the
+    /// Detects the machine as [`detect`](Self::detect) does, except on a Zen processor. On Zen, the machine has the
     /// sources of [`Zen`], not the sources of [`Amd64`]. [`Zen`] has fewer sources, and each counts the event in its
     /// name.
     ///
@@ -185,9 +185,9 @@ impl Machine {
     /// processor.
     ///
     /// On a hybrid machine, a processor may have more counters than the boot processor. To use all counters of one
-    /// processor, call [`OpenedEvents::new`] with the unit that [`unit_of`](SourceInterface::unit_of) returns for that
-    /// processor. The kernel passes this `OpenedEvents` both to the processor's session and to
-    /// [`service`](pmu_core::service) in the interrupt handler.
+    /// processor, call [`OpenedEvents::new`] with the processor's [`CounterUnit`](pmu_core::CounterUnit), which
+    /// [`unit_of`](SourceInterface::unit_of) returns. The kernel passes this `OpenedEvents` both to the processor's
+    /// session and to [`service`](pmu_core::service) in the interrupt handler.
     ///
     /// ```
     /// use pmu::Machine;

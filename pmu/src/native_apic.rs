@@ -73,12 +73,13 @@ impl<M: MsrBackend> NativeApic<M> {
     ///
     /// # Safety
     /// - If `page` is an address, the local APIC's 4 KiB of registers are mapped there, uncached and writable. The
-    ///   mapping exists as long as the returned value is used, in every context in which the value is used.
+    ///   mapping exists for as long as the returned value is used, and is present in the address space of each caller
+    ///   of the value's methods.
     /// - On each processor on which the returned value is used, the local APIC stays in the detected mode for as long
     ///   as the value is used.
     ///
-    /// Wrong: the boot processor detects xAPIC mode. Later the kernel changes to x2APIC mode and unmaps the page, but
-    /// still uses the returned value.
+    /// Wrong: the call detects xAPIC mode. Later the kernel changes to x2APIC mode and unmaps the page, but still uses
+    /// the returned value.
     ///
     /// ```
     /// # use pmu::{NativeApic, core::MsrBackend};

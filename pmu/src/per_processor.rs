@@ -17,8 +17,8 @@ use pmu_intel::topdown::TopDownCounter;
 /// - [`this_processor`](Self::this_processor) returns the same number throughout a call of [`PerProcessor::with`] or
 ///   [`ProcessorLocal::with`]. A number always means one and the same processor.
 /// - Within `with` the task does not move to another processor, and no other task that calls `with` runs on the same
-///   processor. For this, the kernel turns preemption off. Alternatively, the kernel binds the caller to the processor,
-///   and lets no other task of the processor call `with` meanwhile.
+///   processor. One way is to turn preemption off. Another way is to bind the task to the processor, and to let no
+///   other task of that processor call `with` during the call.
 /// - `this_processor` may be called in any context, NMI included.
 ///
 /// ```
@@ -53,8 +53,9 @@ pub unsafe trait Processors {
 /// A value that several tasks on the same processor may use, one after another, although the value is not [`Send`].
 ///
 /// # Safety
-/// - Memory safety holds if one task uses the value, and then another task uses it. So the value must share no data
-///   with other values of the first task, as a clone of an `Rc` would. The value must not refer to thread-local memory.
+/// - Two tasks may use the value, one after the other, without a violation of memory safety. So the value must share no
+///   data with other values: an `Rc`, for instance, shares data with its clones. The value must not refer to
+///   thread-local memory.
 ///
 /// ```
 /// use pmu::OnProcessor;
@@ -211,7 +212,7 @@ impl<T, K: Processors> ProcessorLocal<T, K> {
         Self { owner: AtomicUsize::new(Self::UNUSED), place: Place::new(), kernel: PhantomData }
     }
 
-    /// Calls `act` with the slot of this processor, which is `None` until `act` stores a value.
+    /// Calls `act` with the slot of this processor. The slot is `None` until `act` stores a value.
     ///
     /// # Context
     /// Any. An interrupt handler may interrupt a call of `with`. If the handler calls `with` on the same slot, this
@@ -285,7 +286,7 @@ impl<T, K: Processors, const N: usize> PerProcessor<T, K, N> {
         Self { places: [const { Place::new() }; N], kernel: PhantomData }
     }
 
-    /// Calls `act` with the slot of this processor, which is `None` until `act` stores a value.
+    /// Calls `act` with the slot of this processor. The slot is `None` until `act` stores a value.
     ///
     /// # Context
     /// Any. An interrupt handler may interrupt a call of `with`. If the handler calls `with` on the same slot, this

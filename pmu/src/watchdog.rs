@@ -5,11 +5,11 @@ use core::sync::atomic::{AtomicBool, AtomicU32};
 
 use pmu_core::{CounterMemory, CounterUnit, Event, EventId, GenericEvent};
 
-/// Hard-lockup detector of one processor. In an NMI, the detector finds that the processor has not taken its timer tick
-/// for several seconds.
+/// Hard-lockup detector of one processor. At regular NMIs, the detector checks whether the processor still takes its
+/// timer tick.
 ///
 /// The detector watches an event that counts cycles. The event causes an NMI every few seconds, unless the processor is
-/// halted. If the processor has taken no timer tick after the previous NMI, the processor is stuck with interrupts off.
+/// halted. If no timer tick came between two such NMIs, the processor is stuck with interrupts off.
 /// [`service`](pmu_core::service) re-arms the event like any other event. The event does not count while the processor
 /// is halted. So the detector does not report an idle processor, which may take no tick.
 ///
@@ -107,8 +107,9 @@ impl Watchdog {
     /// `seconds` seconds. Choose `seconds` as several times the interval of the timer tick.
     ///
     /// Returns `None` if `unit` has no event of core cycles and no event of reference cycles. Also returns `None` if
-    /// the period, `hertz` · `seconds`, is 0 or exceeds 63 bits. If `unit` has neither event, a kernel that knows the
-    /// event select of a cycle event can open an [`Event::raw`] with this period instead.
+    /// the period, `hertz` · `seconds`, is 0 or exceeds 63 bits. If `unit` has neither of the two events, a kernel can
+    /// open an [`Event::raw`] with this period. For this, the kernel must know the event select of an event that counts
+    /// cycles.
     ///
     /// ```
     /// use pmu::Watchdog;

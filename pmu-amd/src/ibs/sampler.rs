@@ -151,8 +151,8 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
     }
 
     /// Returns whether the sampling unit samples. The result is `false` after the interrupt handler failed to read the
-    /// unit, or failed to enable the unit again. In that case, [`Ibs`] tries to restart the unit at the next interrupt.
-    /// To restart the unit earlier, call [`start`](Self::start).
+    /// unit's registers, or failed to enable the unit again. In that case, [`Ibs`] tries to restart the unit at the
+    /// next interrupt. To restart the unit earlier, call [`start`](Self::start).
     pub fn is_sampling(&self) -> bool {
         let state = self.memory.state();
         self.is_open && state.is_sampling() && !state.is_waiting() && !state.is_unread()
@@ -160,9 +160,9 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
 
     /// Starts the sampling unit, as `sampling` requests. If the unit already samples, the call stops the unit first.
     ///
-    /// After a stop, the interrupt of the last sample may still be pending. In that case, the handler of the pending
-    /// interrupt starts the unit, not this call. While the unit's LVT entry is masked, the interrupt cannot come, and
-    /// the unit does not start. So do not mask the entry between a stop and a start.
+    /// After a stop, the interrupt of the last sample may still be pending. In that case, this call leaves the unit
+    /// stopped. The handler starts the unit when the pending interrupt comes. A masked LVT entry holds the interrupt
+    /// back, and the unit stays stopped. So do not mask the unit's entry between a stop and a start.
     ///
     /// # Errors
     /// - [`Sampling`](IbsError::Sampling): the unit does not support `sampling`. Nothing was changed.
@@ -202,7 +202,7 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
         enabled.inspect_err(|_| self.memory.withdraw(before))
     }
 
-    /// Stops the sampling unit. After this call, at most one more interrupt of the unit comes. [`Ibs`]
+    /// Stops the sampling unit. The unit can raise at most one more interrupt after this call. [`Ibs`]
     /// [claims](pmu_core::Claim) this interrupt and reports its sample. The interrupt may come while the counters are
     /// [lent](pmu_core::CounterSession::lend_with). Then `lend_with` has already reported the sample, and [`Ibs`] only
     /// claims the interrupt.
@@ -270,13 +270,13 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
         Ok(())
     }
 
-    /// Stops the sampling unit, and releases the sampler's memory. As after [`stop`](Self::stop), one more interrupt of
-    /// the unit may come. [`Ibs`] claims this interrupt. Later operations of the sampler return
-    /// [`ShutDown`](IbsError::ShutDown).
+    /// Stops the sampling unit, and releases the sampler's [`IbsMemory`](crate::ibs::IbsMemory). One more interrupt of
+    /// the unit may come, and [`Ibs`] claims this interrupt: see [`stop`](Self::stop). Later operations of the sampler
+    /// return [`ShutDown`](IbsError::ShutDown).
     ///
     /// # Errors
-    /// - [`Faulted`](IbsError::Faulted): the unit could not be stopped, and the sampler still owns its memory. The
-    ///   kernel can repeat this call.
+    /// - [`Faulted`](IbsError::Faulted): the unit could not be stopped. The sampler still owns its
+    ///   [`IbsMemory`](crate::ibs::IbsMemory). The kernel can repeat this call.
     /// - [`ShutDown`](IbsError::ShutDown), [`Lent`](IbsError::Lent): the sampler was shut down, or the unit is
     ///   suspended. Nothing was changed.
     pub fn shut_down(&mut self) -> Result<(), IbsError> {

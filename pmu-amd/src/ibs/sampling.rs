@@ -94,8 +94,8 @@ impl IbsSampling {
         Self { streaming_stores_only: true, ..self }
     }
 
-    /// Adds physical addresses to the samples. By default, samples have no physical addresses, so a kernel can show
-    /// them to unprivileged readers.
+    /// Adds physical addresses to the samples. By default, samples have no physical addresses. So a kernel can show the
+    /// samples to unprivileged readers.
     pub const fn with_physical_addresses(self) -> Self {
         Self { physical_addresses: true, ..self }
     }
@@ -185,8 +185,8 @@ impl core::error::Error for IbsSamplingError {}
 pub(crate) struct ControlValues {
     /// Value of `IBS_FETCH_CTL` or `IBS_OP_CTL`, with the enable bit set.
     pub control: u64,
-    /// Value of `IBS_FETCH_CTL2` or `IBS_OP_CTL2`, without the disable bit. The value is 0 if the processor lacks the
-    /// register.
+    /// Value of `IBS_FETCH_CTL2` or `IBS_OP_CTL2`, with the bit that disables the unit clear. The value is 0 if the
+    /// processor lacks the register.
     pub control2: u32,
 }
 

@@ -25,7 +25,8 @@ pub(crate) struct ControlRegisters {
     pub control: u32,
     pub enable: u64,
     pub valid: u64,
-    /// The bits of the period. On a processor with erratum 420, a period of 0 means that the unit is stopped.
+    /// Mask of the control register's period field. On a processor with erratum 420, a period of 0 means that the unit
+    /// is stopped.
     pub period: u64,
     pub control2: u32,
     pub disable: u64,

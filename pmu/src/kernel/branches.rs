@@ -62,7 +62,7 @@ struct OfProcessor<const N: usize> {
 }
 
 impl<K: Kernel, const P: usize, const N: usize> PmuBranches<K, P, N> {
-    /// Creates the state of a machine on which no branches are recorded. The state is all zeros, so a static with it is
+    /// Creates a `PmuBranches`. No processor records branches yet. The value is all zeros, so a static of this type is
     /// in `.bss` and takes no room in the kernel's image.
     pub const fn new() -> Self {
         let of = [const { OfProcessor { unit: WriteOnce::new(), memory: BranchMemory::new() } }; P];
@@ -77,7 +77,7 @@ impl<K: Kernel, const P: usize, const N: usize> PmuBranches<K, P, N> {
     /// Until the recorder is shut down, another call of `take` on the same processor fails.
     ///
     /// # Context
-    /// Task. The task and the recorder then stay on this processor.
+    /// Task. The task must stay on this processor until the recorder is shut down.
     ///
     /// # Errors
     /// - [`Session`](PmuError::Session): the processor's number is `P` or more.

@@ -8,8 +8,8 @@ use crate::kernel::pmu::Pmu;
 use crate::kernel::required::Kernel;
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
-    /// Counts events of this processor while `work` runs. All events count during the same time, as one group. So the
-    /// caller can compare their counts.
+    /// Counts events of this processor while `work` runs. The events form one group, whose members are counted during
+    /// the same time. So the caller can compare their counts.
     ///
     /// `work` runs [pinned](Kernel::pinned), so the counts include no other task. The counts include interrupt handlers
     /// that run during `work`. To count only one thread, open the thread's events in [`with`](Self::with).
@@ -36,7 +36,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
     /// - [`Group`](PmuError::Group): the events cannot be counted together on this processor, or an access to a
-    ///   counter's register failed. After this error, none of the events runs. If `work` had run, its counts are lost.
+    ///   counter's register failed. After this error, none of the events is counted any longer. If `work` was run, the
+    ///   counts are lost.
     ///
     /// If `work` panics and unwinds, the call closes the events.
     pub fn count<const C: usize>(

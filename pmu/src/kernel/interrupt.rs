@@ -84,13 +84,12 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
 
     /// Handles the performance interrupt as [`interrupt_with`](Self::interrupt_with) does, and also handles a
     /// [`Facility`]: hardware beside the counters, such as the processor's [branch records](crate::PmuBranches). The
-    /// call first lets the facility read its hardware. The call then passes the facility to `sampled` with each
-    /// overflow of a source, and with each overflow of an event that the kernel opened. The started profiles count a
-    /// source's overflow before `sampled` receives the overflow.
+    /// function first lets the facility read its hardware. The function then calls `sampled` for each overflow of a
+    /// source, and for each overflow of an event that the kernel opened. `sampled` receives the overflow and the
+    /// facility. The started profiles count a source's overflow before `sampled` is called.
     ///
-    /// Some facilities, such as [`Precise`](pmu_intel::precise::Precise), write a record for a sample instead of
-    /// raising an overflow. Such a facility passes each record to a closure of its own. For a record, `sampled` is not
-    /// called.
+    /// Some facilities, such as [`Precise`](pmu_intel::precise::Precise), report each sample as a record, not as an
+    /// overflow. Such a facility passes each record to a closure of its own, and `sampled` is not called.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -166,7 +165,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
 
     /// Returns the event source and the counter memory of a processor. A handler, or a task on another processor,
     /// passes the two values to the following functions of `pmu-core`: [`sample_read`](pmu_core::sample_read),
-    /// [`user_view`](pmu_core::user_view()), [`remote_count`](pmu_core::remote_count()), and, for each VM entry,
+    /// [`user_view`](pmu_core::user_view()), [`remote_count`](pmu_core::remote_count()), and, before each VM entry,
     /// [`guest_control`](pmu_core::guest_control()). The event source's method `opened` returns the table of opened
     /// events. This table has the methods `set_period` and `stop_reporting`. If the traits `EventSource` and
     /// `SourceInterface` are both in scope, the name `opened` is ambiguous. In that case call

@@ -14,8 +14,9 @@ use crate::kernel::sources::MachineSources;
 use crate::per_processor::OnProcessor;
 use crate::watchdog::Watchdog;
 
-/// The [`Session`] that a [`Pmu`](crate::Pmu) has for each processor. The session runs the machine's profile sources,
-/// [added](pmu_core::AddedSources) sources, and [opened](pmu_core::CounterSession::open_event) events.
+/// The [`Session`] that a [`Pmu`](crate::Pmu) has for each processor. The session controls the counters of the
+/// machine's profile sources, of [added](pmu_core::AddedSources) sources, and of
+/// [opened](pmu_core::CounterSession::open_event) events.
 pub type PmuSession<K> = Session<
     'static,
     WithOpenedEvents<'static, MachineSources<K>>,

@@ -18,15 +18,15 @@ use crate::per_processor::PerProcessor;
 /// A `Pmu` combines the objects that a kernel would otherwise create and connect itself: the [`Machine`], the memory of
 /// each processor's counters and events, the sessions, the mailbox for requests between processors, and the lists of
 /// profiles. The machine has at most `P` processors. Each processor can have `E` events open at a time. At most `N`
-/// profiles can be started at a time. At most `N` different events can become sources of profiles, because such a
-/// source is never removed.
+/// profiles can be started at a time. The first profile of an event adds a source to the machine. An added source is
+/// never removed. At most `N` sources can be added.
 ///
 /// | operation | |
 /// |---|---|
 /// | [`processor_up`](Self::processor_up), [`processor_down`](Self::processor_down) | on the processor that comes up, or goes down |
-/// | [`processor_suspended`](Self::processor_suspended), [`processor_resumed`](Self::processor_resumed) | on the processor, around a suspend |
+/// | [`processor_suspended`](Self::processor_suspended), [`processor_resumed`](Self::processor_resumed) | on the processor, before and after a suspend |
 /// | [`interrupt`](Self::interrupt), [`serve_call`](Self::serve_call) | in the handlers of the performance interrupt, and of [`Kernel::interrupt`] |
-/// | [`interrupt_with`](Self::interrupt_with), [`interrupt_beside`](Self::interrupt_beside) | the performance interrupt, for a kernel that opens events, and with a [`Facility`](pmu_core::Facility) beside the counters |
+/// | [`interrupt_with`](Self::interrupt_with), [`interrupt_beside`](Self::interrupt_beside) | in the handler of the performance interrupt, for a kernel that opens events or uses a [`Facility`](pmu_core::Facility) |
 /// | [`events_of`](Self::events_of) | the events and the memory of a processor, for handlers and for other processors |
 /// | [`count`](Self::count) | counts of events while a function runs |
 /// | [`count_slots`](Self::count_slots) | issue slots of a function, with [`PmuTopDown`](crate::PmuTopDown) |
@@ -34,7 +34,7 @@ use crate::per_processor::PerProcessor;
 /// | [`profile`](Self::profile), [`sample`](Self::sample) | where and when an event happens, on every processor |
 /// | [`source`](Self::source) | the source for a profile object that the kernel creates itself |
 /// | [`watch`](Self::watch), [`touch`](Self::touch), [`unwatch`](Self::unwatch) | the watchdog of a processor |
-/// | [`with`](Self::with), [`machine`](Self::machine), [`profiles`](Self::profiles), [`hardware`](Self::hardware) | the parts, for operations that `Pmu` itself does not have |
+/// | [`with`](Self::with), [`machine`](Self::machine), [`profiles`](Self::profiles), [`hardware`](Self::hardware) | the objects that the `Pmu` combines, for operations that `Pmu` itself does not have |
 ///
 /// ```
 /// use pmu::core::{Event, GenericEvent, Snapshot};
@@ -64,8 +64,8 @@ pub struct Pmu<K: Kernel, const P: usize, const E: usize = 8, const N: usize = 1
 }
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
-    /// Creates the state of a machine on which no processor is up. The state is all zeros, so a static with it is in
-    /// `.bss` and takes no room in the kernel's image.
+    /// Creates a `Pmu`. No processor is up yet. The value is all zeros, so a static of this type is in `.bss` and takes
+    /// no room in the kernel's image.
     pub const fn new() -> Self {
         Self {
             machine: WriteOnce::new(),

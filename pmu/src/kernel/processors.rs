@@ -39,8 +39,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Errors
     /// - [`IsUp`](PmuError::IsUp): the processor is already up.
     /// - [`Session`](PmuError::Session): the processor's number is `P` or more.
-    /// - [`Interface`](PmuError::Interface): the counters could not be taken. In an emulator, CPUID may declare
-    ///   counters that do not respond. The error is then [`Unresponsive`](pmu_core::CounterError::Unresponsive).
+    /// - [`Interface`](PmuError::Interface): the call could not take ownership of the counters. In an emulator, CPUID
+    ///   may declare counters that do not respond. The error is then
+    ///   [`Unresponsive`](pmu_core::CounterError::Unresponsive).
     /// - [`Profile`](PmuError::Profile): the processor is up, but a started profile does not run on it.
     pub fn processor_up(&'static self, this_processor: &Snapshot) -> Result<(), PmuError> {
         let this = K::pinned(|| {
@@ -67,12 +68,12 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         self.change(|profiles, hardware| profiles.try_restart_processor(this, hardware))
     }
 
-    /// Stops everything on the processor that executes the call, and releases the processor's counters. Started
-    /// profiles continue on the other processors.
+    /// Stops all profiles, events and the watchdog of the processor that executes the call, and releases the
+    /// processor's counters. Started profiles continue on the other processors.
     ///
     /// The call closes all events of the processor. After the next [`processor_up`](Self::processor_up), a new event
     /// may get the [`EventId`](pmu_core::EventId) of a closed event. So before this call, the kernel closes its own
-    /// events, switches out the events of threads, and discards the `EventId`s of all these events.
+    /// events, and switches out the events of threads. The kernel also discards the `EventId`s of the closed events.
     ///
     /// If a task has [taken](Self::take_top_down) the processor's top-down counters, the kernel calls
     /// [`release_top_down`](Self::release_top_down) before this call. `processor_down` does not release these counters.
@@ -84,8 +85,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
     /// - [`Interface`](PmuError::Interface): accesses to a counter's register failed. The processor is still up, and
     ///   the kernel may call this again.
-    /// - [`Profile`](PmuError::Profile): the processor is down. Some profiles still record that their source runs on
-    ///   this processor.
+    /// - [`Profile`](PmuError::Profile): the processor is down, but the lists of started profiles were not updated.
+    ///   [`ProfileObject::runs_on`](pmu_kprofile::ProfileObject::runs_on) may still return `true` for this processor.
     pub fn processor_down(&'static self) -> Result<(), PmuError> {
         let this = K::pinned(|| {
             let index = K::this_processor();
@@ -131,7 +132,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session), [`Suspended`](PmuError::Suspended): the processor
     ///   is not up, its session is in use, or the processor is already suspended.
     /// - [`Interface`](PmuError::Interface): accesses to a counter's register failed, and the processor is not
-    ///   suspended. If access to a counter failed, the counter's source or event no longer runs.
+    ///   suspended. If a counter's register caused the error, the source or event on this counter is stopped.
     pub fn processor_suspended(
         &'static self,
         mut overflowed: impl FnMut(EventOverflow),
@@ -152,9 +153,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         })
     }
 
-    /// Programs the executing processor's counters again after a suspend, in which their registers lost their contents.
-    /// Profiles, events and the watchdog continue. Returns the set of counters whose values the call restored: see
-    /// [`CounterSession::resume`](pmu_core::CounterSession::resume).
+    /// Programs the executing processor's counters again after a suspend. In the suspend, the counters' registers lost
+    /// their contents. Profiles, events and the watchdog continue. Returns the set of counters whose values the call
+    /// restored: see [`CounterSession::resume`](pmu_core::CounterSession::resume).
     ///
     /// If the kernel called [`processor_suspended`](Self::processor_suspended) before the suspend, each opened event
     /// continues with its count and with the remainder of its period. If the kernel did not call `processor_suspended`,
@@ -173,9 +174,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
     /// - [`Interface`](PmuError::Interface), [`Profile`](PmuError::Profile), [`Counters`](PmuError::Counters): accesses
-    ///   to a counter's register failed, so some profiles or events, or the watchdog, do not run on the processor. If
-    ///   the kernel calls the function again, it starts the profiles and the watchdog. The kernel itself restarts those
-    ///   of its events whose [`event_status`](pmu_core::CounterSession::event_status) is
+    ///   to a counter's register failed, so some profiles or events, or the watchdog, do not run on the processor. A
+    ///   second call of this function starts the profiles and the watchdog. The kernel itself must restart each of its
+    ///   events with an [`event_status`](pmu_core::CounterSession::event_status) of
     ///   [`Error`](pmu_core::EventStatus::Error).
     pub fn processor_resumed(&'static self) -> Result<CounterSet, PmuError> {
         let (this, resumed, watched) = K::pinned(|| {

@@ -44,8 +44,8 @@ impl From<Event> for Profiled {
 }
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
-    /// Counts the addresses at which an event or a source raises interrupts while `work` runs. The profile covers all
-    /// processors that are up, and those that come up while `work` runs. Returns the stopped profile object. The
+    /// Counts the interrupts of an event or a source by the interrupted address, while `work` runs. The profile covers
+    /// all processors that are up, and those that come up while `work` runs. Returns the stopped profile object. The
     /// object's [`hits`](ProfileObject::hits) are the addresses with their counts.
     ///
     /// The addresses of `range` are divided into buckets of equal size, each with a counter in `buffer`. The size of a
@@ -78,15 +78,15 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Context
     /// Task. Waits for other processors, and for other tasks that start and stop profiles. `work` is not pinned.
     ///
-    /// Each processor starts and stops the source at a time when the processor's session is not in use. If a processor
-    /// stays in [`with`](Self::with), for example while a guest runs in a [window](pmu_core::CounterWindow), the call
-    /// waits as long as [`Kernel::keep_waiting`] returns `true`. Then the call fails with
+    /// A processor starts or stops the source only while the processor's session is not in use. If a processor stays in
+    /// [`with`](Self::with), for example while a guest runs in a [window](pmu_core::CounterWindow), the call waits as
+    /// long as [`Kernel::keep_waiting`] returns `true`. When `keep_waiting` returns `false`, the call fails with
     /// [`NoAnswer`](pmu_core::InterfaceError::NoAnswer).
     ///
     /// # Errors
-    /// - [`Source`](PmuError::Source): the event has no period, its period is outside the limits of an interval, or the
-    ///   machine lacks the event. The error also occurs if `N` other events are already sources. An event that is used
-    ///   with two periods counts as two events.
+    /// - [`Source`](PmuError::Source): the event has no period, its period is too short or too long for a profile
+    ///   source, or the machine lacks the event. The error also occurs if `N` other events are already sources. An
+    ///   event that is used with two periods counts as two events.
     /// - [`Create`](PmuError::Create): the machine lacks the source, or the buffer is too small.
     /// - [`Profile`](PmuError::Profile), and `work` was not run: no processor is up, or the profile could not start on
     ///   a processor.
@@ -141,7 +141,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     ///
     /// # Context
-    /// Task, as for [`profile`](Self::profile). The callback is called in interrupt or NMI context.
+    /// Task. For the waiting and the sessions, see [`profile`](Self::profile). The callback is called in interrupt or
+    /// NMI context.
     ///
     /// # Errors
     /// The errors of [`profile`](Self::profile).
@@ -156,9 +157,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         self.during(&object, work)
     }
 
-    /// Returns the source for a profile object that the kernel creates itself. If `by` is an event, the call adds a
-    /// source for the event by [`claim`](pmu_core::AddedSources::claim). The source is never removed. At most `N`
-    /// sources can be added: one for each pair of event and period.
+    /// Returns the profile source for `by`. With this source, the kernel can create a profile object itself. If `by` is
+    /// an event, the call adds a source for the event, as [`AddedSources::claim`](pmu_core::AddedSources::claim) does.
+    /// The added source is never removed. At most `N` sources can be added: one for each pair of event and period.
     ///
     /// The call refuses an event that the machine lacks, and then adds no source. Before the first
     /// [`processor_up`](Self::processor_up) the machine is not known, so any event is accepted.

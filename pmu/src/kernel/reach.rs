@@ -11,7 +11,7 @@ use crate::kernel::pmu::Pmu;
 use crate::kernel::required::Kernel;
 use crate::per_processor::Busy;
 
-/// Delivers requests of profile objects to the processors of a [`Pmu`].
+/// Sends requests to the processors of a [`Pmu`]: to start or to stop the source of a profile.
 #[derive(Debug)]
 pub struct Reach<K: Kernel, const P: usize, const E: usize, const N: usize>(
     &'static Pmu<K, P, E, N>,
@@ -45,14 +45,14 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Calls `act` with the session of the processor that executes the call, and with the description of the
     /// processor's counters.
     ///
-    /// Use this for operations that `Pmu` itself does not have: events of threads at a context switch, events that
-    /// rotate, and [windows](pmu_core::CounterWindow) for guests.
+    /// Use this for operations that `Pmu` itself does not have: to switch the events of threads at a context switch, to
+    /// rotate events, and to give the counters to a guest in a [window](pmu_core::CounterWindow).
     ///
     /// For the [watchdog](Self::watch) and for profiles, `Pmu` itself opens events in the session. The method
     /// [`events`](pmu_core::CounterSession::events) of the session does not list these events. A new event can get the
-    /// `EventId` of a closed event. A kernel that may still hold the `EventId`s of closed events gives each event a
-    /// different [tag](pmu_core::Event::tagged). Before it uses an `EventId`, such a kernel compares the event's tag
-    /// with the result of [`event_tag`](pmu_core::CounterSession::event_tag).
+    /// `EventId` of a closed event. If a kernel may still hold the `EventId`s of closed events, the kernel gives each
+    /// event a different [tag](pmu_core::Event::tagged). Before the kernel uses an `EventId`, it compares the event's
+    /// tag with the result of [`event_tag`](pmu_core::CounterSession::event_tag).
     ///
     /// Between two calls of `with`, the task may move to another processor, where the same
     /// [`EventId`](pmu_core::EventId) means another event. So operations that use the same `EventId` belong in one call

@@ -11,8 +11,8 @@ use pmu_core::{
 use crate::kernel::required::Kernel;
 use crate::machine::Machine;
 
-/// The profile sources of a [`Machine`], and the sources that the kernel added. The value has direct references to the
-/// sources and counters of the machine, so the interrupt handler need not match on the variants of [`Machine`].
+/// The profile sources of a [`Machine`], and the sources that the kernel added. The value refers directly to the
+/// machine's sources and counters. So the interrupt handler need not match on the variants of [`Machine`].
 pub struct MachineSources<K> {
     machine: &'static Machine,
     unit: &'static CounterUnit,

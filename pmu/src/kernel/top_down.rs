@@ -24,8 +24,8 @@ use crate::per_processor::{Busy, PerProcessor};
 /// |---|---|
 /// | [`Pmu::count_slots`] | where the issue slots go while a function runs |
 /// | [`Pmu::take_top_down`], [`Pmu::release_top_down`] | on each processor, for [`Pmu::with_top_down`] |
-/// | [`Pmu::with_top_down`] | the counts of threads and of the processor, windows for guests, and suspends |
-/// | [`here`](Self::here) | in the handler of the performance interrupt, if slots are counted for hours |
+/// | [`Pmu::with_top_down`] | counts of threads and of the processor, and the steps before and after a guest or a suspend |
+/// | [`here`](Self::here) | in the handler of the performance interrupt, if no task reads the slots for hours |
 pub struct PmuTopDown<K: Kernel, const P: usize> {
     of: [OfProcessor; P],
     counters: PerProcessor<TopDownCounter<'static, K::Msr>, Duties<K>, P>,
@@ -38,8 +38,8 @@ struct OfProcessor {
 }
 
 impl<K: Kernel, const P: usize> PmuTopDown<K, P> {
-    /// Creates the state of a machine on which no slots are counted. The state is all zeros, so a static with it is in
-    /// `.bss` and takes no room in the kernel's image.
+    /// Creates a `PmuTopDown`. No processor counts issue slots yet. The value is all zeros, so a static of this type is
+    /// in `.bss` and takes no room in the kernel's image.
     pub const fn new() -> Self {
         let of =
             [const { OfProcessor { unit: WriteOnce::new(), memory: TopDownMemory::new() } }; P];
@@ -50,9 +50,9 @@ impl<K: Kernel, const P: usize> PmuTopDown<K, P> {
     /// [`Pmu::interrupt_beside`](crate::Pmu::interrupt_beside). Returns `None` if no task has
     /// [taken](Pmu::take_top_down) ownership of this processor's top-down counters yet.
     ///
-    /// On a P-core, the slots counter overflows, and raises an interrupt, if no task reads it for hours. This facility
-    /// counts each overflow. Without this facility, the next read notices only one overflow, and the slots of any
-    /// further overflow are lost.
+    /// On a P-core, the slots counter overflows, and raises an interrupt, if no task reads it for hours. The returned
+    /// value is a [`Facility`](pmu_core::Facility) that counts each overflow. Without the facility, the next read adds
+    /// the slots of at most one overflow, and the slots of all other overflows are lost.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -212,8 +212,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///   went down.
     /// - [`TopDown`](PmuError::TopDown), and `work` was run: the counts are lost. If the release of the counters
     ///   failed, the kernel can call [`release_top_down`](Self::release_top_down). If a task had taken the counters
-    ///   before this call, the counters may still be running. In that case, [`stop`](TopDownCounter::stop) ends the
-    ///   count.
+    ///   before this call, the counters may still be running. To stop the counters, call
+    ///   [`stop`](TopDownCounter::stop).
     ///
     /// If `work` panics and unwinds, the call ends the count.
     ///
@@ -249,9 +249,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session): the processor
     ///   is not up or is suspended, or its session is in use.
-    /// - [`TopDown`](PmuError::TopDown): the errors of [`TopDownCounter::take`], and
-    ///   [`NoTopDown`](TopDownError::NoTopDown). The error is [`OtherProcessor`](CounterError::OtherProcessor) if
-    ///   `this_processor` describes another type of core.
+    /// - [`TopDown`](PmuError::TopDown): the errors of [`TopDownCounter::take`], or the processor has
+    ///   [no](TopDownError::NoTopDown) supported top-down counters. The error is
+    ///   [`OtherProcessor`](CounterError::OtherProcessor) if `this_processor` describes another type of core.
     pub fn take_top_down(
         &'static self,
         top_down: &'static PmuTopDown<K, P>,
@@ -268,8 +268,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Releases the top-down counters of the processor that executes the call. Afterwards, the processor's session can
     /// use these counters again. The kernel calls this before [`processor_down`](Self::processor_down).
     ///
-    /// If the kernel did not call `release_top_down` before `processor_down`, it calls the function after the next
-    /// [`processor_up`](Self::processor_up), before any event uses fixed counter 3. In this case the counts since the
+    /// If the kernel omitted this call before `processor_down`, the kernel calls `release_top_down` after the next
+    /// [`processor_up`](Self::processor_up), before any event uses fixed counter 3. In this case, the counts after the
     /// last read are lost. Until `release_top_down` succeeds, [`take_top_down`](Self::take_top_down) fails with
     /// [`MemoryInUse`](TopDownError::MemoryInUse). On a P-core, [`count_slots`](Self::count_slots) and
     /// [`start`](TopDownCounter::start) fail, too.
@@ -296,8 +296,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// At a context switch, the kernel switches a thread's slot counts and events in one call of `with_top_down`. A
     /// thread whose slots are not counted, such as an idle thread, has no
-    /// [`SavedTopDown`](pmu_intel::topdown::SavedTopDown). If the kernel gives a `SavedTopDown` to a running thread,
-    /// the kernel switches it in at once:
+    /// [`SavedTopDown`](pmu_intel::topdown::SavedTopDown). If a running thread gets a `SavedTopDown`, the kernel must
+    /// switch in the slot counts at once:
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }

@@ -34,7 +34,7 @@ impl PerfEventAttr {
     pub const MAX_SIZE: usize = 4096;
 
     /// Returns the size, in bytes, of a `perf_event_attr` that user mode passes. `head` is the first eight bytes of
-    /// this structure. The kernel copies as many bytes from user mode as the result says, and passes them to
+    /// this structure. The kernel copies this number of bytes from user mode, and passes the bytes to
     /// [`from_bytes`](Self::from_bytes). If the structure's size field is 0, the result is 64, the size of
     /// `PERF_ATTR_SIZE_VER0`.
     ///
@@ -59,13 +59,13 @@ impl PerfEventAttr {
 
     /// Reads a `perf_event_attr` of any size, as Linux' system call does.
     ///
-    /// The structure contains its own size. If this size ends before a field, the field is read as 0. Bytes beyond the
-    /// latest version of the structure must be 0, and reserved fields must be 0. The function ignores any bytes after
-    /// the end of the structure.
+    /// The structure contains its own size. A field beyond this size is read as 0. Bytes beyond the latest version of
+    /// the structure must be 0, and reserved fields must be 0. The function ignores any bytes after the end of the
+    /// structure.
     ///
     /// # Errors
-    /// The bytes are not a valid `perf_event_attr`: see [`AttrError`]. [`AttrError::errno`] returns the number with
-    /// which Linux' system call then fails.
+    /// The bytes are not a valid `perf_event_attr`: see [`AttrError`]. [`AttrError::errno`] returns the `errno` value
+    /// of Linux' system call for this error.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, AttrError> {
         let head = bytes.first_chunk().ok_or(AttrError::Short { needed: 8 })?;
         let size = Self::size_of(*head)?;

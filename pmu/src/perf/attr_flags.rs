@@ -24,9 +24,9 @@ impl AttrFlags {
     /// No flag.
     pub const NONE: Self = Self(0);
 
-    /// `disabled`: the event starts stopped.
+    /// `disabled`: the event does not count until it is enabled.
     pub const DISABLED: Self = Self(1 << 0);
-    /// `inherit`: the threads that the counted thread creates inherit the event.
+    /// `inherit`: each new child of the counted thread, whether a thread or a process, inherits the event.
     pub const INHERIT: Self = Self(1 << 1);
     /// `pinned`: the event is always on a counter, or is in an error state.
     pub const PINNED: Self = Self(1 << 2);
@@ -39,7 +39,7 @@ impl AttrFlags {
     pub const EXCLUDE_IDLE: Self = Self(1 << 7);
     /// `mmap`: asks for records of executable mappings.
     pub const MMAP: Self = Self(1 << 8);
-    /// `comm`: asks for records of changes of threads' names.
+    /// `comm`: asks for a record whenever the name of a thread changes.
     pub const COMM: Self = Self(1 << 9);
     /// `freq`: the period field holds `sample_freq`, a [frequency](crate::perf::Frequency) in interrupts per second.
     pub const FREQ: Self = Self(1 << 10);
@@ -79,11 +79,11 @@ impl AttrFlags {
     pub const AUX_OUTPUT: Self = Self(1 << 31);
     /// `cgroup`: asks for records of control groups.
     pub const CGROUP: Self = Self(1 << 32);
-    /// `text_poke`: asks for records of changes of the kernel's code.
+    /// `text_poke`: asks for a record whenever the kernel changes its own code.
     pub const TEXT_POKE: Self = Self(1 << 33);
     /// `build_id`: records of mappings have the build ID of the mapped file.
     pub const BUILD_ID: Self = Self(1 << 34);
-    /// `inherit_thread`: only threads of the same process inherit the event.
+    /// `inherit_thread`: new threads of the same process inherit the event, but new processes do not.
     pub const INHERIT_THREAD: Self = Self(1 << 35);
     /// `remove_on_exec`: an exec removes the event.
     pub const REMOVE_ON_EXEC: Self = Self(1 << 36);

@@ -6,15 +6,17 @@ use pmu_intel::precise::registers::MSR_PEBS_LD_LAT_THRESHOLD;
 use crate::perf::error::PerfError;
 use crate::perf::raw_config::RawConfig;
 
-/// Type of perf's generic events, `PERF_TYPE_HARDWARE`: the configuration is a number of [`HARDWARE_EVENTS`].
+/// Type of perf's generic events, `PERF_TYPE_HARDWARE`: the configuration is the number of an event in
+/// [`HARDWARE_EVENTS`].
 pub const PERF_TYPE_HARDWARE: u32 = 0;
 
 /// Type of raw events, `PERF_TYPE_RAW`: the configuration is a [`RawConfig`].
 pub const PERF_TYPE_RAW: u32 = 4;
 
 /// The hardware events of perf that are [`GenericEvent`]s, with their numbers: `PERF_COUNT_HW_CPU_CYCLES`,
-/// `PERF_COUNT_HW_INSTRUCTIONS` and others. Bus cycles (6), and cycles in which the front end (7) or the back end (8)
-/// is stalled, are not in this list: [`PerfAttributes::resolved`] replaces these events by raw events of a processor.
+/// `PERF_COUNT_HW_INSTRUCTIONS` and others. Three events are not in this list: bus cycles (6), stalled cycles of the
+/// front end (7) and stalled cycles of the back end (8). [`PerfAttributes::resolved`] replaces these events by raw
+/// events of a processor.
 pub const HARDWARE_EVENTS: [(u64, GenericEvent); GenericEvent::COUNT] = [
     (0, GenericEvent::Cycles),
     (1, GenericEvent::Instructions),
@@ -123,7 +125,7 @@ impl PerfAttributes {
     /// each event and core type. A kernel that does not use `pmu-events` returns `None` from `constraints`: then any
     /// counter may count the event.
     ///
-    /// In perf, user mode can read the count of a sampling event. A kernel that supports such reads calls
+    /// In perf, user mode can read the count of an event that has a period. A kernel that supports such reads calls
     /// [`with_total`](Event::with_total) on the event. perf can also multiplex events. A kernel that supports
     /// multiplexing calls [`rotating`](Event::rotating) on the event.
     ///

@@ -9,8 +9,8 @@ use pmu_core::{Branch, BranchFilter, BranchKind, BranchKinds, BranchPath};
 use crate::perf::attributes::PerfAttributes;
 use crate::perf::event_attr::PerfEventAttr;
 
-/// Selection of the branches in an event's samples. The field `branch_sample_type` of `perf_event_attr` makes this
-/// selection.
+/// The branches that the samples of an event contain, as the field `branch_sample_type` of `perf_event_attr` selects
+/// them.
 ///
 /// ```
 /// use pmu::perf::{BranchSamples, PerfEventAttr};
@@ -66,7 +66,8 @@ impl BranchSamples {
     pub const USER: u64 = 1 << 0;
     /// `PERF_SAMPLE_BRANCH_KERNEL`: branches to the kernel.
     pub const KERNEL: u64 = 1 << 1;
-    /// `PERF_SAMPLE_BRANCH_HV`: branches to a hypervisor. On x86, no branch record marks branches to a hypervisor.
+    /// `PERF_SAMPLE_BRANCH_HV`: branches to a hypervisor. On x86, a branch record does not tell whether a branch leads
+    /// to a hypervisor.
     pub const HV: u64 = 1 << 2;
     /// `PERF_SAMPLE_BRANCH_ANY`: branches of every type.
     pub const ANY: u64 = 1 << 3;
@@ -97,7 +98,7 @@ impl BranchSamples {
     /// `PERF_SAMPLE_BRANCH_TYPE_SAVE`: each entry contains the type of its branch.
     pub const TYPE_SAVE: u64 = 1 << 16;
     /// `PERF_SAMPLE_BRANCH_HW_INDEX`: each sample has the hardware index of its newest branch record. The kernel must
-    /// write -1: the index is unknown.
+    /// write -1, which means that the index is unknown.
     pub const HW_INDEX: u64 = 1 << 17;
     /// `PERF_SAMPLE_BRANCH_PRIV_SAVE`: each entry has the privilege level. On x86, no record contains a privilege
     /// level.
@@ -120,7 +121,7 @@ impl BranchSamples {
     ];
 
     /// Interprets `wanted`, a value of `branch_sample_type`. If `wanted` selects no privilege level, the samples carry
-    /// branches at the levels that `attributes` do not exclude.
+    /// branches of all privilege levels that `attributes` do not exclude.
     ///
     /// # Errors
     /// `wanted` is a value for which Linux returns `EINVAL`.
@@ -248,8 +249,8 @@ impl BranchEntry {
 impl PerfEventAttr {
     /// Returns which branches the event's samples carry, and removes [`SAMPLE_BRANCH_STACK`](Self::SAMPLE_BRANCH_STACK)
     /// from the attributes. Returns `Ok(None)` if the samples carry no branches. Call this before
-    /// [`event`](Self::event), which refuses attributes with `SAMPLE_BRANCH_STACK`, because branch records are not
-    /// counters.
+    /// [`event`](Self::event): a counter provides no branches, so `event` refuses attributes with
+    /// `SAMPLE_BRANCH_STACK`.
     ///
     /// # Errors
     /// `branch_sample_type` is invalid; the attributes are unchanged.

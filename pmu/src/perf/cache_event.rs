@@ -9,7 +9,7 @@ use crate::perf::error::PerfError;
 /// of a [`CacheEvent`].
 pub const PERF_TYPE_HW_CACHE: u32 = 3;
 
-/// Cache that one of perf's generic cache events counts.
+/// Cache whose accesses or misses one of perf's generic cache events counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Cache {

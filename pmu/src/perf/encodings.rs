@@ -99,8 +99,8 @@ impl PerfAttributes {
     ///
     /// `names` looks up an event of the vendor's list by its name, and returns the event's `config` and `config1`. If
     /// the list has no event of that name, `names` returns `None`. If the list has the event that Linux counts, the
-    /// function returns that event. Page walks are an exception: on some processors, Linux counts the walks that began,
-    /// and the returned event counts the walks that completed.
+    /// function returns that event. Page walks are an exception on some processors: there, Linux counts the walks that
+    /// began, but the returned event counts the walks that completed.
     ///
     /// ```
     /// use pmu::perf::{PERF_TYPE_HW_CACHE, PerfAttributes};

@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::perf::facility::Facility;
 
-/// Reason why attributes or a text cannot be converted into an event, or an event into attributes.
+/// Reason why a conversion between an event and perf's attributes failed, or why an event's text could not be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

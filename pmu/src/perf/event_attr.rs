@@ -63,7 +63,7 @@ pub struct PerfEventAttr {
     pub sample_regs_user: u64,
     /// `sample_stack_user`: how many bytes of the user stack each sample carries.
     pub sample_stack_user: u32,
-    /// `clockid`: the clock of the times in records, if [`AttrFlags::USE_CLOCKID`] is set.
+    /// `clockid`: the clock that provides the times in records, if [`AttrFlags::USE_CLOCKID`] is set.
     pub clockid: i32,
     /// `sample_regs_intr`: mask of the registers in each sample, with their values at the interrupt.
     pub sample_regs_intr: u64,
@@ -74,7 +74,8 @@ pub struct PerfEventAttr {
     pub sample_max_stack: u16,
     /// `aux_sample_size`: how many bytes of AUX trace data each sample carries.
     pub aux_sample_size: u32,
-    /// `aux_action`: whether the event starts paused, pauses the AUX trace, or resumes the AUX trace.
+    /// `aux_action`: bits that start an AUX event in the paused state, or that let an overflow of the event pause or
+    /// resume the AUX trace.
     pub aux_action: u32,
     /// `sig_data`: the data that SIGTRAP carries.
     pub sig_data: u64,
@@ -92,15 +93,15 @@ impl PerfEventAttr {
     /// Bit of `read_format`, `PERF_FORMAT_GROUP`: a read returns the counts of the whole group.
     pub const FORMAT_GROUP: u64 = 1 << 3;
 
-    /// Converts the attributes into an event to open. An event with a period also keeps its
+    /// Converts the attributes into an event to open. If the event has a period, it also keeps its
     /// [total count](Event::with_total). If [`AttrFlags::PINNED`] is not set, the event [rotates](Event::rotating). The
     /// event is [exclusive](Event::exclusive) if [`AttrFlags::EXCLUSIVE`] is set. `constraints` has the same meaning as
     /// in [`PerfAttributes::event`].
     ///
     /// Linux permits RDPMC for an event of a task. Linux does not permit RDPMC for an event of a processor, because
-    /// that event also counts other tasks. To behave like Linux, a kernel opens an event of a task
-    /// [`with_user_rdpmc`](Event::with_user_rdpmc) if user mode may map the event's page. Otherwise the event denies
-    /// RDPMC on processors that can deny it for each counter separately.
+    /// that event also counts other tasks. On processors that can deny RDPMC for each counter, the returned event
+    /// denies RDPMC. If user mode may map the page of a task's event, a kernel that behaves like Linux calls
+    /// [`with_user_rdpmc`](Event::with_user_rdpmc) on the event.
     ///
     /// An event with a frequency starts with [`Frequency::INITIAL_PERIOD`]. The kernel acts on the flags that this
     /// function does not use. For instance, if [`AttrFlags::DISABLED`] is not set, the kernel starts the event.
@@ -152,8 +153,8 @@ impl PerfEventAttr {
     /// succeeds, but [`PreciseRecorder::start`](pmu_intel::precise::PreciseRecorder::start) then refuses the event with
     /// [`NoPeriod`](pmu_intel::precise::PreciseEventError::NoPeriod).
     ///
-    /// For AMD's processors, use [`op_sampling`](Self::op_sampling) instead:
-    /// [`Machine::precise_of`](crate::Machine::precise_of) returns an error there.
+    /// AMD's processors have no precise records, so [`Machine::precise_of`](crate::Machine::precise_of) returns an
+    /// error. For these processors, use [`op_sampling`](Self::op_sampling).
     ///
     /// # Errors
     /// The errors of [`event`](Self::event).

@@ -39,8 +39,8 @@ impl CoreKind {
 /// An event that was parsed from the syntax of perf's command line. A text has one or more of these parts:
 ///
 /// - A name is a generic event (`cycles`, `stalled-cycles-frontend`), a cache event (`L1-dcache-load-misses`), a raw
-///   configuration (`r1a8`), or an event from the vendor's list. [`parse`](Self::parse) looks up the events of the
-///   vendor's list with its argument `names`.
+///   configuration (`r1a8`), or an event from the vendor's list. To look up an event of the vendor's list,
+///   [`parse`](Self::parse) calls its argument `names`.
 /// - Terms are between slashes, as in `cpu/event=0xd1,umask=0x20/`. Possible terms are the terms of [`RawConfig`]; the
 ///   name of an event; `config1` to `config4`; `offcore_rsp`, `ldlat` and `frontend`, for the event's extra register;
 ///   `period`, `freq`, `name`, `inherit` and `no-inherit`. `cpu_core` or `cpu_atom` in place of `cpu` selects the core
@@ -50,8 +50,8 @@ impl CoreKind {
 ///   counts with each sample). An event with neither `u` nor `k` counts at every privilege level. An event with neither
 ///   `G` nor `H` counts in guests and outside guests.
 ///
-/// If the text has a precision, [`PerfEventAttr::event`] refuses the attributes. Use [`PerfEventAttr::precise_event`]
-/// for Intel's processors, and [`PerfEventAttr::op_sampling`] for AMD's processors.
+/// If the text has a modifier `p`, `pp` or `ppp`, [`PerfEventAttr::event`] refuses the attributes. Use
+/// [`PerfEventAttr::precise_event`] for Intel's processors, and [`PerfEventAttr::op_sampling`] for AMD's processors.
 ///
 /// If the text asks for a facility in addition to a counter, the error [`PerfError::Needs`] names the facility. `parse`
 /// also refuses the modifier `P` with this error. In perf, `P` selects the highest precision of the processor, which

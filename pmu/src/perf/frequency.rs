@@ -69,8 +69,8 @@ impl Frequency {
     /// Records a tick at which the event's count is `count`, and returns the next period. If the event becomes rarer,
     /// its next interrupt may be far off. This call shortens the period before that interrupt.
     ///
-    /// If more than eight times the returned period remains of the current period, Linux loads the counter with the
-    /// returned period at once. A kernel can do the same.
+    /// The events that remain until the next interrupt may be more than eight times the returned period. In that case,
+    /// Linux loads the counter with the returned period at once. A kernel can do the same.
     pub const fn ticked(&mut self, count: u64) -> u64 {
         let happened = count.wrapping_sub(self.count);
         self.count = count;

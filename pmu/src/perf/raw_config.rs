@@ -25,8 +25,8 @@ use crate::perf::error::PerfError;
 ///
 /// A processor's event selects may lack some of these bits. Opening an event fails if its configuration has a bit that
 /// the processor's event selects lack. The parser also accepts Intel's terms `in_tx` (bit 32) and `in_tx_cp` (bit 33).
-/// [`terms`](Self::terms) writes bits 32 and 33 as part of `event`, as on AMD's processors. On Intel's processors, perf
-/// refuses this text. The hexadecimal form, such as `r1000001c0`, is correct for both vendors.
+/// [`terms`](Self::terms) writes bits 32 and 33 as high bits of `event`. This text is correct for AMD's processors, but
+/// perf on Intel's processors refuses it. The hexadecimal form, such as `r1000001c0`, is correct for both vendors.
 ///
 /// ```
 /// use pmu::perf::RawConfig;
@@ -110,7 +110,7 @@ impl RawConfig {
         if others == 0 { Ok(Self(bits)) } else { Err(PerfError::Bits(others)) }
     }
 
-    /// Returns the configuration as the number that perf has in `config`.
+    /// Returns the configuration as a value of perf's field `config`.
     pub const fn bits(self) -> u64 {
         self.0
     }

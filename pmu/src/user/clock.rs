@@ -1,10 +1,10 @@
 //! Time from the TSC, which user mode and the kernel compute in the same way.
 
-/// Clock of a kernel that counts nanoseconds by the TSC: the kernel's time is `zero` + ((TSC · `mult`) >> `shift`).
+/// Clock that derives a kernel's time, in nanoseconds, from the TSC: the time is `zero` + ((TSC · `mult`) >> `shift`).
 /// `perf_event_mmap_page` describes a clock in the same way.
 ///
-/// Wherever an operation on an event takes a time, the kernel passes the time of this clock. User mode can then compute
-/// an event's present times from the [page](crate::user::UserPage) and the TSC.
+/// The kernel must pass times of this clock to all operations on events. User mode can then compute an event's present
+/// times from the [page](crate::user::UserPage) and the TSC.
 ///
 /// The TSC must tick at a constant rate (CPUID leaf 80000007H, EDX bit 8). The TSC must also have the same value on all
 /// processors on which a thread reads the page. Sources: SDM vol. 3B, "Invariant TSC"; APM vol. 3, appendix E.

@@ -90,7 +90,7 @@ pub struct UserPage {
     reserved: [AtomicU64; 116],
     /// `data_head`, `data_tail`, `data_offset`, `data_size`: the kernel's buffer of samples, if there is one.
     pub data: RingWords,
-    /// `aux_head`, `aux_tail`, `aux_offset`, `aux_size`: the kernel's buffer of a trace, if there is one.
+    /// `aux_head`, `aux_tail`, `aux_offset`, `aux_size`: the kernel's buffer of AUX trace data, if there is one.
     pub aux: RingWords,
     rest: [AtomicU64; 376],
 }
@@ -165,8 +165,8 @@ impl UserPage {
     /// the data, usually from [`CounterSession::user_view`](pmu_core::CounterSession::user_view). If `view` fails, the
     /// page [hides](Self::hide) the event.
     ///
-    /// With a `clock`, the thread can also compute the event's present times. `clock` must be the clock of the times
-    /// that `view` returns. Without a `clock`, the thread gets the times that `view` returned.
+    /// With a `clock`, the thread can also compute how long the event has been enabled and running by now. `view` must
+    /// return times of this clock. Without a `clock`, the thread gets the times that `view` returned.
     ///
     /// Both a task and an interrupt handler may call this for the same page. If the handler interrupted a `publish` of
     /// the page, the handler's call writes nothing. The interrupted `publish` then calls `view` again, and writes the
@@ -263,8 +263,8 @@ impl UserPage {
     /// attempts. The thread then reads the event by a system call.
     ///
     /// # Context
-    /// User mode, on the thread to which the page belongs. Another thread may run on another processor, where RDPMC
-    /// reads a different counter.
+    /// User mode, on the thread to which the page belongs. A different thread must not call this: it may run on another
+    /// processor, where RDPMC reads a different counter.
     #[inline]
     pub fn read(&self, rdpmc: impl FnMut(u32) -> u64) -> Option<u64> {
         // Without the TSC the times are not of now, and the compiler leaves them out.
