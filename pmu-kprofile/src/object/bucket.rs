@@ -83,7 +83,7 @@ impl Bucket {
     /// `rules`.
     ///
     /// Before version 1703, Windows compared two sizes in bytes: the size of all counts, and the size of the buffer.
-    /// That comparison can accept a buffer that is too small, if the last bucket is partial or the buffer's size is not
+    /// This comparison can accept a buffer that is too small, if the last bucket is partial or the buffer's size is not
     /// a multiple of 4.
     ///
     /// # Examples

@@ -90,7 +90,7 @@ pub struct GroupAffinity {
     pub reserved: [u16; 3],
 }
 
-/// A creation request that passed all checks: the values with which the kernel creates the object.
+/// A creation request that passed all checks. The kernel creates the object with these values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ValidRequest {

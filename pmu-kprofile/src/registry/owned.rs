@@ -200,7 +200,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// # Errors
     /// In the order of the checks:
     /// - the status in `object`;
-    /// - of the errors of [`try_start_owned`](Self::try_start_owned): `WrongContext`, `Busy`, `AlreadyStarted`,
+    /// - these errors of [`try_start_owned`](Self::try_start_owned): `WrongContext`, `Busy`, `AlreadyStarted`,
     ///   `OnAnotherList`, `OtherRules` and `AtLimit`;
     /// - the status in `resources`;
     /// - the other errors of `try_start_owned`.

@@ -76,8 +76,8 @@ pub struct FedBranch {
     pub path: FedPath,
     /// Relation of the branch to a transaction.
     pub transaction: FedTransaction,
-    /// Number of events of each of the counters 0–3 since the previous recorded branch. A branch record stores at most
-    /// 3 events per counter.
+    /// Number of events since the previous recorded branch, for each of counters 0–3. A branch record stores at most 3
+    /// events per counter.
     pub counts: [u8; 4],
 }
 
