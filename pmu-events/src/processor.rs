@@ -10,7 +10,7 @@ use crate::format::core_type::CoreType;
 use crate::format::model::Model;
 use crate::tables::MODELS;
 
-/// A processor with the core type that CPUID declares. Use this type to find the processor's events.
+/// A processor whose core type was detected from CPUID. Use this type to find the processor's events.
 ///
 /// On a hybrid machine, P-cores and E-cores have different events, so take a CPUID snapshot on each core.
 ///

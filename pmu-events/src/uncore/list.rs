@@ -26,7 +26,7 @@ pub struct Uncore {
 }
 
 impl Uncore {
-    /// Returns the source of the events: the version of Linux, and the name of the event list in Linux.
+    /// Returns the version of Linux from which the event list was taken, and the name of the list in Linux.
     pub const fn source(&self) -> &'static str {
         self.source
     }

@@ -15,8 +15,9 @@ use crate::policy::event_policy::EventPolicy;
 /// does not use any other state of the guest.
 ///
 /// Each processor's interrupt handler uses the `GuestInterrupts` of the guest that was last
-/// [loaded](HostCounters::load) on the processor. After [`put`](HostCounters::put), the handler still uses the state of
-/// that guest. The hypervisor gives the handler another guest's state just before it loads that guest.
+/// [loaded](HostCounters::load) on the processor. The handler continues to use this state after
+/// [`put`](HostCounters::put). Just before the hypervisor loads another guest, the hypervisor gives the other guest's
+/// state to the handler.
 ///
 /// ```
 /// use core::sync::atomic::{AtomicUsize, Ordering};

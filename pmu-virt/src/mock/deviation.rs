@@ -42,7 +42,7 @@ deviations! {
     /// A counter overflows again while the driver's callback handles the counter's overflow. This happens if the
     /// callback takes longer than the interval between two overflows.
     /// [`MockMsr::pass_while_serviced`](super::MockMsr::pass_while_serviced) sets the events that happen during the
-    /// callback. These events happen when the callback calls [`MockMsr::reported`](super::MockMsr::reported).
+    /// callback. The mock counts these events when the callback calls [`MockMsr::reported`](super::MockMsr::reported).
     OverflowsWhileServiced
     /// On AMD, a delivery also masks the LVT entry, as for guests on KVM 6.6 to 6.9. CPUID ([`Deviations::cpuid`])
     /// declares a hypervisor.
@@ -55,8 +55,8 @@ deviations! {
     /// An interrupt can nest in the handler or the callback of another interrupt, at any access. The reason is that
     /// every IRET unblocks NMIs, even the IRET from a page fault or from a fixed-up #GP.
     NestsInterrupts
-    /// In version 4 and above, a write that sets bit 59 of the acknowledgement register raises #GP, as under some
-    /// hypervisors. The freeze bit of `IA32_DEBUGCTL` can be set, but the counters never freeze.
+    /// On a PMU of version 4 or later, a write that sets bit 59 of the acknowledgement register raises #GP, as under
+    /// some hypervisors. The freeze bit of `IA32_DEBUGCTL` can be set, but the counters never freeze.
     NarrowAcknowledge
     /// Firmware or the previous kernel did not stop the counters, and their interrupts are enabled.
     LeftRunning

@@ -43,8 +43,8 @@ pub(super) type Beside = (
 type PreciseSource<'h> = (&'h RefCell<dyn GuestMemory + 'h>, &'h dyn Fn(u64) -> FedRecord<'h>);
 
 /// Mock of one processor, for tests of a driver. The driver accesses the mock's software PMU through the same traits as
-/// a real PMU. The mock keeps the driver's last `T` accesses, refuses illegal accesses, injects faults, and delivers
-/// interrupts.
+/// a real PMU. The mock remembers the driver's last `T` accesses, refuses illegal accesses, injects faults, and
+/// delivers interrupts.
 ///
 /// The mock is both the [`MsrBackend`](pmu_core::MsrBackend) and the [`Platform`](pmu_core::Platform) of the processor.
 /// Most methods take `&self`, so a test can use the mock while the driver holds a reference to the mock. The mock is

@@ -11,8 +11,8 @@ use crate::topdown::virtual_top_down::VirtualTopDown;
 
 impl<'h, const T: usize> MockMsr<'h, T> {
     /// Adds top-down metrics to the processor. `IA32_PERF_CAPABILITIES` declares the metrics.
-    /// [`snapshot`](Self::snapshot) returns a processor model with level 2 only if `metrics` has level 2. The test
-    /// feeds issue slots like any other event. Fixed counter 3 counts these slots.
+    /// [`snapshot`](Self::snapshot) returns CPUID of a processor model whose metrics have level 2 only if `metrics` has
+    /// level 2. The test feeds issue slots like any other event. Fixed counter 3 counts these slots.
     ///
     /// Do not call this method for an E-core, which counts the parts of level 1 as ordinary events. The PMU of an
     /// E-core has version 5 or 6. Its [`fixed`](crate::IntelConfiguration::fixed) counters are 0 to 2 and 4 to 6, that

@@ -23,7 +23,7 @@ impl Advanced {
     pub(crate) const NOTHING: Self =
         Self { overflowed: 0, pmi: false, records: 0, wraps: [0; MAX_COUNTERS] };
 
-    /// Returns how often one counter wrapped. `bit` is the position of the counter's bit in
+    /// Returns how many times one counter wrapped. `bit` is the position of the counter's bit in
     /// [`overflowed`](Self::overflowed).
     pub fn wraps(&self, bit: u8) -> u32 {
         let place = match bit {

@@ -75,14 +75,14 @@ pub trait GuestFacility {
     fn cpuid(&self, leaf: CpuidLeaf) -> CpuidLeaf;
 
     /// Returns the facility's registers, except registers that the PMU itself has. The PMU's list is
-    /// [`Configuration::registers`](crate::Configuration::registers). If the PMU's list marks a register of the
-    /// facility as [absent](RegisterInfo::exists), this call returns the register. To save a virtual processor, save
-    /// the PMU's registers first. Then save each register that this call returns with
-    /// [`is_state`](RegisterInfo::is_state) set. Restore all registers in the order in which they were saved.
+    /// [`Configuration::registers`](crate::Configuration::registers). This call also returns the facility's registers
+    /// that the PMU's list marks as [absent](RegisterInfo::exists). To save a virtual processor, save the PMU's
+    /// registers first. Then save each register that this call returns with [`is_state`](RegisterInfo::is_state) set.
+    /// Restore all registers in the order in which they were saved.
     fn registers(&self) -> impl Iterator<Item = RegisterInfo>;
 
-    /// Tells the facility that an overflow raised an interrupt. A facility that the guest has set to freeze on an
-    /// interrupt then freezes.
+    /// Tells the facility that an overflow raised an interrupt. If the guest has enabled the facility's freeze on
+    /// interrupts, the facility then freezes.
     fn pmi_raised(&mut self);
 
     /// Returns the bitmap of the facility's own counters, with the bits of the global status. The facility itself

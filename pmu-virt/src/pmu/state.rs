@@ -86,13 +86,13 @@ impl PmuState {
             .map(|(_, address, index)| (address, self.registers.get(index)))
     }
 
-    /// Returns the value of the register with this address, or `None` if the register is absent or holds no state. A
-    /// register may have several addresses.
+    /// Returns the value of the register with this address, or `None` if the register is absent or holds no state. If
+    /// the register has several addresses, the call accepts each of them.
     pub fn register(&self, address: u32) -> Option<u64> {
         self.find(address).map(|(index, _)| self.registers.get(index))
     }
 
-    /// Sets the register with this address. A register may have several addresses.
+    /// Sets the register with this address. If the register has several addresses, the call accepts each of them.
     ///
     /// # Errors
     /// - The register is absent, or does not hold state.
@@ -143,7 +143,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     }
 
     /// Creates a PMU in this state, under the embedder's policy. `configuration` is the configuration that the guest
-    /// sees in CPUID. It must be equal to the configuration of `state`.
+    /// sees in CPUID. `state` must have the same configuration.
     ///
     /// ```
     /// use pmu_virt::{AllowAll, Configuration, FedEvents, IntelConfiguration, StateError, VirtualPmu};

@@ -12,9 +12,9 @@ pub const MAX_FILTER_ENTRIES: usize = 300;
 pub enum FilterError {
     /// The list of entries has more than [`MAX_FILTER_ENTRIES`] entries. The value is the number of entries.
     TooManyEntries(usize),
-    /// The filter has no room for all the different events in the list of entries.
+    /// The entries have more different event numbers than the filter has room for.
     TooManyEvents {
-        /// Greatest number of different events that the filter has room for.
+        /// Number of different event numbers that the filter has room for.
         most: usize,
     },
     /// An event number has more than 12 bits. The value is the event number.

@@ -73,15 +73,17 @@ pub enum RegisterKind {
     MiscEnable,
     /// `IA32_PERF_CAPABILITIES`.
     Capabilities,
-    /// Register of branch records, in the list of a [`GuestFacility`](crate::GuestFacility).
+    /// Register of branch records, which [`GuestFacility::registers`](crate::GuestFacility::registers) returns.
     BranchRecords,
-    /// Register of instruction-based sampling, in the list of a [`GuestFacility`](crate::GuestFacility).
+    /// Register of instruction-based sampling, which [`GuestFacility::registers`](crate::GuestFacility::registers)
+    /// returns.
     InstructionSampling,
-    /// Register of precise records or the branch trace store, in the list of a [`GuestFacility`](crate::GuestFacility).
+    /// Register of precise records or the branch trace store, which
+    /// [`GuestFacility::registers`](crate::GuestFacility::registers) returns.
     PreciseRecords,
-    /// Register of top-down metrics, in the list of a [`GuestFacility`](crate::GuestFacility).
+    /// Register of top-down metrics, which [`GuestFacility::registers`](crate::GuestFacility::registers) returns.
     TopDownMetrics,
-    /// Register of auto counter reload, in the list of a [`GuestFacility`](crate::GuestFacility).
+    /// Register of auto counter reload, which [`GuestFacility::registers`](crate::GuestFacility::registers) returns.
     CounterReload,
     /// Register of a feature that this crate does not implement. Every access faults.
     NotOffered,
