@@ -46,8 +46,9 @@ const fn fixed(value: u32, name: &'static str, event: u64, counter: u8) -> Added
 /// - 0x21 to 0x23, `InstructionsRetiredFixed`, `UnhaltedCoreCyclesFixed` and `UnhaltedReferenceCyclesFixed`, each on a
 ///   fixed counter.
 /// - 0x24, `TimerFixed`: the time in which the core is not halted, in units of 100 ns. Fixed counter 2 measures the
-///   time. Fixed counter 2 counts at the frequency of the TSC, which is `hertz`. Pass the result of
-///   [`tsc_hertz`](pmu_core::tsc_hertz), or a frequency that the kernel measured.
+///   time. Fixed counter 2 counts at the TSC's frequency. Pass this frequency as `hertz`: the result of
+///   [`tsc_hertz`](pmu_core::tsc_hertz), or a frequency that the kernel measured. If `hertz` is `None`, the source is
+///   not added.
 ///
 /// Sources 0x23 and 0x24 use the same counter, so only one of the two can run at a time.
 ///

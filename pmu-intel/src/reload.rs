@@ -6,7 +6,7 @@ use crate::counters::INTEL;
 use crate::cpuid::ArchitecturalPerfmon;
 use crate::registers::{IA32_PMC_GP0_CFG_B, IA32_PMC_GP0_CFG_C, IA32_PMC_GP0_CTR};
 
-/// Returns the auto-counter-reload registers of the described processor, for
+/// Returns the auto-counter-reload registers of the processor that `processor` describes, for
 /// [`WithCounterReload`](pmu_core::WithCounterReload). Returns `None` if the processor lacks these registers. On a
 /// hybrid machine, P-cores and E-cores can have different results.
 ///

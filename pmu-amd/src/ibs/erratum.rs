@@ -69,12 +69,12 @@ impl IbsErrata {
         ROWS.iter().filter(has).fold(Self::NONE, |errata, row| errata.with(row.3))
     }
 
-    /// Returns a copy of this set of errata, with one erratum added.
+    /// Returns a copy of this set of errata, with `erratum` added.
     pub const fn with(self, erratum: IbsErratum) -> Self {
         Self(self.0 | 1 << erratum as u8)
     }
 
-    /// Returns whether this set has the erratum.
+    /// Returns whether this set of errata contains `erratum`.
     pub const fn has(self, erratum: IbsErratum) -> bool {
         self.0 >> erratum as u8 & 1 != 0
     }

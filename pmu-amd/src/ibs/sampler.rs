@@ -90,7 +90,7 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
     ///   changed. `memory` is free again.
     /// - [`Access`](IbsError::Access): a register access failed. If the register was `IBS_CTL`, the unit was not
     ///   changed. Otherwise the unit does not sample. `memory` is free again.
-    /// - [`Faulted`](IbsError::Faulted): a unit that an earlier owner may have left enabled could not be stopped.
+    /// - [`Faulted`](IbsError::Faulted): the unit, which an earlier owner may have left enabled, could not be stopped.
     ///   `memory` is free again.
     pub fn take(
         unit: IbsUnit,

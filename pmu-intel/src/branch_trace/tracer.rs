@@ -161,7 +161,7 @@ impl<M: MsrBackend> BranchTracer<M> {
         self.is_open && self.memory.mode() != 0
     }
 
-    /// Starts to trace the processor's branches. `user` selects the branches within user mode, and `kernel` the
+    /// Starts to trace the processor's branches. `user` selects the branches within user mode, and `kernel` selects the
     /// branches within the kernel. The call first stops a running trace, and drops the branches in the trace buffer. If
     /// `user` and `kernel` are both `false`, the call starts no new trace.
     ///

@@ -6,8 +6,8 @@ use crate::branches::{architectural, legacy};
 use crate::counters::INTEL;
 use crate::registers::{IA32_PERF_CAPABILITIES, LBR_FORMAT};
 
-/// Detects the last branch records (LBR) of the Intel processor that executes the call. These are architectural LBRs
-/// (CPUID leaf 0x1C), or the legacy LBR stack of an earlier processor.
+/// Detects the last branch records (LBR) of the Intel processor that executes the call. The records are architectural
+/// LBRs (CPUID leaf 0x1C), or the legacy LBR stack of an earlier processor.
 ///
 /// CPUID describes architectural LBRs. `IA32_PERF_CAPABILITIES` gives the format of the records in a legacy stack. The
 /// processor's model determines the depth and the registers of a legacy stack.

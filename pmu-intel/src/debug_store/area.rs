@@ -2,7 +2,8 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// The DS save area, with 32-bit or 64-bit words. `RESETS` is the number of counter reset values at its end.
+/// The DS save area, with 32-bit or 64-bit words. `RESETS` is the number of counter reset values at the end of the
+/// area.
 ///
 /// The words are atomic, because the processor changes `bts_index` and `pebs_index` while it writes records.
 ///

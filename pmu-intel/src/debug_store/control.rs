@@ -39,7 +39,7 @@ pub struct ProcessorProfileControl<'m, const RESETS: usize = 4> {
 }
 
 impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
-    /// Creates a handler of one processor's requests to create or destroy its control area. The processor has no
+    /// Creates a handler of requests to create or destroy the control area of one processor. The processor has no
     /// control area yet. The handler follows the Windows version in [`Rules::LATEST`].
     ///
     /// The area is created in `memory`. Use each `memory` for one processor only. If `memory` is `None`, every request
@@ -48,7 +48,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         Self::as_of(Rules::LATEST, memory)
     }
 
-    /// Creates a handler of one processor's requests to create or destroy its control area. The processor has no
+    /// Creates a handler of requests to create or destroy the control area of one processor. The processor has no
     /// control area yet. The handler follows the Windows version in `rules`.
     ///
     /// Windows before version 6.2 has no control area. On 32-bit Windows, a request to create the area also requires
@@ -178,9 +178,9 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         Ok(memory.area())
     }
 
-    /// Destroys the processor's control area. Before this call, the caller removes the area's address from
-    /// `IA32_DS_AREA`. If a [`PreciseRecorder`](crate::precise::PreciseRecorder) uses the area's memory, the area
-    /// exists until that recorder is shut down.
+    /// Destroys the processor's control area. Before this call, remove the area's address from `IA32_DS_AREA`. If a
+    /// [`PreciseRecorder`](crate::precise::PreciseRecorder) uses the area's memory, the area exists until that recorder
+    /// is shut down.
     ///
     /// ```
     /// # use pmu_core::MsrBackend;

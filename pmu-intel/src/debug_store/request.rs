@@ -30,8 +30,8 @@ impl ProfileControlRequest {
     /// Size of a 32-bit caller's request, in bytes.
     pub const SIZE_32: usize = 0x08;
 
-    /// Decodes a caller's request. If `is_64_bit` is set, the request has the layout of a 64-bit caller, otherwise that
-    /// of a 32-bit caller.
+    /// Decodes a caller's request. `is_64_bit` tells whether the caller is 64-bit. The request of a 32-bit caller has
+    /// another layout.
     ///
     /// # Errors
     /// [`LengthMismatch`](ControlAreaError::LengthMismatch): the length of `bytes` is not the size of the caller's
@@ -49,8 +49,8 @@ impl ProfileControlRequest {
         Ok(Self { area: u64::from_le_bytes(area), allocate })
     }
 
-    /// Writes the control area's address into a caller's request. If `is_64_bit` is set, the request has the layout of
-    /// a 64-bit caller, otherwise that of a 32-bit caller. The other bytes of the request keep their values.
+    /// Writes the control area's address into a caller's request. `is_64_bit` tells whether the caller is 64-bit. The
+    /// request of a 32-bit caller has another layout. The other bytes of the request keep their values.
     ///
     /// # Errors
     /// [`LengthMismatch`](ControlAreaError::LengthMismatch): the length of `bytes` is not the size of the caller's

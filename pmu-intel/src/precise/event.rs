@@ -40,8 +40,8 @@ impl Precision {
 /// An event for which the processor itself writes records: one precise record whenever the event's counter overflows.
 ///
 /// For a front-end event, pass the value of [`MSR_PEBS_FRONTEND`](crate::precise::registers::MSR_PEBS_FRONTEND) to
-/// [`Event::with_extra`]. perf's term `frontend` has the same value. A processor has only one such register, so all
-/// started front-end events must have the same value.
+/// [`Event::with_extra`]. This value is perf's term `frontend`. A processor has only one such register, so all started
+/// front-end events must have the same value.
 ///
 /// The event's [period](Event::every), [tag](Event::tagged), privilege levels and [counters](Event::on) apply to the
 /// records. A reported record shows only the privilege levels that the event counts.
@@ -100,8 +100,8 @@ impl PreciseEvent {
         Self { latency: cycles, ..self.with(PreciseGroups::MEMORY) }
     }
 
-    /// Makes the interrupt handler load the counter with each new period. By default, the processor loads the counter.
-    /// The processor interrupts for each record of such an event, and the handler writes one more register per counter.
+    /// Makes the interrupt handler, instead of the processor, load the counter with each new period. The processor then
+    /// interrupts for each record of the event, and the interrupt handler writes one additional register.
     /// [`PreciseMemory::set_period`](crate::precise::PreciseMemory::set_period) can change the event's period at any
     /// time, for instance to sample at a target frequency.
     #[must_use]

@@ -71,7 +71,7 @@ pub struct DroppedRecords {
     /// the driver drops all records in the buffer, and counts one loss. With architectural PEBS, each full buffer
     /// counts as one loss, because the processor writes no records while the buffer is full.
     pub lost: u32,
-    /// Number of records whose fields contradict each other, or that have groups that this crate does not know.
+    /// Number of records that have contradictory fields or unknown groups.
     pub malformed: u32,
     /// Number of records whose instruction ran at a privilege level that the record's event does not count.
     pub hidden: u32,

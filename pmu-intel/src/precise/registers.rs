@@ -38,7 +38,7 @@ pub const STATUS_ARCH_PEBS: u64 = 1 << 54;
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct PebsDataCfg {
-    /// Records have the group that describes the access to memory: address, source and latency.
+    /// Records have the sampled instruction's access to memory: address, source and latency.
     pub memory: bool,
     /// Records have the general registers.
     pub registers: bool,
@@ -99,11 +99,11 @@ pub struct PmcCfgC {
     /// Records have values of counters. The fields `general_counters`, `fixed_counters` and `metrics` select these
     /// values.
     pub counters: bool,
-    /// If `counters` is set, records have the values of the general counters.
+    /// Records have the values of the general counters, if the field `counters` is also set.
     pub general_counters: bool,
-    /// If `counters` is set, records have the values of the fixed counters.
+    /// Records have the values of the fixed counters, if the field `counters` is also set.
     pub fixed_counters: bool,
-    /// If `counters` is set, records have the top-down metrics.
+    /// Records have the top-down metrics, if the field `counters` is also set.
     pub metrics: bool,
     __: bool,
     /// Number of last branches in a record: 0 stands for no branches, 1 for 8, 2 for 16, and 3 for the number in
@@ -128,7 +128,7 @@ pub struct PmcCfgC {
     __: u8,
     /// Records have the general registers.
     pub registers: bool,
-    /// Records have the group that describes the access to memory: address, source and latency.
+    /// Records have the sampled instruction's access to memory: address, source and latency.
     pub memory: bool,
     /// The counter writes records.
     pub enable: bool,

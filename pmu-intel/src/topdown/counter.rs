@@ -90,8 +90,8 @@ pub struct TopDownCounter<'a, M> {
 impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
     /// Takes ownership of the top-down counters of the processor that executes the call. `unit` describes this
     /// processor, and `counters` is this processor's session. On a P-core, the call removes fixed counter 3 from the
-    /// session, and fails if this counter runs an event. To verify that the registers work, the call writes each
-    /// register, and reads the value back by RDPMC.
+    /// session, and fails if this counter runs an event. To verify that this counter and `MSR_PERF_METRICS` work, the
+    /// call writes both registers, and reads them back by RDPMC.
     ///
     /// # Errors
     /// - [`MemoryInUse`](TopDownError::MemoryInUse).

@@ -10,8 +10,8 @@ use pmu_core::{CounterError, GroupError, MsrFault, NoInterface};
 #[non_exhaustive]
 pub enum NoTopDown {
     /// The processor has no counters of Intel's architectural performance monitoring. On a processor of another vendor,
-    /// such as AMD, the reason is [`OtherVendor`](NoInterface::OtherVendor). The text of this reason speaks of a
-    /// profile interface, and means that these top-down counters exist only on Intel's processors.
+    /// such as AMD, the reason is [`OtherVendor`](NoInterface::OtherVendor). The reason's text mentions a profile
+    /// interface, but means that only Intel's processors have these top-down counters.
     NoCounters(NoInterface),
     /// `IA32_PERF_CAPABILITIES` and CPUID do not declare top-down counters for this type of core.
     NotDeclared,

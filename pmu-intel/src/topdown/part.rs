@@ -3,8 +3,8 @@
 use core::fmt;
 
 /// One part of a processor's issue slots. Each slot belongs to exactly one of the four parts of level 1. Each part of
-/// level 2 belongs to one part of level 1. [`TopDownCounts`](crate::topdown::TopDownCounts) describes the error of each
-/// part's count.
+/// level 2 belongs to one part of level 1. [`TopDownCounts`](crate::topdown::TopDownCounts) describes how exact each
+/// part's count is.
 ///
 /// Source: A. Yasin, "A Top-Down Method for Performance Analysis and Counters Architecture", ISPASS 2014; Intel SDM
 /// vol. 3B, "Performance Metrics".

@@ -5,7 +5,7 @@ use bitfield_struct::bitfield;
 use crate::precise::decode::shown::Shown;
 use crate::precise::decode::words::Words;
 
-/// The group of a precise record that describes the sampled instruction's access to memory.
+/// The sampled instruction's access to memory: one of the groups in a precise record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct MemoryInfo {

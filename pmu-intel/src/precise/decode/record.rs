@@ -137,9 +137,9 @@ impl<'a> PreciseRecord<'a> {
         }
     }
 
-    /// Returns the group that describes the sampled instruction's access to memory. Records of PEBS
-    /// [formats](PreciseFormat) 1 to 3 always have this group. In these records, the group is meaningful only if the
-    /// sampled event counts accesses to memory.
+    /// Returns the group with the sampled instruction's access to memory. Records of PEBS [formats](PreciseFormat) 1 to
+    /// 3 always have this group. In these records, the group is meaningful only if the sampled event counts accesses to
+    /// memory.
     pub fn memory(&self) -> Option<MemoryInfo> {
         let info = match self.format {
             PreciseFormat::Bits32 | PreciseFormat::Core => return None,
