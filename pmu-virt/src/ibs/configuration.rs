@@ -20,8 +20,8 @@ pub struct IbsConfiguration {
     /// Number of the extended LVT entry that delivers the interrupt of a sample, 0–15. `None` means that firmware
     /// assigned no entry. The guest can read the number in `IBS_CTL`, but cannot change the number.
     pub lvt_entry: Option<u8>,
-    /// A write of `IBS_FETCH_CTL` does not reset the count of fetches if the written value leaves fetch sampling
-    /// enabled. Families 16h to 18h behave in this way.
+    /// A write of `IBS_FETCH_CTL` does not reset the count of fetches if fetch sampling is enabled before and after the
+    /// write. Families 16h to 18h behave in this way.
     pub fetch_count_kept: bool,
     /// The guest has to set the period to 0 before the guest disables sampling (erratum 420 of family 10h).
     /// [`Written::illegal`](crate::Written::illegal) reports a write that disables sampling while the period is not 0.
