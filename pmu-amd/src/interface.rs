@@ -16,8 +16,8 @@ use crate::sources::{self, SOURCES, TABLE};
 
 /// Windows' Amd64 interface: it counts the events of profile sources on the core counters of AMD processors.
 ///
-/// The interface has the sources of [`SOURCES`](crate::SOURCES). The sources run on the first group of counters in this
-/// list that the processor has:
+/// The interface has the sources of [`SOURCES`](crate::SOURCES). The interface uses one of these groups of counters:
+/// the first that the processor has.
 ///
 /// - the counters of PerfMonV2, with its global registers;
 /// - the counters of the core extension;
@@ -73,7 +73,7 @@ impl Amd64 {
     /// ```
     ///
     /// # Errors
-    /// A condition does not hold. The error names the first such condition.
+    /// The error names the first condition that does not hold.
     pub fn detect(snapshot: &Snapshot) -> Result<Self, NoInterface> {
         counters::check(snapshot, &[counters::AMD])?;
         Ok(Self::new(counters::unit(snapshot)))

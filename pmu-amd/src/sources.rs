@@ -27,7 +27,7 @@ macro_rules! table {
         /// The profile sources of the Amd64 interface, in the order of their `KPROFILE_SOURCE` values.
         ///
         /// The source `ProfileTime` runs on a timer, not on a counter. Its row contains the event select of unhalted
-        /// cycles, which no counter uses.
+        /// cycles, but no counter uses this event select.
         pub static SOURCES: [ProfileSource; 176] = [$(
             ProfileSource::new($value, $name, event($event, $unit_mask))
                 $(.another_name_of($canonical))?

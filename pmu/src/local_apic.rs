@@ -40,14 +40,14 @@ use pmu_core::{ExtendedEntryError, Interval, Platform, TimerUnavailable};
 /// # XApic(0).write_performance_entry(0);
 /// ```
 pub trait ApicRegisters {
-    /// Writes the LVT entry for performance counters (LVTPC). In x2APIC mode the entry is MSR
-    /// [`X2APIC_MSR`](LocalApic::X2APIC_MSR); in xAPIC mode it is at offset [`XAPIC_OFFSET`](LocalApic::XAPIC_OFFSET)
-    /// in the page of registers.
+    /// Writes the LVT entry for performance counters (LVTPC). In x2APIC mode, the entry is the MSR
+    /// [`X2APIC_MSR`](LocalApic::X2APIC_MSR). In xAPIC mode, the entry is at offset
+    /// [`XAPIC_OFFSET`](LocalApic::XAPIC_OFFSET) in the page of registers.
     fn write_performance_entry(&self, entry: u32);
 
-    /// Reads an extended LVT entry of AMD's processors, through which instruction-based sampling interrupts; `None` if
-    /// the local APIC has no entry with this number. In x2APIC mode the entry is MSR
-    /// [`X2APIC_EXTENDED_MSR`](LocalApic::X2APIC_EXTENDED_MSR) + `number`. In xAPIC mode it is at
+    /// Reads an extended LVT entry of AMD's processors. Such an entry delivers the interrupts of instruction-based
+    /// sampling. Returns `None` if the local APIC has no entry with this number. In x2APIC mode, the entry is the MSR
+    /// [`X2APIC_EXTENDED_MSR`](LocalApic::X2APIC_EXTENDED_MSR) + `number`. In xAPIC mode, the entry is at
     /// [`XAPIC_EXTENDED_OFFSET`](LocalApic::XAPIC_EXTENDED_OFFSET) + 16·`number`.
     ///
     /// The default implementation, for a kernel that uses no extended entry, returns `None`.
@@ -118,7 +118,7 @@ impl Delivery {
         if vector < 32 { Err(InvalidVector(vector)) } else { Ok(Self(vector as u32)) }
     }
 
-    /// Returns the value of the LVT entry for this delivery, unmasked. Bits 7:0 are the vector, and bits 10:8 are the
+    /// Returns the value of the unmasked LVT entry for this delivery. Bits 7:0 are the vector, and bits 10:8 are the
     /// delivery mode. Bit 16, the mask bit, is 0.
     pub const fn entry(self) -> u32 {
         self.0

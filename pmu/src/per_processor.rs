@@ -19,7 +19,7 @@ use pmu_intel::topdown::TopDownCounter;
 /// - Within `with` the task does not move to another processor, and no other task that calls `with` runs on the same
 ///   processor. One way is to turn preemption off. Another way is to bind the task to the processor, and to let no
 ///   other task of that processor call `with` during the call.
-/// - `this_processor` may be called in any context, NMI included.
+/// - `this_processor` may be called in any context, also in an NMI.
 ///
 /// ```
 /// use pmu::Processors;

@@ -6,8 +6,8 @@
 //!   that has such a page runs. Without the bit, RDPMC above privilege level 0 raises #GP. The bit opens *every*
 //!   counter of the processor to that thread, except counters that RDPMC user disable hides.
 //! - RDPMC user disable, if [`CounterUnit::has_user_rdpmc_control`](pmu_core::CounterUnit) returns `true` for the
-//!   processor (SDM vol. 3B, "RDPMC User Disable", CPUID leaf 23H, sub-leaf 0, EBX). Above privilege level 0, running
-//!   counters then read as 0, except the counters of events that were opened
+//!   processor (SDM vol. 3B, "RDPMC User Disable", CPUID leaf 23H, sub-leaf 0, EBX). Above privilege level 0, RDPMC
+//!   then returns 0 for a running counter, unless the counter's event was opened
 //!   [`with_user_rdpmc`](pmu_core::Event::with_user_rdpmc). A stopped counter keeps its last value, which user mode can
 //!   read.
 //! - A read-only mapping of the page in the thread's address space.
@@ -30,9 +30,9 @@
 //! - at least once per half of the counter's range: with a counter of 48 bits, once per 2⁴⁷ events. It is enough to
 //!   call `publish` at every timer tick.
 //!
-//! A thread that was switched out in the middle of a read executes RDPMC once more. That RDPMC raises #GP if the new
-//! processor, on a hybrid machine, lacks the counter. The RDPMC also raises #GP if the kernel hid the page and cleared
-//! CR4.PCE. In its #GP handler the kernel makes the instruction return 0, and the thread then finds that the page's
+//! A thread that was switched out in the middle of a read may still execute the RDPMC of this read. On a hybrid
+//! machine, the new processor may lack the counter: RDPMC then raises #GP. RDPMC also raises #GP if the kernel hid the
+//! page and cleared CR4.PCE. The kernel's #GP handler must let RDPMC return 0. The thread then finds that the page's
 //! sequence has changed, and reads the page again.
 
 mod clock;

@@ -196,8 +196,8 @@ impl Watchdog {
     /// ```
     ///
     /// # Context
-    /// The handler of the performance interrupt of the watchdog's processor, NMI included. The call makes one atomic
-    /// swap, and takes no lock.
+    /// The handler of the performance interrupt, which may be an NMI, on the watchdog's processor. The call makes one
+    /// atomic swap, and takes no lock.
     #[inline]
     pub fn is_stuck(&self, event: EventId) -> bool {
         let watched =

@@ -86,8 +86,8 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
     ///
     /// # Errors
     /// - [`MemoryInUse`](IbsError::MemoryInUse): another sampler owns `memory`. No register was accessed.
-    /// - [`NoInterrupt`](IbsError::NoInterrupt), [`Entry`](IbsError::Entry): the unit cannot interrupt, and was not
-    ///   changed. `memory` is free again.
+    /// - [`NoInterrupt`](IbsError::NoInterrupt), [`Entry`](IbsError::Entry): firmware assigned no LVT entry to the
+    ///   unit, or the platform cannot use the entry. The unit was not changed. `memory` is free again.
     /// - [`Access`](IbsError::Access): a register access failed. If the register was `IBS_CTL`, the unit was not
     ///   changed. Otherwise the unit does not sample. `memory` is free again.
     /// - [`Faulted`](IbsError::Faulted): the unit, which an earlier owner may have left enabled, could not be stopped.
@@ -169,7 +169,7 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
     /// - [`Access`](IbsError::Access): an access to a register of the unit failed. The unit does not sample.
     /// - [`Faulted`](IbsError::Faulted): the unit was sampling, and could not be stopped: see [`stop`](Self::stop).
     /// - [`ShutDown`](IbsError::ShutDown), [`Lent`](IbsError::Lent): the sampler was shut down, or the unit is
-    ///   suspended. Nothing was changed.
+    ///   suspended while the counters are [lent](pmu_core::CounterSession::lend_with). Nothing was changed.
     pub fn start(&mut self, sampling: &IbsSampling) -> Result<(), IbsError> {
         self.check()?;
         let values = self.unit.control_values(sampling)?;
@@ -214,7 +214,7 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
     /// - [`Faulted`](IbsError::Faulted): the unit could not be stopped. The handler of the unit's next interrupt stops
     ///   the unit. The kernel can also repeat this call.
     /// - [`ShutDown`](IbsError::ShutDown), [`Lent`](IbsError::Lent): the sampler was shut down, or the unit is
-    ///   suspended. Nothing was changed.
+    ///   suspended while the counters are [lent](pmu_core::CounterSession::lend_with). Nothing was changed.
     pub fn stop(&mut self) -> Result<(), IbsError> {
         self.check()?;
         self.halt().map_err(IbsError::Faulted)
@@ -252,13 +252,13 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
     /// ```
     ///
     /// # Errors
-    /// - [`NoInterrupt`](IbsError::NoInterrupt), [`Entry`](IbsError::Entry): the unit cannot interrupt, and does not
-    ///   sample.
+    /// - [`NoInterrupt`](IbsError::NoInterrupt), [`Entry`](IbsError::Entry): firmware assigned no LVT entry to the
+    ///   unit, or the platform cannot use the entry. The unit does not sample.
     /// - [`Access`](IbsError::Access), [`Faulted`](IbsError::Faulted): an access to a register of the unit failed, as
     ///   described at [`take`](Self::take). The unit does not sample. To start the unit again, call
     ///   [`start`](Self::start).
     /// - [`ShutDown`](IbsError::ShutDown), [`Lent`](IbsError::Lent): the sampler was shut down, or the unit is
-    ///   suspended. Nothing was changed.
+    ///   suspended while the counters are [lent](pmu_core::CounterSession::lend_with). Nothing was changed.
     pub fn reprogram(&mut self, platform: &impl Platform) -> Result<(), IbsError> {
         self.check()?;
         let sampled = self.memory.forget().is_sampling();
@@ -278,7 +278,7 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
     /// - [`Faulted`](IbsError::Faulted): the unit could not be stopped. The sampler still owns its
     ///   [`IbsMemory`](crate::ibs::IbsMemory). The kernel can repeat this call.
     /// - [`ShutDown`](IbsError::ShutDown), [`Lent`](IbsError::Lent): the sampler was shut down, or the unit is
-    ///   suspended. Nothing was changed.
+    ///   suspended while the counters are [lent](pmu_core::CounterSession::lend_with). Nothing was changed.
     pub fn shut_down(&mut self) -> Result<(), IbsError> {
         self.stop()?;
         self.is_open = false;

@@ -11,9 +11,10 @@ use crate::object::basic::Basic;
 use crate::object::profile_object::ProfileObject;
 
 impl ProfileObject<'_> {
-    /// Returns this profile object as a `KPROFILE`, for a debugger. The members have the values that Windows would set.
+    /// Returns this profile object as a `KPROFILE`, for a debugger. The members have the values that Windows would set,
+    /// except the list entry.
     ///
-    /// The addresses in the list entry are 0. For a callback object, `callback` is the address that
+    /// Both addresses in the list entry are 0. For a callback object, `callback` is the address that
     /// [`ProfileCallback::routine`](crate::ProfileCallback::routine) returns, and `context` is the address of the
     /// callback's data.
     pub fn to_kprofile(&self) -> KProfile {

@@ -26,8 +26,8 @@ pub struct Interrupted {
     /// `true` if the counter of the [watchdog](Pmu::watch) failed. To start the watchdog again, a task calls
     /// [`Pmu::watch`].
     pub is_blind: bool,
-    /// The register access that failed; `None` if all accesses succeeded. If the register belongs to a counter, this
-    /// counter's source or event no longer runs.
+    /// The register access that failed; `None` if all accesses succeeded. If the register belongs to a counter, the
+    /// source or event on this counter no longer runs.
     pub error: Option<ServiceError>,
 }
 

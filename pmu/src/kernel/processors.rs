@@ -132,7 +132,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session), [`Suspended`](PmuError::Suspended): the processor
     ///   is not up, its session is in use, or the processor is already suspended.
     /// - [`Interface`](PmuError::Interface): accesses to a counter's register failed, and the processor is not
-    ///   suspended. If a counter's register caused the error, the source or event on this counter is stopped.
+    ///   suspended. If a counter's register caused the error, the source or event on this counter no longer runs.
     pub fn processor_suspended(
         &'static self,
         mut overflowed: impl FnMut(EventOverflow),

@@ -114,8 +114,8 @@ pub unsafe trait Kernel: Sized + 'static {
     /// vector. In a kernel that itself writes EOI after each handler, the function does nothing.
     fn end_of_interrupt();
 
-    /// Sends an interrupt to another processor, and does not wait for its handler. The handler calls
-    /// [`Pmu::serve_call`](crate::Pmu::serve_call).
+    /// Sends an interrupt to another processor, and does not wait until the interrupt is handled. The interrupt's
+    /// handler calls [`Pmu::serve_call`](crate::Pmu::serve_call).
     fn interrupt(processor: usize);
 
     /// Reads an extended LVT entry of AMD's processors: see
@@ -133,8 +133,8 @@ pub unsafe trait Kernel: Sized + 'static {
     }
 
     /// Returns whether the kernel itself starts and stops `source`, a profile source that uses no counter. An example
-    /// is a source of AMD's instruction-based sampling. The kernel chooses the source's number, below 0x8000 and
-    /// outside the machine's table, and passes it to [`Pmu::profile`](crate::Pmu::profile) or
+    /// is a source of AMD's instruction-based sampling. The kernel chooses a number for the source: below 0x8000, and
+    /// not in the machine's table of sources. The kernel passes this number to [`Pmu::profile`](crate::Pmu::profile) or
     /// [`Pmu::sample`](crate::Pmu::sample). `Pmu` then calls [`serve_source`](Self::serve_source) on every processor,
     /// to start the source and later to stop it.
     ///
@@ -226,7 +226,7 @@ pub unsafe trait Kernel: Sized + 'static {
         Err(InterfaceError::UnsupportedSource(source))
     }
 
-    /// Returns the delivery of the performance interrupt: by default, as an NMI.
+    /// Returns the delivery of the performance interrupt. The default implementation selects an NMI.
     fn delivery() -> Delivery {
         Delivery::NON_MASKABLE
     }
@@ -257,7 +257,7 @@ pub unsafe trait Kernel: Sized + 'static {
         Machine::detect_zen(first)
     }
 
-    /// Returns the counters that `Pmu` takes: by default all counters.
+    /// Returns the counters that `Pmu` takes ownership of. The default implementation returns all counters.
     fn counters() -> CounterSet {
         CounterSet::ALL
     }

@@ -358,7 +358,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// `session.counters_mut().lend_with(now, topdown, …)`.
     ///
     /// # Context
-    /// Task. The call is [pinned](Kernel::pinned). A call within `act` fails.
+    /// Task. The call is [pinned](Kernel::pinned). If `act` calls `with` or `with_top_down`, that call fails.
     ///
     /// # Errors
     /// `act` was not called:

@@ -208,8 +208,8 @@ pub enum AttrError {
     /// Linux, the kernel then also writes the size that it supports, [`PerfEventAttr::SIZE`], into the field `size` in
     /// user mode.
     Size(u32),
-    /// A byte beyond the latest version is not 0. As for [`Size`](Self::Size), the kernel then also writes the size
-    /// that it supports into the field `size` in user mode.
+    /// A byte beyond the latest version is not 0. As in Linux, the kernel then also writes the size that it supports,
+    /// [`PerfEventAttr::SIZE`], into the field `size` in user mode.
     Unknown {
         /// Offset of the first nonzero byte beyond the latest version.
         at: usize,

@@ -159,7 +159,7 @@ impl BranchSamples {
     /// Returns the entry of a recorded branch; `None` if `branch_sample_type` does not select the branch. A processor
     /// whose hardware filter is too coarse also records branches that are not selected. The address of the branch's
     /// target decides whether the branch leads to user mode or to the kernel. If a record does not tell the type of its
-    /// branch, the type never excludes the branch.
+    /// branch, no selection by type excludes the branch.
     pub fn entry(&self, branch: &Branch) -> Option<BranchEntry> {
         let wants = |bit| self.wanted & bit != 0;
         let transaction = branch.transaction.unwrap_or_default();

@@ -46,7 +46,8 @@ pub enum PerfError {
         /// Offset of the modifier in the text, in bytes.
         at: usize,
     },
-    /// A name or term of the text is unknown or cannot follow the terms before it, or the closing slash is missing.
+    /// A name or a term of the text is unknown, a term conflicts with a term before it, or the closing slash is
+    /// missing.
     Term {
         /// Offset of the name or term in the text, in bytes.
         at: usize,

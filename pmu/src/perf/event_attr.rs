@@ -103,7 +103,7 @@ impl PerfEventAttr {
     /// denies RDPMC. If user mode may map the page of a task's event, a kernel that behaves like Linux calls
     /// [`with_user_rdpmc`](Event::with_user_rdpmc) on the event.
     ///
-    /// An event with a frequency starts with [`Frequency::INITIAL_PERIOD`]. The kernel acts on the flags that this
+    /// An event with a frequency starts with [`Frequency::INITIAL_PERIOD`]. The kernel must act on the flags that this
     /// function does not use. For instance, if [`AttrFlags::DISABLED`] is not set, the kernel starts the event.
     ///
     /// # Errors
@@ -170,8 +170,8 @@ impl PerfEventAttr {
     }
 
     /// Converts attributes with a [`precise_ip`](Self::precise_ip) of 1 or 2 into a request for AMD's instruction-based
-    /// sampling of ops, as Linux does. For the event `cycles` and the raw event 0x76, the period counts cycles. For the
-    /// raw event 0xC1, the period counts ops.
+    /// sampling of ops. Linux converts such attributes in the same way. For the event `cycles` and the raw event 0x76,
+    /// the period counts cycles. For the raw event 0xC1, the period counts ops.
     ///
     /// ```
     /// use pmu::amd::ibs::IbsSampling;

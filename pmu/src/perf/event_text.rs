@@ -103,7 +103,7 @@ impl<'a> PerfEvent<'a> {
     /// returns `None`.
     ///
     /// # Errors
-    /// - [`Term`](PerfError::Term): a name or term is unknown or cannot follow the terms before it, or the closing
+    /// - [`Term`](PerfError::Term): a name or a term is unknown, a term conflicts with a term before it, or the closing
     ///   slash is missing.
     /// - [`Value`](PerfError::Value): the value of a term is missing, is not a number, or is too great.
     /// - [`Modifier`](PerfError::Modifier): a modifier is unknown or repeated, or no modifier follows the colon.
