@@ -83,8 +83,8 @@ pub struct BranchTransaction {
     pub aborted: bool,
 }
 
-/// A recorded branch as the processor's registers hold it. [`BranchUnit::decode`](crate::BranchUnit::decode) turns
-/// these values into a [`Branch`].
+/// A recorded branch, as the values of the processor's registers. [`BranchUnit::decode`](crate::BranchUnit::decode)
+/// turns these values into a [`Branch`].
 ///
 /// ```
 /// use pmu_core::{Branch, BranchUnit, RawBranch};

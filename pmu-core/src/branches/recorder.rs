@@ -200,7 +200,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// If the processor already records, the call first stops the recording.
     ///
     /// # Errors
-    /// - [`FilterUnsupported`](BranchError::FilterUnsupported): nothing was changed.
+    /// - [`FilterUnsupported`](BranchError::FilterUnsupported): `filter` selects no branch, or is a call stack that the
+    ///   processor cannot record. Nothing was changed.
     /// - [`Access`](BranchError::Access): a register access failed, and the processor does not record.
     /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped.
     /// - [`ShutDown`](BranchError::ShutDown).

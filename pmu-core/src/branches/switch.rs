@@ -11,8 +11,9 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     /// records into `saved`. The call then clears the records, so that no other thread, guest or driver can read the
     /// records.
     ///
-    /// Only a [call stack](crate::BranchFilter::call_stack) is worth saving. All other records merely describe the last
-    /// branches before the thread left the processor. If the processor cannot record call stacks, pass `None`.
+    /// Only a [call stack](crate::BranchFilter::call_stack) is worth saving. With any other filter, the records merely
+    /// describe the last branches before the thread left the processor. If the processor cannot record call stacks,
+    /// pass `None`.
     ///
     /// ```
     /// # use pmu_core::{BranchError, BranchRecorder, MsrBackend, SavedBranches};

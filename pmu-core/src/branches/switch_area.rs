@@ -56,8 +56,7 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
         Ok(())
     }
 
-    /// Switches out like [`switch_out`](Self::switch_out), but saves all records into `saved` by one XSAVES
-    /// instruction.
+    /// Does the same as [`switch_out`](Self::switch_out), but saves all records into `saved` by one XSAVES instruction.
     ///
     /// ```
     /// # use pmu_core::{BranchArea, BranchError, BranchRecorder, MsrBackend, SaveBranches};
@@ -97,7 +96,7 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
         self.clear_stopped().map_err(BranchError::Access).and(done)
     }
 
-    /// Switches in like [`switch_in`](Self::switch_in), but restores all records from `saved` by one XRSTORS
+    /// Does the same as [`switch_in`](Self::switch_in), but restores all records from `saved` by one XRSTORS
     /// instruction.
     ///
     /// # Errors

@@ -34,7 +34,8 @@ pub struct BranchUnit {
 pub struct BranchRegisters {
     /// The register that starts and stops the recording.
     pub enable: BranchEnable,
-    /// The register that selects the branches to record. `None` if the enabling register contains this selection.
+    /// The register that selects the branches to record. `None` if the register in `enable` also contains this
+    /// selection.
     pub filter: Option<MsrAddress>,
     /// Returns the filter register's value for the given filter. If this register also contains the enable bit, the
     /// enable bit is set in the value. The second result is the filter that the processor applies with this value. This
@@ -153,7 +154,7 @@ pub struct BranchFormat {
     /// Returns whether the given record is empty. No record is older than an empty record. Only `from` and `to` of the
     /// given record are valid, because `info` was not read yet.
     pub is_end: fn(RawBranch) -> bool,
-    /// Returns the register values with which a saved record is restored.
+    /// Returns the register values that restore a saved record.
     pub writable: fn(RawBranch) -> RawBranch,
     /// Set if the processor records the abort of a transaction twice.
     pub doubles_aborts: bool,

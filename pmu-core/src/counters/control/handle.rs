@@ -192,11 +192,11 @@ pub struct CounterSession<'a, S, M, P> {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SessionCounters {
     /// Counters that the session took and [verified](CounterSession::take). The session's events run on these counters.
-    /// A counter that faults later stays in this set, but no event uses the faulted counter until
+    /// If accesses to a counter fail later, the counter stays in this set, but no event uses the counter until
     /// [`reprogram`](CounterSession::reprogram).
     pub usable: CounterSet,
-    /// Counters that failed the verification, so the session does not use them: a register access failed, or the
-    /// counter did not keep a written value. Such a counter is absent, or belongs to another owner.
+    /// Counters that the session does not use, because a register access failed, or because the counter did not keep a
+    /// written value. Such a counter is absent, or belongs to another owner.
     pub unresponsive: CounterSet,
     /// Counters that the session does not use, because its memory has no [`CounterSlot`] for them.
     pub without_slot: CounterSet,

@@ -11,7 +11,7 @@ use crate::counters::names::group_id::GroupId;
 use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
 
-/// Plain data of an event that is on no processor. The event can be switched in on any processor.
+/// An event that is on no processor, as plain data. The event can be switched in on any processor.
 ///
 /// [`switch_out`](crate::CounterSession::switch_out) makes a saved event from an opened event, and [`new`](Self::new)
 /// creates a saved event directly. [`switch_in`](crate::CounterSession::switch_in) puts the event on a processor.

@@ -68,7 +68,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         Ok(id)
     }
 
-    /// Stops and closes an event, and returns its count. An event opened later may get the closed event's identity.
+    /// Stops and closes an event, and returns its count. A later event may get the same [`EventId`].
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};

@@ -17,8 +17,8 @@ pub struct GuestControl {
     pub host: u64,
 }
 
-/// Returns the values of `IA32_PERF_GLOBAL_CTRL` that VM entry and VM exit have to load on Intel. These values confine
-/// events to guests ([`Event::in_guests`](crate::Event::in_guests)) or to the host
+/// Returns the values of `IA32_PERF_GLOBAL_CTRL` that VM entry and VM exit must load on Intel's processors. These
+/// values confine events to guests ([`Event::in_guests`](crate::Event::in_guests)) or to the host
 /// ([`Event::outside_guests`](crate::Event::outside_guests)). No register is accessed.
 ///
 /// The hypervisor calls this function before each VM entry. Between this call and the VM entry, the processor's session

@@ -156,7 +156,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - The event is confined to counters that this processor lacks.
     ///
     /// `switch_in` costs two register writes per event, and two more per group. A performance interrupt may come before
-    /// the call has stored the events' identities in `events`. The interrupt's handler then identifies the event by its
+    /// the call has stored each [`EventId`] in `events`. The interrupt's handler then identifies the event by its
     /// [tag](crate::Event::tagged).
     ///
     /// ```
