@@ -36,8 +36,8 @@ pub enum NoInterface {
 }
 
 impl NoInterface {
-    /// Combines the reasons of two vendor crates that detected no counters: returns the reason from the crate that
-    /// supports the processor's vendor.
+    /// Combines the reasons of two vendor crates that detected no counters. Returns `other` if `self` is
+    /// [`OtherVendor`](Self::OtherVendor), and `self` otherwise.
     pub fn or(self, other: Self) -> Self {
         if matches!(self, Self::OtherVendor(_)) { other } else { self }
     }

@@ -42,7 +42,8 @@ impl<'t> CpuidDump<'t> {
     /// ```
     ///
     /// # Errors
-    /// - A line begins like a leaf, but cannot be parsed. The error has the number of the first such line.
+    /// - A line begins like a leaf, but cannot be parsed. The error contains the line number of the first line that
+    ///   cannot be parsed.
     /// - No line has leaf 0.
     pub fn parse(text: &'t str) -> Result<Self, DumpError> {
         let mut found = false;

@@ -17,7 +17,7 @@ use core::ops::ControlFlow;
 pub struct ProcessId(NonZeroU64);
 
 impl ProcessId {
-    /// Creates the identity whose number is `value`. Returns `None` for 0, which stands for no process.
+    /// Creates an identity from the number `value`. Returns `None` for 0, which stands for no process.
     pub const fn new(value: u64) -> Option<Self> {
         match NonZeroU64::new(value) {
             Some(value) => Some(Self(value)),
@@ -206,8 +206,9 @@ impl InterruptFrame for PlainFrame {
     }
 }
 
-/// Interrupted context in which the address is that of a sampled instruction. With this frame, a profile counts the
-/// sampled instruction instead of the interrupted instruction, which comes later.
+/// Interrupted context whose instruction address is replaced by the address of a sampled instruction. A profile that
+/// gets this frame counts a hit at the sampled instruction, not at the interrupted instruction. The interrupt comes
+/// some instructions after the sampled instruction.
 ///
 /// The code segment, the flags, the process and the call chain belong to the interrupted code. If the processor entered
 /// or left the kernel between the sample and the interrupt, these values do not match the sampled address. If the frame
@@ -233,8 +234,8 @@ pub struct SampledFrame<'f, F> {
 const VIRTUAL_8086: u64 = 1 << 17;
 
 impl<'f, F: InterruptFrame> SampledFrame<'f, F> {
-    /// Creates a frame from the interrupted context and the sample of the same interrupt. `address` is the linear
-    /// address of the sampled instruction. If `address` is `None`, the frame has the interrupted address.
+    /// Creates a frame from the context `interrupted` and the linear address of the sampled instruction. If `address`
+    /// is `None`, the frame has the interrupted address.
     pub const fn new(interrupted: &'f F, address: Option<u64>) -> Self {
         Self { interrupted, address }
     }

@@ -12,7 +12,7 @@ pub enum IntervalUnit {
     Events,
 }
 
-/// An interval between profile interrupts that is within the limits of a source.
+/// An interval between the interrupts of a profile source. The interval is within the source's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Interval(u32);
@@ -66,9 +66,9 @@ impl IntervalLimits {
 
     /// Limits of every counter source: 4,096 to 2³¹−1 events, by default 65,536.
     ///
-    /// The driver loads the negative of the interval into the counter. For each interval within these limits, this
-    /// value has bit 31 set. Some counters sign-extend a written value from bit 31. A value with bit 31 clear would be
-    /// wrong in such a counter (Intel SDM vol. 3B, "Full-Width Writes to Performance Counter Registers").
+    /// The driver loads a counter with the negative interval. For each interval within these limits, the loaded value
+    /// has bit 31 set. Some counters sign-extend a written value from bit 31. A value with bit 31 clear would be wrong
+    /// in such a counter (Intel SDM vol. 3B, "Full-Width Writes to Performance Counter Registers").
     pub const EVENTS: Self =
         Self { unit: IntervalUnit::Events, default: 0x1_0000, min: 0x1000, max: 0x7FFF_FFFF };
 

@@ -64,8 +64,8 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Reads the leaves that the processor declares, through `reader`. The reader may be a recorded dump, a guest's
-    /// synthesized CPUID, or the instruction itself (`raw_cpuid::native_cpuid::CpuIdReaderNative`).
+    /// Reads the leaves that the processor declares. `reader` executes CPUID
+    /// (`raw_cpuid::native_cpuid::CpuIdReaderNative`), or returns the leaves of a recorded dump or of a guest.
     pub fn capture(reader: impl CpuIdReader) -> Self {
         let basic = reader.cpuid2(0, 0).eax;
         let extended = reader.cpuid2(0x8000_0000, 0).eax;
@@ -135,9 +135,8 @@ impl Snapshot {
         if base == 0xF { base + (signature >> 20 & 0xFF) as u16 } else { base }
     }
 
-    /// Returns the model as manuals print it: extended model and base model (leaf 1, EAX). The extended model is used
-    /// for families 6 and 15 of Intel, 15 of AMD, and 6 and 7 of Zhaoxin. In families 6 and 7, the method uses the
-    /// extended model for every vendor except AMD.
+    /// Returns the model as manuals print it: extended model and base model (leaf 1, EAX). The method uses the extended
+    /// model in family 15 and above, and in families 6 and 7 of every vendor except AMD.
     #[inline(never)] // Linked once: each table of models asks.
     pub fn model(&self) -> u8 {
         let signature = self.leaf(1, 0).eax;

@@ -58,8 +58,8 @@ impl Access {
 
 /// A backend that expects exactly the accesses of a script, in order.
 ///
-/// If an access differs from the script, the backend panics with the expected and the actual access, so the test fails
-/// at the driver's line. Call [`finish`](Self::finish) at the end.
+/// If an access differs from the script, the backend panics during this access. The panic message contains the expected
+/// and the actual access. Call [`finish`](Self::finish) at the end.
 ///
 /// ```
 /// use pmu_core::{MsrAddress, MsrBackend, testing::{Access, ScriptedMsr}};

@@ -4,8 +4,7 @@ use core::fmt;
 
 /// A version of Windows in which profiling changed.
 ///
-/// The default, [`LATEST`](Self::LATEST), is the latest version whose behavior is known with certainty. That version
-/// does not have the defects of earlier versions.
+/// The default is [`LATEST`](Self::LATEST). This version does not have the defects of earlier versions.
 ///
 /// ```
 /// use pmu_core::WindowsVersion;
@@ -129,7 +128,7 @@ impl WindowsVersion {
         Self::Windows11,
     ];
 
-    /// The default version: the latest version whose behavior is known with certainty.
+    /// The default version. Windows 11 is later, but some of its structure layouts are inferred.
     pub const LATEST: Self = Self::Windows10v2004;
 
     /// Returns whether a profile object of this version has a source and an affinity. Without source and affinity,
@@ -265,8 +264,8 @@ impl WindowsVersion {
 
     /// Returns whether the HAL of this version uses only four counters of an AMD processor, even if the processor has
     /// more. This limit is documented for the original release of Windows 10. From version 1903 on, the HAL reports how
-    /// many counters it uses (`HalQueryProfileNumberOfCounters`). This crate assumes that these are all counters that
-    /// the processor declares.
+    /// many counters it uses (`HalQueryProfileNumberOfCounters`). This crate assumes that from this version on, the HAL
+    /// uses all counters that the processor declares.
     pub const fn has_four_amd_counters(self) -> bool {
         (self as u8) < Self::Windows10v1903 as u8
     }
@@ -307,8 +306,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// The rules of [`WindowsVersion::LATEST`] with 64-bit pointers. These rules have none of the defects that only
-    /// earlier versions have.
+    /// The rules of [`WindowsVersion::LATEST`] with 64-bit pointers.
     pub const LATEST: Self = Self { version: WindowsVersion::LATEST, width: PointerWidth::Bits64 };
 }
 

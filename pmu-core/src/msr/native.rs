@@ -41,8 +41,7 @@ impl NativeMsr {
     ///
     /// # Safety
     /// - The code runs at privilege level 0 whenever it uses the backend.
-    /// - If a register access raises #GP, the kernel's #GP handler does not return to the code as if the access had
-    ///   succeeded.
+    /// - If a register access raises #GP, the kernel's #GP handler does not resume the code at the next instruction.
     pub const unsafe fn new() -> Self {
         Self(())
     }
@@ -143,9 +142,8 @@ impl FaultFixup {
 
 /// Backend that executes RDMSR, WRMSR and RDPMC on this processor, and returns a #GP or #UD as an error.
 ///
-/// An emulator without RDPMC (QEMU's TCG) raises #UD, which becomes [`MsrErrorKind::GeneralProtection`] like a #GP.
-/// Such an error does not make a driver treat the counter as missing, because the driver reads each counter by RDMSR
-/// first.
+/// An emulator without RDPMC (QEMU's TCG) raises #UD, which becomes [`MsrErrorKind::GeneralProtection`] like a #GP. A
+/// driver still finds the counters of this emulator, because the driver verifies each counter by RDMSR.
 ///
 /// If the fault occurs in an NMI handler, the #GP or #UD handler returns by IRET, which unblocks NMIs. Another NMI may
 /// then interrupt the NMI handler, even within its call of `service`. Therefore the kernel ensures at least one of
@@ -195,7 +193,8 @@ impl FixupMsr {
     ///
     /// # Safety
     /// - On every processor that uses this backend, the #GP and #UD handlers call [`FaultFixup::resume_at`]. If
-    ///   `resume_at` returns an address, the handlers resume at this address and change no register except RIP.
+    ///   `resume_at` returns an address, the handlers resume at this address, and leave all registers except RIP
+    ///   unchanged.
     pub const unsafe fn new() -> Self {
         Self(())
     }

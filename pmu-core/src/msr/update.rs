@@ -4,8 +4,8 @@ use core::fmt;
 
 /// A change of selected bits of a register. Safe code must not write the whole register.
 ///
-/// `IA32_DEBUGCTL` and `IA32_PEBS_ENABLE` have bits that make the processor write to memory. An `MsrUpdate` changes no
-/// bit that has this effect. Safe code has no other way to write these registers.
+/// `IA32_DEBUGCTL` and `IA32_PEBS_ENABLE` have bits that make the processor write to memory. An `MsrUpdate` never
+/// changes these bits, and safe code can write these registers only through an `MsrUpdate`.
 ///
 /// ```
 /// use pmu_core::MsrUpdate;
@@ -36,8 +36,8 @@ impl MsrUpdate {
     /// `set` become 1.
     ///
     /// # Safety
-    /// - The change does not break memory safety, whatever value the register holds. The change may be made at any
-    ///   time, and any number of times.
+    /// - The change does not break memory safety, whatever value the register holds. This must be true at any time, and
+    ///   for any number of repetitions.
     /// - The change is a read and a write. If an interrupt handler changes other bits of the register between the read
     ///   and the write, the write undoes the handler's change. Undoing the handler's change must not break memory
     ///   safety.

@@ -34,7 +34,7 @@ pub struct DataAccess {
     pub bytes: Option<u8>,
     /// Source of a load's data: a cache, memory or a device.
     pub source: Option<DataSource>,
-    /// The data came from another node: from another socket's memory or cache.
+    /// The data came from the memory or a cache of another socket.
     pub remote: Option<bool>,
     /// State of the cache line in another core's cache, if that cache delivered the data.
     pub line: Option<LineState>,

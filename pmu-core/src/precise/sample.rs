@@ -25,7 +25,7 @@ use crate::precise::fetch::InstructionFetch;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct PreciseSample {
     /// Linear address of the sampled instruction, or of the sampled fetch. If the address is `None`, use the RIP of the
-    /// interrupt frame. The interrupt comes some instructions after the sampled instruction.
+    /// interrupt frame. This RIP is some instructions after the sampled instruction.
     pub address: Option<u64>,
     /// Outcome of the instruction, if it is a branch.
     pub branch: Option<BranchOutcome>,

@@ -29,8 +29,8 @@ pub struct AddedSource {
 
 impl AddedSource {
     /// Creates a source from `row`, which gives the source's value, names and event. `counters` are the counters that
-    /// can count the event: one fixed counter, [`CounterSet::GENERAL`], or the counters that the processor's manual
-    /// names.
+    /// can count the event, for instance [`CounterSet::GENERAL`] or one fixed counter. If the processor's manual
+    /// restricts the event to certain counters, pass these counters.
     pub const fn new(row: ProfileSource, counters: CounterSet) -> Self {
         Self { row, event: Event::raw(row.select()).on(counters) }
     }
@@ -51,7 +51,7 @@ impl AddedSource {
         self.event.counters
     }
 
-    /// Returns the source's event. The event's period is not set: the source counts with the source's interval.
+    /// Returns the source's event. This event has no period. The interval of the source determines the period.
     pub const fn event(&self) -> &Event {
         &self.event
     }
@@ -255,8 +255,8 @@ impl AddedSources {
 
     /// Adds an event as a source for one user, such as a running profile, until the user [releases](Self::release) the
     /// source. If another user has already claimed the event with a different period, the call adds a second source for
-    /// the event, which occupies a second slot. The first source keeps its interval. In every other case the call adds
-    /// the event as [`add_event`](Self::add_event) does.
+    /// the event. The second source occupies its own slot, and the first source keeps its interval. In every other case
+    /// the call adds the event as [`add_event`](Self::add_event) does.
     ///
     /// If `processor` is given, the call checks that this processor can count the event. If the processor cannot count
     /// the event, the event occupies no slot.
@@ -352,8 +352,9 @@ impl AddedSources {
     }
 
     /// Removes a source, and returns the removed source. Returns `None` if the source was not added. Stop the source on
-    /// every processor first. If the source still runs on a processor, the source's counter keeps counting. The driver
-    /// then reports each overflow as the overflow of an [opened](crate::CounterSession::open_event) event.
+    /// every processor first. If the source still runs on a processor, the source's counter keeps counting and
+    /// interrupting. The driver then reports the overflows as those of an [opened](crate::CounterSession::open_event)
+    /// event, no longer as those of a source.
     ///
     /// ```
     /// # use pmu_core::{AddedSources, KProfileSource};

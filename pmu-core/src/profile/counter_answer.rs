@@ -5,8 +5,8 @@ use core::sync::atomic::{AtomicU8, Ordering};
 const NONE_ANSWERED: u8 = 1;
 const ANSWERED: u8 = 2;
 
-/// Record of whether the counters of a machine work. A counter works if it keeps a value that was written to it. No
-/// result is recorded until a session takes ownership of counters.
+/// Record of whether the counters of a machine work. A counter works if it keeps a value that was written to it. A
+/// session records the result when it takes ownership of a processor's counters.
 ///
 /// ```
 /// use pmu_core::CounterAnswer;

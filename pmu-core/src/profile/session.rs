@@ -83,8 +83,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         &mut self.counters
     }
 
-    /// Returns three sets: the counters on which sources run, the counters that did not respond, and the counters for
-    /// which the memory has no slot.
+    /// Returns three sets: the usable counters, the counters that failed the verification, and the counters for which
+    /// the memory has no slot.
     pub fn counters(&self) -> SessionCounters {
         self.counters.counters()
     }
@@ -275,7 +275,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(())
     }
 
-    /// Stops a source. An overflow of the source's counter that was not reported before this call is lost.
+    /// Stops a source. An overflow of the source that is not reported yet is lost.
     ///
     /// # Errors
     /// - [`NotStarted`](InterfaceError::NotStarted): the source does not run.
@@ -298,8 +298,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(())
     }
 
-    /// Applies the machine-wide interval to a running profile timer. A source on a counter needs no call: the counter
-    /// uses the new interval from its next overflow on.
+    /// Applies a changed interval of `ProfileTime` to this processor's running profile timer. A source on a counter
+    /// needs no call: the counter uses the new interval from its next overflow on.
     ///
     /// ```
     /// # use pmu_core::{
@@ -375,11 +375,11 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(self.counters.set_others_control(bits, enabled)?)
     }
 
-    /// Stops every running source of the interface's table, and saves the state of each source's counter in `area`.
-    /// This method calls [`CounterSession::save`].
+    /// Stops every running source that is in the interface's table, and saves the state of the source's counter in
+    /// `area`. This method calls [`CounterSession::save`].
     ///
-    /// `area` has no room for [added](crate::AddedSources) sources. Added sources keep running, and their overflows are
-    /// reported. A kernel that counts per thread [stops](Self::stop) the added sources at the context switch.
+    /// `area` has no room for [added](crate::AddedSources) sources. Added sources keep running and reporting overflows.
+    /// To keep them from counting the next thread, [stop](Self::stop) them.
     ///
     /// # Errors
     /// The errors of [`CounterSession::save`].
@@ -407,9 +407,9 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
 
     /// Lends the counters to another user, such as a guest, until the returned [window](crate::CounterWindow) ends.
     /// This method calls [`CounterSession::lend`]. The profile timer keeps running. This method does not report pending
-    /// overflows of [opened](CounterSession::open_event) events, and does not suspend a facility. Of the
-    /// [`CounterSession`](Self::counters_mut), `lend` reports these overflows, and `lend_with` also suspends a
-    /// facility.
+    /// overflows of [opened](CounterSession::open_event) events, and does not suspend a facility. On the
+    /// [`CounterSession`](Self::counters_mut), [`lend`](CounterSession::lend) reports these overflows, and
+    /// [`lend_with`](CounterSession::lend_with) also suspends a facility.
     ///
     /// # Errors
     /// The errors of [`CounterSession::lend`].

@@ -184,7 +184,7 @@ impl ProfileSource {
         self
     }
 
-    /// Makes the row a second name of the source with the value `canonical`.
+    /// Declares that this row and the row with the value `canonical` are two names of one source.
     ///
     /// # Panics
     /// At compile time, if the value is `ProfileMaximum`.
@@ -226,8 +226,8 @@ impl ProfileSource {
         self.select
     }
 
-    /// Returns the number of the architectural event, which is the event's bit in EBX of CPUID leaf 0x0A. Returns
-    /// `None` if the source does not depend on this leaf.
+    /// Returns the number of the bit in EBX of CPUID leaf 0x0A that declares the source's event. Returns `None` if the
+    /// source does not depend on this leaf.
     pub const fn event_bit(&self) -> Option<u8> {
         self.event_bit
     }

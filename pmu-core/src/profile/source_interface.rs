@@ -16,9 +16,9 @@ use crate::snapshot::Snapshot;
 /// that run on these counters.
 ///
 /// The kernel makes one value of an implementing type, on the boot processor, and uses this value on all processors.
-/// Tasks and interrupt handlers share the value. Only the intervals in the value change. Each processor's state is in a
-/// [`CounterMemory`](crate::CounterMemory), which the interrupt handler uses, and in a [`Session`](crate::Session),
-/// which the kernel's tasks use.
+/// Tasks and interrupt handlers share the value. The value is constant, except for the intervals of the sources. Each
+/// processor's state is in a [`CounterMemory`](crate::CounterMemory), which the interrupt handler uses, and in a
+/// [`Session`](crate::Session), which the kernel's tasks use.
 ///
 /// # Safety
 /// - Each call of [`unit`](Self::unit) returns the same unit. If the unit changed, the driver could access registers

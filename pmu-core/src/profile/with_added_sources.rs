@@ -43,7 +43,7 @@ impl<I> Clone for WithAddedSources<'_, I> {
 impl<I> Copy for WithAddedSources<'_, I> {}
 
 impl<'a, I: SourceInterface> WithAddedSources<'a, I> {
-    /// Combines the sources of `interface` with the sources in `added`, which all processors of the machine share.
+    /// Combines the sources of `interface` with the sources in `added`. All processors of the machine share `added`.
     pub const fn new(interface: &'a I, added: &'static AddedSources) -> Self {
         Self { interface, added }
     }

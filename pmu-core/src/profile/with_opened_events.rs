@@ -234,7 +234,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform>
         self.program_again(|counters| counters.reprogram(report))
     }
 
-    /// Stops this processor's counters before a suspend, and keeps the counts in memory: see
+    /// Stops this processor's counters before a suspend, and keeps the counts in memory. This method calls
     /// [`CounterSession::suspend`](crate::CounterSession::suspend). `overflowed` receives the pending overflows. The
     /// profile timer keeps running.
     ///
@@ -250,7 +250,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform>
         Ok(self.counters_mut().suspend(now, report)?)
     }
 
-    /// Programs this processor's counters again after [`suspend_all`](Self::suspend_all): see
+    /// Programs this processor's counters again after [`suspend_all`](Self::suspend_all). This method calls
     /// [`CounterSession::resume`](crate::CounterSession::resume). The sources run again. Each source of the interface's
     /// table begins a new interval. Each [added](crate::AddedSources) source continues the interval that the suspend
     /// interrupted. The platform's timer is started again if it was running.

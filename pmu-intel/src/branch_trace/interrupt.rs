@@ -12,14 +12,14 @@ use crate::registers::DebugCtl;
 /// Reads out a processor's branch trace in the performance interrupt: a [`Facility`] for
 /// [`service_with`](pmu_core::service_with).
 ///
-/// In each performance interrupt, the facility passes all branches in the trace buffer to a closure, whether a counter
-/// or the trace buffer caused the interrupt. If branches of the kernel are traced, the facility stops the trace while
-/// the interrupt is serviced. Stopping and resuming the trace takes two reads and two writes of `IA32_DEBUGCTL` per
-/// interrupt. If only branches of user mode are traced, the facility accesses no register.
+/// In each performance interrupt, the facility passes all branches in the trace buffer to a closure. The cause of the
+/// interrupt may be a counter or the trace buffer. If branches of the kernel are traced, the facility stops the trace
+/// while the interrupt is serviced. Stopping and resuming the trace takes two reads and two writes of `IA32_DEBUGCTL`
+/// per interrupt. If only branches of user mode are traced, the facility accesses no register.
 ///
 /// The processor of this example writes both precise records and a branch trace. Its handler therefore passes a pair of
-/// facilities, and its tracer was [taken](crate::branch_trace::BranchTracer::take) with `Some(records)`. Without
-/// precise records, the handler would pass only `traced`, which it would create with `None` instead of `Some(records)`.
+/// facilities, and its tracer was [taken](crate::branch_trace::BranchTracer::take) with `Some(records)`. On a processor
+/// without precise records, replace `Some(records)` by `None`, and pass only `traced` to `service_with`.
 ///
 /// ```
 /// use pmu_core::{Branch, Claim, CounterMemory, EventSource, MsrBackend, Platform, service_with};

@@ -14,9 +14,9 @@ pub struct LentBranchTrace<'s, M, F> {
 }
 
 impl<M: MsrBackend> BranchTracer<M> {
-    /// Returns an argument for [`lend_with`](pmu_core::CounterSession::lend_with). It suspends this branch trace while
-    /// a session's counters are lent, for instance to a guest. `report` receives the branches that are in the trace
-    /// buffer.
+    /// Returns an argument for [`lend_with`](pmu_core::CounterSession::lend_with). With this argument, `lend_with`
+    /// suspends the branch trace while a session's counters are lent, for instance to a guest. `report` receives the
+    /// branches that are in the trace buffer.
     pub fn lent<F: FnMut(Branch)>(&mut self, report: F) -> LentBranchTrace<'_, M, F> {
         LentBranchTrace { tracer: self, report }
     }

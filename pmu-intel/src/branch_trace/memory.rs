@@ -75,9 +75,10 @@ impl BranchTraceMemory {
         self.buffer.0.len() / RECORD
     }
 
-    /// Returns the number of times that the driver dropped all branches in the buffer since a
-    /// [tracer](crate::branch_trace::BranchTracer::take) took this memory. The driver drops all branches if `bts_index`
-    /// in the DS save area does not point to the start of a record in the buffer. The number wraps around at 2³².
+    /// Returns how often the driver dropped the contents of the trace buffer. The driver drops all branches in the
+    /// buffer if `bts_index` in the DS save area does not point to the start of a record in the buffer. The count
+    /// begins when a [tracer](crate::branch_trace::BranchTracer::take) takes this memory. The number wraps around at
+    /// 2³².
     pub fn lost(&self) -> u32 {
         self.lost.load(Relaxed)
     }

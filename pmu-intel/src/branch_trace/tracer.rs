@@ -62,14 +62,14 @@ impl<M: MsrBackend> BranchTracer<M> {
     /// Takes ownership of the branch trace of the processor that executes the call. If an earlier owner left the trace
     /// enabled, the call stops the trace.
     ///
-    /// `processor` describes this processor. If the processor has a
-    /// [`PreciseRecorder`](crate::precise::PreciseRecorder), `beside` is that recorder's memory, because the tracer and
-    /// the recorder share one DS save area. Shut down the tracer before the recorder: while the tracer uses the DS save
-    /// area, the recorder cannot be shut down. If `beside` is `None`, the tracer owns `IA32_DS_AREA`.
+    /// `processor` describes this processor. If a [`PreciseRecorder`](crate::precise::PreciseRecorder) runs on this
+    /// processor, pass the recorder's memory as `beside`: the tracer and the recorder share one DS save area. Shut down
+    /// the tracer before the recorder: while the tracer uses the DS save area, the recorder cannot be shut down. If
+    /// `beside` is `None`, the tracer owns `IA32_DS_AREA`.
     ///
     /// # Errors
     /// - [`Unavailable`](BranchTraceError::Unavailable): CPUID or `IA32_MISC_ENABLE` declares no branch trace store, or
-    ///   the words of the DS save area have 32 bits.
+    ///   the DS save area has 32-bit fields.
     /// - [`InsufficientMemory`](BranchTraceError::InsufficientMemory), [`MemoryInUse`](BranchTraceError::MemoryInUse),
     ///   [`NoRecorder`](BranchTraceError::NoRecorder): no register was written.
     /// - [`Access`](BranchTraceError::Access): a register access failed. `memory` is free again.

@@ -147,10 +147,10 @@ pub struct Interrupted<'a> {
     /// The global overflow status, including other owners' bits. The value is 0 if the processor has no overflow
     /// status, if the status could not be read, or if this pass does [not service the counters](Facility::ALONE).
     pub status: u64,
-    /// The session's counters that overflowed, without the facility's [own counters](Facility::own_counters). On a
-    /// processor without an overflow status, the set contains all of the session's general counters except the
-    /// facility's own. There, only a counter's value shows an overflow, and the driver reads the value after
-    /// [`collect`](Facility::collect).
+    /// The session's counters that overflowed. The facility's [own counters](Facility::own_counters) are never in this
+    /// set. On a processor without an overflow status, only a counter's value shows an overflow. The driver reads the
+    /// values after [`collect`](Facility::collect), so the set then contains all of the session's general counters
+    /// except the facility's own.
     pub overflowed: CounterSet,
     pub(crate) memory: &'a CounterMemory,
 }

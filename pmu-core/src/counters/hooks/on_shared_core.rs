@@ -41,9 +41,9 @@ pub struct OnSharedCore<'a, S> {
 }
 
 impl<'a, S: EventSource> OnSharedCore<'a, S> {
-    /// Wraps `source`, which belongs to a logical processor of a core. Set `second` for one of the core's two logical
-    /// processors, and clear `second` for the other. `events` is the range of event numbers that corrupt the counters
-    /// of the other logical processor. Pass the same `core` and `events` for both logical processors.
+    /// Wraps `source`, the events of one logical processor. Set `second` for one of the core's two logical processors,
+    /// and clear `second` for the other. `events` is the range of event numbers that corrupt the counters of the other
+    /// logical processor. Pass the same `core` and `events` for both logical processors.
     pub const fn new(
         source: S,
         core: &'a CoreCounters,

@@ -5,8 +5,7 @@ use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::table::EventTable;
 
-/// An [`EventSource`](crate::EventSource) without a table of rows, for a processor whose counters count only opened
-/// events.
+/// An [`EventSource`](crate::EventSource) whose only events are [opened](crate::CounterSession::open_event) events.
 ///
 /// ```
 /// use pmu_core::{CounterUnit, EventEntry, EventTable, OpenedEvents};
@@ -22,7 +21,8 @@ pub struct OpenedEvents<'a> {
 }
 
 impl<'a> OpenedEvents<'a> {
-    /// Creates a source from the description of the processor's counters and the processor's table of opened events.
+    /// Creates the source of one processor. `unit` describes the processor's counters, and `events` is the processor's
+    /// table of opened events.
     pub const fn new(unit: &'a CounterUnit, events: &'a EventTable) -> Self {
         Self { unit, events }
     }

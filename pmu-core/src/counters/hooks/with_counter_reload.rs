@@ -8,9 +8,9 @@ use crate::counters::shared::core_counters::CoreThread;
 use crate::counters::shared::reload::ReloadMemory;
 use crate::counters::shared::table::EventTable;
 
-/// An [`EventSource`](crate::EventSource) for a processor with auto counter reload. Groups of a session with this
-/// source may have events that are [reloaded](crate::Event::reloaded_by) by other events' overflows. A kernel without
-/// this source does not link the code for auto counter reload.
+/// An [`EventSource`](crate::EventSource) for a processor with auto counter reload. A session with this source may open
+/// groups in which the overflow of one event [reloads](crate::Event::reloaded_by) the counters of other events. A
+/// kernel without this source does not link the code for auto counter reload.
 ///
 /// Before a session with this source uses a counter, the session clears the counter's reload registers. Firmware or an
 /// earlier kernel may have left values there. While the counters are [lent](crate::CounterSession::lend), no overflow

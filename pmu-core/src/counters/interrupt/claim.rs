@@ -12,7 +12,7 @@ use crate::counters::shared::memory::{
 pub struct Serviced {
     /// Number of overflows that the call reported.
     pub overflows: u32,
-    /// Tells whether the interrupt belongs to the session, for a handler that several drivers share.
+    /// Tells whether the interrupt belongs to the session. A handler that several drivers share needs this answer.
     pub claim: Claim,
     /// Bits of the global overflow status that were set, but that the session does not acknowledge. These bits stand
     /// for other owners' counters, or for other causes of this interrupt, such as a branch or trace buffer.
@@ -25,8 +25,8 @@ pub struct Serviced {
     pub lent: bool,
 }
 
-/// Tells whether one interrupt belongs to the session, for a handler that several drivers share, such as an NMI
-/// handler.
+/// Tells whether one interrupt belongs to the session. A handler that several drivers share, such as an NMI handler,
+/// needs this answer.
 ///
 /// An NMI that no driver claims is unknown, and may mean failing hardware. An NMI of a performance counter may find no
 /// overflow, because the service of the previous NMI already handled the counter. A shared handler adds up the

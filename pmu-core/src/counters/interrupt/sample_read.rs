@@ -36,10 +36,10 @@ const SERVED_WITHIN: u64 = 1 << 31;
 /// may also call `sample_read` after `service`. `source`, `msr` and `memory` are the arguments of `service`. `now` is
 /// the current time by the clock that the processor's session uses.
 ///
-/// Each count includes the occurrences before one of these moments:
-/// - If the processor [freezes](crate::CounterSession::freeze_on_interrupt) its counters, all counts end at the
-///   overflow.
-/// - If `service` stops the counters, all counts end at this stop.
+/// Each count ends at one of these moments:
+/// - If the processor [freezes](crate::CounterSession::freeze_on_interrupt) its counters at the interrupt, all counts
+///   end at the overflow.
+/// - If `service` stops the counters, all counts end when `service` stops the counters.
 /// - Otherwise, each count ends at its own RDPMC. This is the case on AMD before PerfMonV2, on Intel's architectural
 ///   version 1, and in a call after `service`.
 ///
@@ -65,8 +65,8 @@ const SERVED_WITHIN: u64 = 1 << 31;
 /// wait-free. The call's time is limited by the number of counters and the capacity of the event table. If
 /// `sample_read` is called in an interrupt that interrupted `service`, such as an NMI, the counts may be inconsistent.
 ///
-/// If the interrupt interrupted a task's operation on these events, the events' times may lack the time since the
-/// task's previous operation.
+/// If the interrupt interrupted a task's operation on these events, the enabled and running times may end at the task's
+/// previous operation.
 ///
 /// # Errors
 /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
@@ -79,8 +79,7 @@ const SERVED_WITHIN: u64 = 1 << 31;
 ///   counter.
 /// - [`Access`](CounterError::Access): the counter or the overflow status could not be read.
 /// - [`NotAvailable`](CounterError::NotAvailable), only within the closure: the event has no period, and its counter
-///   wrapped less than 2³¹ events ago. `service` has not handled the wrap yet, so the event's total may be too low.
-///   After `service` the count can be read.
+///   may have wrapped since `service` last handled the counter. After `service`, the count can be read.
 pub fn sample_read<'a, S: EventSource, M: MsrBackend>(
     source: &'a S,
     msr: &'a M,

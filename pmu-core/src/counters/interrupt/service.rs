@@ -15,9 +15,9 @@ use crate::platform::Platform;
 /// Services the performance interrupt of the processor that executes the call: finds the overflowed counters, re-arms
 /// them, and reports each completed period to `overflowed` once. After the call, the next overflow interrupts again.
 ///
-/// `memory` is the memory of this processor's counters. If no session has taken this memory, `service` accesses no
-/// register. `service` then returns [`NotOurs`](crate::Claim::NotOurs). However, `service` may claim the first
-/// interrupt after a [`shut_down`](crate::CounterSession::shut_down).
+/// `memory` is the memory of this processor's counters. If no session uses this memory, `service` accesses no register,
+/// and returns [`NotOurs`](crate::Claim::NotOurs). However, `service` may claim the first interrupt after a
+/// [`shut_down`](crate::CounterSession::shut_down).
 ///
 /// If an interrupt handler interrupts this call and calls `service`, the nested call returns
 /// [`Ours`](crate::Claim::Ours) at once. The outer call then makes another pass over the counters.
@@ -70,8 +70,8 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
 ///
 /// The returned [`claim`](Serviced::claim) includes the facility's own interrupts. The facility's bits of the overflow
 /// status are acknowledged together with the counters' bits, and are not in [`others`](Serviced::others). If a facility
-/// interrupts [without a counter](Facility::ALONE), `service_with` calls the facility even while the counters cannot be
-/// serviced, for instance because no session has taken the counters.
+/// interrupts [without a counter](Facility::ALONE), `service_with` calls the facility's methods even when it does not
+/// service the counters. For instance, it does not service counters that no session has taken.
 ///
 /// ```
 /// # use pmu_core::{Claim, CounterMemory, EventSource, Facility, MsrBackend, Platform};
@@ -93,8 +93,8 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
 /// Any context, including interrupt and NMI. The call makes as many passes as [`service`].
 ///
 /// # Errors
-/// The errors of [`service`]. If a register access of the facility fails, the error has the first such access. All
-/// overflows are still reported.
+/// The errors of [`service`]. If register accesses of the facility fail, the error contains the first failed access.
+/// All overflows are still reported.
 #[inline]
 pub fn service_with<S: EventSource, M: MsrBackend, P: Platform, B: Facility>(
     source: &S,

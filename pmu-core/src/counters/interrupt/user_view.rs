@@ -9,13 +9,13 @@ use crate::counters::shared::entry::EventState;
 use crate::counters::shared::memory::CounterMemory;
 use crate::msr::backend::MsrBackend;
 
-/// Returns the data with which user mode computes an opened event's count by RDPMC. The call needs no session. If the
-/// event is on a counter, the call costs one RDPMC. `source`, `msr` and `memory` are the arguments of
+/// Returns the data that lets user mode read an opened event's count by RDPMC. The call needs no session. If the event
+/// is on a counter, the call costs one RDPMC. `source`, `msr` and `memory` are the arguments of
 /// [`service`](crate::service()). `now` is the current time by the clock that the processor's session uses.
 ///
-/// An interrupt handler calls this function after `service`, because `service` may have loaded the event's counter. A
-/// task calls [`CounterSession::user_view`](crate::CounterSession::user_view) instead. The documentation of that method
-/// says how long the data is valid.
+/// An interrupt handler calls this function after `service`. If `service` loads the event's counter, the data from
+/// before is no longer valid. A task calls [`CounterSession::user_view`](crate::CounterSession::user_view) instead. The
+/// documentation of that method says how long the data is valid.
 ///
 /// ```
 /// use pmu_core::{CounterMemory, EventId, EventSource, MsrBackend, Platform, UserView, service, user_view};
@@ -42,7 +42,7 @@ use crate::msr::backend::MsrBackend;
 ///   or a task was removing the event from its counter.
 /// - [`Access`](CounterError::Access): the counter or the overflow status could not be read.
 /// - [`NotAvailable`](CounterError::NotAvailable), only within the closure given to `service`: the event has no period,
-///   and `service` has not yet handled a wrap of its counter. After `service`, the call succeeds.
+///   and its counter may have wrapped since `service` last handled the counter. After `service`, the call succeeds.
 pub fn user_view<S: EventSource, M: MsrBackend>(
     source: &S,
     msr: &M,

@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-/// The identity of an event on a processor's counters. The event is an opened event, or a row in the table of the
-/// [`EventSource`](crate::EventSource).
+/// The identity of an event on a processor's counters. The event was opened on this processor, or is a row in the table
+/// of the processor's [`EventSource`](crate::EventSource).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct EventId(u16);
@@ -37,7 +37,7 @@ impl EventId {
         if self.0 < Self::FIRST_OPENED { Some(self.0 as usize) } else { None }
     }
 
-    /// Returns the identity of the opened event at the index `place` of its [`EventTable`](crate::EventTable).
+    /// Returns the identity of the opened event whose index in its [`EventTable`](crate::EventTable) is `place`.
     pub const fn of_place(place: usize) -> Self {
         Self(Self::FIRST_OPENED | place as u16 & (Self::FIRST_OPENED - 1))
     }

@@ -47,7 +47,7 @@ pub struct FixedCounters {
     pub value: u32,
     /// Difference between the addresses of adjacent counters' value registers.
     pub step: u32,
-    /// Each counter's event: the event number and unit mask, as in bits 15:0 of an event select. A value of 0 means
-    /// that no event select names the counter's event.
+    /// Each counter's event: the event number and unit mask, as in bits 15:0 of an event select. The value is 0 if no
+    /// event number and unit mask stand for the counter's event.
     pub events: [u16; MAX_FIXED],
 }

@@ -173,7 +173,7 @@ impl Counter {
     /// Programs a general counter's event select with the interrupt on overflow disabled.
     /// [`start_reserved`](crate::CounterSession::start_reserved) programs a counter in the same way. A facility with
     /// reserved counters calls this method in its [`resume`](crate::FacilityControl::resume). For a fixed counter, the
-    /// call writes nothing, because the session restores the counter's control bits.
+    /// call writes nothing, because the session restores the control register that all fixed counters share.
     ///
     /// # Errors
     /// The write failed.

@@ -27,8 +27,8 @@ pub struct GlobalRegisters {
     /// the host.
     pub loaded_for_guests: bool,
     /// Mask of the bit that the processor sets in the overflow status when it freezes the counters. Acknowledging this
-    /// bit lets the counters run again. If this field is 0, the processor freezes its counters by clearing the control
-    /// register.
+    /// bit lets the counters run again. This field is 0 if the processor has no such bit. Such a processor freezes its
+    /// counters by clearing the control register.
     pub frozen: u64,
     /// The register bit that enables freezing, if the processor has such a bit. While this bit is set, the processor
     /// stops all its counters when it raises the performance interrupt.

@@ -49,8 +49,8 @@ impl RegisterBits {
         self.bits
     }
 
-    /// Returns the register access that copies these [`bits`](Self::bits) from `value`, and keeps the register's other
-    /// bits.
+    /// Returns a change of the register: each of these [`bits`](Self::bits) takes its value from `value`, and the
+    /// register's other bits stay unchanged.
     ///
     /// ```
     /// # use pmu_core::RegisterBits;
@@ -65,7 +65,7 @@ impl RegisterBits {
         unsafe { MsrUpdate::new(self.register, self.bits & !value, self.bits & value) }
     }
 
-    /// Returns the register access that reads the register and changes nothing.
+    /// Returns an [`MsrUpdate`] that only reads the register.
     pub const fn read(&self) -> MsrUpdate {
         MsrUpdate::read(self.register)
     }

@@ -16,9 +16,9 @@ pub struct CounterReload {
 }
 
 impl CounterReload {
-    /// Describes the reload registers of a processor's counters. `causes` and `value` are the differences between the
-    /// addresses of a counter's two reload registers and the address of the counter's value register. Each counter in
-    /// `reloaded` has both registers. The overflow of a counter in `causing` can reload other counters.
+    /// Describes the reload registers of a processor's counters. Each counter in `reloaded` has two reload registers.
+    /// `causes` and `value` are the distances of their addresses from the address of the counter's value register. The
+    /// overflow of a counter in `causing` can reload other counters.
     ///
     /// # Safety
     /// - For each counter in `reloaded`, the register at the distance `causes` takes a bitmap of counters. The register
@@ -50,7 +50,7 @@ impl CounterReload {
         Self { causes, value, reloaded, causing }
     }
 
-    /// Returns the counters that overflows can reload.
+    /// Returns the counters that have reload registers. An overflow can reload each of these counters.
     pub const fn reloaded(&self) -> CounterSet {
         self.reloaded
     }

@@ -23,8 +23,8 @@ impl EventSelect {
 
 /// Description of a processor's counters and their registers, made by a vendor crate.
 ///
-/// Statics hold the addresses of registers that all processors of a vendor have. Everything else comes from the CPUID
-/// of one processor. A counter's [`CounterId`] is the number of the counter's bit in the global registers.
+/// The vendor crate knows the register addresses that all processors of the vendor share. Everything else comes from
+/// the CPUID of one processor. A counter's [`CounterId`] is the number of the counter's bit in the global registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct CounterUnit {
@@ -202,7 +202,7 @@ impl CounterUnit {
     /// unsafe { unit.set_full_width(&FULL_WIDTH) };
     /// ```
     ///
-    /// Wrong: `declared` is another bit of the register, such as `PEBS_BASELINE`, which does not declare the addresses.
+    /// Wrong: `declared` is the bit of another feature, such as `PEBS_BASELINE`.
     pub const unsafe fn set_full_width(&mut self, full_width: &'static FullWidth) {
         self.full_width = Some(full_width);
     }
@@ -232,17 +232,17 @@ impl CounterUnit {
         self.runs_no_guests = true;
     }
 
-    /// Sets the code for the unit's type of core on a hybrid processor. By default, a [raw](crate::Event::raw) event is
-    /// then counted only on cores of this type. The value 0, which a new unit has, means that all cores count the same
-    /// events.
+    /// Sets the unit's [type of core](Self::core_type) on a hybrid processor. By default, a [raw](crate::Event::raw)
+    /// event is then counted only on cores of this type. The value 0, which a new unit has, means that all cores count
+    /// the same events.
     pub const fn set_core_type(&mut self, core_type: u32) {
         self.core_type = core_type;
     }
 
     /// Declares that the event with number `wide` may happen more than 15 times per cycle. A counter counts this event
-    /// correctly only while the next counter counts the event with number `merge`. These crates do not support such
-    /// pairs, so opening `merge` fails, and opening `wide` needs the [promise of at most
-    /// 15](crate::Event::at_most_15_per_cycle).
+    /// correctly only while the next counter counts the event with number `merge`. These crates do not support pairs of
+    /// counters. Opening `merge` fails. Opening `wide` needs the [promise](crate::Event::at_most_15_per_cycle) of at
+    /// most 15 per cycle.
     pub const fn set_merge_event(&mut self, wide: u16, merge: u16) {
         self.merged = [wide, merge];
     }
@@ -255,8 +255,8 @@ impl CounterUnit {
     /// Declares the register that enables precise sampling (PEBS). [`take`](crate::CounterSession::take) disables
     /// precise sampling that firmware left enabled.
     ///
-    /// This register has one bit per counter. For features with one register per counter, such as auto counter reload
-    /// and architectural PEBS of Intel's version 6, see [`UnusedRegisters`](crate::UnusedRegisters).
+    /// This register has one bit per counter. Auto counter reload, and Intel's architectural PEBS, have one register
+    /// per counter: see [`UnusedRegisters`](crate::UnusedRegisters).
     pub const fn set_precise_sampling(&mut self, precise: &'static PreciseSampling) {
         self.precise = Some(precise);
     }
@@ -317,7 +317,7 @@ impl CounterUnit {
     ///
     /// - A general counter counts any event, with two exceptions. If there are fixed counters, only they count event
     ///   number 0. On Intel, only counter 2 counts a select with bit 33 (IN_TXCP).
-    /// - A fixed counter counts only its own event, without qualifiers.
+    /// - A fixed counter counts only its own event, without qualifiers such as edge detection.
     ///
     /// For restrictions of single events on single processors, see [`Event::on`](crate::Event::on).
     ///

@@ -23,8 +23,8 @@ impl CoreCounters {
     }
 }
 
-/// One of the two logical processors of a core. The value also names the events that corrupt the counters of the other
-/// logical processor.
+/// One of the two logical processors of a core, with the range of event numbers that corrupt the other logical
+/// processor's counters.
 ///
 /// ```
 /// use pmu_core::{CoreCounters, CoreThread};

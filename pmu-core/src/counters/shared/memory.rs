@@ -12,7 +12,7 @@ use crate::counters::shared::table::EventTable;
 ///
 /// The embedder lends the memory to a [`CounterSession`](crate::CounterSession) for as long as the processor counts.
 /// The memory is commonly an element of a static array with one element per processor. [`service`](crate::service())
-/// needs this memory, but not the session. The memory also records whether a session uses the memory, so `service` may
+/// needs this memory, but not the session. The memory also records whether a session uses it. `service` may therefore
 /// be called at any time. `&CounterMemory<[CounterSlot; N]>` coerces to `&CounterMemory`.
 ///
 /// ```
@@ -262,7 +262,7 @@ impl CounterMemory {
 
     /// Releases the memory of a session that ended without [`shut_down`](crate::CounterSession::shut_down), for example
     /// in a panic of its driver. Another session can then take the memory. The old session's counters keep running
-    /// until the next session takes them, or until [`stop_all`](crate::stop_all).
+    /// until the next session takes them, or until [`stop_all`](crate::stop_all) stops them.
     ///
     /// # Context
     /// Task, on the processor of this memory, while no interrupt of this processor is being serviced.

@@ -42,8 +42,8 @@ pub enum RemoteCount {
 /// `perf_event_read` sends this interrupt whenever the event is on a counter.
 ///
 /// The caller ensures that the event is not closed during the call, because an event opened later can have the same
-/// identity. If the other processor is updating the event's times, the times in the result may end at that processor's
-/// previous operation. The value of a [`Current`](RemoteCount::Current) count is exact.
+/// identity. If the event's processor is updating the enabled and running times during the call, the times in the
+/// result may end at the previous update. The value of a [`Current`](RemoteCount::Current) count is exact.
 ///
 /// ```
 /// use pmu_core::{CounterError, CounterMemory, EventCount, EventId, EventTable, RemoteCount, remote_count};

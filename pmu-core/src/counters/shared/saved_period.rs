@@ -11,8 +11,8 @@ impl SavedEvent {
     /// [shortest accepted period](EventTable::set_min_period). Pass [`EventTable::none`] for the default.
     ///
     /// # Errors
-    /// [`Period`](CounterError::Period): the period is below the minimum, the period does not fit in 63 bits, or the
-    /// event does not interrupt.
+    /// [`Period`](CounterError::Period): the period is below the shortest accepted period, the period does not fit in
+    /// 63 bits, or the event does not interrupt.
     pub fn set_period(&mut self, table: &EventTable, period: u64) -> Result<(), CounterError> {
         table.check_period(period)?;
         if self.period.every == 0 {

@@ -6,7 +6,7 @@ use crate::counters::names::event_id::EventId;
 
 /// State of one counter, in 8 bytes that a session and [`service`](crate::service) share.
 ///
-/// Each change of a slot is a single store, so an interrupt never sees a half-changed state.
+/// The driver changes a slot by a single store, so an interrupt never sees a half-changed state.
 #[derive(Debug, Default)]
 pub struct CounterSlot(AtomicU64);
 

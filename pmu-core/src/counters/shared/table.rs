@@ -95,9 +95,9 @@ impl EventTable {
     /// Sets the shortest period that the table accepts. Events that are already open keep their periods.
     ///
     /// Servicing an interrupt can itself cause occurrences of the event that interrupted. If servicing one interrupt
-    /// causes as many occurrences as the period has, the next interrupt comes immediately, and the processor does
-    /// nothing but service interrupts. Lower the minimum only for events that the kernel's interrupt path does not
-    /// cause, such as events that are counted only in user mode.
+    /// causes a whole period of occurrences, the next interrupt comes immediately. The processor then does nothing but
+    /// service interrupts. Lower the minimum only for events that the kernel's interrupt path does not cause, such as
+    /// events that are counted only in user mode.
     ///
     /// ```
     /// # use pmu_core::{Event, EventEntry, EventTable, GenericEvent};
@@ -115,9 +115,10 @@ impl EventTable {
     }
 
     /// Sets the period of an opened event that interrupts. The new period begins at the event's next overflow. If the
-    /// handler of the event's own overflow makes this call, the new period begins at this overflow. If the new period
-    /// is shorter than the remainder of the old period, the new period also begins when a task stops and starts the
-    /// event. An event that [stopped reporting](Self::stop_reporting) reports again.
+    /// handler of the event's own overflow makes this call, the new period begins at this overflow. A task can make a
+    /// shorter period begin earlier: if the new period is shorter than the remainder of the old period, the new period
+    /// begins when a task stops and starts the event. An event that [stopped reporting](Self::stop_reporting) reports
+    /// again.
     ///
     /// ```
     /// # use pmu_core::{EventOverflow, EventTable};
