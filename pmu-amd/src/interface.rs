@@ -16,8 +16,8 @@ use crate::sources::{self, SOURCES, TABLE};
 
 /// Windows' Amd64 interface: it counts the events of profile sources on the core counters of AMD processors.
 ///
-/// The interface has the sources of [`SOURCES`](crate::SOURCES). The interface uses one of these groups of counters:
-/// the first that the processor has.
+/// The interface has the sources of [`SOURCES`](crate::SOURCES). The interface uses the first group of counters that
+/// the processor has, in this order:
 ///
 /// - the counters of PerfMonV2, with its global registers;
 /// - the counters of the core extension;
@@ -40,7 +40,7 @@ pub struct Amd64 {
 }
 
 impl Amd64 {
-    /// Number of the bug check `HAL_MEMORY_ALLOCATION` (0xAC). Windows raises this bug check where
+    /// Number of the bug check `HAL_MEMORY_ALLOCATION` (0xAC). Where Windows raises this bug check,
     /// [`initialize`](ProfileInterface::initialize) returns
     /// [`InsufficientMemory`](pmu_core::CounterError::InsufficientMemory).
     pub const BUG_CHECK_WITHOUT_MEMORY: u32 = BUG_CHECK_HAL_MEMORY_ALLOCATION;

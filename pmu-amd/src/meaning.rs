@@ -35,7 +35,7 @@ impl Meaning {
 }
 
 impl Generation {
-    /// Returns whether `source` counts on this generation the event that the source is named after. Returns `None` if
+    /// Returns how the name of `source` relates to the event that `source` counts on this generation. Returns `None` if
     /// `source` is not in [`SOURCES`](crate::SOURCES).
     ///
     /// If the result is not [`Same`](Meaning::Same), the source's name is misleading on this generation. The result

@@ -17,8 +17,8 @@ use pmu_intel::topdown::TopDownCounter;
 /// - [`this_processor`](Self::this_processor) returns the same number throughout a call of [`PerProcessor::with`] or
 ///   [`ProcessorLocal::with`]. A number always means one and the same processor.
 /// - Within `with` the task does not move to another processor, and no other task that calls `with` runs on the same
-///   processor. One way is to turn preemption off. Another way is to bind the task to the processor, and to let no
-///   other task of that processor call `with` during the call.
+///   processor. One way to ensure this is to turn preemption off. Another way is to bind the task to the processor, and
+///   to let no other task of that processor call `with` during the call.
 /// - `this_processor` may be called in any context, also in an NMI.
 ///
 /// ```
@@ -53,9 +53,8 @@ pub unsafe trait Processors {
 /// A value that several tasks on the same processor may use, one after another, although the value is not [`Send`].
 ///
 /// # Safety
-/// - Two tasks may use the value, one after the other, without a violation of memory safety. So the value must share no
-///   data with other values: an `Rc`, for instance, shares data with its clones. The value must not refer to
-///   thread-local memory.
+/// - Memory safety must hold when two tasks use the value, one after the other. So the value must share no data with
+///   other values: an `Rc`, for instance, shares data with its clones. The value must not refer to thread-local memory.
 ///
 /// ```
 /// use pmu::OnProcessor;

@@ -204,8 +204,8 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
 
     /// Stops the sampling unit. The unit can raise at most one more interrupt after this call. [`Ibs`]
     /// [claims](pmu_core::Claim) this interrupt and reports its sample. The interrupt may come while the counters are
-    /// [lent](pmu_core::CounterSession::lend_with). Then `lend_with` has already reported the sample, and [`Ibs`] only
-    /// claims the interrupt.
+    /// [lent](pmu_core::CounterSession::lend_with). In that case, `lend_with` has already reported the sample, and
+    /// [`Ibs`] only claims the interrupt.
     ///
     /// No register tells whether an interrupt of the unit is still pending. So [`Ibs`] claims the first interrupt after
     /// this call, even if a different device raised it much later.

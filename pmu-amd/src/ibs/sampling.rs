@@ -71,8 +71,9 @@ impl IbsSampling {
     /// Selects the sampled privilege levels. If `user` is `true`, levels above 0 are sampled. If `kernel` is `true`,
     /// level 0 is sampled.
     ///
-    /// A processor that cannot filter samples by address samples all levels. The driver then drops the samples that
-    /// were not requested, and [counts](crate::ibs::IbsMemory::dropped) the dropped samples.
+    /// If the processor lacks the [filter](IbsCapabilities::half_filter) for the kernel and user mode, the processor
+    /// samples all levels. The driver then drops the samples that were not requested, and
+    /// [counts](crate::ibs::IbsMemory::dropped) the dropped samples.
     pub const fn at(self, user: bool, kernel: bool) -> Self {
         Self { user, kernel, ..self }
     }
@@ -185,8 +186,8 @@ impl core::error::Error for IbsSamplingError {}
 pub(crate) struct ControlValues {
     /// Value of `IBS_FETCH_CTL` or `IBS_OP_CTL`, with the enable bit set.
     pub control: u64,
-    /// Value of `IBS_FETCH_CTL2` or `IBS_OP_CTL2`, with the bit that disables the unit clear. The value is 0 if the
-    /// processor lacks the register.
+    /// Value of `IBS_FETCH_CTL2` or `IBS_OP_CTL2`. The bit that disables the unit is 0. If the processor lacks the
+    /// register, the whole value is 0.
     pub control2: u32,
 }
 

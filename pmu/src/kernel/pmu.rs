@@ -87,7 +87,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         self.machine.get()
     }
 
-    /// Returns the lists of started profiles, for profile objects that the kernel creates itself.
+    /// Returns the lists of started profiles. With these lists, the kernel starts the profile objects that it creates
+    /// itself.
     pub const fn profiles(&'static self) -> &'static Profiles<N, P> {
         &self.profiles
     }

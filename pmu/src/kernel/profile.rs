@@ -117,7 +117,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Calls `callback` for each interrupt that an event or a source raises while `work` runs, on every processor that
-    /// is up. The argument is the interrupt's frame.
+    /// is up. The callback receives the interrupt's frame and the source.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -141,8 +141,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     ///
     /// # Context
-    /// Task. For the waiting and the sessions, see [`profile`](Self::profile). The callback is called in interrupt or
-    /// NMI context.
+    /// Task. Waits as [`profile`](Self::profile) does. The callback is called in interrupt or NMI context.
     ///
     /// # Errors
     /// The errors of [`profile`](Self::profile).

@@ -103,7 +103,7 @@ impl AttrFlags {
         Self(bits & Self::ALL.0)
     }
 
-    /// Returns the bits of the flags in the word at offset 40 of `perf_event_attr`.
+    /// Returns the flags as bits of the word at offset 40 of `perf_event_attr`.
     pub const fn bits(self) -> u64 {
         self.0
     }

@@ -12,9 +12,9 @@ use crate::perf::frequency::Frequency;
 
 /// All fields of `perf_event_attr`, the structure that user mode passes to Linux' `perf_event_open`.
 ///
-/// [`from_bytes`](Self::from_bytes) reads the fields as the system call does. [`event`](Self::event) converts the
-/// fields that a counter needs into an [`Event`] to open. The kernel itself must act on most flags, and on the fields
-/// that describe sample records.
+/// [`from_bytes`](Self::from_bytes) reads the fields as the system call does. [`event`](Self::event) creates an
+/// [`Event`] from the fields that a counter needs. The kernel itself must act on most flags, and on the fields that
+/// describe sample records.
 ///
 /// Source: `include/uapi/linux/perf_event.h`; `perf_event_open(2)`.
 ///

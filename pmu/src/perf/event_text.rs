@@ -36,7 +36,7 @@ impl CoreKind {
     }
 }
 
-/// An event that was parsed from the syntax of perf's command line. A text has one or more of these parts:
+/// An event, parsed from a text in the syntax of perf's command line. A text has one or more of these parts:
 ///
 /// - A name is a generic event (`cycles`, `stalled-cycles-frontend`), a cache event (`L1-dcache-load-misses`), a raw
 ///   configuration (`r1a8`), or an event from the vendor's list. To look up an event of the vendor's list,

@@ -64,8 +64,7 @@ impl Throttle {
     }
 
     /// Converts a limit of `per_second` interrupts per second into a limit per timer tick, rounded up: Linux'
-    /// `perf_event_max_sample_rate` divided by `HZ`. If there are no ticks (`ticks_per_second` is 0), there is no
-    /// limit.
+    /// `perf_event_max_sample_rate` divided by `HZ`. If `ticks_per_second` is 0, there is no limit.
     pub const fn per_tick(per_second: u32, ticks_per_second: u32) -> u32 {
         match ticks_per_second {
             0 => u32::MAX,

@@ -195,8 +195,8 @@ impl UserPage {
     /// ```
     ///
     /// # Context
-    /// Task, interrupt or NMI, on the processor on which the thread runs next. The kernel ensures that two processors
-    /// do not publish the same page at the same time.
+    /// Task, interrupt or NMI, on the processor on which the thread runs next. Two processors must not publish the same
+    /// page at the same time.
     ///
     /// # Errors
     /// The error of `view`. If a handler's call interrupted a `publish` of the same page, the handler's call returns
