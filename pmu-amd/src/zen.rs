@@ -15,8 +15,8 @@ use crate::sources;
 /// Profile interface for AMD's Zen processors. Its profile sources are the sources of Windows that are not specific to
 /// a vendor. Each source counts the event in its name.
 ///
-/// The interface [`Amd64`](crate::Amd64) uses the same events as Windows. On Zen, most of its sources do not count the
-/// events in their names.
+/// The interface [`Amd64`](crate::Amd64) uses the same events as Windows. On Zen, most sources of `Amd64` do not count
+/// the events in their names.
 ///
 /// If a Zen generation has no event for a source, the interface lacks this source on that generation. Zen 6 lacks
 /// instruction-cache fetches and floating-point instructions, and Zen 1 and 2 lack last-level cache misses. A load or a

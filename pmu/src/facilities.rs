@@ -37,8 +37,8 @@ impl Machine {
         branches(processor, msr)
     }
 
-    /// Returns a unit of AMD's instruction-based sampling (IBS): `kind` selects the unit that samples ops, or the unit
-    /// that samples fetches. Returns `None` if `processor` describes a processor without this unit.
+    /// Returns a unit of AMD's instruction-based sampling (IBS). `kind` selects either the unit that samples ops or the
+    /// unit that samples fetches. Returns `None` if `processor` describes a processor without this unit.
     ///
     /// The kernel stores the result, for the interrupt handler. The handler passes the unit to
     /// [`service_with`](Self::service_with), which reports the unit's samples. Samples are reported even if no counter
