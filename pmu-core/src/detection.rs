@@ -31,7 +31,7 @@ pub enum NoInterface {
     },
     /// The HAL of the given Windows version has no profile interface for the processor's counters.
     NotInVersion(Rules),
-    /// The processor has this family. The HAL of a 32-bit Windows supports only Intel's families 6 and 15.
+    /// The value is the processor's family. The HAL of a 32-bit Windows supports only Intel's families 6 and 15.
     OtherFamily(u16),
 }
 

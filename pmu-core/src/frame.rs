@@ -75,7 +75,8 @@ impl fmt::Display for ProcessorNumber {
     }
 }
 
-/// The interrupted context: the registers in the embedder's trap frame, and facts that the embedder's kernel knows.
+/// The interrupted context: registers from the embedder's trap frame, and the interrupted processor, process and
+/// thread.
 ///
 /// Every method is called in interrupt or NMI context. Implement each method without locks and without waiting: read
 /// only the frame or per-processor data.

@@ -131,8 +131,8 @@ impl WindowsVersion {
     /// The default version. Windows 11 is later, but some of its structure layouts are inferred.
     pub const LATEST: Self = Self::Windows10v2004;
 
-    /// Returns whether a profile object of this version has a source and an affinity. Without source and affinity,
-    /// every profile interrupt acts on every started object.
+    /// Returns whether a profile object of this version has a source and an affinity. In a version without source and
+    /// affinity, every profile interrupt acts on every started object.
     pub const fn has_source_and_affinity(self) -> bool {
         self as u8 >= Self::Nt351 as u8
     }

@@ -6,7 +6,8 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicU8;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// Storage in a static for a value that is written once, such as the machine that the boot processor detects.
+/// Storage for a value that is written once, such as the profile interface that the boot processor selects. The storage
+/// is commonly a static.
 ///
 /// Interrupt handlers, NMI included, read the value without waiting. The value is never dropped.
 ///

@@ -33,7 +33,7 @@ pub struct PreciseSample {
     pub access: Option<DataAccess>,
     /// The instruction's fetch.
     pub fetch: Option<InstructionFetch>,
-    /// Number of cycles from when the processor tags the instruction until the instruction retires.
+    /// Number of cycles from the tagging of the instruction to its retirement.
     pub latency: Option<u16>,
     /// Number of cycles from the completion of the instruction to its retirement.
     pub retire_latency: Option<u16>,

@@ -78,7 +78,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(Self { counters })
     }
 
-    /// Returns the session of the counters on which the sources run. Use this session to open further events.
+    /// Returns the counter session on which the sources run. Use this session to open further events.
     pub fn counters_mut(&mut self) -> &mut CounterSession<'a, I, M, SessionPlatform<P>> {
         &mut self.counters
     }

@@ -2,7 +2,7 @@
 
 use crate::platform::Platform;
 
-/// The kernel's [`Platform`], and whether its profile timer runs.
+/// The kernel's [`Platform`], with a record of whether the profile timer runs.
 #[derive(Debug)]
 pub struct SessionPlatform<P> {
     pub(crate) platform: P,

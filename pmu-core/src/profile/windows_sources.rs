@@ -15,7 +15,7 @@ impl Rules {
     /// `interface`. The version has the following sources:
     ///
     /// - `ProfileTime`;
-    /// - the sources of the interface's table, if the version's HAL has the interface's counters;
+    /// - the sources of the interface's table, if this version's HAL has the counters of the interface;
     /// - Intel's sources 0x20 to 0x24, if this version has them
     ///   ([`has_fixed_sources`](crate::WindowsVersion::has_fixed_sources));
     /// - sources added at run time, if this version can add sources

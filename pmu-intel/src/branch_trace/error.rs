@@ -9,7 +9,7 @@ use pmu_core::MsrFault;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum BranchTraceError {
-    /// The processor has no branch trace store, or the words of its DS save area have 32 bits.
+    /// The processor has no branch trace store, or its DS save area has 32-bit fields.
     Unavailable,
     /// Another tracer, which was not shut down, uses the `memory` of
     /// [`BranchTracer::take`](crate::branch_trace::BranchTracer::take), or uses the DS save area in `beside`.

@@ -69,15 +69,15 @@ pub unsafe trait EventSource {
     /// Returns the event select of the row at this index of the source's table, or `None` if the table has no such row.
     fn row_select(&self, row: usize) -> Option<EventSelect>;
 
-    /// Returns the number of the architectural event that a row of the source's table counts. The number is the event's
-    /// bit in EBX of CPUID leaf 0x0A. On a hybrid machine, types of core may differ in these events. `None` means that
-    /// every processor can count the row.
+    /// Returns the number of the bit in EBX of CPUID leaf 0x0A that declares a row's event. Returns `None` if every
+    /// processor can count the row's event. On a hybrid machine, one type of core may lack an event that another type
+    /// has.
     fn row_event_bit(&self, _: usize) -> Option<u8> {
         None
     }
 
-    /// Returns the next period of the row at this index of the source's table, or `None` if the table has no such row.
-    /// The period is below 2³¹.
+    /// Returns the period with which the counter of the row at this index is loaded next, or `None` if the source's
+    /// table has no such row. The period is below 2³¹.
     fn row_period(&self, row: usize) -> Option<u32>;
 
     /// Returns a value that identifies the source's table of rows. [`restore`](crate::CounterSession::restore) loads
@@ -87,8 +87,8 @@ pub unsafe trait EventSource {
     /// Returns the table of the events that are opened on the source's processor.
     fn opened(&self) -> &EventTable;
 
-    /// Returns the logical processor that executes the call, if its core's logical processors corrupt each other's
-    /// counters. [`OnSharedCore`](crate::OnSharedCore) returns a value; all other sources return `None`.
+    /// On a core whose logical processors corrupt each other's counters, returns the logical processor that executes
+    /// the call. [`OnSharedCore`](crate::OnSharedCore) returns a value; all other sources return `None`.
     #[inline]
     fn core_thread(&self) -> Option<CoreThread<'_>> {
         None

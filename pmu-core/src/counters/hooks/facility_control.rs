@@ -7,9 +7,10 @@ use crate::msr::fault::MsrFault;
 /// Methods by which a task suspends a [`Facility`] and resumes it later. The facility is suspended while the session's
 /// counters are [lent](crate::CounterSession::lend_with), for instance to a guest.
 ///
-/// The type that tasks use, such as [`BranchRecorder`](crate::BranchRecorder), implements this trait. The
-/// [window](crate::CounterWindow) borrows the facility mutably, so the compiler rejects other uses of the facility
-/// until the window ends. `()` stands for no facility. A pair of two facilities is itself a facility.
+/// Implement this trait for the type through which tasks control the facility, such as
+/// [`BranchRecorder`](crate::BranchRecorder). While the counters are lent, their [window](crate::CounterWindow) borrows
+/// the facility mutably. The compiler therefore rejects other uses of the facility until the window ends. `()` stands
+/// for no facility. A pair of two facilities is itself a facility.
 ///
 /// This example is a fake facility with one control register. The borrower of the counters may change the register's
 /// value.
@@ -36,9 +37,9 @@ use crate::msr::fault::MsrFault;
 /// Task, on the processor of the counters. An interrupt may come at any time, and its handler then calls the methods of
 /// [`Facility`].
 pub trait FacilityControl: Facility {
-    /// Prepares the facility for [`suspend`](Self::suspend), before the counters are stopped. A facility that delays
-    /// the counters' interrupt stops in this method, because the delayed interrupt of a stopped counter never comes. If
-    /// the counters cannot be stopped, [`resume`](Self::resume) undoes this call.
+    /// Prepares the facility for [`suspend`](Self::suspend), before the counters are stopped. If the facility delays
+    /// the counters' interrupts, stop the facility in this method: the delayed interrupt of a stopped counter never
+    /// comes. If the counters cannot be stopped, [`resume`](Self::resume) undoes this call.
     ///
     /// # Errors
     /// A register access failed. The facility continues as before the call.

@@ -10,7 +10,7 @@ use crate::counters::shared::memory::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Serviced {
-    /// Number of overflows that the call reported.
+    /// Number of overflows that were reported while this interrupt was serviced.
     pub overflows: u32,
     /// Tells whether the interrupt belongs to the session. A handler that several drivers share needs this answer.
     pub claim: Claim,

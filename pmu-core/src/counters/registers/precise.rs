@@ -5,9 +5,9 @@ use crate::msr::access::MsrAccess;
 use crate::msr::backend::MsrBackend;
 use crate::msr::update::MsrUpdate;
 
-/// The register that enables precise sampling, one bit per counter: `IA32_PEBS_ENABLE`. While a counter's bit is set,
-/// an overflow of the counter writes a record to memory instead of interrupting. Firmware or an earlier kernel may have
-/// left bits set.
+/// The register `IA32_PEBS_ENABLE`, which enables precise sampling by one bit per counter. While a counter's bit is
+/// set, an overflow of the counter writes a record to memory instead of interrupting. Firmware or an earlier kernel may
+/// have left bits set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct PreciseSampling {

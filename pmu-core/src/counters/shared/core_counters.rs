@@ -7,8 +7,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire};
 use crate::counters::names::counter_id::{CounterSet, MAX_GENERAL};
 use crate::counters::registers::select::EventSelect;
 
-/// Memory that the two logical processors of a core share. The memory records which general counters are in use, in 8
-/// bytes per core.
+/// Memory that the two logical processors of a core share. These 8 bytes record which general counters are in use.
 ///
 /// [`OnSharedCore`](crate::OnSharedCore) gives this memory to the sessions of both logical processors.
 #[derive(Debug, Default)]

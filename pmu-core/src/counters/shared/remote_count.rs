@@ -15,13 +15,13 @@ use crate::counters::shared::table::EventTable;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum RemoteCount {
-    /// The event is on no counter, so the count is complete. The times in the count are valid at the time `now` that
-    /// was given to [`remote_count`].
+    /// The event is on no counter, so the count is complete. The enabled and running times in the count end at the
+    /// `now` of [`remote_count`].
     Current(EventCount),
     /// The event is on a counter, whose value only the event's own processor can read.
     Older {
         /// The count at the last interrupt of the counter, or at the event's start if no interrupt came since the
-        /// start. The times end at the last operation that updated times on the event's processor.
+        /// start. The enabled and running times end at the last operation that updated them on the event's processor.
         count: EventCount,
         /// Greatest number of occurrences that `count` can lack until the counter's next interrupt is serviced. This
         /// limit is the number of occurrences for which the counter was loaded, which is at most the event's period.
@@ -29,7 +29,8 @@ pub enum RemoteCount {
         lacks: Option<u64>,
     },
     /// No count is available, because the event's processor is changing the event, or because the event's counter has
-    /// faulted. The kernel asks that processor by an inter-processor interrupt, or calls [`remote_count`] again.
+    /// faulted. The kernel reads the count on that processor, by an inter-processor interrupt, or calls
+    /// [`remote_count`] again.
     Changing,
 }
 
