@@ -104,7 +104,7 @@ pub enum CounterError {
     /// The saved counters cannot be restored, for one of these reasons:
     /// - The session that saved the counters has an [`EventSource`](crate::EventSource) with another table of events.
     /// - This processor lacks the event of a saved counter.
-    /// - One of the counters, or one of the table's events, is in use already, or one of the counters has faulted.
+    /// - One of the counters counts another event of the table, or one of the table's events runs already.
     /// - An [exclusive](crate::Event::exclusive) event is on a counter.
     /// - Too few counters are free.
     NotRestorable,

@@ -5,5 +5,6 @@ mod alone;
 mod disturbed;
 mod hardware;
 mod passes;
+mod reserved;
 mod scene;
 mod windows;

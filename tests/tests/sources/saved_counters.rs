@@ -95,32 +95,41 @@ fn a_source_whose_counter_was_taken_meanwhile_is_restored_on_another() {
 #[test]
 fn a_reserved_counter_counts_on_while_no_sources_counters_are_loaded() {
     for processor in opened::processors(Deviations::NONE) {
-        match processor.configuration {
-            Configuration::Intel(_) => {
-                reserved(&processor, &Emon::detect(&processor.snapshot).unwrap());
+        for is_saved in [false, true] {
+            match processor.configuration {
+                Configuration::Intel(_) => {
+                    reserved(&processor, &Emon::detect(&processor.snapshot).unwrap(), is_saved);
+                }
+                _ => reserved(&processor, &Amd64::detect(&processor.snapshot).unwrap(), is_saved),
             }
-            _ => reserved(&processor, &Amd64::detect(&processor.snapshot).unwrap()),
         }
     }
 }
 
-fn reserved<I: ProfileInterface>(processor: &Processor, interface: &I) {
+/// Reserves a counter before the sources' counters are saved, or afterwards.
+fn reserved<I: ProfileInterface>(processor: &Processor, interface: &I, is_saved: bool) {
     let (memory, table) = (opened::Memory::new(), opened::Table::new());
     let both = WithOpenedEvents::new(interface, &table);
     let mock = processor.mock();
     let only = processor.unit.counters() & CounterSet::GENERAL;
     let mut session = both.initialize(&processor.snapshot, only, &mock, &mock, &memory).unwrap();
     session.start(KProfileSource::TOTAL_ISSUES).unwrap();
+    let mut area = SavedCounters::<[SavedCounter; MAX_COUNTERS]>::new();
+    if is_saved {
+        session.save(&mut area, |o| panic!("{o:?}")).unwrap();
+    }
     let counters = session.counters_mut();
     let (counter, select) = counters.reserve(&processor.unit, &opened::raw(2), only).unwrap();
     let before = counters.load_reserved(counter, 1 << 20).unwrap();
     counters.start_reserved(counter, select, false).unwrap();
-    let mut area = SavedCounters::<[SavedCounter; MAX_COUNTERS]>::new();
-    session.save(&mut area, |o| panic!("{o:?}")).unwrap();
+    if !is_saved {
+        session.save(&mut area, |o| panic!("{o:?}")).unwrap();
+    }
     opened::happen(&mock, 2, 55);
     let counters = session.counters_mut();
     assert_eq!(counters.read_reserved(counter).unwrap() - before, 55, "{processor:?}");
     session.restore(&area).unwrap();
+    assert!(session.is_running(KProfileSource::TOTAL_ISSUES), "{processor:?}");
     opened::happen(&mock, 2, 55);
     let counters = session.counters_mut();
     assert_eq!(counters.read_reserved(counter).unwrap() - before, 110, "{processor:?}");

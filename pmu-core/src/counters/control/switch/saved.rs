@@ -162,8 +162,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Loads and starts the counters that [`save`](Self::save) saved. The saved state of a counter is loaded into the
-    /// counter with the same [`CounterId`](crate::CounterId). If an opened event now uses this counter, the state is
-    /// loaded into a free counter. `area` stays unchanged.
+    /// counter with the same [`CounterId`](crate::CounterId). If this counter is not free any more, the state is loaded
+    /// into a free counter. `area` stays unchanged.
     ///
     /// This call and [`save`](Self::save) may be made on different processors. On a hybrid machine, if this processor
     /// lacks the event of a saved counter, no counter is restored.
@@ -214,8 +214,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 }
                 None => self.table().entry(event).is_some_and(EventEntry::is_exclusive),
             },
-            SlotState::Faulted => at(counter).in_use,
-            SlotState::Free | SlotState::Parked { .. } => false,
+            SlotState::Faulted | SlotState::Free | SlotState::Parked { .. } => false,
         });
         let strange = area
             .counters
