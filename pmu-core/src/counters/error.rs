@@ -35,11 +35,12 @@ pub enum CounterError {
     /// The [`CounterMemory`](crate::CounterMemory) or the [`EventTable`](crate::EventTable) is in use by another
     /// processor's session, or by a session that was not shut down.
     MemoryInUse,
-    /// The [`CounterMemory`](crate::CounterMemory) or the [`EventTable`](crate::EventTable) has too few places.
+    /// The [`CounterMemory`](crate::CounterMemory) has too few slots, or the [`EventTable`](crate::EventTable) has too
+    /// few entries.
     InsufficientMemory {
-        /// Number of places that the operation needs.
+        /// Number of slots or entries that the operation needs.
         needed: u16,
-        /// Number of places in the memory or the table.
+        /// Number of slots in the memory, or of entries in the table.
         lent: u16,
     },
     /// None of the requested counters keeps a written value. Such counters do not exist, even if CPUID declares them.
@@ -85,8 +86,8 @@ pub enum CounterError {
     /// counter's last interrupt is lost. The event can be started again.
     CounterLost(EventId),
     /// No counter is free for the event. Each counter that can count the event has faulted, or is used by an event that
-    /// does not give up its counter. After a [`service`](crate::service) that [masked](ServiceError::masked) the
-    /// interrupt, every counter is treated as faulted until [`reprogram`](crate::CounterSession::reprogram).
+    /// keeps its counter. After a [`service`](crate::service) that [masked](ServiceError::masked) the interrupt, every
+    /// counter is treated as faulted until [`reprogram`](crate::CounterSession::reprogram).
     NoFreeCounter,
     /// The [extra register](crate::Event::with_extra) at this address is not available to the event. Either running
     /// events need another value in the register, or the processor's events use more extra registers than the session
@@ -104,7 +105,8 @@ pub enum CounterError {
     /// The saved counters cannot be restored, for one of these reasons:
     /// - The session that saved the counters has an [`EventSource`](crate::EventSource) with another table of events.
     /// - This processor lacks the event of a saved counter.
-    /// - One of the counters counts another event of the table, or one of the table's events runs already.
+    /// - A counter with a saved state now counts an event of the table.
+    /// - One of the saved events is already on a counter.
     /// - An [exclusive](crate::Event::exclusive) event is on a counter.
     /// - Too few counters are free.
     NotRestorable,

@@ -59,7 +59,7 @@ use crate::counters::names::event_id::EventId;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum ThreadEvent {
-    /// The slice has no event at this place.
+    /// The slice has no event at this index.
     #[default]
     Unused,
     /// The event is open on the processor on which the thread runs.

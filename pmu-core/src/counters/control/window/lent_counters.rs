@@ -36,8 +36,8 @@ impl LentCounters {
         Self { counters, global_control, programmed: false, status: 0, not_send: PhantomData }
     }
 
-    /// Adds counters that have no owner to this value. For example, a session whose source has no room for opened
-    /// events does not take the fixed counters, so these counters can be added.
+    /// Adds `counters`, which have no owner, to the counters of this value. For example, a session whose source has no
+    /// room for opened events does not take the fixed counters, so these counters can be added.
     ///
     /// ```
     /// # use pmu_core::{CounterSet, LentCounters};
