@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 /// Storage for a value that is written once, such as the profile interface that the boot processor selects. The storage
 /// is commonly a static.
 ///
-/// Interrupt handlers, NMI included, read the value without waiting. The value is never dropped.
+/// Interrupt handlers, including NMI handlers, read the value without waiting. The value is never dropped.
 ///
 /// ```
 /// use pmu_core::WriteOnce;

@@ -1,4 +1,4 @@
-//! Events of the units beside the cores, as data: this crate's other floors are about counters of cores.
+//! Events of the uncore units, as data: this crate's other floors are about counters of cores.
 //!
 //! Uses [names](crate::name) and [the form of core types](crate::format).
 

@@ -7,7 +7,7 @@
  *   LIBPFM_ENCODE_INACTIVE=1 ./libpfm4_dump > tests/data/libpfm4.csv
  *   LIBPFM_ENCODE_INACTIVE=1 ./libpfm4_dump uncore > tests/data/libpfm4_uncore.csv
  *
- * With `uncore`, the same of units beside the cores: event number and unit mask alone.
+ * With `uncore`, the same of uncore units: event number and unit mask alone.
  */
 #include <inttypes.h>
 #include <perfmon/pfmlib.h>

@@ -30,7 +30,7 @@ struct Arguments {
     #[arg(long, value_enum, default_value = "text")]
     format: Form,
 
-    /// Look among the events of the units beside the cores: L3, data fabric, memory controllers, links.
+    /// Look among the events of uncore units: L3, data fabric, memory controllers, links.
     #[arg(long)]
     uncore: bool,
 

@@ -1,4 +1,4 @@
-//! Events of the units beside the cores, as text and as JSON.
+//! Events of the uncore units, as text and as JSON.
 
 use core::fmt::Write as _;
 
@@ -10,13 +10,13 @@ use super::Form;
 /// The version of the object: fields are added with a new number, never changed.
 const VERSION: u32 = 1;
 
-/// The events of the units beside the cores whose names match a pattern, with their encodings.
+/// The events of uncore units whose names match a pattern, with their encodings.
 ///
 /// # Errors
 /// No list of the units' events is at hand for the core type, or no event matches.
 pub fn events(core_type: &CoreType, pattern: &str, form: Form) -> Result<String, String> {
     let Some(units) = Uncore::of(core_type) else {
-        return Err(format!("{core_type}: no events of the units beside the cores are known"));
+        return Err(format!("{core_type}: no events of uncore units are known"));
     };
     let matching: Vec<_> = units.matching(pattern).collect();
     if matching.is_empty() {
@@ -32,7 +32,7 @@ pub fn events(core_type: &CoreType, pattern: &str, form: Form) -> Result<String,
         return Ok(format!("{object:#}\n"));
     }
     let count = units.events().count();
-    let mut text = format!("{core_type}: {count} events beside the cores; {}\n", units.source());
+    let mut text = format!("{core_type}: {count} uncore events; {}\n", units.source());
     for event in &matching {
         // A String takes whatever is written.
         let _ = writeln!(
@@ -79,7 +79,7 @@ mod tests {
     fn an_event_of_a_unit_is_written_with_unit_encoding_and_place_in_text_and_json() {
         let text = events(zen("zen5"), "umc_cas_cmd.r?", Form::Text).unwrap();
         let lines = [
-            "zen5: 234 events beside the cores; Linux 7.2 amdzen5",
+            "zen5: 234 uncore events; Linux 7.2 amdzen5",
             "",
             "umc_cas_cmd.rd",
             "  unit      amd_umc",
@@ -103,11 +103,11 @@ mod tests {
     #[test]
     fn a_core_without_a_list_and_a_name_without_an_event_are_told() {
         let none = events(zen("bonnell"), "*", Form::Text).unwrap_err();
-        assert_eq!(none, "bonnell: no events of the units beside the cores are known");
+        assert_eq!(none, "bonnell: no events of uncore units are known");
         let none = events(zen("zen5"), "ex_ret_instr", Form::Json).unwrap_err();
         assert!(none.ends_with("no event of the units of zen5; '*' matches all"), "{none}");
         let core = super::super::events(zen("zen5"), &[], "umc_mem_clk", Form::Text).unwrap_err();
-        assert!(core.contains("an event of amd_umc, a unit beside the cores"), "{core}");
+        assert!(core.contains("an event of amd_umc, an uncore unit"), "{core}");
         assert!(core.ends_with("; --uncore prints it"), "{core}");
     }
 }

@@ -68,10 +68,7 @@ impl fmt::Display for CoreEventError {
             Self::Core(error) => fmt::Display::fmt(error, f),
             Self::Uncore(event) => {
                 let unit = event.unit();
-                write!(
-                    f,
-                    "an event of {unit}, a unit beside the cores: no counter of a core counts it"
-                )
+                write!(f, "an event of {unit}, an uncore unit: no counter of a core counts it")
             }
         }
     }

@@ -1,4 +1,4 @@
-//! An event of a unit beside the cores.
+//! An event of an uncore unit.
 
 use core::fmt;
 

@@ -1,4 +1,4 @@
-//! The events of the units beside the cores, by pattern.
+//! The events of uncore units, by pattern.
 
 use crate::name::pattern::matches;
 use crate::uncore::event::UncoreEvent;

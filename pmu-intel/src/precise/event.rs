@@ -44,7 +44,8 @@ impl Precision {
 /// front-end events must have the same value.
 ///
 /// The event's [period](Event::every), [tag](Event::tagged), privilege levels and [counters](Event::on) apply to the
-/// records. A reported record shows only the privilege levels that the event counts.
+/// records. If the event does not count the privilege level of a record's instruction, the record is not reported. A
+/// reported record lacks the branches and data addresses of privilege levels that the event does not count.
 ///
 /// ```
 /// use pmu_core::{Event, GenericEvent};

@@ -32,7 +32,7 @@ pub struct PreciseReport<'a> {
     pub period: u64,
     /// The memory accesses that the sampled event counts.
     pub access: AccessKind,
-    /// The record, limited to the privilege levels that the sampled event counts.
+    /// The record. Branches and data addresses of privilege levels that the sampled event does not count are left out.
     pub record: PreciseRecord<'a>,
     pub(crate) unit: &'a PreciseUnit,
 }

@@ -79,7 +79,7 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
     /// If the ring is full, the record is lost and counted as [dropped](Self::dropped).
     ///
     /// # Context
-    /// Any, NMI included, on the ring's processor. Wait-free.
+    /// Any, including NMI, on the ring's processor. Wait-free.
     #[inline]
     pub fn push_sample(&self, width: PointerWidth, timestamp: u64, sample: &Sample) -> bool {
         self.push_by(|slot| slot.fill(sample.words(width, timestamp)))
@@ -91,7 +91,7 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
     /// call chain is lost and counted as [dropped](Self::dropped).
     ///
     /// # Context
-    /// Any, NMI included, on the ring's processor. The function is wait-free if the frame's
+    /// Any, including NMI, on the ring's processor. The function is wait-free if the frame's
     /// [`call_chain`](InterruptFrame::call_chain) is wait-free.
     ///
     /// # Examples
@@ -118,7 +118,7 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
     /// A record that is not pushed is counted as [dropped](Self::dropped).
     ///
     /// # Context
-    /// Any, NMI included, on the ring's processor. Wait-free. The call encodes the record in a buffer of `W` words on
+    /// Any, including NMI, on the ring's processor. Wait-free. The call encodes the record in a buffer of `W` words on
     /// the stack.
     ///
     /// # Examples

@@ -1,4 +1,4 @@
-//! Events of units beside the cores: names and encodings against libpfm4's, and the shape of the lists.
+//! Events of uncore units: names and encodings against libpfm4's, and the shape of the lists.
 
 use std::collections::BTreeSet;
 
@@ -118,7 +118,7 @@ fn a_name_of_no_unit_and_no_core_stays_unknown() {
         Some(CoreEventError::Core(EventError::Character { at: 2 }))
     );
     let error = zen.event_or_uncore("L3_LOOKUP_STATE.L3_MISS").err().unwrap();
-    let told = "an event of amd_l3, a unit beside the cores: no counter of a core counts it";
+    let told = "an event of amd_l3, an uncore unit: no counter of a core counts it";
     assert_eq!(error.to_string(), told);
     let bonnell = CoreType::named("bonnell").unwrap();
     assert!(Uncore::of(bonnell).is_none());

@@ -42,7 +42,7 @@ pub trait FacilityControl: Facility {
     /// comes. If the counters cannot be stopped, [`resume`](Self::resume) undoes this call.
     ///
     /// # Errors
-    /// A register access failed. The facility continues as before the call.
+    /// A register access failed. The facility is in the same state as before the call.
     fn before_stop<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
         Ok(())
     }
@@ -54,7 +54,7 @@ pub trait FacilityControl: Facility {
     /// records.
     ///
     /// # Errors
-    /// A register access failed. The facility continues as before the call.
+    /// A register access failed. The facility is in the same state as before the call.
     fn suspend<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault>;
 
     /// Resumes the facility in the state that it had before [`suspend`](Self::suspend). The borrower of the counters
