@@ -1,12 +1,13 @@
-//! A mock of a processor for tests of drivers. The driver uses the software PMU as its backend and platform. The mock
-//! counts and records the driver's accesses, refuses illegal accesses, injects faults, and delivers interrupts.
+//! A mock processor for tests of drivers. [`MockMsr`] has a software PMU, and implements the driver's register backend
+//! and platform. The mock counts and records the driver's accesses, refuses illegal accesses, injects faults, and
+//! delivers interrupts.
 //!
-//! Beneath a `Pmu` of the crate `pmu`, the type of register access is `'static` and `Send`. A reference to a mock is
-//! not `Send`. So the test's kernel uses an empty type for register access: the test leaks the mock, keeps the
-//! reference in a `thread_local!`, and each function of the type calls the mock of the thread. The test also leaks a
-//! `Pmu` of its own, because a static `Pmu` is shared by all tests of the program.
-//!
-//! Uses the private module `pmu` and the modules that `pmu` uses. Does not use `mediated` and `bytes`.
+//! A `Pmu` of the crate `pmu` accesses registers through a type that must be `'static` and `Send`. A reference to a
+//! mock is not `Send`. A test of a `Pmu` therefore leaks the mock, and keeps the reference in a `thread_local!`. An
+//! empty type then implements register access, and forwards each access to the mock of the current thread. The test
+//! also leaks the `Pmu`, because all tests of a program would share a `static` one.
+
+// This module uses the module `pmu` and the modules that `pmu` uses. It does not use `mediated` and `bytes`.
 
 mod access;
 mod backend;

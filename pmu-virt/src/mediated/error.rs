@@ -15,10 +15,10 @@ use crate::configuration::host_error::HostError;
 pub enum MediationError {
     /// The host's configuration is invalid.
     Configuration(ConfigurationError),
-    /// The host's CPUID describes no PMU that a [`Configuration`](crate::Configuration) can have.
+    /// No [`Configuration`](crate::Configuration) can describe the host's PMU, or CPUID declares no PMU.
     Host(HostError),
-    /// The host has no register that sets bits of the global status. This register needs version 4 on Intel, and
-    /// PerfMonV2 on AMD.
+    /// The host lacks the register that sets bits of the global status. Intel's processors have this register from
+    /// version 4 of architectural performance monitoring on. AMD's processors have the register with PerfMonV2.
     NoStatusSet,
     /// The host's counters lack full-width writes.
     NoFullWidthWrites,
@@ -28,13 +28,14 @@ pub enum MediationError {
     /// The guest's PMU does not have exactly the counters of the host. See
     /// [`HostCounters::guest`](crate::HostCounters::guest).
     NotTheHosts,
-    /// A counter of the guest writes [precise records](crate::VirtualPrecise), which a guest on real counters cannot
-    /// have.
+    /// A counter of the guest writes [precise records](crate::VirtualPrecise). The host's counters cannot write precise
+    /// records for a guest.
     PreciseRecords,
     /// The host has not [lent](pmu_core::CounterSession::lend) every counter of the guest. The value is the set of the
-    /// missing counters.
+    /// counters that are not lent.
     NotLent(CounterSet),
-    /// The [`Loaded`](crate::Loaded) value belongs to another guest, or the guest's PMU was restored after the load.
+    /// The [`Loaded`](crate::Loaded) value belongs to another guest, or the guest's PMU was restored after
+    /// [`HostCounters::load`](crate::HostCounters::load).
     NotTheLoaded,
     /// An access to a register of the host failed.
     Access(MsrFault),

@@ -32,7 +32,8 @@ impl<const T: usize> MsrBackend for MockMsr<'_, T> {
         })
     }
 
-    /// Makes two accesses, RDMSR and WRMSR. Each is counted and recorded, and an interrupt may come before each.
+    /// Makes two accesses, RDMSR and WRMSR. The mock counts and records each access. An interrupt may come before each
+    /// access.
     fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
         let found = self.rdmsr(update.register())?;
         if let Some(value) = update.apply(found) {
@@ -43,7 +44,7 @@ impl<const T: usize> MsrBackend for MockMsr<'_, T> {
 }
 
 impl<const T: usize> Platform for MockMsr<'_, T> {
-    /// Unmasks the LVT entry, with delivery as an NMI.
+    /// Unmasks the LVT entry for performance counters, and sets the delivery mode to NMI.
     fn unmask_performance_interrupt(&self) {
         if let Some(before) = self.before_access.get() {
             before(self);
@@ -68,7 +69,8 @@ impl<const T: usize> Platform for MockMsr<'_, T> {
         self.entry.set(MASKED | 0x400);
     }
 
-    /// Unmasks the entry, with delivery as an NMI, unless the entry is in use.
+    /// Unmasks the extended LVT entry with this number, and sets the delivery mode to NMI. The call changes nothing if
+    /// the entry is in use, that is, unmasked with another value.
     fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), ExtendedEntryError> {
         let entries = self.extended_entries.get();
         match entries.get(usize::from(entry)) {

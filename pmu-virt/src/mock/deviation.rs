@@ -8,8 +8,8 @@ use crate::configuration::cpuid::CpuidRegisters;
 
 macro_rules! deviations {
     ($($(#[doc = $meaning:literal])+ $variant:ident)*) => {
-        /// Way in which a real platform deviates from the manuals. On such a platform, a driver that relies on the
-        /// manuals can lose overflows.
+        /// Deviation of real platforms from Intel's and AMD's manuals. A mock can imitate each deviation. On these
+        /// platforms, a driver that relies on the manuals can lose overflows.
         ///
         /// ```
         /// use pmu_virt::mock::{Deviation, Deviations};
@@ -40,32 +40,33 @@ macro_rules! deviations {
 
 deviations! {
     /// A counter overflows again while the driver's callback handles the counter's overflow. This happens if the
-    /// callback takes longer than the interval between two overflows.
-    /// [`MockMsr::pass_while_serviced`](super::MockMsr::pass_while_serviced) sets the events that happen during the
-    /// callback. The mock counts these events when the callback calls [`MockMsr::reported`](super::MockMsr::reported).
+    /// callback takes longer than the interval between two overflows. A test passes the events that happen during the
+    /// callback to [`MockMsr::pass_while_serviced`](super::MockMsr::pass_while_serviced). The mock counts these events
+    /// when the callback calls [`MockMsr::reported`](super::MockMsr::reported).
     OverflowsWhileServiced
-    /// On AMD, a delivery also masks the LVT entry, as for guests on KVM 6.6 to 6.9. CPUID ([`Deviations::cpuid`])
-    /// declares a hypervisor.
+    /// An AMD processor masks the LVT entry when it delivers an interrupt. KVM 6.6 to 6.9 does this for its guests.
+    /// [`Deviations::cpuid`] declares a hypervisor.
     MasksOnDelivery
     /// Writes of `IA32_DEBUGCTL` are ignored, as under some hypervisors.
     IgnoresDebugControl
-    /// If several counters overflow, a second interrupt is latched while the driver services the first interrupt, as on
-    /// processors of AMD and Intel. When the driver services the second interrupt, the driver finds no overflow.
+    /// If several counters overflow together, a second interrupt follows the first one. The driver finds no overflow
+    /// when it services the second interrupt. Processors of AMD and Intel behave in this way.
     LatchesSecondInterrupt
     /// An interrupt can nest in the handler or the callback of another interrupt, at any access. The reason is that
     /// every IRET unblocks NMIs, even the IRET from a page fault or from a fixed-up #GP.
     NestsInterrupts
-    /// On a PMU of version 4 or later, a write that sets bit 59 of the acknowledgement register raises #GP, as under
-    /// some hypervisors. The freeze bit of `IA32_DEBUGCTL` can be set, but the counters never freeze.
+    /// A WRMSR that sets bit 59 of `IA32_PERF_GLOBAL_STATUS_RESET` raises #GP, although version 4 of architectural
+    /// performance monitoring defines this bit. FREEZE_PERFMON_ON_PMI, bit 12 of `IA32_DEBUGCTL`, can be set, but the
+    /// counters never freeze. Some hypervisors behave in this way.
     NarrowAcknowledge
     /// Firmware or the previous kernel did not stop the counters, and their interrupts are enabled.
     LeftRunning
     /// Firmware or the previous kernel did not acknowledge overflows.
     LeftOverflowed
-    /// Firmware or the previous kernel did not clear the freeze bit, and the counters are frozen.
+    /// Firmware or the previous kernel left the counters frozen.
     LeftFrozen
-    /// Firmware or the previous kernel did not disable PEBS. While PEBS is enabled, the processor writes a record when
-    /// a counter overflows, and does not interrupt. [`Deviations::cpuid`] declares the Debug Store.
+    /// Firmware or the previous kernel did not disable PEBS. While PEBS is enabled for a counter, an overflow of the
+    /// counter writes a record and raises no interrupt. [`Deviations::cpuid`] declares the Debug Store.
     LeftPrecise
     /// The second counter reads 0 and ignores writes. PMC3 under TSX force-abort behaves in this way, and so does a
     /// counter that the BIOS reserves.
@@ -76,34 +77,36 @@ deviations! {
     /// itself does nothing for this deviation. A test calls
     /// [`MockMsr::lose_registers`](super::MockMsr::lose_registers).
     LosesRegisters
-    /// An overflow's interrupt comes only after the mock has counted a whole feed, perhaps several periods late. A real
-    /// interrupt is late in this way if the LVT entry selects a vector and not an NMI, and interrupts are disabled.
+    /// An overflow's interrupt comes only after [`MockMsr::advance`](super::MockMsr::advance) has counted all events of
+    /// the feed, perhaps several periods late. On a real processor, the interrupt can be this late if it is not an NMI
+    /// and the kernel has disabled interrupts.
     ServicesLate
-    /// If a bit of the global status is set when the driver unmasks the LVT entry, the unmasking raises an interrupt.
-    /// Intel's processors from version 3 on behave in this way.
+    /// If a bit of the global status is set when the driver unmasks the LVT entry, the processor raises an interrupt.
+    /// Intel's processors behave in this way from version 3 of architectural performance monitoring on.
     RaisesOnUnmask
-    /// While the global control enables no counter, an acknowledgement has no effect. Linux reports this of Zhaoxin's
-    /// ZX-C. The mock's CPUID does not declare a Zhaoxin processor, so a test of this deviation selects the driver of
-    /// Zhaoxin's counters itself.
+    /// While the global control enables no counter, a write to `IA32_PERF_GLOBAL_STATUS_RESET` clears no status bit.
+    /// According to Linux, Zhaoxin's ZX-C behaves in this way. A test of this deviation must itself select the driver
+    /// of Zhaoxin's counters, because the mock's CPUID does not declare a Zhaoxin processor.
     AcknowledgesWhileEnabled
-    /// The branch records never freeze, as under some hypervisors. The bit that enables the freeze can be set, but the
-    /// status bit stays 0. Therefore the branches of the interrupt handler are recorded too.
+    /// The branch records never freeze, as under some hypervisors. FREEZE_LBRS_ON_PMI, bit 11 of `IA32_DEBUGCTL`, can
+    /// be set, but an interrupt does not set bit 58 of the global status. Therefore the branches of the interrupt
+    /// handler are recorded too.
     NeverFreezesBranches
     /// A deep sleep (C-state) clears the branch records. For architectural records, leaf 0x1C, EAX bit 30, declares
     /// that a deep sleep clears the records. For all legacy records, Linux assumes that a deep sleep clears the
     /// records. A test calls [`MockMsr::sleep`](super::MockMsr::sleep).
     BranchesLostInDeepSleep
-    /// One branch in four is recorded with an error: AMD's erratum 1452 of family 19h sets a reserved bit in the
-    /// record. Haswell records the abort of a transaction twice.
+    /// Every fourth branch is recorded with the error of a real processor. On AMD, the record has a reserved bit set,
+    /// as in erratum 1452 of family 19h. On Intel, the abort of a transaction is recorded twice, as on Haswell.
     ErroneousBranches
     /// The interrupt of an instruction-based sample comes only after the driver has disabled the sampling. The driver's
     /// write may also have cleared the valid bit of the sample.
     LateIbs
-    /// Together with the status bit of the buffer for precise records, the processor sets the status bits of counters
-    /// that write precise records. Linux reports this.
+    /// The processor sets the status bits of counters that write precise records. The processor sets these bits
+    /// together with the status bit of the buffer for precise records. Linux reports this behavior.
     PreciseStatusBeside
     /// The processor uses only half of a Debug Store buffer that has 4 KiB or more. The interrupt can come before the
-    /// driver's threshold.
+    /// buffer is filled up to the threshold that the driver has set.
     ShortDebugStore
     /// Every fourth index that the processor writes to the Debug Store is wrong: the index is beyond the buffer, before
     /// the buffer, or between two records.

@@ -12,9 +12,10 @@ pub enum Fault {
     /// No access faults.
     #[default]
     None,
-    /// Only the access with this number faults: a transient fault.
+    /// A transient fault: for `At(n)`, only the n-th access after [`inject`](super::MockMsr::inject) faults.
     At(u32),
-    /// The access with this number and each later access fault: a permanent fault.
+    /// A permanent fault: for `From(n)`, every access faults from the n-th access after
+    /// [`inject`](super::MockMsr::inject) on.
     From(u32),
     /// RDMSR and WRMSR of this register fault, as if the register were missing.
     Register(u32),

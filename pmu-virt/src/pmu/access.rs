@@ -22,8 +22,7 @@
 pub enum Read {
     /// The register's value.
     Value(u64),
-    /// The PMU and the embedder share the register. The PMU answers the bits in `mask`. The embedder answers the other
-    /// bits.
+    /// The PMU and the embedder share the register. `value` has the PMU's bits, and the embedder adds the other bits.
     Shared {
         /// Value of the bits that belong to the PMU.
         value: u64,
@@ -32,7 +31,7 @@ pub enum Read {
     },
     /// The guest gets #GP(0).
     GeneralProtection,
-    /// The register is not a register of this vendor's PMUs. The embedder answers the access.
+    /// No PMU of this vendor has the register. The embedder emulates the access.
     Unhandled,
 }
 
@@ -83,9 +82,9 @@ pub enum Write {
         /// Bits that belong to the PMU.
         mask: u64,
     },
-    /// The guest gets #GP(0), and nothing was changed.
+    /// The guest gets #GP(0). The write has changed no register.
     GeneralProtection,
-    /// The register is not a register of this vendor's PMUs. The embedder answers the access.
+    /// No PMU of this vendor has the register. The embedder emulates the access.
     Unhandled,
 }
 

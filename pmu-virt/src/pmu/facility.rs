@@ -16,7 +16,7 @@ use crate::registers::list::RegisterInfo;
 pub enum Writer {
     /// The guest executes WRMSR.
     Guest,
-    /// The host restores a register, as in [`VirtualPmu::host_write`].
+    /// The host restores a register by [`VirtualPmu::host_write_beside`].
     Host,
 }
 
@@ -53,12 +53,14 @@ pub enum Writer {
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 pub trait GuestFacility {
-    /// Returns the facility's answer to RDMSR. [`Read::Unhandled`] means that the facility has no bit of the register.
-    /// [`Read::Shared`] means that the PMU or the embedder answers the other bits.
+    /// Returns the facility's answer to RDMSR. If no bit of the register belongs to the facility, the answer is
+    /// [`Read::Unhandled`]. If only some bits belong to the facility, the answer is [`Read::Shared`]. The PMU or the
+    /// embedder then adds the other bits.
     fn read(&self, address: u32) -> Read;
 
-    /// Returns the facility's answer to RDPMC with this value of ECX. The facility does not check whether the mode
-    /// allows RDPMC. [`Read::Unhandled`] means that the facility has no counter with this index.
+    /// Returns the facility's answer to RDPMC with this value of ECX. If the facility has no counter with this index,
+    /// the answer is [`Read::Unhandled`]. The facility does not check whether the guest may execute RDPMC:
+    /// [`VirtualPmu::read_pmc_beside`] checks this.
     fn read_pmc(&self, ecx: u32) -> Read {
         let _ = ecx;
         Read::Unhandled
@@ -67,33 +69,32 @@ pub trait GuestFacility {
     /// Returns the answer that [`write`](Self::write) would return, but writes nothing.
     fn check_write(&self, writer: Writer, address: u32, value: u64) -> Written;
 
-    /// Writes the facility's bits of a register. If the answer is a fault, or if the facility has no bit of the
-    /// register, the call changes nothing.
+    /// Writes the facility's bits of a register. The call changes nothing if the WRMSR faults, or if no bit of the
+    /// register belongs to the facility.
     fn write(&mut self, writer: Writer, address: u32, value: u64) -> Written;
 
-    /// Adds the bits that declare the facility to the PMU's CPUID leaf `leaf`, and returns the leaf.
+    /// Adds the bits that declare the facility to `leaf`, a CPUID leaf of the PMU, and returns the result.
     fn cpuid(&self, leaf: CpuidLeaf) -> CpuidLeaf;
 
-    /// Returns the facility's registers, except registers that the PMU itself has. The PMU's list is
-    /// [`Configuration::registers`](crate::Configuration::registers). This call also returns the facility's registers
-    /// that the PMU's list marks as [absent](RegisterInfo::exists). To save a virtual processor, save the PMU's
-    /// registers first. Then save each register that this call returns with [`is_state`](RegisterInfo::is_state) set.
-    /// Restore all registers in the order in which they were saved.
+    /// Returns the facility's registers. The call leaves out each register that
+    /// [`Configuration::registers`](crate::Configuration::registers) lists with [`exists`](RegisterInfo::exists) set.
+    /// To save a virtual processor, first save the PMU's registers. Then save each register that this call returns with
+    /// [`is_state`](RegisterInfo::is_state) set. Restore all registers in the order in which they were saved.
     fn registers(&self) -> impl Iterator<Item = RegisterInfo>;
 
-    /// Tells the facility that an overflow raised an interrupt. If the guest has enabled the facility's freeze on
-    /// interrupts, the facility then freezes.
+    /// Tells the facility that an overflow raised an interrupt. For example, branch records freeze in this call if the
+    /// guest has set FREEZE_LBRS_ON_PMI, bit 11 of `IA32_DEBUGCTL`.
     fn pmi_raised(&mut self);
 
-    /// Returns the bitmap of the facility's own counters, with the bits of the global status. The facility itself
-    /// records the overflows of these counters. The overflow of an own counter does not set a bit of the status, and
-    /// does not interrupt.
+    /// Returns the bitmap of the counters whose overflows the facility handles in place of the PMU. Each counter has
+    /// the bit number that it has in the global status. An overflow of these counters sets no bit of the global status,
+    /// and raises no interrupt.
     fn own_counters(&self) -> u64 {
         0
     }
 
     /// Tells the facility that some of its [own counters](Self::own_counters) overflowed. `counters` is the bitmap of
-    /// these counters.
+    /// the overflowed counters.
     fn overflowed(&mut self, counters: u64) {
         let _ = counters;
     }
@@ -152,8 +153,8 @@ impl<F: GuestFacility> GuestFacility for Option<F> {
     }
 }
 
-/// Two facilities as one facility. The two may have bits in the same register or CPUID leaf, but must not share a bit.
-/// Pairs can be nested.
+/// A pair of facilities acts as one facility. Both facilities may have bits in the same register or CPUID leaf, but
+/// must not share a bit. A member of a pair can itself be a pair.
 impl<A: GuestFacility, B: GuestFacility> GuestFacility for (A, B) {
     fn read(&self, address: u32) -> Read {
         self.0.read(address).above(|| self.1.read(address))
@@ -362,8 +363,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
         Ok(advanced)
     }
 
-    /// Tells the PMU which counters are the facility's [own counters](GuestFacility::own_counters). The overflow of an
-    /// own counter then raises no interrupt. Call `attach` after the PMU or the facility was restored.
+    /// Tells the PMU which counters are the facility's [own counters](GuestFacility::own_counters). An overflow of
+    /// these counters then raises no interrupt. Call `attach` after the PMU or the facility was restored.
     /// [`write_beside`](Self::write_beside) itself calls `attach` after the facility has changed.
     pub fn attach(&mut self, facility: &impl GuestFacility) {
         let recorded = from_global(facility.own_counters()) & self.model.layout.counters();

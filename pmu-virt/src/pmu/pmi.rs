@@ -32,13 +32,16 @@ use crate::policy::event_policy::EventPolicy;
 /// }
 /// ```
 pub trait PerformanceEntry {
-    /// Returns the value of the LVT entry: bits 7:0 vector, bits 10:8 delivery mode, bit 16 mask.
+    /// Returns the value of the LVT entry. Bits 7:0 are the vector, bits 10:8 are the delivery mode, and bit 16 is the
+    /// mask.
     fn entry(&self) -> u32;
 
-    /// Stores the LVT entry. On Intel, a delivery calls this method after [`raise`](Self::raise), to set the mask bit.
+    /// Stores the LVT entry. On Intel, [`VirtualPmu::deliver_pmi`] calls this method after [`raise`](Self::raise), to
+    /// set the mask bit.
     fn set_entry(&mut self, entry: u32);
 
-    /// Records an interrupt of the virtual processor. The embedder injects the interrupt when the guest next runs.
+    /// Marks an interrupt with this delivery mode as pending. The embedder injects the interrupt when the guest next
+    /// runs.
     fn raise(&mut self, delivery: Delivery);
 }
 

@@ -10,13 +10,13 @@ use crate::configuration::error::ConfigurationError;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum StateError {
-    /// The configuration contradicts itself.
+    /// The state's configuration has fields that contradict each other.
     Configuration(ConfigurationError),
     /// The state's configuration differs from the guest's configuration. The value is the state's configuration.
     OtherConfiguration(Configuration),
-    /// The PMU has no register at this address, or the register holds no state.
+    /// No register at this address belongs to the [saved state](crate::RegisterInfo::is_state) of the PMU.
     NoRegister(u32),
-    /// The value of a register has a bit that is reserved in the register.
+    /// The value of a register has reserved bits set.
     Impossible {
         /// The register's address.
         address: u32,

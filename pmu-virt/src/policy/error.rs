@@ -12,14 +12,14 @@ pub const MAX_FILTER_ENTRIES: usize = 300;
 pub enum FilterError {
     /// The list of entries has more than [`MAX_FILTER_ENTRIES`] entries. The value is the number of entries.
     TooManyEntries(usize),
-    /// The entries have more different event numbers than the filter has room for.
+    /// The entries have more than `most` different event numbers.
     TooManyEvents {
-        /// Number of different event numbers that the filter has room for.
+        /// Maximum number of different event numbers in the filter.
         most: usize,
     },
     /// An event number has more than 12 bits. The value is the event number.
     WideEvent(u16),
-    /// An encoded entry has bits set that are not in one of the entry's fields. The value has these bits.
+    /// An encoded entry sets bits outside the entry's fields. The value has only these bits.
     UnknownBits(u64),
 }
 

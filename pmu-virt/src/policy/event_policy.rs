@@ -33,8 +33,8 @@ pub trait EventPolicy {
     /// Returns whether a general counter may count this event.
     fn allows_general(&self, event: u16, unit_mask: u8) -> bool;
 
-    /// Returns whether a general counter may count an event with this unit mask 2, which only version 6 of Intel's
-    /// architectural performance monitoring has. The unit mask 2 is not 0. The PMU calls this method only if
+    /// Returns whether a general counter may count this event with this unit mask 2, which is not 0. Only version 6 of
+    /// Intel's architectural performance monitoring has a second unit mask. The PMU calls this method only if
     /// [`allows_general`](Self::allows_general) allows the event. The default implementation returns `false`.
     fn allows_unit_mask_2(&self, _event: u16, _unit_mask: u8, _unit_mask_2: u8) -> bool {
         false

@@ -107,8 +107,9 @@ impl<const EVENTS: usize> EventPolicy for EventFilter<EVENTS> {
         matched == (self.action == FilterAction::Allow)
     }
 
-    /// Returns whether the filter is a list of denied events. As in KVM's encoding, no entry has a unit mask 2. So a
-    /// list of allowed events allows no event with a unit mask 2, and a denied event is denied with each unit mask 2.
+    /// Returns whether the filter lists denied events. An entry has no unit mask 2, as in KVM's encoding. A filter of
+    /// allowed events therefore allows no event with a unit mask 2. A filter of denied events denies a listed event
+    /// with every unit mask 2.
     fn allows_unit_mask_2(&self, _: u16, _: u8, _: u8) -> bool {
         self.action == FilterAction::Deny
     }

@@ -16,14 +16,15 @@ pub enum PreciseConfigurationError {
     Format(u8),
     /// The field [`baseline`](crate::DebugStoreRecords::baseline) needs format 4 or later. The value is the format.
     Baseline(u8),
-    /// The configuration has counters that cannot write records: general counters beyond the first four in formats 0–2,
-    /// or fixed counters without [`baseline`](crate::DebugStoreRecords::baseline). The value is the bitmap of these
-    /// counters.
+    /// The configuration has counters that cannot write records. In formats 0–2, only the first four general counters
+    /// can write records. Fixed counters need [`baseline`](crate::DebugStoreRecords::baseline). The value is the bitmap
+    /// of the counters that cannot write records.
     Counters(u8),
     /// The field [`metrics`](crate::DebugStoreRecords::metrics) needs [`baseline`](crate::DebugStoreRecords::baseline)
     /// and format 6. The value is the format.
     Metrics(u8),
-    /// The configuration has groups that do not exist. The value has the bits of these groups.
+    /// The field [`groups`](crate::ArchitecturalRecords::groups) has bits set that stand for no group of a record. The
+    /// value has only these bits.
     Groups(u32),
 }
 

@@ -38,23 +38,24 @@ use core::fmt;
 /// assert_eq!(ram.write(0x1FFF, &[1, 2]), Err(GuestFault { address: 0x1FFF }));
 /// ```
 pub trait GuestMemory {
-    /// Reads `bytes.len()` bytes, at most 64, starting at this linear address.
+    /// Reads the guest's memory into `bytes`, starting at linear address `linear`. `bytes` has at most 64 bytes.
     ///
     /// # Errors
     /// The guest cannot read one of the bytes.
     fn read(&mut self, linear: u64, bytes: &mut [u8]) -> Result<(), GuestFault>;
 
-    /// Writes these bytes, at most 256, starting at this linear address.
+    /// Writes `bytes` to the guest's memory, starting at linear address `linear`. `bytes` has at most 256 bytes.
     ///
     /// # Errors
-    /// The guest cannot write one of the bytes. The bytes before this byte may have been written.
+    /// The guest cannot write one of the bytes. Bytes at lower addresses may already have been written.
     fn write(&mut self, linear: u64, bytes: &[u8]) -> Result<(), GuestFault>;
 
-    /// Writes these bytes, at most 256, starting at this guest-physical address. Only architectural PEBS uses physical
-    /// addresses.
+    /// Writes `bytes` to the guest's memory, starting at guest-physical address `physical`. `bytes` has at most 256
+    /// bytes. Only architectural PEBS uses physical addresses.
     ///
     /// # Errors
-    /// The guest has no memory at the address of one of the bytes. The bytes before this byte may have been written.
+    /// The guest has no memory at the address of one of the bytes. Bytes at lower addresses may already have been
+    /// written.
     fn write_physical(&mut self, physical: u64, bytes: &[u8]) -> Result<(), GuestFault>;
 }
 

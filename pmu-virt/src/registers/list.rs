@@ -49,21 +49,21 @@ pub struct RegisterInfo {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum RegisterKind {
-    /// `IA32_PERFEVTSELx`, `PerfEvtSelx`.
+    /// Event select: `IA32_PERFEVTSELx` on Intel, `PerfEvtSelx` on AMD.
     EventSelect,
-    /// `IA32_PMCx`, `PerfCtrx`.
+    /// General counter: `IA32_PMCx` on Intel, `PerfCtrx` on AMD.
     GeneralCounter,
     /// `IA32_FIXED_CTRx`.
     FixedCounter,
     /// `IA32_FIXED_CTR_CTRL`.
     FixedControl,
-    /// `IA32_PERF_GLOBAL_CTRL`, `PerfCntrGlobalCtl`.
+    /// `IA32_PERF_GLOBAL_CTRL` on Intel, `PerfCntrGlobalCtl` on AMD.
     GlobalControl,
-    /// `IA32_PERF_GLOBAL_STATUS`, `PerfCntrGlobalStatus`.
+    /// `IA32_PERF_GLOBAL_STATUS` on Intel, `PerfCntrGlobalStatus` on AMD.
     GlobalStatus,
-    /// `IA32_PERF_GLOBAL_STATUS_RESET`, `PerfCntrGlobalStatusClr`.
+    /// `IA32_PERF_GLOBAL_STATUS_RESET` on Intel, `PerfCntrGlobalStatusClr` on AMD.
     GlobalStatusClear,
-    /// `IA32_PERF_GLOBAL_STATUS_SET`, `PerfCntrGlobalStatusSet`.
+    /// `IA32_PERF_GLOBAL_STATUS_SET` on Intel, `PerfCntrGlobalStatusSet` on AMD.
     GlobalStatusSet,
     /// `IA32_PERF_GLOBAL_INUSE`.
     GlobalInUse,
@@ -73,17 +73,19 @@ pub enum RegisterKind {
     MiscEnable,
     /// `IA32_PERF_CAPABILITIES`.
     Capabilities,
-    /// Register of branch records, which [`GuestFacility::registers`](crate::GuestFacility::registers) returns.
+    /// Register of branch records. [`GuestFacility::registers`](crate::GuestFacility::registers) returns this register.
     BranchRecords,
-    /// Register of instruction-based sampling, which [`GuestFacility::registers`](crate::GuestFacility::registers)
-    /// returns.
+    /// Register of instruction-based sampling. [`GuestFacility::registers`](crate::GuestFacility::registers) returns
+    /// this register.
     InstructionSampling,
-    /// Register of precise records or the branch trace store, which
-    /// [`GuestFacility::registers`](crate::GuestFacility::registers) returns.
+    /// Register of precise records or of the branch trace store.
+    /// [`GuestFacility::registers`](crate::GuestFacility::registers) returns this register.
     PreciseRecords,
-    /// Register of top-down metrics, which [`GuestFacility::registers`](crate::GuestFacility::registers) returns.
+    /// Register of top-down metrics. [`GuestFacility::registers`](crate::GuestFacility::registers) returns this
+    /// register.
     TopDownMetrics,
-    /// Register of auto counter reload, which [`GuestFacility::registers`](crate::GuestFacility::registers) returns.
+    /// Register of auto counter reload. [`GuestFacility::registers`](crate::GuestFacility::registers) returns this
+    /// register.
     CounterReload,
     /// Register of a feature that this crate does not implement. Every access faults.
     NotOffered,

@@ -73,7 +73,8 @@ impl GuestFacility for VirtualTopDown {
         written
     }
 
-    /// `IA32_PERF_CAPABILITIES` declares the metrics, and the PMU declares that register.
+    /// Returns `leaf` unchanged, because no CPUID bit declares top-down metrics. A bit of `IA32_PERF_CAPABILITIES`
+    /// declares the metrics.
     fn cpuid(&self, leaf: CpuidLeaf) -> CpuidLeaf {
         leaf
     }
