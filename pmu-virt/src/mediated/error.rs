@@ -22,11 +22,11 @@ pub enum MediationError {
     NoStatusSet,
     /// The host's counters lack full-width writes.
     NoFullWidthWrites,
-    /// The host's event selects have no GuestOnly bit. See
-    /// [`AmdConfiguration::guest_host`](crate::AmdConfiguration::guest_host).
+    /// The host's event selects have no GuestOnly bit. The field
+    /// [`AmdConfiguration::guest_host`](crate::AmdConfiguration::guest_host) declares this bit.
     NoGuestOnly,
-    /// The guest's PMU does not have exactly the counters of the host. See
-    /// [`HostCounters::guest`](crate::HostCounters::guest).
+    /// The guest's PMU does not have exactly the counters of the host.
+    /// [`HostCounters::guest`](crate::HostCounters::guest) returns a configuration that a guest can have.
     NotTheHosts,
     /// A counter of the guest writes [precise records](crate::VirtualPrecise). The host's counters cannot write precise
     /// records for a guest.

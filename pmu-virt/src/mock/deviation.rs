@@ -71,11 +71,11 @@ deviations! {
     /// The second counter reads 0 and ignores writes. PMC3 under TSX force-abort behaves in this way, and so does a
     /// counter that the BIOS reserves.
     DeadCounter
-    /// This processor has one counter fewer than the boot processor. See [`Deviations::configuration`].
+    /// This processor has one counter fewer than the boot processor. [`Deviations::configuration`] returns the PMU
+    /// configuration of this processor.
     FewerCounters
-    /// Registers lose their contents, as in suspend and hibernation, or on a processor that was offline. The mock
-    /// itself does nothing for this deviation. A test calls
-    /// [`MockMsr::lose_registers`](super::MockMsr::lose_registers).
+    /// Registers lose their contents, as in suspend and hibernation, or on a processor that was offline. The deviation
+    /// alone has no effect on the mock: a test must call [`MockMsr::lose_registers`](super::MockMsr::lose_registers).
     LosesRegisters
     /// An overflow's interrupt comes only after [`MockMsr::advance`](super::MockMsr::advance) has counted all events of
     /// the feed, perhaps several periods late. On a real processor, the interrupt can be this late if it is not an NMI
@@ -94,7 +94,7 @@ deviations! {
     NeverFreezesBranches
     /// A deep sleep (C-state) clears the branch records. For architectural records, leaf 0x1C, EAX bit 30, declares
     /// that a deep sleep clears the records. For all legacy records, Linux assumes that a deep sleep clears the
-    /// records. A test calls [`MockMsr::sleep`](super::MockMsr::sleep).
+    /// records. A test starts the sleep by [`MockMsr::sleep`](super::MockMsr::sleep).
     BranchesLostInDeepSleep
     /// Every fourth branch is recorded with the error of a real processor. On AMD, the record has a reserved bit set,
     /// as in erratum 1452 of family 19h. On Intel, the abort of a transaction is recorded twice, as on Haswell.

@@ -8,9 +8,9 @@ use crate::policy::event_policy::EventPolicy;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum FilterAction {
-    /// Counters count only the events that an entry matches.
+    /// Counters count only events that match an entry of the filter.
     Allow,
-    /// Counters count all events except the events that an entry matches.
+    /// Counters count only events that match no entry of the filter.
     Deny,
 }
 

@@ -34,7 +34,7 @@ pub struct ReloadConfiguration {
 pub enum ReloadConfigurationError {
     /// The PMU is not an Intel PMU of version 6.
     Version,
-    /// The PMU lacks a counter of the configuration.
+    /// The configuration has a counter that the PMU lacks.
     Counters,
 }
 
