@@ -1,14 +1,17 @@
 //! Profile objects: the interrupts on which an object acts, and its action.
 //!
-//! - `profile_object`: an object, with its `action`, its `state`, and the `key` by which an index finds it
-//! - `request`, `service`: the creation of a basic object; Windows' checks of a creation request, for any `caller`
-//! - `basic`, [`bucket`]: the counting of a basic object, and the arithmetic of its buckets
+//! - `profile_object`: an object, with its `action`, its `state`, and the `key` by which an index finds the object
+//! - `request`: the creation of a basic object
+//! - `service`: the checks that Windows makes before it creates an object for a `caller`
+//! - `basic`: the counting of interrupts in a basic object
+//! - [`bucket`]: the arithmetic of a basic object's buckets
 //! - `callback`: the callback of a callback object
 //! - `object_ptr`: a pointer to a started object, as an index holds it
 //! - `error`: the error of creating an object
 //!
-//! An object knows nothing of lists: the registry marks the object as started and as stopped, and records on which
-//! processors the object's source runs for it. This module may use `affinity`, and `hardware` to query, never to start.
+//! An object knows nothing of lists. The registry marks the object as started or stopped, and records the processors on
+//! which the registry has started the object's source. This module may use `affinity` and the queries of `hardware`.
+//! This module never starts or stops a source.
 
 pub(crate) mod action;
 pub(crate) mod basic;

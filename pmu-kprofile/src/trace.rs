@@ -1,15 +1,17 @@
-//! Event tracing, on profile interrupts and context switches.
+//! Event tracing: writes trace records on profile interrupts and on context switches.
 //!
-//! - `trace_callback`, `cache_errata`: the kernel's built-in callbacks; begin here
+//! - `trace_callback`, `cache_errata`: the callbacks that Windows' kernel has built in; begin here
 //! - `switches` (feature `critical-section`): the built-in callback for context switches
 //! - `control`, with `trace_objects` (feature `critical-section`) and `group_mask`: starts and stops all tracing
 //! - `interval_services`: sets intervals, and traces them
-//! - `traced_pmc`, with `counter_sets` and `once_list`: the counters whose values are in records
-//! - `ring`, `ring_slot`, `drain`, `record_bytes`: the records of one processor, from their writers to a task
+//! - `traced_pmc`, with `counter_sets` and `once_list`: selects the counters whose values the records contain
+//! - `ring`, `ring_slot`, `drain`, `record_bytes`: a ring into which one processor's interrupts write records, and
+//!   which a task drains
 //! - `record`, `event`, `extended`, `header`, `bytes`: records as bytes, and the events that they describe
-//! - `record_error`, `trace_error`: the errors of records and of control
+//! - `record_error`: the error of encoding and decoding records
+//! - `trace_error`: the error of starting and stopping traces
 //!
-//! This module may use every other module except `index` and `compat`, and no other module uses it.
+//! This module may use every other module except `index` and `compat`. No other module uses `trace`.
 
 pub(crate) mod bytes;
 pub(crate) mod cache_errata;

@@ -61,7 +61,8 @@ pub enum TopDownError {
     NotStarted,
     /// The filter has no privilege level, or slots are being counted with a different filter.
     Filter,
-    /// The [`TopDownCounter`](crate::topdown::TopDownCounter) was shut down, or was not taken.
+    /// No task has called [`TopDownCounter::take`](crate::topdown::TopDownCounter::take), or
+    /// [`shut_down`](crate::topdown::TopDownCounter::shut_down) was called since.
     ShutDown,
     /// The [`TopDownCounter`](crate::topdown::TopDownCounter) is [suspended](pmu_core::CounterSession::lend_with) while
     /// the session's counters are lent.

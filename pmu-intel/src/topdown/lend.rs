@@ -7,7 +7,7 @@ use crate::topdown::counter::TopDownCounter;
 use crate::topdown::harvest::NotHarvested;
 use crate::topdown::interrupt::TopDownInterrupt;
 
-/// Works as a [`TopDownInterrupt`] that was created with the counter's memory.
+/// Handles overflows in the same way as a [`TopDownInterrupt`].
 impl<R: MsrBackend> Facility for TopDownCounter<'_, R> {
     fn status_bits(&self) -> u64 {
         TopDownInterrupt::new(&self.unit, self.memory).status_bits()
@@ -22,9 +22,9 @@ impl<R: MsrBackend> Facility for TopDownCounter<'_, R> {
     }
 }
 
-/// On a P-core, the borrower of the counters finds fixed counter 3 stopped, and fixed counter 3 and `MSR_PERF_METRICS`
-/// set to 0. On an E-core, the session suspends the top-down events together with its other events. All register
-/// accesses use the counter's own backend, and not the argument `msr`.
+/// On a P-core, `suspend` stops fixed counter 3, and sets fixed counter 3 and `MSR_PERF_METRICS` to 0. On an E-core,
+/// the session suspends the top-down events together with its other events. All register accesses use the backend that
+/// was passed to [`take`](TopDownCounter::take).
 impl<R: MsrBackend> FacilityControl for TopDownCounter<'_, R> {
     fn suspend<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
         if !self.is_open || self.lent.is_some() || !self.unit.has_metrics() {

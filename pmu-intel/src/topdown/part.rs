@@ -21,17 +21,19 @@ pub enum TopDownPart {
     Retiring,
     /// Slots that were lost to operations that did not retire, or to the recovery from wrong speculation.
     BadSpeculation,
-    /// Slots for which the front end delivered no operation.
+    /// Slots that stayed empty because the front end delivered too few operations.
     FrontendBound,
-    /// Slots in which the back end accepted no operation.
+    /// Slots that stayed empty because the back end could not accept operations.
     BackendBound,
-    /// Level 2, of [`Retiring`](Self::Retiring): slots of instructions that need many operations.
+    /// Slots of instructions that need many operations: the part of [`Retiring`](Self::Retiring) at level 2.
     HeavyOperations,
-    /// Level 2, of [`BadSpeculation`](Self::BadSpeculation): slots that were lost to mispredicted branches.
+    /// Slots that were lost to mispredicted branches: the part of [`BadSpeculation`](Self::BadSpeculation) at level 2.
     BranchMispredicts,
-    /// Level 2, of [`FrontendBound`](Self::FrontendBound): slots in which the front end delivered nothing at all.
+    /// Slots of cycles in which the front end delivered no operation: the part of
+    /// [`FrontendBound`](Self::FrontendBound) at level 2.
     FetchLatency,
-    /// Level 2, of [`BackendBound`](Self::BackendBound): slots in which the back end waited for memory.
+    /// Slots that were lost because the back end waited for memory: the part of [`BackendBound`](Self::BackendBound) at
+    /// level 2.
     MemoryBound,
 }
 

@@ -14,8 +14,9 @@ pub enum LayoutError {
         /// Number of bytes that were given.
         given: usize,
     },
-    /// The object type is invalid. The value is the type's number in `KOBJECTS`. Either no profile object has this type
-    /// in the layout's Windows versions, or [`role`](super::kprofile::KProfile::role) belongs to another type.
+    /// The object type is invalid. The value is the type's number in `KOBJECTS`. In the layout's Windows versions, no
+    /// profile object has this type. An encoding also fails if [`role`](super::kprofile::KProfile::role) is not the
+    /// role of this type.
     ObjectType(u16),
     /// The size that is stored in the structure differs from the size of the layout. The value is the stored size.
     SizeMember(u16),
@@ -25,16 +26,16 @@ pub enum LayoutError {
     Segment(u32),
     /// The bucket shift is above 29, the shift of the largest bucket. The value is the shift.
     BucketShift(u32),
-    /// The affinity contains a processor for which the layout has no bit, or the structure has more processor groups
-    /// than the layout.
+    /// An encoding failed because the layout has no bit for a processor of the affinity. A decoding failed because the
+    /// structure has more processor groups than the layout.
     Affinity,
     /// This address needs more bits than a pointer of the layout has.
     Address(u64),
     /// [`Layout::from_offsets`](super::layout::Layout::from_offsets) refused the offsets: a member would be outside the
     /// structure, the structure is too large, or the structure has too many processor groups.
     Offsets,
-    /// The layout lacks a member that the profile needs. Either the layout has no `Source`, and the source is not
-    /// `ProfileTime`. Or the layout has no `Affinity`, and the affinity is not empty.
+    /// The layout lacks a member that the profile needs. A layout without `Source` can only encode the source
+    /// `ProfileTime`. A layout without `Affinity` can only encode an empty affinity.
     NoSourceOrAffinity,
 }
 

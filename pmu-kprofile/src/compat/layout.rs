@@ -1,7 +1,7 @@
 //! The layouts of `KPROFILE`: the offsets of the members, by Windows version and pointer width.
 //!
 //! A layout describes a Windows version, not the machine that this code runs on: every layout is available on every
-//! host. A new layout is a new element of [`Layout::ALL`]; the sizes of buffers follow from the elements.
+//! host. [`Layout::ALL`] contains all layouts. [`Layout::MAX_SIZE`] is the size of the largest structure in `ALL`.
 
 use core::fmt;
 

@@ -28,7 +28,8 @@ pub enum SourceListError {
     },
     /// The first word of the buffer is this number instead of [`SOURCE_LIST_CLASS`].
     WrongClass(u32),
-    /// An entry, its link to the next entry, or its name is ill-formed or partly outside the buffer.
+    /// An entry is ill-formed, or is partly outside the buffer. The entry includes its name and its link to the next
+    /// entry.
     Malformed {
         /// Offset of the entry in the buffer.
         offset: usize,

@@ -81,8 +81,8 @@ pub trait RemoteProcessors {
     ///
     /// # Errors
     /// - The error that the session returned.
-    /// - [`NoAnswer`](InterfaceError::NoAnswer): the session is in use. A stop request stays in the mailbox, and is
-    ///   performed later.
+    /// - [`NoAnswer`](InterfaceError::NoAnswer): the session is in use. If the request is a stop, the
+    ///   [`Mailbox`](crate::Mailbox) keeps the request, and performs the stop later.
     /// - [`NoSession`](InterfaceError::NoSession): the processor has no session, so no source runs on it.
     fn serve(&self, request: SourceRequest) -> Result<(), InterfaceError>;
 

@@ -84,9 +84,9 @@ pub trait ProfileHardware {
     /// Starts a source on an active processor on which the source does not run.
     ///
     /// # Errors
-    /// The reason why the source does not run. After an error, [`try_start`](crate::Profiles::try_start) undoes the
-    /// start of the profile. [`try_update_processors`](crate::Profiles::try_update_processors) continues with the other
-    /// sources and processors.
+    /// The source does not run. The error tells the reason. After an error, [`try_start`](crate::Profiles::try_start)
+    /// undoes the start of the profile. [`try_update_processors`](crate::Profiles::try_update_processors) continues
+    /// with the other sources and processors.
     fn start(
         &mut self,
         processor: ProcessorNumber,
@@ -96,7 +96,7 @@ pub trait ProfileHardware {
     /// Stops a source on an active processor on which the source was started.
     ///
     /// # Errors
-    /// The reason why the source may still be running. This crate does not try the stop again.
+    /// The source may still be running. The error tells the reason. This crate does not try the stop again.
     fn stop(
         &mut self,
         processor: ProcessorNumber,

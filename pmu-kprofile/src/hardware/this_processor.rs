@@ -42,7 +42,7 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> ProfileHardware
         self.number
     }
 
-    /// Returns `false`: this value is used in task context only.
+    /// Returns `false`: a `ThisProcessor` is used in task context only.
     fn in_interrupt(&self) -> bool {
         false
     }

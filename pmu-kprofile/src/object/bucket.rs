@@ -1,8 +1,7 @@
 //! Bucket arithmetic: the mapping from an address to a counter of the buffer.
 //!
 //! A profile divides its range into buckets of 2ᴮ bytes, 2 ≤ B ≤ 31, with one 4-byte counter per bucket. Windows stores
-//! B−2. A shift by this number, with the two low bits cleared, turns the distance from the range's base into a byte
-//! offset in the buffer: `((pc − base) >> (B − 2)) & !3`.
+//! B−2. The byte offset of a counter in the buffer is `((pc − base) >> (B − 2)) & !3`.
 
 use core::fmt;
 

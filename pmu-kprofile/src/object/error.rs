@@ -31,8 +31,8 @@ pub enum CreateError {
     /// The requested source is `ProfileMaximum`. This number tells how many sources Windows has, and does not stand for
     /// a source.
     NotASource,
-    /// The affinity is empty, or contains an inactive processor, or a reserved member of a `GROUP_AFFINITY` is not
-    /// zero.
+    /// The affinity is empty, or contains an inactive processor. `NtCreateProfileEx` also refuses a `GROUP_AFFINITY`
+    /// with a reserved member that is not zero.
     Affinity,
     /// A profile of virtual-8086 code was requested without a process. [Segment mode](crate::BasicProfile::base) needs
     /// a process.

@@ -23,14 +23,14 @@ pub enum ProfileError {
         /// The rules of the [`Profiles`](crate::Profiles).
         lists: Rules,
     },
-    /// No further profile can be started: either `N` objects are started on the [`Profiles`](crate::Profiles), or as
-    /// many profiles are started as the Windows version allows.
+    /// No further profile can be started. The [`Profiles`](crate::Profiles) already has `N` started objects, or the
+    /// limit of the Windows version is reached.
     AtLimit,
     /// The kernel could not look up the handle, or could not prepare the buffer. The value is the status of this
     /// failure: see [`Profiles::try_start_service`](crate::Profiles::try_start_service).
     Caller(NtStatus),
-    /// Nothing was changed: retry later. Either another task is starting or stopping a profile, or the dispatch of an
-    /// interrupt that began before the last start or stop has not ended yet.
+    /// Nothing was changed: retry later. Another task may be starting or stopping a profile. Or a dispatch is still
+    /// under way that began before the last start or stop.
     Busy,
     /// The call came from an interrupt or a callback; only task context may start and stop profiles.
     WrongContext,

@@ -1,4 +1,4 @@
-//! Events, each with the members of its records.
+//! The events that trace records describe. The type of each event has the members of the event's record.
 //!
 //! Each event has a file of its own in this folder, and a line in `table`. This module may use `bytes`, `header` and
 //! `record_error`.

@@ -34,8 +34,8 @@ pub enum TraceError {
     NotConfigured,
     /// The records of this Windows version have no PEBS index: the version is before Windows 8.
     NoPebsIndex,
-    /// The PEBS index cannot be recorded for the requested events. The request must be empty or have the one element
-    /// [`CONTEXT_SWITCH_HOOK`]. That element requires objects that were created by
+    /// The PEBS index cannot be recorded for the requested events. The only event that can be requested is
+    /// [`CONTEXT_SWITCH_HOOK`]. This event requires [`TraceObjects`](crate::trace::TraceObjects) that were created by
     /// [`with_switches`](crate::trace::TraceObjects::with_switches).
     PebsHook,
     /// An object could not be started or stopped.

@@ -7,23 +7,23 @@ use core::fmt;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum BranchConfigurationError {
-    /// The processor has [no PMU](crate::Configuration::Hidden), or a PMU of a different vendor than the branch
-    /// records.
+    /// The processor has [no PMU](crate::Configuration::Hidden), or the vendor of the PMU is not the vendor of the
+    /// branch records.
     OtherVendor,
     /// Architectural branch records need a PMU of version 4 or later. The value is the PMU's version.
     Version(u8),
     /// AMD's branch records need a PMU with PerfMonV2.
     NoPerfMonV2,
-    /// The number of AMD's records is not 1–16, or the bitmap of architectural depths is 0 or has a depth above 32
-    /// records. The value is the number or the bitmap.
+    /// AMD: the number of records is not 1–16. The value is this number. Intel's architectural records: the bitmap of
+    /// depths is 0, or has a depth above 32 records. The value is this bitmap.
     Depth(u8),
     /// The legacy format is not 3–7. The value is the format.
     Format(u8),
-    /// The configuration has the call stack, but lacks the filter by privilege or the filter by kind. The call stack
-    /// needs both filters.
+    /// The configuration has the call-stack mode, but lacks the filter by privilege or the filter by branch kind. The
+    /// call-stack mode needs both filters.
     CallStackWithoutFilters,
-    /// The bitmap [`ArchitecturalBranches::counters`](crate::ArchitecturalBranches::counters) has a counter that the
-    /// PMU lacks, or that is not among the first four. The value is the bitmap.
+    /// The bitmap [`ArchitecturalBranches::counters`](crate::ArchitecturalBranches::counters) has a bit other than 0–3,
+    /// or the bit of a counter that the PMU lacks. The value is the bitmap.
     Counters(u8),
 }
 

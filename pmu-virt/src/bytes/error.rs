@@ -14,9 +14,9 @@ pub enum BytesError {
     Length(usize),
     /// The bytes have a layout version that this release does not know. The value is the version.
     Version(u16),
-    /// The byte at index `at`, or a later byte, has an impossible value.
+    /// A byte has an impossible value. The index of this byte is `at` or higher.
     Malformed {
-        /// Least index that the impossible byte can have, counted from 0.
+        /// Lowest index at which the impossible byte can be. The first byte has index 0.
         at: usize,
     },
     /// The configuration contradicts itself.

@@ -17,31 +17,31 @@ pub enum ConfigurationError {
         /// Bitmap of the general counters.
         general: u8,
     },
-    /// The configuration has leaf 0x23 in a version below 5.
+    /// The configuration has CPUID leaf 0x23. Leaf 0x23 needs version 5 or later.
     ExtendedLeaf {
         /// Version of architectural performance monitoring.
         version: u8,
     },
-    /// The configuration lacks leaf 0x23 in version 6.
+    /// The configuration has version 6, but lacks CPUID leaf 0x23.
     NoExtendedLeaf {
         /// Version of architectural performance monitoring.
         version: u8,
     },
-    /// The configuration has unit mask 2, EQ or RDPMC user disable in a version below 6.
+    /// The configuration has unit mask 2, EQ or RDPMC user disable. Each of these three features needs version 6.
     SelectFeature {
         /// Version of architectural performance monitoring.
         version: u8,
     },
-    /// The configuration has fixed counters in version 1. Fixed counters need version 2 or later.
+    /// The configuration has version 1 and fixed counters. Fixed counters need version 2 or later.
     FixedInVersion1,
-    /// The bitmap of fixed counters has gaps in a version below 5. CPUID can declare such gaps only from version 5 on.
+    /// The bitmap of fixed counters has gaps. CPUID can declare these gaps only in version 5 or later.
     FixedGaps {
         /// Bitmap of the fixed counters.
         fixed: u8,
     },
     /// The width of the general or fixed counters is not 32–64 bits. The value is the width.
     Width(u8),
-    /// The configuration has AnyThread in a version below 3.
+    /// The configuration has AnyThread. AnyThread needs version 3 or later.
     AnyThread {
         /// Version of architectural performance monitoring.
         version: u8,

@@ -19,8 +19,8 @@ pub enum HostError {
     Counters(u32),
     /// The host's PMU has a property that a [`VirtualPmu`](crate::VirtualPmu) cannot have.
     Configuration(ConfigurationError),
-    /// The two hosts have different vendors, or both [hide](crate::Configuration::Hidden) their PMUs but answer
-    /// accesses differently.
+    /// The two hosts have different vendors. Or neither host [has a PMU](crate::Configuration::Hidden), and the two
+    /// hosts answer accesses to PMU registers differently.
     NothingInCommon,
 }
 

@@ -1,4 +1,4 @@
-//! The names of the counters whose values records have.
+//! The record that names the counters of a trace.
 
 use pmu_core::PointerWidth;
 

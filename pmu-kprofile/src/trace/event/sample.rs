@@ -1,4 +1,4 @@
-//! Profile interrupts: the sampled profile's, and PMC interrupts.
+//! The records of the two kinds of profile interrupts: sampled profiles and PMC interrupts.
 
 use pmu_core::PointerWidth;
 

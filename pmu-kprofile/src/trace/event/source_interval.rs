@@ -1,4 +1,4 @@
-//! The intervals of sources, by which a reader weighs samples.
+//! The records of the sampling intervals of profile sources.
 
 use pmu_core::PointerWidth;
 

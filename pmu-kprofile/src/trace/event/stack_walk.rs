@@ -1,7 +1,7 @@
-//! The stack walk: the call chain of an event, which has the same time stamp and thread.
+//! The stack walk: a record with the call chain of an event. The record has the thread and the time stamp of the event.
 //!
-//! An interrupt writes the call chain straight into the ring, address by address as the frame visits them. So it needs
-//! no space on the interrupt's stack.
+//! The interrupt handler writes each address of the call chain straight into the ring. Therefore the call chain needs
+//! no buffer on the handler's stack.
 
 use core::ops::ControlFlow;
 use core::sync::atomic::Ordering;

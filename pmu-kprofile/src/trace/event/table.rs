@@ -1,4 +1,4 @@
-//! The table of events: one line per event, from which the enum follows.
+//! The table of events. A macro generates the enum `Event` from the lines of this table.
 
 use pmu_core::PointerWidth;
 
@@ -107,6 +107,6 @@ events! {
     CONTEXT_SWITCH_HOOK => ContextSwitch,
     /// The interval of a source.
     SET_INTERVAL_HOOK | COLLECTION_START_HOOK | COLLECTION_END_HOOK => SourceInterval<'b>,
-    /// The names of the counters that have values in records.
+    /// The names of the counters whose values the records of the trace contain.
     PMC_CONFIG_HOOK => CounterNames<'b>,
 }
