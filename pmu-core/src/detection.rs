@@ -12,7 +12,7 @@ use crate::windows::Rules;
 pub enum NoInterface {
     /// The processor is from another vendor. The value is the vendor's name in CPUID leaf 0.
     OtherVendor([u8; 12]),
-    /// CPUID declares no performance monitoring: the leaf is absent, or its version or number of events is 0.
+    /// CPUID declares no performance monitoring: leaf 0x0A is absent, has version 0, or declares no events.
     NoPerformanceMonitoring,
     /// The processor does not have the event of unhalted cycles. Every [profile interface](crate::ProfileInterface)
     /// needs this event.
@@ -21,8 +21,8 @@ pub enum NoInterface {
     NoLongMode,
     /// A Microsoft-compatible hypervisor hides the counters from this machine.
     HiddenByHypervisor,
-    /// CPUID declares counters that cannot exist: the number is 0, the number exceeds the number of registers, or the
-    /// width is impossible.
+    /// CPUID declares an impossible number of counters, or an impossible width. The number of counters is impossible if
+    /// it is 0, or exceeds the number of registers.
     ImplausibleCounters {
         /// The declared number of counters.
         count: u8,
@@ -31,7 +31,8 @@ pub enum NoInterface {
     },
     /// The HAL of the given Windows version has no profile interface for the processor's counters.
     NotInVersion(Rules),
-    /// The value is the processor's family. The HAL of a 32-bit Windows supports only Intel's families 6 and 15.
+    /// The HAL of a 32-bit Windows does not support processors of this family. This HAL supports only Intel's families
+    /// 6 and 15.
     OtherFamily(u16),
 }
 

@@ -72,7 +72,8 @@ impl CpuIdReader for &CpuidDump<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum DumpError {
-    /// The line with this number, counted from 1, begins like a leaf, but cannot be parsed.
+    /// A line begins like the line of a CPUID leaf, but cannot be parsed. The value is the line's number, counted from
+    /// 1.
     MalformedLine(usize),
     /// No line has leaf 0.
     NoLeafZero,

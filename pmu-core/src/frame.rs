@@ -116,7 +116,8 @@ impl fmt::Display for ProcessorNumber {
 /// # assert_eq!((frame.pc(), frame.process()), (1, None));
 /// ```
 pub trait InterruptFrame {
-    /// Returns the address that the interrupt returns to: a linear address, or in virtual-8086 mode an offset into CS.
+    /// Returns the instruction pointer of the interrupted code: a linear address, or an offset into CS in virtual-8086
+    /// mode.
     fn pc(&self) -> u64;
 
     /// Returns the code segment selector of the interrupted code.
@@ -128,10 +129,11 @@ pub trait InterruptFrame {
     /// Returns the interrupted processor, which also executes the handler.
     fn processor(&self) -> ProcessorNumber;
 
-    /// Returns the process whose address space is loaded; `None` if there is no such process.
+    /// Returns the process whose address space is loaded, or `None` if no process's address space is loaded.
     fn process(&self) -> Option<ProcessId>;
 
-    /// Returns the thread that was interrupted, for trace records; 0 if unknown.
+    /// Returns the identifier of the interrupted thread, or 0 if the thread is unknown. Trace records contain the
+    /// identifier.
     fn thread(&self) -> u32 {
         0
     }
@@ -142,14 +144,14 @@ pub trait InterruptFrame {
     }
 
     /// Returns the processor's PEBS index, which is the address of the next PEBS record, if a Debug Store is in use.
-    /// The index is for the embedder's own callbacks: Windows' trace record of a sampled profile has no field for the
+    /// The embedder's own callbacks can read the index. Windows' trace record of a sampled profile has no field for the
     /// index.
     fn pebs_index(&self) -> Option<u64> {
         None
     }
 
-    /// Returns the embedder's own frame, for callbacks that downcast the frame to read more of its registers. An
-    /// implementation returns `Some(self)` if the frame's type is `'static`.
+    /// Returns the embedder's own frame as [`Any`]. A callback can downcast this value, and read further registers of
+    /// the frame. An implementation returns `Some(self)` if the frame's type is `'static`.
     fn embedder(&self) -> Option<&dyn Any> {
         None
     }

@@ -41,14 +41,15 @@ pub trait Platform {
     fn unmask_performance_interrupt(&self);
 
     /// Masks the performance interrupt: writes LVTPC with its mask bit set. [`service`](crate::service) calls this
-    /// method if `service` can neither read nor clear the overflow status. If the interrupt stayed unmasked, the
-    /// overflow status, which stays set, could raise the interrupt again and again.
+    /// method if `service` can neither read nor clear the overflow status. The overflow status then stays set, and
+    /// could raise an unmasked interrupt again and again.
     fn mask_performance_interrupt(&self);
 
-    /// Unmasks an extended entry of AMD's local vector table, and gives the entry the performance interrupt's vector or
-    /// delivery mode. The entry is at offset 0x500 + 16·`entry` of the local APIC. A driver, such as the driver of
+    /// Unmasks an extended entry of AMD's local vector table, and writes the performance interrupt's vector or delivery
+    /// mode to the entry. The entry is at offset 0x500 + 16·`entry` of the local APIC. A driver, such as the driver of
     /// instruction-based sampling, calls this method in task context. The driver never masks the entry again, because
-    /// firmware may have assigned the entry to several facilities (AMD APM vol. 2, "Extended Interrupts").
+    /// other facilities may use the same entry. Firmware may assign one entry to several facilities (AMD APM vol. 2,
+    /// "Extended Interrupts").
     ///
     /// The default implementation is for a platform without extended entries, and returns an error.
     ///
@@ -108,7 +109,7 @@ impl core::error::Error for TimerUnavailable {}
 pub enum ExtendedEntryError {
     /// The platform, or its local APIC, has no entry with this number.
     NotAvailable,
-    /// The entry already delivers another user's interrupt. The number is the present value of the entry's register.
+    /// The entry already delivers another user's interrupt. The `u32` is the present content of the entry's register.
     InUse(u32),
 }
 

@@ -69,9 +69,9 @@ pub enum BranchEnable {
     Bits {
         /// The register, and those of its bits that belong to the recorder.
         bits: RegisterBits,
-        /// Values of these bits while the processor records.
+        /// Values of `bits` while the processor records branches.
         on: u64,
-        /// Values of these bits while the recording is stopped.
+        /// Values of `bits` while the recording is stopped.
         off: u64,
     },
 }
@@ -95,16 +95,18 @@ pub struct BranchFreeze {
 pub enum BranchOrder {
     /// The first register always has the newest record.
     NewestFirst,
-    /// The registers are a ring. The number of records is a power of two. The given register has the index of the
-    /// newest record.
+    /// The registers are a ring. The number of records is a power of two. The register at this address holds the index
+    /// of the newest record.
     Ring(MsrAddress),
-    /// The processor fills the records from the first on, and ends the recording when all records are filled. The
-    /// enabling register tells how many records are filled.
+    /// The processor fills the records in order, and stops recording when all records are filled. The register in
+    /// [`BranchRegisters::enable`] tells how many records are filled.
     Filled {
-        /// Position of a four-bit field in the enabling register: the number of the field's lowest bit. The field has
-        /// the index of the next record to be filled, or 0 if all records are filled.
+        /// Number of the bit at which a four-bit field begins, in the register of [`BranchRegisters::enable`]. The
+        /// field holds the index of the record that the processor fills next. The index returns to 0 when all records
+        /// are filled.
         next: u8,
-        /// The bit that is set if at least one record is filled.
+        /// Mask of a bit in the register of [`BranchRegisters::enable`]. The bit is set if at least one record is
+        /// filled.
         valid: u64,
     },
 }

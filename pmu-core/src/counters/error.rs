@@ -25,7 +25,7 @@ use crate::msr::fault::MsrFault;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum CounterError {
-    /// The machine has no counters, for this reason.
+    /// The machine has no counters. The [`NoInterface`] value tells the reason.
     NoCounters(NoInterface),
     /// The operation does not fit this processor, for one of these reasons:
     /// - The processor is of another kind than the boot processor.
@@ -40,32 +40,38 @@ pub enum CounterError {
     InsufficientMemory {
         /// Number of slots or entries that the operation needs.
         needed: u16,
-        /// Number of slots in the memory, or of entries in the table.
+        /// Number of slots in the [`CounterMemory`](crate::CounterMemory), or of entries in the
+        /// [`EventTable`](crate::EventTable).
         lent: u16,
     },
-    /// None of the requested counters keeps a written value. Such counters do not exist, even if CPUID declares them.
+    /// None of the requested counters keeps a written value. A counter that keeps no written value does not exist, even
+    /// if CPUID declares it.
     Unresponsive,
     /// The processor cannot freeze its counters, or the freeze bit reads back 0 after it was set.
     FreezeUnsupported,
-    /// These bits of a control or status register belong to the session's own counters. This error is also returned if
-    /// the processor lacks the register, or if the session's counters are [lent](crate::CounterSession::lend).
+    /// The caller may not write these bits of a control or status register, because the bits belong to the session's
+    /// own counters. The error is also returned if the processor lacks the register, or if the session's counters are
+    /// [lent](crate::CounterSession::lend).
     OwnControlBits(u64),
     /// Some of these counters are running, are [lent](crate::CounterSession::lend), or belong to another owner.
     NotAvailable(CounterSet),
-    /// The event's select has these bits, which are illegal in the selects of this processor.
+    /// These bits are set in the event's select, but are illegal on this processor.
     IllegalBits(u64),
     /// The processor lacks this generic event.
     Unsupported(GenericEvent),
     /// The processor cannot count guests and their host separately.
     GuestModeUnsupported,
-    /// The event needs a pair of counters, which these crates do not support. Either the event may happen more than 15
-    /// times per cycle, or the event is the merge event, which joins two counters to a pair. See
-    /// [`Event::at_most_15_per_cycle`](crate::Event::at_most_15_per_cycle).
+    /// The event needs a pair of counters. These crates do not support counter pairs. An event needs a pair if it may
+    /// happen more than 15 times per cycle. The merge event also needs a pair, because it joins two counters to a pair.
+    /// See [`Event::at_most_15_per_cycle`](crate::Event::at_most_15_per_cycle).
     NeedsCounterPair,
     /// The event's counter cannot be [reloaded](crate::Event::reloaded_by), for one of these reasons:
     /// - The session's event source is not [`WithCounterReload`](crate::WithCounterReload).
-    /// - The event is in no group, or names members that are not among the first six events of its group.
-    /// - The event has no period, has a period of 2³¹ or more, or keeps a total.
+    /// - The event is in no group.
+    /// - The bitmap given to [`reloaded_by`](crate::Event::reloaded_by) has the bit of an event that is not among the
+    ///   first six events of the group.
+    /// - The event has no period, or a period of 2³¹ or more.
+    /// - The event keeps a [total](crate::Event::with_total).
     NotReloadable,
     /// No counter of this session can count the event.
     NoCounterForEvent,
@@ -86,12 +92,15 @@ pub enum CounterError {
     /// counter's last interrupt is lost. The event can be started again.
     CounterLost(EventId),
     /// No counter is free for the event. Each counter that can count the event has faulted, or is used by an event that
-    /// keeps its counter. After a [`service`](crate::service) that [masked](ServiceError::masked) the interrupt, every
-    /// counter is treated as faulted until [`reprogram`](crate::CounterSession::reprogram).
+    /// keeps its counter. If [`service`](crate::service) [masked](ServiceError::masked) the interrupt, every counter is
+    /// treated as faulted until a task calls [`reprogram`](crate::CounterSession::reprogram).
     NoFreeCounter,
-    /// The [extra register](crate::Event::with_extra) at this address is not available to the event. Either running
-    /// events need another value in the register, or the processor's events use more extra registers than the session
-    /// has room for. If the event has several extra registers, the error has the address of the first register.
+    /// The [extra register](crate::Event::with_extra) at this address is not available to the event, for one of these
+    /// reasons:
+    /// - Running events need another value in the register.
+    /// - The processor's events use more extra registers than the session has room for.
+    ///
+    /// If the event has several extra registers, this is the address of the first register.
     ExtraRegisterInUse(u32),
     /// The event belongs to this group, and starts and stops only with the group.
     InGroup(GroupId),
@@ -103,10 +112,10 @@ pub enum CounterError {
     /// registers again.
     RegistersLost,
     /// The saved counters cannot be restored, for one of these reasons:
-    /// - The session that saved the counters has an [`EventSource`](crate::EventSource) with another table of events.
+    /// - The counters were saved by a session whose [`EventSource`](crate::EventSource) has another table of events.
     /// - This processor lacks the event of a saved counter.
-    /// - A counter with a saved state now counts an event of the table.
-    /// - One of the saved events is already on a counter.
+    /// - One of the saved counters now counts an event of the session's table.
+    /// - One of the saved events already runs on a counter.
     /// - An [exclusive](crate::Event::exclusive) event is on a counter.
     /// - Too few counters are free.
     NotRestorable,
@@ -279,8 +288,8 @@ impl core::error::Error for GroupError {
     }
 }
 
-/// Converts a [`CounterError`] into a [`GroupError`] without a failed member. A function that starts both groups and
-/// single events can then return one error type.
+/// Converts a [`CounterError`] into a [`GroupError`] whose [`member`](GroupError::member) is `None`. A function that
+/// starts both groups and single events can then return one error type.
 ///
 /// ```
 /// use pmu_core::{CounterError, GroupError};

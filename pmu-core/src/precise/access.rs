@@ -60,20 +60,20 @@ pub struct DataAccess {
 pub enum DataSource {
     /// The core's first-level data cache.
     L1,
-    /// A fill of the first-level cache that an earlier access had begun (Intel: line fill buffer; AMD: miss address
-    /// buffer).
+    /// A fill buffer of the first-level cache: an earlier access had already requested the cache line (Intel: line fill
+    /// buffer; AMD: miss address buffer).
     FillBuffer,
     /// The core's second-level cache.
     L2,
-    /// The core's third-level cache, or the first- or second-level cache of another core that shares this third-level
-    /// cache.
+    /// The core's third-level cache, or a first- or second-level cache of another core. Both cores share this
+    /// third-level cache.
     L3,
-    /// A cache of cores that are in the same socket, but use another third-level cache.
+    /// A cache of other cores in the same socket. These cores do not share the accessing core's third-level cache.
     NearCache,
     /// A cache of another socket.
     FarCache,
-    /// A cache of cores that use another third-level cache. The processor does not report whether these cores are in
-    /// the same socket.
+    /// A cache of other cores, which do not share the accessing core's third-level cache. The processor does not report
+    /// whether these cores are in the same socket.
     OtherCache,
     /// DRAM.
     Memory,

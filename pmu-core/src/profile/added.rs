@@ -465,7 +465,7 @@ pub enum AddSourceError {
         /// Number of sources for which the [`AddedSources`] have room.
         room: usize,
     },
-    /// The event has no period, so it does not interrupt.
+    /// The event does not interrupt, because it has no period.
     NoPeriod,
     /// The event's period is outside the limits of a source's interval.
     Interval(IntervalError),

@@ -1,7 +1,7 @@
 //! Numbers of Windows' profiling interfaces: information classes, access rights and bug checks.
 //!
-//! Sources: Geoff Chappell (geoffchappell.com), the five documents and the pages that they refer to; phnt (ntexapi.h,
-//! ntkeapi.h), evntrace.h, haltypes.h.
+//! Sources: five documents of Geoff Chappell (geoffchappell.com), and the pages to which they refer; the header files
+//! ntexapi.h and ntkeapi.h of phnt; the header files evntrace.h and haltypes.h.
 
 /// One constant of Windows: its number, and its names in Windows and in this module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

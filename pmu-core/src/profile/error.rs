@@ -30,7 +30,7 @@ pub enum InterfaceError {
     /// The platform has no profile timer, or the timer cannot run at the interval.
     Timer(TimerUnavailable),
     /// The processor did not answer a request within the time that the embedder waits. After an unanswered start, the
-    /// source does not run on that processor. If the processor handles the start later, the source is stopped again.
+    /// source does not run on that processor. If the processor handles the request later, the source is stopped again.
     /// After an unanswered stop, the source stops when the processor handles the request.
     NoAnswer(ProcessorNumber),
     /// The processor has no session: its counters were not taken, or were released.

@@ -11,7 +11,7 @@ pub enum Availability {
     Unsupported,
     /// CPUID declares the source. No counter was accessed.
     Declared,
-    /// This processor's counters kept written values.
+    /// This processor can count the source on counters that kept written values.
     Verified,
 }
 

@@ -55,9 +55,9 @@ pub trait ProfileInterface: SourceInterface {
 
     /// Returns the information on a source without accessing a register. The availability is therefore
     /// [`Unsupported`](crate::Availability::Unsupported) or [`Declared`](crate::Availability::Declared), never
-    /// [`Verified`](crate::Availability::Verified). If [`initialize`](Self::initialize) finds all counters
-    /// [unresponsive](crate::CounterError::Unresponsive), only `ProfileTime` is supported, until a counter of the
-    /// machine responds.
+    /// [`Verified`](crate::Availability::Verified). If [`initialize`](Self::initialize) failed because all counters
+    /// were [unresponsive](crate::CounterError::Unresponsive), only `ProfileTime` is supported. The other sources are
+    /// supported again when `initialize` succeeds on a processor.
     ///
     /// ```
     /// # use pmu_core::{DefaultInterface, ProfileInterface};
@@ -156,8 +156,8 @@ pub trait ProfileInterface: SourceInterface {
     ///
     /// # Errors
     /// The errors of [`CounterSession::take`](crate::CounterSession::take). If `memory` has no slots for counters, the
-    /// result depends on [`requires_memory`](SourceInterface::requires_memory): the call fails, or the session supports
-    /// no source.
+    /// method [`requires_memory`](SourceInterface::requires_memory) decides. If `requires_memory` returns `true`, the
+    /// call fails. If `requires_memory` returns `false`, the session supports no source.
     ///
     /// After an error, no counter runs. The kernel can still profile by time: see
     /// [`DefaultInterface`](crate::DefaultInterface).
@@ -176,7 +176,7 @@ pub trait ProfileInterface: SourceInterface {
 
     /// Takes ownership of those counters in `only` that the processor has, and returns a session. `only` may include
     /// fixed counters. Counters outside `only` stay with their owners. If `only` is empty, the session takes no
-    /// counter, and profiles by time.
+    /// counter, and supports only `ProfileTime`.
     ///
     /// ```
     /// # use pmu_core::{

@@ -14,12 +14,13 @@ use crate::counters::shared::slot::SlotState;
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
-/// Operations for the owner of a [`Facility`](crate::Facility) with [counters of its
-/// own](crate::Facility::own_counters), such as Intel's precise records.
+/// Operations that reserve counters for a [`Facility`](crate::Facility), such as Intel's precise records. The facility
+/// itself reports the overflows of its [reserved counters](crate::Facility::own_counters).
 ///
-/// A reserved counter still belongs to the session, but counts no event of the session. The session still stops the
-/// counter while an interrupt is serviced, acknowledges the counter's overflows, and [lends](Self::lend) the counter.
-/// All reservations end when [`reprogram`](Self::reprogram) is called, or when [`service`](crate::service) fails.
+/// A reserved counter still belongs to the session, but counts no event of the session. While an interrupt is serviced,
+/// the session stops the counter, and acknowledges the counter's overflows. When the session [lends](Self::lend) its
+/// counters, it lends the reserved counter, too. All reservations end when [`reprogram`](Self::reprogram) is called, or
+/// when [`service`](crate::service) fails.
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Reserves a free counter for a [facility](crate::Facility) that records overflows itself, such as precise
     /// sampling. The call chooses a counter that is in `among` and can count the event. Returns this counter, and the

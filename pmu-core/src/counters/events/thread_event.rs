@@ -64,6 +64,6 @@ pub enum ThreadEvent {
     Unused,
     /// The event is open on the processor on which the thread runs.
     Opened(EventId),
-    /// The event is switched out, because the thread is on no processor.
+    /// The thread runs on no processor, and the event is switched out.
     SwitchedOut(SavedEvent),
 }

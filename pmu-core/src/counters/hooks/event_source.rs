@@ -69,33 +69,36 @@ pub unsafe trait EventSource {
     /// Returns the event select of the row at this index of the source's table, or `None` if the table has no such row.
     fn row_select(&self, row: usize) -> Option<EventSelect>;
 
-    /// Returns the number of the bit in EBX of CPUID leaf 0x0A that declares a row's event. Returns `None` if every
-    /// processor can count the row's event. On a hybrid machine, one type of core may lack an event that another type
-    /// has.
+    /// Returns the number of a bit in EBX of CPUID leaf 0x0A. The bit tells whether a processor has the event of the
+    /// row at the given index. Returns `None` if every processor can count the row's event. The session uses the bit on
+    /// a hybrid machine, where one type of core may lack an event that another type has.
     fn row_event_bit(&self, _: usize) -> Option<u8> {
         None
     }
 
-    /// Returns the period with which the counter of the row at this index is loaded next, or `None` if the source's
-    /// table has no such row. The period is below 2³¹.
+    /// Returns the period of the row at this index of the source's table, or `None` if the table has no such row. The
+    /// row's counter gets this period when it is loaded next. The period is below 2³¹.
     fn row_period(&self, row: usize) -> Option<u32>;
 
-    /// Returns a value that identifies the source's table of rows. [`restore`](crate::CounterSession::restore) loads
-    /// saved counters only if this value is the same as at [`save`](crate::CounterSession::save).
+    /// Returns a value that identifies the source's table of rows. [`save`](crate::CounterSession::save) stores this
+    /// value. [`restore`](crate::CounterSession::restore) loads the saved counters only if its session's source has the
+    /// stored value.
     fn table_id(&self) -> usize;
 
-    /// Returns the table of the events that are opened on the source's processor.
+    /// Returns the table that contains the opened events of the processor.
     fn opened(&self) -> &EventTable;
 
-    /// On a core whose logical processors corrupt each other's counters, returns the logical processor that executes
-    /// the call. [`OnSharedCore`](crate::OnSharedCore) returns a value; all other sources return `None`.
+    /// Returns the logical processor that executes the call, if the core's two logical processors can corrupt each
+    /// other's counters. The default implementation returns `None`. [`OnSharedCore`](crate::OnSharedCore) returns a
+    /// value.
     #[inline]
     fn core_thread(&self) -> Option<CoreThread<'_>> {
         None
     }
 
-    /// Returns the registers by which overflows reload counters, and memory that records the registers' values.
-    /// [`WithCounterReload`](crate::WithCounterReload) returns a value; all other sources return `None`.
+    /// Returns the registers through which the overflow of a counter reloads other counters, and the memory in which
+    /// the session keeps the registers' values. The default implementation returns `None`.
+    /// [`WithCounterReload`](crate::WithCounterReload) returns a value.
     #[inline]
     fn counter_reload(&self) -> Option<(&CounterReload, &ReloadMemory)> {
         None

@@ -61,38 +61,38 @@ use crate::msr::fault::MsrFault;
 /// remaining accesses, and then returns the first fault of a retry. The pass continues, so no overflow is lost, and
 /// `service_with` returns the fault.
 pub trait Facility {
-    /// Set if the facility itself raises interrupts, without the overflow of a counter. `service_with` then calls the
-    /// facility's methods even when it does not service the counters:
+    /// Set if the facility itself raises interrupts, without the overflow of a counter.
+    /// [`service_with`](crate::service_with) then calls the facility's methods even while `service_with` does not
+    /// service the counters:
     /// - while no session has taken the counters;
     /// - while the LVT entry is masked;
     /// - while an operation of the session, such as [`reprogram`](crate::CounterSession::reprogram), services the
     ///   counters itself.
     ///
-    /// A pass without the counters consists of [`begin`](Self::begin), [`collect`](Self::collect) and
-    /// [`end`](Self::end). While the counters are [lent](crate::CounterSession::lend), only
-    /// [`while_lent`](Self::while_lent) is called.
+    /// In these cases, `service_with` calls [`begin`](Self::begin), [`collect`](Self::collect) and [`end`](Self::end).
+    /// While the counters are [lent](crate::CounterSession::lend), only [`while_lent`](Self::while_lent) is called.
     const ALONE: bool = false;
 
-    /// Returns the bits of the global overflow status that belong to the facility. These bits are acknowledged together
-    /// with the counters' bits, and are not in [`others`](crate::Serviced::others).
+    /// Returns the bits of the global overflow status that belong to the facility. The driver acknowledges these bits
+    /// together with the counters' bits. [`Serviced::others`](crate::Serviced::others) does not contain them.
     #[inline]
     fn status_bits(&self) -> u64 {
         0
     }
 
-    /// Returns those counters of the session for which the facility itself reports the overflows.
-    /// [`service_with`](crate::service_with) acknowledges the overflows of these counters, but neither reports the
-    /// overflows nor reloads the counters.
+    /// Returns some of the session's counters. The facility itself reports the overflows of these counters.
+    /// [`service_with`](crate::service_with) acknowledges the overflows, but does not report them, and does not reload
+    /// the counters.
     #[inline]
     fn own_counters(&self) -> CounterSet {
         CounterSet::NONE
     }
 
-    /// Begins a [pass](Facility) over the counters, before any other register is accessed. If the facility still
-    /// records during the interrupt, this method stops the recording.
+    /// Begins a [pass](Facility) over the counters. The driver calls this method before the pass accesses any register.
+    /// If the facility still records during the interrupt, this method stops the recording.
     ///
     /// # Errors
-    /// A register access failed, and so did its [retry](Facility).
+    /// A register access failed, and its [retry](Facility) failed, too.
     #[inline]
     fn begin<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
         Ok(())
@@ -100,11 +100,11 @@ pub trait Facility {
 
     /// Reads the facility's new records. The driver acknowledges the overflows after this call, because the
     /// acknowledgement may let the facility record again. Returns the number of interrupts that the facility itself
-    /// raised. The [`Claim`](crate::Claim) includes this number. Return 0 if the facility did not interrupt, or if the
-    /// facility only adds records to the counters' overflows.
+    /// raised. The [`Claim`](crate::Claim) includes this number. Return 0 if the facility did not interrupt. A facility
+    /// that raises no interrupts itself always returns 0.
     ///
     /// # Errors
-    /// A register access failed, and so did its [retry](Facility).
+    /// A register access failed, and its [retry](Facility) failed, too.
     #[inline]
     fn collect<M: MsrBackend>(&mut self, _: &M, _: Interrupted<'_>) -> Result<u32, MsrFault> {
         Ok(0)
@@ -114,27 +114,27 @@ pub trait Facility {
     /// [`begin`](Self::begin) stopped the recording, this method starts the recording again.
     ///
     /// # Errors
-    /// A register access failed, and so did its [retry](Facility).
+    /// A register access failed, and its [retry](Facility) failed, too.
     #[inline]
     fn end<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
         Ok(())
     }
 
-    /// Handles an interrupt while no session has taken the counters. If the interrupt stopped the facility, for example
-    /// by freezing records, this method lets the facility continue. The method is not called while the counters are
-    /// [lent](crate::CounterSession::lend).
+    /// Handles an interrupt while no session has taken the counters. If the interrupt stopped the facility, this method
+    /// lets the facility continue. For example, it ends a freeze of branch records. The method is not called while the
+    /// counters are [lent](crate::CounterSession::lend).
     ///
     /// # Errors
-    /// A register access failed, and so did its [retry](Facility).
+    /// A register access failed, and its [retry](Facility) failed, too.
     #[inline]
     fn without_counters<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
         Ok(())
     }
 
-    /// Handles an interrupt while the counters are [lent](crate::CounterSession::lend). Returns the number of
-    /// interrupts that may still come, because the facility raised them before it was suspended. The
-    /// [`Claim`](crate::Claim) includes this number, and later calls do not return it again. The method accesses no
-    /// register, because the borrower of the counters may use the facility's registers.
+    /// Handles an interrupt while the counters are [lent](crate::CounterSession::lend). The facility may have raised
+    /// interrupts before it was suspended. Returns the number of these interrupts that may still be delivered. The
+    /// [`Claim`](crate::Claim) includes this number. A later call does not count the same interrupts again. The method
+    /// accesses no register, because the borrower of the counters may use the facility's registers.
     #[inline]
     fn while_lent(&mut self) -> u32 {
         0
@@ -263,8 +263,9 @@ impl<F: Facility + ?Sized> Facility for &mut F {
     }
 }
 
-/// Two facilities. Both are always called: the second facility is called even if the first one fails. If a status bit
-/// belongs to both facilities, the interrupt of this bit is counted once.
+/// Two facilities. Each method calls both facilities, even if the first facility fails. If a
+/// [status bit](Facility::status_bits) belongs to both facilities, [`collect`](Facility::collect) counts the bit's
+/// interrupt once.
 impl<A: Facility, B: Facility> Facility for (A, B) {
     const ALONE: bool = A::ALONE || B::ALONE;
 

@@ -38,8 +38,8 @@ use crate::msr::fault::MsrFault;
 /// [`Facility`].
 pub trait FacilityControl: Facility {
     /// Prepares the facility for [`suspend`](Self::suspend), before the counters are stopped. If the facility delays
-    /// the counters' interrupts, stop the facility in this method: the delayed interrupt of a stopped counter never
-    /// comes. If the counters cannot be stopped, [`resume`](Self::resume) undoes this call.
+    /// the counters' interrupts, stop the facility in this method. A delayed interrupt would be lost when its counter
+    /// is stopped. If the session cannot stop the counters, it calls [`resume`](Self::resume), which undoes this call.
     ///
     /// # Errors
     /// A register access failed. The facility is in the same state as before the call.
@@ -47,8 +47,8 @@ pub trait FacilityControl: Facility {
         Ok(())
     }
 
-    /// Stops the facility, saves the state for [`resume`](Self::resume), and clears all data that the borrower of the
-    /// counters could read. Does nothing if the facility is already suspended.
+    /// Stops the facility, and saves the facility's state for [`resume`](Self::resume). Clears all of the facility's
+    /// data that the borrower of the counters could read. Does nothing if the facility is already suspended.
     ///
     /// Before this call, the session stops the counters, and reports their pending overflows with the facility's
     /// records.
@@ -58,11 +58,11 @@ pub trait FacilityControl: Facility {
     fn suspend<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault>;
 
     /// Resumes the facility in the state that it had before [`suspend`](Self::suspend). The borrower of the counters
-    /// may have left any values in the facility's registers, and in the facility's bits of the overflow status. If only
+    /// may have changed the facility's registers, and the facility's bits of the overflow status. If only
     /// [`before_stop`](Self::before_stop) was called, `resume` undoes that call. If neither `suspend` nor `before_stop`
     /// was called, `resume` does nothing.
     ///
-    /// If the processor has a global control register, the counters are still stopped during this call.
+    /// The counters are still stopped during this call, if the processor has a global control register.
     ///
     /// # Errors
     /// A register access failed. The facility stays suspended.

@@ -56,7 +56,8 @@ pub enum Claim {
     NotOurs,
     /// The interrupt belongs to the session.
     Ours,
-    /// The interrupt belongs to the session, and a spurious interrupt of the session's counters may follow.
+    /// The interrupt belongs to the session. The session's counters may raise one more interrupt, which will be
+    /// spurious.
     OursAndMore,
 }
 

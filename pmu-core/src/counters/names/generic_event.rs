@@ -18,13 +18,13 @@ pub enum GenericEvent {
     Cycles,
     /// Instructions retired.
     Instructions,
-    /// Cycles of a clock of constant frequency, counted while the core is not halted. On AMD from Zen 4 on, and on
-    /// Intel's fixed counter 2, this clock is the TSC's clock. For an Intel processor without fixed counter 2, the
+    /// Cycles of a clock of constant frequency, counted while the core is not halted. The clock is the TSC's clock on
+    /// AMD processors from Zen 4 on, and on Intel's fixed counter 2. If an Intel processor has no fixed counter 2, the
     /// processor's manual names the clock.
     ReferenceCycles,
     /// On Intel, accesses to the last-level cache. On AMD's Zen processors, accesses to the second-level cache.
     CacheReferences,
-    /// Cache misses among the [`CacheReferences`](Self::CacheReferences).
+    /// Those [`CacheReferences`](Self::CacheReferences) that missed the cache.
     CacheMisses,
     /// Branch instructions retired.
     Branches,

@@ -14,9 +14,9 @@ const NARROW_MAX_LOAD: u64 = (1 << 31) - 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum CounterControl {
-    /// A general counter's own event select.
+    /// The event select register of one general counter.
     Select(MsrAddress),
-    /// A fixed counter's bits of the control register that all fixed counters share.
+    /// The bits of one fixed counter in the fixed counters' control register. All fixed counters share this register.
     Shared {
         /// The shared control register.
         register: MsrAddress,

@@ -15,22 +15,24 @@ use crate::counters::shared::table::EventTable;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum RemoteCount {
-    /// The event is on no counter, so the count is complete. The enabled and running times in the count end at the
-    /// `now` of [`remote_count`].
+    /// The event is on no counter, so the count is complete. The count's enabled and running times end at the time
+    /// `now` that the caller gave to [`remote_count`].
     Current(EventCount),
     /// The event is on a counter, whose value only the event's own processor can read.
     Older {
-        /// The count at the last interrupt of the counter, or at the event's start if no interrupt came since the
-        /// start. The enabled and running times end at the last operation that updated them on the event's processor.
+        /// The count at the counter's last interrupt. If the counter has not interrupted since the event was started,
+        /// this is the count at the start. The count's enabled and running times end when the event's processor last
+        /// updated them.
         count: EventCount,
-        /// Greatest number of occurrences that `count` can lack until the counter's next interrupt is serviced. This
-        /// limit is the number of occurrences for which the counter was loaded, which is at most the event's period.
-        /// `None` if the event has no period, because the counter then interrupts too seldom for a useful limit.
+        /// Upper limit for the number of occurrences that are missing in `count`. The limit holds until the counter's
+        /// next interrupt is serviced. The limit is the number of occurrences after which the loaded counter
+        /// interrupts, at most the event's period. `None` if the event has no period, because its counter interrupts
+        /// too seldom for a useful limit.
         lacks: Option<u64>,
     },
     /// No count is available, because the event's processor is changing the event, or because the event's counter has
-    /// faulted. The kernel reads the count on that processor, by an inter-processor interrupt, or calls
-    /// [`remote_count`] again.
+    /// faulted. The kernel calls [`remote_count`] again, or reads the count on the event's processor by an
+    /// inter-processor interrupt.
     Changing,
 }
 

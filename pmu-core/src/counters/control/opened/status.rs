@@ -17,15 +17,17 @@ use crate::platform::Platform;
 pub enum EventStatus {
     /// The event is not started.
     Off,
-    /// The event is started, but not counted at present. Either the event waits for its turn in
-    /// [`rotate`](crate::CounterSession::rotate), or this processor cannot count the event or another event of its
-    /// group.
+    /// The event is started, but not counted at present, for one of these reasons:
+    /// - The event waits until [`rotate`](crate::CounterSession::rotate) puts it on a counter.
+    /// - This processor cannot count the event, or cannot count another event of the event's group.
     Inactive,
     /// The event is started, and runs on this counter.
     Active(CounterId),
-    /// The event was started, but is no longer counted. Either the event's counter faulted, or the event found no
-    /// counter and does not [rotate](crate::Event::rotating). To end this state, a task starts the event again or stops
-    /// the event.
+    /// The event was started, but is no longer counted, for one of these reasons:
+    /// - The event's counter faulted.
+    /// - The event found no counter, and does not [rotate](crate::Event::rotating).
+    ///
+    /// This state ends when a task starts the event again, or stops the event.
     Error,
 }
 
