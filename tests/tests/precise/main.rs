@@ -1,5 +1,6 @@
 //! Intel's precise records.
 
+mod again;
 mod beside;
 mod branch_trace;
 mod control_area;
@@ -12,6 +13,7 @@ mod kept_apart;
 mod latency;
 mod malformed;
 mod neighbors;
+mod refused;
 mod registers;
 mod samples;
 mod support;
