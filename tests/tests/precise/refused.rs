@@ -130,7 +130,9 @@ fn records_of_the_events_of_stores_are_of_stores() {
             let (mut session, mut recorder) = kernel.take(mock);
             let event = Event::raw(EventSelect::from_bits(select)).user_only().every(PERIOD);
             let event = PreciseEvent::new(event, Precision::ConstantSkid);
-            recorder.start(&mut session, &event, |_| ()).expect(&format!("{select:#x}"));
+            recorder
+                .start(&mut session, &event, |_| ())
+                .unwrap_or_else(|error| panic!("{select:#x}: {error:?}"));
             mock.inject_pmi(PmiFault::Lost);
             // The counter overflows before the next access.
             mock.interrupt_at(1);
