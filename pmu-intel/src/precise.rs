@@ -7,6 +7,7 @@ pub(crate) mod decode;
 pub(crate) mod drain;
 pub(crate) mod error;
 pub(crate) mod event;
+pub(crate) mod extra;
 pub(crate) mod groups;
 pub(crate) mod hardware;
 pub(crate) mod interrupt;

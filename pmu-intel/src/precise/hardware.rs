@@ -9,8 +9,7 @@ use crate::precise::drain::index_register;
 use crate::precise::groups::PreciseGroups;
 use crate::precise::memory::{PAGE, PreciseMemory};
 use crate::precise::registers::{
-    IA32_PEBS_BASE, MSR_PEBS_DATA_CFG, MSR_PEBS_FRONTEND, MSR_PEBS_LD_LAT_THRESHOLD, PebsDataCfg,
-    PebsIndex, PmcCfgC,
+    IA32_PEBS_BASE, MSR_PEBS_DATA_CFG, PebsDataCfg, PebsIndex, PmcCfgC,
 };
 use crate::precise::slot::PreciseSlot;
 use crate::precise::threshold::PreciseThreshold;
@@ -144,16 +143,6 @@ impl<M: MsrBackend> Hardware<'_, M> {
             .with_general_counters(if counters { all.bits() as u16 } else { 0 })
             .with_fixed_counters(if counters { (all.bits() >> 32) as u8 } else { 0 });
         self.write(MSR_PEBS_DATA_CFG, value.into_bits())
-    }
-
-    /// Writes the threshold of load latencies.
-    pub(crate) fn write_latency(&self, cycles: u16) -> Result<(), MsrFault> {
-        self.write(MSR_PEBS_LD_LAT_THRESHOLD, cycles.into())
-    }
-
-    /// Writes the condition of front-end events.
-    pub(crate) fn write_frontend(&self, condition: u32) -> Result<(), MsrFault> {
-        self.write(MSR_PEBS_FRONTEND, condition.into())
     }
 
     /// Has exactly these counters write records.

@@ -12,6 +12,7 @@ use pmu_core::{
 };
 
 use crate::precise::error::PreciseError;
+use crate::precise::extra::ExtraRegister;
 use crate::precise::groups::PreciseGroups;
 use crate::precise::hardware::Hardware;
 use crate::precise::memory::{PAGE, PreciseMemory};
@@ -84,10 +85,8 @@ pub struct PreciseRecorder<'a, M> {
     pub(crate) threshold: PreciseThreshold,
     /// The groups that adaptive records have at present, as far as they were written.
     groups: Option<PreciseGroups>,
-    /// Counters of load latencies, and their common threshold.
-    pub(crate) latency: (CounterSet, u16),
-    /// Counters of front-end events, and their common condition.
-    pub(crate) frontend: (CounterSet, u32),
+    pub(crate) latency: ExtraRegister,
+    pub(crate) frontend: ExtraRegister,
     is_open: bool,
     /// The recorder is suspended beside lent counters.
     pub(crate) is_lent: bool,
@@ -168,8 +167,8 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
             hardware,
             threshold: PreciseThreshold::EachRecord,
             groups: None,
-            latency: (CounterSet::NONE, 0),
-            frontend: (CounterSet::NONE, 0),
+            latency: ExtraRegister::latency(),
+            frontend: ExtraRegister::frontend(),
             is_open: true,
             is_lent: false,
             not_send: PhantomData,
@@ -296,7 +295,7 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
     /// Has exactly these counters write records.
     pub(crate) fn enable(&self, counters: CounterSet) -> Result<(), MsrFault> {
         match self.hardware.is_architectural() {
-            false => self.hardware.enable(counters, self.latency.0),
+            false => self.hardware.enable(counters, self.latency.counters()),
             // The counters' own bits tell which of them.
             true if counters.is_empty() => self.hardware.disable_all(),
             true => {
@@ -337,8 +336,8 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
         paused: CounterSet,
     ) -> Result<(), PreciseError> {
         let rest = self.memory().recording().without(counter.only());
-        self.latency.0 = self.latency.0.without(counter.only());
-        self.frontend.0 = self.frontend.0.without(counter.only());
+        self.latency.release(session, counter.only());
+        self.frontend.release(session, counter.only());
         let cleared = match self.hardware.is_architectural() {
             true => self.hardware.program_records(counter, None),
             false => Ok(()),

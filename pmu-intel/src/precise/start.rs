@@ -53,17 +53,17 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
     ) -> Result<CounterId, PreciseError> {
         self.check()?;
         self.end_abandoned(session, &mut report)?;
-        let (unit, in_use) = (self.unit(), self.latency.1);
+        let unit = self.unit();
         let capable = unit.counters_for(event)?;
         let frontend = unit.frontend_of(event)?;
         if event.by_handler && self.threshold != PreciseThreshold::EachRecord {
             return Err(PreciseEventError::NeedsEachRecord.into());
         }
-        if event.latency != 0 && !self.latency.0.is_empty() && event.latency != in_use {
-            return Err(PreciseError::LatencyInUse(in_use));
+        if let Some(cycles) = self.latency.conflict(event.latency.into()) {
+            return Err(PreciseError::LatencyInUse(cycles as u16));
         }
-        if frontend != 0 && !self.frontend.0.is_empty() && frontend != self.frontend.1 {
-            return Err(PreciseError::FrontendInUse(self.frontend.1));
+        if let Some(condition) = self.frontend.conflict(frontend) {
+            return Err(PreciseError::FrontendInUse(condition));
         }
         let groups = self.groups_of(self.memory().recording()) | event.groups();
         let (needed, lent) = (self.size_of(groups), self.memory().capacity());
@@ -159,14 +159,8 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
     ) -> Result<(), PreciseError> {
         let recording = self.memory().recording();
         self.arrange(recording | counter.only()).map_err(PreciseError::Access)?;
-        if event.latency != 0 {
-            self.hardware.write_latency(event.latency).map_err(PreciseError::Access)?;
-            self.latency = (self.latency.0 | counter.only(), event.latency);
-        }
-        if frontend != 0 {
-            self.hardware.write_frontend(frontend).map_err(PreciseError::Access)?;
-            self.frontend = (self.frontend.0 | counter.only(), frontend);
-        }
+        self.latency.reserve(session, counter, event.latency.into())?;
+        self.frontend.reserve(session, counter, frontend)?;
         self.memory().set_recording(recording | counter.only());
         self.load(session, counter, first)?;
         self.enable(self.memory().recording()).map_err(PreciseError::Access)?;

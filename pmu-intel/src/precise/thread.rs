@@ -162,8 +162,8 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
         for counter in abandoned.iter().filter(|_| self.hardware.is_architectural()) {
             self.hardware.program_records(counter, None).map_err(PreciseError::Access)?;
         }
-        self.latency.0 = self.latency.0.without(abandoned);
-        self.frontend.0 = self.frontend.0.without(abandoned);
+        self.latency.release(session, abandoned);
+        self.frontend.release(session, abandoned);
         memory.set_recording(memory.recording().without(abandoned));
         memory.set_reserved(memory.reserved().without(abandoned));
         let (recording, reserved) = (memory.recording(), memory.reserved());
@@ -187,12 +187,8 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
         self.forget_groups();
         let attached = self.hardware.attach().and_then(|()| self.arrange(recording));
         attached.map_err(PreciseError::Access)?;
-        if !self.latency.0.is_empty() {
-            self.hardware.write_latency(self.latency.1).map_err(PreciseError::Access)?;
-        }
-        if !self.frontend.0.is_empty() {
-            self.hardware.write_frontend(self.frontend.1).map_err(PreciseError::Access)?;
-        }
+        self.latency.reserve_again(session)?;
+        self.frontend.reserve_again(session)?;
         for (counter, slot) in memory.slots(reserved.without(recording)) {
             let select = EventSelect::from_bits(slot.select.load(Relaxed));
             session.start_reserved(counter, select, false)?;

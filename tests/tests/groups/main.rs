@@ -6,5 +6,6 @@ mod exclusive;
 mod extra;
 mod members;
 mod parts;
+mod reserved_extra;
 mod together;
 mod turns;

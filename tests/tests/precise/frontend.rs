@@ -1,16 +1,20 @@
 //! Front-end events, whose condition is in a register of its own.
 
-use pmu_core::{Event, EventSelect, MsrAddress};
+use pmu_core::{CounterError, CounterSet, Event, EventSelect, MsrAddress};
 use pmu_intel::precise::{PreciseError, PreciseEvent, PreciseEventError, Precision};
 use pmu_virt::Read;
 
 use crate::support::*;
 
-fn with_extra(select: u64, register: u32, value: u64) -> PreciseEvent {
+fn counted(select: u64, register: u32, value: u64) -> Event {
     // SAFETY: the mock's registers are numbers.
     let register = unsafe { MsrAddress::new(register) };
-    let event = Event::raw(EventSelect::from_bits(select)).user_only().every(PERIOD);
-    PreciseEvent::new(event.with_extra(register, value), Precision::ZeroSkidRequested)
+    Event::raw(EventSelect::from_bits(select)).user_only().with_extra(register, value)
+}
+
+fn with_extra(select: u64, register: u32, value: u64) -> PreciseEvent {
+    let event = counted(select, register, value).every(PERIOD);
+    PreciseEvent::new(event, Precision::ZeroSkidRequested)
 }
 
 /// FRONTEND_RETIRED, in Intel's lists: 0x11 is DSB_MISS, 0x400406 is LATENCY_GE_4.
@@ -56,6 +60,56 @@ fn a_front_end_event_has_its_condition_in_the_register_until_it_is_stopped() {
             assert_eq!(condition(), Some(Read::Value(0x11)), "{what}");
             recorder.shut_down(&mut session, |_| ()).unwrap();
             session.shut_down().unwrap();
+            nothing_is_enabled(mock, &what);
+        });
+    }
+}
+
+/// The processor has one register for the events that the session counts and for those that it records.
+#[test]
+fn an_event_of_the_session_has_the_register_only_with_the_condition_that_a_recorded_event_has() {
+    for processor in processors().into_iter().filter(has_register) {
+        processor.run(|kernel, mock| {
+            let what = format!("{}, {}", processor.name, processor.freezes);
+            let set = |value| {
+                mock.with_precise_records(|records| {
+                    mock.with_pmu(|pmu| pmu.write_beside(records, 0x3F7, value))
+                })
+            };
+            let condition = || {
+                mock.with_precise_records(|records| {
+                    mock.with_pmu(|pmu| pmu.read_beside(records, 0x3F7))
+                })
+            };
+            assert_eq!(set(0x7).map(|written| written.illegal), Some(0), "{what}");
+            let (mut session, mut recorder) = kernel.take(mock);
+            let in_use = CounterError::ExtraRegisterInUse(0x3F7);
+            let [latency, miss] = [0x40_0406, 0x11].map(|value| {
+                session.open_event(&kernel.counters, &counted(0x01C6, 0x3F7, value)).unwrap()
+            });
+            // The event of the session comes first.
+            session.start_event(latency, 0).unwrap();
+            let refused = recorder.start(&mut session, &frontend(0x11), |_| ());
+            assert_eq!(refused, Err(PreciseError::Counters(in_use)), "{what}");
+            assert_eq!(condition(), Some(Read::Value(0x40_0406)), "{what}");
+            assert_eq!(recorder.counters(), CounterSet::NONE, "{what}");
+            let counter = recorder.start(&mut session, &frontend(0x40_0406), |_| ()).unwrap();
+            // The recorded event comes first.
+            session.stop_event(latency, 0).unwrap();
+            assert_eq!(session.start_event(miss, 0), Err(in_use), "{what}");
+            mock.lose_registers();
+            mock.set_performance_entry(0x400);
+            session.reprogram(|_| ()).unwrap();
+            assert_eq!(session.start_event(miss, 0), Err(in_use), "{what}");
+            recorder.reprogram(&mut session, |_| ()).unwrap();
+            assert_eq!(session.start_event(miss, 0), Err(in_use), "{what}");
+            assert_eq!(condition(), Some(Read::Value(0x40_0406)), "{what}");
+            recorder.stop(&mut session, counter, |_| ()).unwrap();
+            session.start_event(miss, 0).unwrap();
+            assert_eq!(condition(), Some(Read::Value(0x11)), "{what}");
+            recorder.shut_down(&mut session, |_| ()).unwrap();
+            session.shut_down().unwrap();
+            assert_eq!(condition(), Some(Read::Value(0x7)), "{what}");
             nothing_is_enabled(mock, &what);
         });
     }

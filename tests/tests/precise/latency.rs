@@ -1,6 +1,6 @@
 //! Loads that are sampled by their latency.
 
-use pmu_core::{DataSource, Event, EventSelect};
+use pmu_core::{CounterError, DataSource, Event, EventSelect, MsrAddress};
 use pmu_intel::precise::{PreciseError, PreciseEvent, PreciseEventError, Precision};
 use pmu_virt::Read;
 
@@ -11,6 +11,28 @@ pub(crate) fn loads(cycles: u16) -> PreciseEvent {
     let event = Event::raw(EventSelect::from_bits(0x01CD)).user_only().every(PERIOD);
     let event = PreciseEvent::new(event, Precision::ZeroSkidRequested);
     if cycles == 0 { event } else { event.with_latency(cycles) }
+}
+
+/// The least latency is in one register, for the events that the session counts and for those that it records.
+#[test]
+fn an_event_of_the_session_and_a_recorded_event_have_only_one_latency() {
+    let processor = processors().into_iter().find(|p| p.name == "format 3").unwrap();
+    processor.run(|kernel, mock| {
+        let (mut session, mut recorder) = kernel.take(mock);
+        // SAFETY: the mock's registers are numbers.
+        let register = unsafe { MsrAddress::new(0x3F6) };
+        let counted = Event::raw(EventSelect::from_bits(0x01CD)).with_extra(register, 30);
+        let counted = session.open_event(&kernel.counters, &counted).unwrap();
+        session.start_event(counted, 0).unwrap();
+        let in_use = CounterError::ExtraRegisterInUse(0x3F6);
+        let refused = recorder.start(&mut session, &loads(50), |_| ());
+        assert_eq!(refused, Err(PreciseError::Counters(in_use)));
+        session.stop_event(counted, 0).unwrap();
+        let recorded = recorder.start(&mut session, &loads(50), |_| ()).unwrap();
+        assert_eq!(session.start_event(counted, 0), Err(in_use));
+        recorder.stop(&mut session, recorded, |_| ()).unwrap();
+        session.start_event(counted, 0).unwrap();
+    });
 }
 
 /// Sapphire Rapids: an auxiliary event, 0x03 with unit mask 0x82, is counted beside it and begins before it.

@@ -10,7 +10,9 @@ use crate::counters::names::counter_id::{CounterId, CounterSet};
 use crate::counters::registers::counter::Counter;
 use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
+use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::slot::SlotState;
+use crate::msr::address::MsrAddress;
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
@@ -229,5 +231,49 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     pub fn release_reserved(&mut self, counter: CounterId) -> Result<(), CounterError> {
         self.reserved(counter)?;
         self.release(counter).map_err(CounterError::Faulted)
+    }
+
+    /// Writes `value` to an extra register for a [facility](crate::Facility), and reserves the register. Until
+    /// [`release_extra_register`](Self::release_extra_register), the session's events can use this register only with
+    /// the same value. A facility may call this method again with the same value.
+    ///
+    /// [`reprogram`](Self::reprogram) does not end the reservation, and writes the value again.
+    /// [`shut_down`](Self::shut_down) ends the reservation, and restores the value from before the session. A session
+    /// without a table of events only writes the value.
+    ///
+    /// # Errors
+    /// - [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse): an event of the session that is now on a counter
+    ///   uses the register with another value, a facility has reserved the register with another value, or the
+    ///   session's events use more extra registers than the session has room for. The register was not written.
+    /// - [`NotAvailable`](CounterError::NotAvailable): the session is shut down, or its counters are [lent](Self::lend).
+    /// - [`Access`](CounterError::Access): the register could not be read or written, and is not reserved.
+    pub fn reserve_extra_register(
+        &mut self,
+        register: MsrAddress,
+        value: u64,
+    ) -> Result<(), CounterError> {
+        if !self.has_own() {
+            return Err(CounterError::NotAvailable(self.own()));
+        }
+        let table = self.table();
+        if table.is_empty() {
+            return self.wrmsr_retrying(register, value).map_err(CounterError::Access);
+        }
+        let needs_other =
+            |entry: &EventEntry| entry.register() == Some(register) && entry.extra_value() != value;
+        let mut events = self.slots().filter_map(|(_, slot)| table.entry(slot.running()?));
+        let reserved = table.extra.reserved(register);
+        if events.any(needs_other) || reserved.is_some_and(|reserved| reserved != value) {
+            return Err(CounterError::ExtraRegisterInUse(register.get()));
+        }
+        table.extra.set(register, value, &self.msr)?;
+        table.extra.set_reserved(register, true);
+        Ok(())
+    }
+
+    /// Ends the reservation of an extra register. The register keeps its value until an event of the session uses the
+    /// register. If the register is not reserved, the call does nothing.
+    pub fn release_extra_register(&mut self, register: MsrAddress) {
+        self.table().extra.set_reserved(register, false);
     }
 }

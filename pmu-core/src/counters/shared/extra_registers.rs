@@ -25,14 +25,17 @@ struct ExtraRegister {
     address: SharedAddress,
     /// Set if the register holds `value`; clear after a failed write.
     known: AtomicBool,
+    /// Set while a facility needs `value`.
+    reserved: AtomicBool,
     value: AtomicU64,
     before: AtomicU64,
 }
 
 impl ExtraRegister {
     pub(crate) const fn new() -> Self {
+        let (known, reserved) = (AtomicBool::new(false), AtomicBool::new(false));
         let (value, before) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { address: SharedAddress::new(), known: AtomicBool::new(false), value, before }
+        Self { address: SharedAddress::new(), known, reserved, value, before }
     }
 
     fn write(
@@ -54,6 +57,16 @@ impl ExtraRegisters {
         Self { registers: [const { ExtraRegister::new() }; MAX_REGISTERS] }
     }
 
+    /// Returns the place of a register, or the first free place for it.
+    #[inline(never)] // Linked once.
+    fn place(&self, register: MsrAddress) -> Option<&ExtraRegister> {
+        let is_it =
+            |of: &&ExtraRegister| of.address.load().get().is_none_or(|address| address == register);
+        // As a slice of any length, or the compiler unrolls the search.
+        let registers: &[_] = black_box(&self.registers);
+        registers.iter().find(is_it)
+    }
+
     /// Sets a register's value, and keeps the value from before the session.
     #[inline(never)]
     pub(crate) fn set(
@@ -62,12 +75,8 @@ impl ExtraRegisters {
         value: u64,
         msr: &impl MsrBackend,
     ) -> Result<(), CounterError> {
-        let is_it =
-            |of: &&ExtraRegister| of.address.load().get().is_none_or(|address| address == register);
         let in_use = CounterError::ExtraRegisterInUse(register.get());
-        // As a slice of any length, or the compiler unrolls the search.
-        let registers: &[_] = black_box(&self.registers);
-        let of = registers.iter().find(is_it).ok_or(in_use)?;
+        let of = self.place(register).ok_or(in_use)?;
         if of.address.load().get().is_none() {
             let before = msr.rdmsr_retrying(register).map_err(CounterError::Access)?;
             of.before.store(before, Relaxed);
@@ -83,9 +92,20 @@ impl ExtraRegisters {
 
     /// Returns whether a register holds the value that was last given to it.
     pub(crate) fn is_known(&self, register: MsrAddress) -> bool {
-        let mut registers = self.registers.iter();
-        let of = registers.find(|of| of.address.load().get() == Some(register));
-        of.is_none_or(|of| of.known.load(Relaxed))
+        self.place(register).is_some_and(|of| of.known.load(Relaxed))
+    }
+
+    /// Returns the value that a facility needs in a register.
+    pub(crate) fn reserved(&self, register: MsrAddress) -> Option<u64> {
+        let of = self.place(register).filter(|of| of.reserved.load(Relaxed))?;
+        Some(of.value.load(Relaxed))
+    }
+
+    /// Keeps a register's value until a facility no longer needs it.
+    pub(crate) fn set_reserved(&self, register: MsrAddress, reserved: bool) {
+        if let Some(of) = self.place(register) {
+            of.reserved.store(reserved, Relaxed);
+        }
     }
 
     /// Writes the registers' values again, after the registers lost them.
@@ -118,6 +138,7 @@ impl ExtraRegisters {
     pub(crate) fn clear(&self) {
         for of in &self.registers {
             of.address.store(OptionalAddress::NONE);
+            of.reserved.store(false, Relaxed);
         }
     }
 }

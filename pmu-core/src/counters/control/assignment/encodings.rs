@@ -78,7 +78,8 @@ struct Step {
 }
 
 impl Planner<'_> {
-    /// Chooses encodings for the events of the plan such that no two need different values of one extra register.
+    /// Chooses encodings for the events of the plan such that no two need different values of one extra register, and
+    /// none needs another value than a facility.
     /// Events on counters keep their encodings if possible. Returns `false`, with the plan as it was, if there are no
     /// such encodings.
     pub(crate) fn choose_encodings(&mut self) -> bool {
@@ -161,7 +162,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Returns the value that the first `events` events give a register.
+    /// Returns the value that the first `events` events give a register, or that a facility needs in it.
     #[inline(never)] // Linked once: both searches for a register ask.
     fn value_of(&self, refined: Refined, events: usize, register: MsrAddress) -> Option<u64> {
         for number in 0..events {
@@ -171,6 +172,6 @@ impl Planner<'_> {
                 return Some(entry.extra_value());
             }
         }
-        None
+        self.table().extra.reserved(register)
     }
 }
