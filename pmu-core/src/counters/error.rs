@@ -98,6 +98,8 @@ pub enum CounterError {
     /// The [extra register](crate::Event::with_extra) at this address is not available to the event, for one of these
     /// reasons:
     /// - Running events need another value in the register.
+    /// - A [facility](crate::Facility) has
+    ///   [reserved](crate::CounterSession::reserve_extra_register) the register with another value.
     /// - The processor's events use more extra registers than the session has room for.
     ///
     /// If the event has several extra registers, this is the address of the first register.
@@ -233,7 +235,7 @@ impl fmt::Display for CounterError {
             Self::CounterLost(event) => write!(f, "{event} does not run: its counter faulted"),
             Self::NoFreeCounter => f.write_str("no free counter of those that can count the event"),
             Self::ExtraRegisterInUse(register) => {
-                write!(f, "other events need other values of the extra register {register:#X}")
+                write!(f, "other events need other values in the extra register {register:#X}")
             }
             Self::InGroup(group) => write!(f, "the event starts and stops with {group}"),
             Self::NoEvents => f.write_str("a group of no events"),

@@ -41,7 +41,7 @@ impl Precision {
 ///
 /// For a front-end event, pass the value of [`MSR_PEBS_FRONTEND`](crate::precise::registers::MSR_PEBS_FRONTEND) to
 /// [`Event::with_extra`]. This value is perf's term `frontend`. A processor has only one such register, so all started
-/// front-end events must have the same value.
+/// front-end events must have the same value. This includes the front-end events that the session only counts.
 ///
 /// The event's [period](Event::every), [tag](Event::tagged), privilege levels and [counters](Event::on) apply to the
 /// records. If the event does not count the privilege level of a record's instruction, the record is not reported. A

@@ -23,7 +23,9 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
     /// - [`Event`](PreciseError::Event), [`LatencyInUse`](PreciseError::LatencyInUse),
     ///   [`FrontendInUse`](PreciseError::FrontendInUse), [`InsufficientMemory`](PreciseError::InsufficientMemory):
     ///   nothing was changed.
-    /// - [`Counters`](PreciseError::Counters): the session has no free counter, or a register access of the session
+    /// - [`Counters`](PreciseError::Counters): the session has no free counter; an event of the session runs that needs
+    ///   another latency threshold or front-end condition
+    ///   ([`ExtraRegisterInUse`](pmu_core::CounterError::ExtraRegisterInUse)); or a register access of the session
     ///   failed.
     /// - [`Access`](PreciseError::Access): a register access of the recorder failed, and the event is not started.
     /// - [`Faulted`](PreciseError::Faulted): a register access of the recorder failed, and the recorder's other events

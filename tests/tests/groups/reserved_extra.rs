@@ -100,8 +100,7 @@ fn a_reservation_outlasts_lost_registers_and_ends_with_a_reclaimed_table() {
     assert_eq!(extra.values()[0], 5);
     let other = open(&mut counters, &processor, &refined(2, &demand(6, &BOTH[..1])));
     assert_eq!(counters.start_event(other, 0), IN_USE);
-    drop(counters);
-    // SAFETY: the session was dropped.
+    // SAFETY: the session is not used again.
     unsafe {
         memory.reclaim();
         table.reclaim();

@@ -26,7 +26,8 @@ use crate::platform::Platform;
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Reserves a free counter for a [facility](crate::Facility) that records overflows itself, such as precise
     /// sampling. The call chooses a counter that is in `among` and can count the event. Returns this counter, and the
-    /// select that the event has on this processor. The call ignores the event's period, tag and extra register.
+    /// select that the event has on this processor. The call ignores the event's period and tag. It also ignores the
+    /// event's extra register, which [`reserve_extra_register`](Self::reserve_extra_register) reserves.
     ///
     /// ```
     /// # use pmu_core::{
@@ -241,11 +242,26 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// [`shut_down`](Self::shut_down) ends the reservation, and restores the value from before the session. A session
     /// without a table of events only writes the value.
     ///
+    /// ```
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrAddress, MsrBackend, Platform};
+    /// /// Lets only loads pass whose latency is at least `cycles`, for the counters of a facility.
+    /// fn set_least_latency<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     cycles: u16,
+    /// ) -> Result<(), CounterError> {
+    ///     // SAFETY: the register MSR_PEBS_LD_LAT_THRESHOLD selects loads, and changes no memory.
+    ///     let threshold = unsafe { MsrAddress::new(0x3F6) };
+    ///     counters.release_extra_register(threshold);
+    ///     counters.reserve_extra_register(threshold, cycles.into())
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// - [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse): an event of the session that is now on a counter
     ///   uses the register with another value, a facility has reserved the register with another value, or the
     ///   session's events use more extra registers than the session has room for. The register was not written.
-    /// - [`NotAvailable`](CounterError::NotAvailable): the session is shut down, or its counters are [lent](Self::lend).
+    /// - [`NotAvailable`](CounterError::NotAvailable): the session is shut down, or its counters are
+    ///   [lent](Self::lend).
     /// - [`Access`](CounterError::Access): the register could not be read or written, and is not reserved.
     pub fn reserve_extra_register(
         &mut self,
