@@ -1,9 +1,13 @@
 //! Front-end events, whose condition is in a register of its own.
 
-use pmu_core::{CounterError, CounterSet, Event, EventSelect, MsrAddress};
+use pmu_core::{
+    CounterError, CounterSession, CounterSet, Event, EventEntry, EventSelect, EventTable,
+    MsrAddress, OpenedEvents,
+};
 use pmu_intel::precise::{PreciseError, PreciseEvent, PreciseEventError, Precision};
 use pmu_virt::Read;
 
+use crate::latency::loads;
 use crate::support::*;
 
 fn counted(select: u64, register: u32, value: u64) -> Event {
@@ -104,12 +108,50 @@ fn an_event_of_the_session_has_the_register_only_with_the_condition_that_a_recor
             recorder.reprogram(&mut session, |_| ()).unwrap();
             assert_eq!(session.start_event(miss, 0), Err(in_use), "{what}");
             assert_eq!(condition(), Some(Read::Value(0x40_0406)), "{what}");
+            // Until the last of them is stopped.
+            let second = recorder.start(&mut session, &frontend(0x40_0406), |_| ()).unwrap();
             recorder.stop(&mut session, counter, |_| ()).unwrap();
+            assert_eq!(session.start_event(miss, 0), Err(in_use), "{what}");
+            recorder.stop(&mut session, second, |_| ()).unwrap();
             session.start_event(miss, 0).unwrap();
             assert_eq!(condition(), Some(Read::Value(0x11)), "{what}");
             recorder.shut_down(&mut session, |_| ()).unwrap();
             session.shut_down().unwrap();
             assert_eq!(condition(), Some(Read::Value(0x7)), "{what}");
+            nothing_is_enabled(mock, &what);
+        });
+    }
+}
+
+/// A session that opens no events keeps no values.
+#[test]
+fn a_session_without_a_table_has_conditions_and_latencies_again_after_a_suspend() {
+    for processor in processors().into_iter().filter(has_register) {
+        processor.run(|kernel, mock| {
+            let what = format!("{}, {}", processor.name, processor.freezes);
+            let read = |register| {
+                mock.with_precise_records(|records| {
+                    mock.with_pmu(|pmu| pmu.read_beside(records, register))
+                })
+            };
+            static NONE: EventTable<[EventEntry; 0]> = EventTable::new();
+            let (source, unit) = (OpenedEvents::new(&kernel.counters, &NONE), &kernel.counters);
+            let memory = &kernel.counter_memory;
+            let session = CounterSession::take(source, unit, CounterSet::ALL, mock, mock, memory);
+            let (mut session, mut recorder) = (session.unwrap(), kernel.take_records(mock));
+            recorder.start(&mut session, &frontend(0x11), |_| ()).unwrap();
+            recorder.start(&mut session, &loads(50), |_| ()).unwrap();
+            let values = || [0x3F7, 0x3F6].map(read);
+            let expected = [0x11, 50].map(|value| Some(Read::Value(value)));
+            assert_eq!(values(), expected, "{what}");
+            mock.lose_registers();
+            mock.set_performance_entry(0x400);
+            session.reprogram(|_| ()).unwrap();
+            assert_ne!(values(), expected, "{what}");
+            recorder.reprogram(&mut session, |_| ()).unwrap();
+            assert_eq!(values(), expected, "{what}");
+            recorder.shut_down(&mut session, |_| ()).unwrap();
+            session.shut_down().unwrap();
             nothing_is_enabled(mock, &what);
         });
     }

@@ -247,10 +247,15 @@ impl Kernel {
         if self.processor.freezes {
             session.freeze_on_interrupt().unwrap();
         }
+        (session, self.take_records(mock))
+    }
+
+    /// Takes the records alone.
+    pub(crate) fn take_records(&'static self, mock: Msr) -> Recorder {
         // SAFETY: the mock writes to the lent memory alone, which lasts.
         let recorder =
             unsafe { PreciseRecorder::take(&self.unit, mock, self.memory, Some(PHYSICAL)) };
-        (session, recorder.unwrap())
+        recorder.unwrap()
     }
 
     /// Keeps a report.
