@@ -124,12 +124,8 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
         let registers = self.unit().counters.counter(counter);
         thread.rest = self.stop_and(session, counter, report, |session, counter| {
             let value = session.read_reserved(counter)?;
-            let left = |registers: pmu_core::Counter| match registers.has_overflowed(value) {
-                // It overflowed, and wrote no record any more.
-                true => 0,
-                false => registers.preload(value),
-            };
-            Ok(registers.map_or(0, left))
+            // Of a counter that has overflowed, and wrote no record any more, this is 0 or beyond every period.
+            Ok(registers.map_or(0, |registers| registers.preload(value)))
         })?;
         thread.started = None;
         // The handler may have chosen another period.
