@@ -46,16 +46,15 @@ impl CoreKind {
 ///   `period`, `freq`, `name`, `inherit` and `no-inherit`. `cpu_core` or `cpu_atom` in place of `cpu` selects the core
 ///   type. Terms may also follow a name: `cycles/period=1000/`.
 /// - Modifiers follow a colon or the last slash: `u`, `k`, `h` (user, kernel, hypervisor); `G`, `H` (guest, host); `I`
-///   (non-idle); `p`, `pp`, `ppp` (precision 1 to 3); `D` (pinned), `e` (exclusive), `W` (weak group), `S` (the group's
-///   counts with each sample). An event with neither `u` nor `k` counts at every privilege level. An event with neither
-///   `G` nor `H` counts in guests and outside guests.
+///   (non-idle); `p`, `pp`, `ppp` (precision 1 to 3); `P` (the greatest precision of the processor); `D` (pinned), `e`
+///   (exclusive), `W` (weak group), `S` (the group's counts with each sample). An event with neither `u` nor `k` counts
+///   at every privilege level. An event with neither `G` nor `H` counts in guests and outside guests.
 ///
-/// If the text has a modifier `p`, `pp` or `ppp`, [`PerfEventAttr::event`] refuses the attributes. Use
+/// If the text has a modifier `p`, `pp`, `ppp` or `P`, [`PerfEventAttr::event`] refuses the attributes. Use
 /// [`PerfEventAttr::precise_event`] for Intel's processors, and [`PerfEventAttr::op_sampling`] for AMD's processors.
+/// For `P`, use the attributes that [`attempts`](Self::attempts) returns.
 ///
-/// If the text asks for a facility in addition to a counter, the error [`PerfError::Needs`] names the facility. `parse`
-/// also refuses the modifier `P` with this error. In perf, `P` selects the highest precision of the processor, which
-/// `parse` does not know.
+/// If the text asks for a facility in addition to a counter, the error [`PerfError::Needs`] names the facility.
 ///
 /// ```
 /// use pmu::core::{Event, Snapshot};
@@ -95,6 +94,9 @@ pub struct PerfEvent<'a> {
     pub core: Option<CoreKind>,
     /// `:W`: if the event's group does not fit on the counters, each member of the group is counted separately.
     pub weak_group: bool,
+    /// `:P`: the event is to be sampled with the greatest precision that the processor has for this event. The value
+    /// of [`PerfEventAttr::precise_ip`] is 3, and [`attempts`](Self::attempts) returns the values to try.
+    pub precise_max: bool,
 }
 
 impl<'a> PerfEvent<'a> {
@@ -119,6 +121,7 @@ impl<'a> PerfEvent<'a> {
                 name: None,
                 core: None,
                 weak_group: false,
+                precise_max: false,
             },
             selected: Selected::Nothing,
         };
@@ -150,9 +153,48 @@ impl<'a> PerfEvent<'a> {
             }
         };
         if let Some(modifiers) = modifiers {
-            parser.event.weak_group = modifiers::apply(modifiers, at, &mut parser.event.attr)?;
+            let modifiers = modifiers::apply(modifiers, at, &mut parser.event.attr)?;
+            parser.event.weak_group = modifiers.weak_group;
+            parser.event.precise_max = modifiers.precise_max;
         }
         Ok(parser.event)
+    }
+
+    /// Returns the attributes that a kernel tries one after the other until the processor accepts them. With the
+    /// modifier `P`, these are attributes with [`precise_ip`](PerfEventAttr::precise_ip) 3, 2, 1 and 0. Without `P`,
+    /// the only item is [`attr`](Self::attr). perf tries the same values.
+    ///
+    /// ```
+    /// use pmu::core::Event;
+    /// use pmu::intel::precise::{PreciseEvent, PreciseUnit};
+    /// use pmu::perf::{PerfError, PerfEvent};
+    ///
+    /// /// An event to sample.
+    /// enum Sampled {
+    ///     ByRecords(PreciseEvent),
+    ///     ByInterrupts(Event),
+    /// }
+    ///
+    /// /// Returns how this processor samples the event of a text such as `cycles/period=100003/P`.
+    /// fn sampled(text: &str, unit: &PreciseUnit) -> Result<Sampled, PerfError> {
+    ///     let event = PerfEvent::parse(text, |_| None)?;
+    ///     for attr in event.attempts() {
+    ///         match attr.precise_event(|_| None)? {
+    ///             None => return Ok(Sampled::ByInterrupts(attr.event(|_| None)?)),
+    ///             Some(precise) if unit.counters_for(&precise).is_ok() => {
+    ///                 return Ok(Sampled::ByRecords(precise));
+    ///             }
+    ///             Some(_) => {}
+    ///         }
+    ///     }
+    ///     // No `P`, and the processor does not have the requested precision.
+    ///     event.attr.event(|_| None).map(Sampled::ByInterrupts)
+    /// }
+    /// ```
+    pub fn attempts(&self) -> impl Iterator<Item = PerfEventAttr> + use<> {
+        let attr = self.attr;
+        let lowest = if self.precise_max { 0 } else { attr.precise_ip };
+        (lowest..=attr.precise_ip).rev().map(move |precise_ip| PerfEventAttr { precise_ip, ..attr })
     }
 }
 

@@ -5,14 +5,20 @@ use crate::perf::error::PerfError;
 use crate::perf::event_attr::PerfEventAttr;
 use crate::perf::facility::Facility;
 
-/// Sets the fields of these modifiers, whose first one is at `at` in the text. Returns whether the group is weak.
+/// The modifiers that are not attributes of the event.
+pub(crate) struct Modifiers {
+    pub(crate) weak_group: bool,
+    pub(crate) precise_max: bool,
+}
+
+/// Sets the attributes of these modifiers, whose first one is at `at` in the text.
 ///
 /// Source: perf-list(1), "Event modifiers".
 pub(crate) fn apply(
     modifiers: &str,
     at: usize,
     attr: &mut PerfEventAttr,
-) -> Result<bool, PerfError> {
+) -> Result<Modifiers, PerfError> {
     if modifiers.is_empty() {
         return Err(PerfError::Modifier { at });
     }
@@ -23,11 +29,11 @@ pub(crate) fn apply(
         match letter {
             // perf's `precise_ip` is at most 3.
             'p' if attr.precise_ip < 3 => attr.precise_ip += 1,
-            'P' | 'R' => {
+            'R' => {
                 return Err(PerfError::Needs { facility: Facility::PreciseSampling, at });
             }
             'b' => return Err(PerfError::Needs { facility: Facility::Bpf, at }),
-            'u' | 'k' | 'h' | 'G' | 'H' | 'I' | 'D' | 'e' | 'S' | 'W'
+            'u' | 'k' | 'h' | 'G' | 'H' | 'I' | 'D' | 'e' | 'S' | 'W' | 'P'
                 if !before.contains(letter) => {}
             _ => return Err(PerfError::Modifier { at }),
         }
@@ -55,5 +61,8 @@ pub(crate) fn apply(
         attr.sample_type |= PerfEventAttr::SAMPLE_READ;
         attr.read_format |= PerfEventAttr::FORMAT_GROUP;
     }
-    Ok(has('W'))
+    if has('P') {
+        attr.precise_ip = 3;
+    }
+    Ok(Modifiers { weak_group: has('W'), precise_max: has('P') })
 }

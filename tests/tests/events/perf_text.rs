@@ -246,6 +246,34 @@ fn modifiers_exclude_what_they_do_not_name() {
     assert_eq!(nothing, Err(PerfError::ExcludesAll));
 }
 
+/// perf-list(1): "P - use maximum detected precise level". perf begins with 3 and lowers it until the event opens.
+#[test]
+fn the_modifier_capital_p_is_every_precision_from_the_greatest_on() {
+    let levels = |text: &str| {
+        let event = parsed(text);
+        let attempts: Vec<_> = event.attempts().collect();
+        for attr in &attempts {
+            assert_eq!(
+                PerfEventAttr { precise_ip: 3, ..*attr },
+                PerfEventAttr { precise_ip: 3, ..event.attr }
+            );
+        }
+        (event.precise_max, attempts.iter().map(|attr| attr.precise_ip).collect::<Vec<_>>())
+    };
+    for text in ["cycles:P", "cycles:uP", "cycles:Pp", "cycles:ppPk", "cpu/cycles,period=100003/P"]
+    {
+        assert_eq!(levels(text), (true, vec![3, 2, 1, 0]), "{text}");
+    }
+    for (text, level) in [("cycles", 0), ("cycles:p", 1), ("cycles:pp", 2), ("cycles:ppp", 3)] {
+        assert_eq!(levels(text), (false, vec![level]), "{text}");
+    }
+    assert!(parsed("cycles:uP").attr.select.exclude_kernel);
+    // Without records: the plain event.
+    let plain = parsed("cycles/period=100003/uP").attempts().last().unwrap();
+    let cycles = Event::generic(GenericEvent::Cycles).with_total().rotating().user_only();
+    assert_eq!(plain.event(|_| None), Ok(cycles.every(100_003)));
+}
+
 /// perf-list(1): "0 - SAMPLE_IP can have arbitrary skid; 1 - must have constant skid; 2 - requested to have 0 skid; 3 -
 /// must have 0 skid".
 #[test]
@@ -332,7 +360,7 @@ fn a_text_that_is_no_event_says_what_and_where() {
         // More than a counter is needed.
         ("cycles:upppp", Modifier { at: 11 }),
         ("cpu/cycles/pppup", Modifier { at: 15 }),
-        ("cycles:P", needs(PreciseSampling, 7)),
+        ("cycles:PuP", Modifier { at: 9 }),
         ("cpu/cycles/R", needs(PreciseSampling, 11)),
         ("cycles:b", needs(Bpf, 7)),
         ("cpu/cycles,branch_type=any/", needs(BranchRecords, 11)),
