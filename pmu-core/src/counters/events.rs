@@ -8,6 +8,7 @@ pub(crate) mod period;
 pub(crate) mod reload;
 pub(crate) mod resolve;
 pub(crate) mod saved;
+pub(crate) mod substitute;
 pub(crate) mod thread_event;
 pub(crate) mod unplaced;
 pub(crate) mod user_view;

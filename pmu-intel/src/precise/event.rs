@@ -43,6 +43,10 @@ impl Precision {
 /// [`Event::with_extra`]. This value is perf's term `frontend`. A processor has only one such register, so all started
 /// front-end events must have the same value. This includes the front-end events that the session only counts.
 ///
+/// From Core 2 to Cascade Lake, the processor writes no records of cycles. There the recorder counts another event in
+/// place of cycles: the cycles in which fewer than 16 instructions or micro-operations retire. These are all cycles.
+/// Linux does the same.
+///
 /// The event's [period](Event::every), [tag](Event::tagged), privilege levels and [counters](Event::on) apply to the
 /// records. If the event does not count the privilege level of a record's instruction, the record is not reported. A
 /// reported record lacks the branches and data addresses of privilege levels that the event does not count.

@@ -2,6 +2,8 @@
 
 use pmu_core::{CounterSet, EventSelect, Snapshot};
 
+use crate::precise::event::Precision;
+
 /// Encoding of the source of a load's data (SDM vol. 3B, "Load Latency Performance Monitoring Facility" and the tables
 /// of the models' data sources; the grouping is that of Linux perf).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +45,9 @@ pub(crate) struct Model {
     pub(crate) exact: CounterSet,
     /// The only event of which `exact` is true; 0: of every event.
     pub(crate) exact_event: u16,
+    /// The events that are recorded in place of cycles, which have no records of their own; 0: none. The second one is
+    /// for precision 3.
+    cycles: [u16; 2],
     pub(crate) sources: SourceEncoding,
     /// Event number of load latencies; 0: none.
     latency: u16,
@@ -75,6 +80,7 @@ const UNKNOWN: Model = Model {
     events: &[],
     exact: CounterSet::NONE,
     exact_event: 0,
+    cycles: [0; 2],
     sources: SourceEncoding::Unknown,
     latency: 0,
     latency_counters: 0,
@@ -97,15 +103,25 @@ const ADL: Model = Model {
     ..UNKNOWN
 };
 
+/// INST_RETIRED.ANY_P.
+const INSTRUCTIONS: u16 = 0x00C0;
+
 /// INST_RETIRED.PREC_DIST of Sandy Bridge to Cascade Lake, which counter 1 counts.
 const PREC_DIST: u16 = 0x01C0;
 
-static MODELS: [Model; 10] = [
+/// UOPS_RETIRED.ALL of Sandy Bridge to Broadwell.
+const UOPS: u16 = 0x01C2;
+
+/// INV, and a counter mask of 16: the cycles in which fewer than 16 retire. These are all cycles.
+const FEWER_THAN_16: u64 = 1 << 23 | 16 << 24;
+
+static MODELS: [Model; 12] = [
     // Core 2.
     Model {
         models: &[0x16, 0x17, 0x1D],
         counters: 0b1,
         events: &[only(0xC0, 0), only(0xC1, 0xFE), only(0xC5, 0), only(0xC7, 0x1F), all(0xCB)],
+        cycles: [INSTRUCTIONS, 0],
         one_page: true,
         ..UNKNOWN
     },
@@ -114,14 +130,18 @@ static MODELS: [Model; 10] = [
         models: &[0x1C, 0x26, 0x27, 0x35, 0x36],
         counters: 0b1,
         events: &[only(0xC0, 0), only(0xC5, 0), all(0xCB)],
+        cycles: [INSTRUCTIONS, 0],
         ..UNKNOWN
     },
-    // Silvermont, Airmont, Goldmont, Knights Landing and Knights Mill.
+    // Silvermont, Airmont, Knights Landing and Knights Mill.
     Model {
-        models: &[0x37, 0x4A, 0x4D, 0x5D, 0x4C, 0x5A, 0x75, 0x5C, 0x5F, 0x57, 0x85],
+        models: &[0x37, 0x4A, 0x4D, 0x5D, 0x4C, 0x5A, 0x75, 0x57, 0x85],
         counters: 0b1,
+        cycles: [INSTRUCTIONS, 0],
         ..UNKNOWN
     },
+    // Goldmont.
+    Model { models: &[0x5C, 0x5F], counters: 0b1, ..UNKNOWN },
     // Nehalem.
     Model {
         models: &[0x1A, 0x1E, 0x1F, 0x2E],
@@ -138,6 +158,7 @@ static MODELS: [Model; 10] = [
             all(0xCB),
             all(0xF7),
         ],
+        cycles: [INSTRUCTIONS, 0],
         sources: SourceEncoding::Nehalem,
         latency: 0x100B,
         latency_counters: 0b1111,
@@ -159,16 +180,29 @@ static MODELS: [Model; 10] = [
             all(0xCB),
             all(0xF7),
         ],
+        cycles: [INSTRUCTIONS, 0],
         sources: SourceEncoding::Nehalem,
         latency: 0x100B,
         latency_counters: 0b1111,
         ..UNKNOWN
     },
-    // Sandy Bridge, Ivy Bridge.
+    // Sandy Bridge.
     Model {
-        models: &[0x2A, 0x2D, 0x3A, 0x3E],
+        models: &[0x2A, 0x2D],
         exact: CounterSet::from_bits(0b10),
         exact_event: PREC_DIST,
+        cycles: [UOPS, 0],
+        sources: SourceEncoding::SandyBridge,
+        latency: 0x01CD,
+        latency_counters: 0b1000,
+        ..UNKNOWN
+    },
+    // Ivy Bridge.
+    Model {
+        models: &[0x3A, 0x3E],
+        exact: CounterSet::from_bits(0b10),
+        exact_event: PREC_DIST,
+        cycles: [UOPS, PREC_DIST],
         sources: SourceEncoding::SandyBridge,
         latency: 0x01CD,
         latency_counters: 0b1000,
@@ -179,6 +213,7 @@ static MODELS: [Model; 10] = [
         models: &[0x3C, 0x3F, 0x45, 0x46, 0x3D, 0x47, 0x4F, 0x56],
         exact: CounterSet::from_bits(0b10),
         exact_event: PREC_DIST,
+        cycles: [UOPS, PREC_DIST],
         sources: SourceEncoding::SandyBridge,
         latency: 0x01CD,
         latency_counters: 0b1111,
@@ -189,6 +224,7 @@ static MODELS: [Model; 10] = [
         models: &[0x4E, 0x5E, 0x55, 0x8E, 0x9E, 0xA5, 0xA6, 0x66],
         exact: CounterSet::from_bits(0b10),
         exact_event: PREC_DIST,
+        cycles: [INSTRUCTIONS, PREC_DIST],
         sources: SourceEncoding::Skylake,
         latency: 0x01CD,
         latency_counters: 0b1111,
@@ -256,6 +292,14 @@ impl Model {
             counters: CounterSet::from_bits(self.latency_counters.into()),
             beside: self.latency_beside,
         })
+    }
+
+    /// Returns the event that is recorded in place of cycles. Linux perf records the same events.
+    pub(crate) fn cycles(&self, precision: Precision) -> Option<EventSelect> {
+        let [some_skid, exact] = self.cycles;
+        let is_exact = precision == Precision::ZeroSkidRequired && exact != 0;
+        let event = if is_exact { exact } else { some_skid };
+        (event != 0).then(|| EventSelect::from_bits(FEWER_THAN_16 | u64::from(event)))
     }
 
     /// Returns whether the processor writes records of an event.

@@ -77,7 +77,7 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
             Some(select) => Some(self.start_beside(session, select)?),
             None => None,
         };
-        let reserved = session.reserve(&unit.counters, event.event(), capable);
+        let reserved = session.reserve(&unit.counters, &unit.counted(event), capable);
         let (counter, select) = reserved.inspect_err(|_| {
             for beside in beside.into_iter() {
                 let released = self.release(session, beside);

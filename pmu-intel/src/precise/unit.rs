@@ -1,6 +1,9 @@
 //! Description of a processor's precise records.
 
-use pmu_core::{CounterSet, CounterUnit, EventSelect, MsrAccess, MsrBackend, MsrUpdate, Snapshot};
+use pmu_core::{
+    CounterSet, CounterUnit, Event, EventSelect, GenericEvent, MsrAccess, MsrBackend, MsrUpdate,
+    Snapshot,
+};
 
 use crate::counters::{INTEL, unit};
 use crate::cpuid::ArchitecturalPerfmon;
@@ -272,7 +275,7 @@ impl PreciseUnit {
             Groups, NextAddressOnly, NoExactCounter, NoLatency, NoPeriod, NotLatencyEvent,
             NotPrecise, PeriodTooLong, Unsupported,
         };
-        let asked = event.event();
+        let asked = &self.counted(event);
         let period = asked.period().ok_or(NoPeriod)?;
         if period >= 1 << 31 && (event.by_handler || self.needs_physical_address()) {
             return Err(PeriodTooLong(period));
@@ -296,7 +299,9 @@ impl PreciseUnit {
         if !lacking.is_empty() {
             return Err(Groups(lacking));
         }
-        let mut capable = self.capable;
+        // An event that no counter can count is refused by the session, which has the reason.
+        let countable = self.counters.counters_of(asked).unwrap_or(CounterSet::ALL);
+        let mut capable = self.capable & countable;
         let number = select.select_bits() as u16;
         match self.model.latency_event().filter(|latency| latency.event == number) {
             Some(_) if event.latency == 0 => return Err(NoLatency),
@@ -312,6 +317,18 @@ impl PreciseUnit {
             }
         }
         Ok(capable)
+    }
+
+    /// Returns the event that the counter counts: the asked one; in place of cycles, the model's precise event that
+    /// happens in each cycle.
+    pub(crate) fn counted(&self, event: &PreciseEvent) -> Event {
+        /// CPU_CLK_UNHALTED.THREAD_P.
+        const CYCLES: EventSelect = EventSelect::from_bits(0x3C);
+        let asked = *event.event();
+        let is_cycles =
+            asked.name() == Some(GenericEvent::Cycles) || asked.select() == Some(CYCLES);
+        let instead = self.model.cycles(event.precision).filter(|_| is_cycles);
+        instead.map_or(asked, |select| asked.counted_as(select))
     }
 
     /// Returns the condition of a front-end event, the value of `MSR_PEBS_FRONTEND`; 0 of any other event.

@@ -4,6 +4,7 @@ mod again;
 mod beside;
 mod branch_trace;
 mod control_area;
+mod cycles;
 mod decode;
 mod deviating;
 mod disturbed;

@@ -8,6 +8,25 @@ use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::{CounterUnit, IN_TXCP};
 
 impl CounterUnit {
+    /// Returns the counters of this processor that can count an event, among those that the event
+    /// [allows](Event::on).
+    ///
+    /// ```
+    /// # use pmu_core::{CounterUnit, Event, GenericEvent};
+    /// /// Returns whether only fixed counters can count an event.
+    /// fn needs_fixed_counter(unit: &CounterUnit, event: GenericEvent) -> bool {
+    ///     unit.counters_of(&Event::generic(event))
+    ///         .is_ok_and(|counters| counters.iter().all(|counter| counter.is_fixed()))
+    /// }
+    /// # let _ = needs_fixed_counter;
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`open_event`](crate::CounterSession::open_event) for an event that the processor cannot count.
+    pub fn counters_of(&self, event: &Event) -> Result<CounterSet, CounterError> {
+        self.resolve(event).map(|(_, capable)| capable)
+    }
+
     /// Returns the select and the counters with which an event is counted.
     pub(crate) fn resolve(&self, event: &Event) -> Result<(EventSelect, CounterSet), CounterError> {
         let plain = match event.kind {
