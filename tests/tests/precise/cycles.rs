@@ -14,7 +14,7 @@ use crate::support::*;
 const LEVELS: [Precision; 3] =
     [Precision::ConstantSkid, Precision::ZeroSkidRequested, Precision::ZeroSkidRequired];
 
-/// What a start made of the event: the select's event number, unit mask, INV and counter mask; or why it was refused.
+/// Starts an event. Returns the select's event number, unit mask, INV and counter mask, or why it was refused.
 fn counted(
     processor: Processor,
     signature: u32,

@@ -14,7 +14,8 @@ impl Event {
     /// # use pmu_core::{Event, EventSelect, GenericEvent};
     /// // Skylake's precise records need an event that retires: cycles in which fewer than 16 instructions retire.
     /// let cycles = Event::generic(GenericEvent::Cycles).user_only().every(100_003);
-    /// let precise = cycles.counted_as(EventSelect::from_bits(0x1080_00C0));
+    /// // The mode bits 16 and 17 of this select have no effect.
+    /// let precise = cycles.counted_as(EventSelect::from_bits(0x1083_00C0));
     /// assert_eq!((precise.period(), precise.counts_kernel()), (Some(100_003), false));
     /// assert_eq!(precise.select(), Some(EventSelect::from_bits(0x1080_00C0)));
     /// ```
