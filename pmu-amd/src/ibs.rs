@@ -1,5 +1,5 @@
-//! Instruction-based sampling (IBS): in each period the processor tags one fetch or op. The processor records the exact
-//! address, the latencies, and the hits and misses in caches and TLBs.
+//! Instruction-based sampling (IBS): the processor periodically tags one instruction fetch or one op. For the tagged
+//! fetch or op, the processor records the exact address, the latencies, and the hits and misses in caches and TLBs.
 //!
 //! Read first: AMD APM vol. 2, "Instruction-Based Sampling".
 

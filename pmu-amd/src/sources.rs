@@ -26,8 +26,8 @@ macro_rules! table {
        $(= $canonical:literal)? $(as $windows:literal)?;)*) => {
         /// The profile sources of the Amd64 interface, in the order of their `KPROFILE_SOURCE` values.
         ///
-        /// The source `ProfileTime` runs on a timer, not on a counter. Its row contains the event select of unhalted
-        /// cycles, but no counter uses this event select.
+        /// The source `ProfileTime` runs on a timer, not on a counter. In this table, the source has the event select
+        /// of unhalted cycles, but no counter uses this event select.
         pub static SOURCES: [ProfileSource; 176] = [$(
             ProfileSource::new($value, $name, event($event, $unit_mask))
                 $(.another_name_of($canonical))?

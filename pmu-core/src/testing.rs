@@ -1,4 +1,4 @@
-//! Backends for tests of drivers: a scripted mock, and a recorder around any other backend.
+//! Backends for tests of drivers: a scripted mock, and a recorder that passes each access on to another backend.
 
 use core::cell::{Cell, RefCell};
 
@@ -131,7 +131,8 @@ impl MsrBackend for ScriptedMsr<'_> {
         self.play(MsrOperation::ReadPmc, index.get(), None)
     }
 
-    /// Makes an RDMSR, and then a WRMSR if the value changes. Each of the two is an access of the script.
+    /// Makes an RDMSR, and then a WRMSR if the value changes. The script must list the RDMSR and the WRMSR as two
+    /// accesses.
     fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
         let found = self.play(MsrOperation::Read, update.register(), None)?;
         if let Some(value) = update.apply(found) {
@@ -220,7 +221,7 @@ impl<B: MsrBackend, const N: usize> MsrBackend for RecordingMsr<B, N> {
         result
     }
 
-    /// Records one access, with the value that the register held before.
+    /// Records the update as one access. The access has the value that the register held before the update.
     fn update(&self, update: MsrUpdate) -> Result<u64, B::Error> {
         let result = self.inner.update(update);
         self.record(MsrOperation::Update, update.register(), result.as_ref().copied());

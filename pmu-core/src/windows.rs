@@ -15,7 +15,7 @@ use core::fmt;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum WindowsVersion {
-    /// Windows NT 3.1: time is the only source; profiles have no affinity.
+    /// Windows NT 3.1: time is the only source, and profiles have no affinity.
     Nt310,
     /// Windows NT 3.5.
     Nt350,
@@ -27,7 +27,7 @@ pub enum WindowsVersion {
     Nt40Sp4,
     /// Windows 2000 (5.0).
     Windows2000,
-    /// Windows XP (5.1): sampled profiles can be traced.
+    /// Windows XP (5.1): event tracing can record the interrupts of `ProfileTime`.
     WindowsXp,
     /// Windows Server 2003 (5.2).
     Server2003,
@@ -35,10 +35,10 @@ pub enum WindowsVersion {
     Server2003Sp1,
     /// Windows Vista (6.0): the 64-bit version has Intel's counters.
     Vista,
-    /// Windows 7 (6.1): processor groups.
+    /// Windows 7 (6.1): the first version with processor groups.
     Windows7,
-    /// Windows 8 (6.2): callback objects, and counters in the 32-bit version. By mistake, the end address of a profile
-    /// becomes inclusive.
+    /// Windows 8 (6.2): profile objects can call a function in each interrupt, and the 32-bit version has counters. By
+    /// mistake, the end address of a profile becomes inclusive.
     Windows8,
     /// Windows 8.1 (6.3).
     Windows81,
@@ -52,13 +52,13 @@ pub enum WindowsVersion {
     Windows10v1803,
     /// Windows 10, version 1809: the end address of a profile is exclusive again.
     Windows10v1809,
-    /// Windows 10, version 1903: Intel's fixed counters are sources. The version is inferred: lists of sources from
-    /// February 2019 do not have the fixed counters.
+    /// Windows 10, version 1903: Intel's fixed counters are sources. The exact version is an inference from lists of
+    /// sources: the lists of February 2019 lack the fixed counters.
     Windows10v1903,
-    /// Windows 10, version 2004: the last version whose structure layouts are certain.
+    /// Windows 10, version 2004: the last version whose structure layouts are known for certain.
     Windows10v2004,
-    /// Windows 11: 32 processor groups. The changed structure layouts are inferred from the size of Windows 11's
-    /// `KAFFINITY_EX`.
+    /// Windows 11: the kernel has 32 processor groups. The changed structure layouts are inferred from the size of
+    /// Windows 11's `KAFFINITY_EX`.
     Windows11,
 }
 

@@ -215,13 +215,13 @@ impl PmuEvent {
     }
 }
 
-/// Converts a `PmuEvent` to an event that `pmu-core` counts, with all encodings and their [extra
-/// registers](Event::with_extra).
+/// Converts a `PmuEvent` to an [`Event`], which `pmu-core` can count. The [`Event`] has all encodings of the
+/// `PmuEvent`, and the [extra registers](Event::with_extra) of these encodings.
 ///
 /// The event is counted at every privilege level, on the counters that can count it.
 ///
-/// Take the `PmuEvent` from the [`Processor`](crate::Processor) that is to count the event. On another core type the
-/// same select may count another event, and `pmu-core` cannot detect this.
+/// Get the `PmuEvent` from the [`Processor`](crate::Processor) of the core that counts the event. On a core of another
+/// type, the same select may count a different event. `pmu-core` cannot detect this mistake.
 impl From<PmuEvent> for Event {
     fn from(event: PmuEvent) -> Self {
         let plain = Self::raw(event.select()).on(event.counters());

@@ -144,7 +144,7 @@ impl defmt::Format for Processor {
 pub enum UnknownProcessor {
     /// This crate has no table for a processor of this model and stepping.
     Model {
-        /// The vendor's name: the twelve characters in CPUID leaf 0.
+        /// The vendor's name in ASCII, from CPUID leaf 0.
         vendor: [u8; 12],
         /// The processor's family.
         family: u16,
@@ -153,9 +153,10 @@ pub enum UnknownProcessor {
         /// The processor's stepping.
         stepping: u8,
     },
-    /// The processor is a hybrid, and this crate has no table for a core with this value in EAX of CPUID leaf 0x1A.
+    /// The processor is a hybrid, and this crate has no table for this kind of core.
     ///
-    /// The value consists of the core's type and native model ID. If the value is 0, CPUID does not identify the core.
+    /// The value is EAX of CPUID leaf 0x1A, which contains the core's type and native model ID. If the value is 0,
+    /// CPUID does not identify the core.
     Core(u32),
 }
 

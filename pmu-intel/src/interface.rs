@@ -144,7 +144,7 @@ unsafe impl SourceInterface for Emon {
         "Emon"
     }
 
-    /// Returns `false`: Windows continues without memory, and every source is then unsupported.
+    /// Returns `false`. Without memory for the counters, Windows continues, and every source is unsupported.
     fn requires_memory(&self) -> bool {
         false
     }

@@ -1,5 +1,5 @@
-//! Top-down analysis: counts how many issue slots retired an operation, were lost to wrong speculation, or were lost
-//! because the front end or the back end stalled.
+//! Top-down analysis: counts the issue slots that retired an operation, and the issue slots that were lost. The causes
+//! of a lost slot are wrong speculation, a stall of the front end, and a stall of the back end.
 //!
 //! Read first: Intel SDM vol. 3B, "Performance Metrics", and vol. 4, `MSR_PERF_METRICS`.
 

@@ -257,7 +257,8 @@ impl<A: ApicRegisters, T: ProfileTimer> Platform for LocalApic<A, T> {
         self.registers.write_performance_entry(self.entry | MASKED);
     }
 
-    /// Writes the entry with this platform's delivery. An entry that delivers the same is shared, and not written.
+    /// Unmasks the extended LVT entry, and sets this platform's delivery in it. If the entry is already unmasked with
+    /// this delivery, other hardware uses the entry, too, and this method does not write it.
     fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), ExtendedEntryError> {
         let found = self.registers.read_extended_entry(entry);
         let found = found.ok_or(ExtendedEntryError::NotAvailable)? & SETTABLE;

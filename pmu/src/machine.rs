@@ -49,11 +49,11 @@ pub enum Machine {
     /// AMD's core counters on a Zen processor. Each source counts the event in its name. Only
     /// [`detect_zen`](Machine::detect_zen) returns this variant.
     Zen(Zen),
-    /// Counters that can count any event, and `ProfileTime` as the only source. The [`NoInterface`] is the reason why
-    /// Windows' other sources are missing. Examples are processors of Hygon, with counters like AMD's, and processors
-    /// of Zhaoxin, with counters like Intel's.
+    /// Counters that can count any event, and `ProfileTime` as the only source. The [`NoInterface`] tells why the
+    /// processor has none of Windows' other sources. Examples are processors of Hygon, with counters like AMD's, and
+    /// processors of Zhaoxin, with counters like Intel's.
     CountersOnly(DefaultInterface, NoInterface, CounterUnit),
-    /// No counters, and `ProfileTime` as the only source. The [`NoInterface`] is the reason.
+    /// No counters, and `ProfileTime` as the only source. The [`NoInterface`] tells why no counters were detected.
     TimeOnly(DefaultInterface, NoInterface),
 }
 

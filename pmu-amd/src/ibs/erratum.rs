@@ -16,10 +16,10 @@ pub enum IbsErratum {
     /// A fetch sample may have the address 0. The sample is dropped (erratum 1197 of family 19h).
     FetchWithoutAddress,
     /// `IBS_OP_DATA2` and the bit for a miss of the second-level cache are invalid in two cases (erratum 1293 of family
-    /// 19h): the op is a software prefetch, or the access found an allocated miss address buffer.
+    /// 19h): the op is a software prefetch, or the access hit a miss address buffer that was already allocated.
     PrefetchWithoutSource,
-    /// If another cache delivered a line, the recorded state of the line is invalid (family 19h, models 00h–0Fh and
-    /// 20h–5Fh).
+    /// The recorded state of a cache line is invalid if another cache delivered the line (family 19h, models 00h–0Fh
+    /// and 20h–5Fh).
     LineStateInvalid,
     /// The latency filter works only together with the filter for misses of the third-level cache (erratum 1606 of
     /// family 1Ah).

@@ -25,8 +25,7 @@ pub enum IbsError {
     Lent,
     /// An access to a register of the unit failed. The unit does not sample.
     Access(MsrFault),
-    /// An access to a register of the unit failed, so the unit could not be stopped. The driver treats the unit as
-    /// running until its next sample.
+    /// An access to a register of the unit failed, so the unit could not be stopped and may still sample.
     Faulted(MsrFault),
 }
 

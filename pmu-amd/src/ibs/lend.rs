@@ -47,7 +47,7 @@ impl<'a, M: MsrBackend> IbsSampler<'a, M> {
     }
 }
 
-/// Acts as an [`Ibs`](crate::ibs::Ibs) with the same memory.
+/// Services the unit's interrupts like an [`Ibs`](crate::ibs::Ibs) that was created with the sampler's memory.
 impl<R: MsrBackend, F: FnMut(&IbsRecord)> Facility for LentIbs<'_, '_, R, F> {
     const ALONE: bool = true;
 
@@ -89,10 +89,10 @@ impl<M: MsrBackend> IbsSampler<'_, M> {
 
 /// All register accesses use the sampler's own backend.
 ///
-/// If suspending the unit fails, the unit continues to sample. If the unit then also cannot be started again,
-/// [`is_sampling`](IbsSampler::is_sampling) returns `false`. If the unit cannot be resumed at the end of a window, it
-/// does not sample. The sampler's operations then return [`Lent`](crate::ibs::IbsError::Lent), until the end of another
-/// window resumes the unit.
+/// If the unit cannot be suspended, the driver lets the unit sample again. If this attempt also fails,
+/// [`is_sampling`](IbsSampler::is_sampling) returns `false`. If the unit cannot be resumed at the end of a
+/// [window](pmu_core::CounterWindow), the unit stays stopped. The sampler's operations then return
+/// [`Lent`](crate::ibs::IbsError::Lent), until the unit is resumed at the end of a later window.
 impl<R: MsrBackend, F: FnMut(&IbsRecord)> FacilityControl for LentIbs<'_, '_, R, F> {
     fn suspend<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
         let sampler = &mut *self.sampler;

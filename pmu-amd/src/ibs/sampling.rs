@@ -151,7 +151,7 @@ pub enum IbsSamplingError {
     LatencyNeedsL3Miss,
     /// The unit has no filter for streaming stores.
     NoStreamingStoreFilter,
-    /// Neither user mode nor the kernel is to be sampled.
+    /// The request selects neither user mode nor kernel mode.
     NoPrivilegeLevel,
 }
 

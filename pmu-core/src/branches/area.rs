@@ -71,7 +71,7 @@ pub unsafe trait SaveBranches {
     /// `XSTATE_BV` is clear, XRSTORS clears the records.
     ///
     /// # Errors
-    /// The instruction raised an exception.
+    /// XRSTORS raised an exception.
     fn restore(&mut self) -> Result<(), XsaveFault>;
 }
 

@@ -63,7 +63,7 @@ impl InterruptFrame for CallStackFrame<'_> {
     fn embedder(&self) -> Option<&dyn Any> {
         self.frame.embedder()
     }
-    /// Visits the addresses of the calls, the innermost first.
+    /// Visits the addresses of the call instructions in the call stack, the innermost call first.
     fn call_chain(&self, visit: &mut dyn FnMut(u64) -> ControlFlow<()>) {
         let _ = self.branches.iter().try_for_each(|branch| visit(branch.from));
     }

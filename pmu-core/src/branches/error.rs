@@ -94,15 +94,15 @@ pub enum BranchError {
     /// A register of the branch records did not keep a written value: the processor declares branch records, but lacks
     /// these registers.
     Unresponsive,
-    /// The branch records cannot freeze: the processor cannot freeze its records, [`take`](crate::BranchRecorder::take)
-    /// could not access the registers for freezing, or the freeze bit cannot be set.
+    /// The processor cannot freeze its branch records, or the freeze bit cannot be set. This is also the error if
+    /// [`take`](crate::BranchRecorder::take) failed to access the registers that control the freeze.
     FreezeUnsupported,
     /// The filter selects no branch, or is a call stack on a processor that cannot record call stacks.
     FilterUnsupported(BranchFilter),
     /// The recording was never started, so it cannot be resumed.
     NotStarted,
-    /// The save area is too small for the processor's records, or the area holds records from a processor whose records
-    /// have another format or number.
+    /// The save area is too small for this processor's records, or it was saved on a processor with another record
+    /// format or another number of records.
     SavedElsewhere,
     /// XSAVES does not save this processor's branch records, or
     /// [`use_xsaves`](crate::BranchRecorder::use_xsaves) was not called.

@@ -128,7 +128,8 @@ impl<'a> Branches<'a> {
 }
 
 impl Facility for Branches<'_> {
-    /// Returns the bit that tells of frozen records. Another owner may let them freeze, too.
+    /// Returns the bit of the overflow status that reports frozen records. A recorder that records without freezing
+    /// also returns this bit, because another owner may have enabled freezing.
     #[inline]
     fn status_bits(&self) -> u64 {
         if self.memory.mode_of(self.unit) & (FREEZING | RECORDING) == 0 {
@@ -138,7 +139,7 @@ impl Facility for Branches<'_> {
         status.map_or(0, |(frozen, _)| frozen)
     }
 
-    /// Stops a recording that the processor does not freeze.
+    /// Stops the recording if the interrupt does not freeze the records.
     fn begin<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
         *self = Self::new(self.unit, self.memory);
         if self.memory.mode_of(self.unit) & (RECORDING | FREEZING) == RECORDING {
@@ -148,7 +149,8 @@ impl Facility for Branches<'_> {
         Ok(())
     }
 
-    /// Reads the records of an interrupt with an overflow.
+    /// Reads the records if a counter overflowed. If the processor freezes the records by stopping the recording, this
+    /// method also restarts the recording.
     fn collect<M: MsrBackend>(
         &mut self,
         msr: &M,
@@ -182,12 +184,12 @@ impl Facility for Branches<'_> {
         Ok(0)
     }
 
-    /// Starts a recording that this interrupt stopped.
+    /// Restarts the recording if [`begin`](Facility::begin) or [`collect`](Facility::collect) stopped it.
     fn end<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
         if core::mem::take(&mut self.stopped) { self.restart(msr).map(|_| ()) } else { Ok(()) }
     }
 
-    /// Releases records that the interrupt froze.
+    /// Ends the freeze that the interrupt began.
     #[cold]
     #[inline(never)]
     fn without_counters<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {

@@ -8,7 +8,8 @@ use crate::counters::hooks::facility_control::FacilityControl;
 use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
 
-/// While an interrupt is serviced, a recorder works like a [`Branches`](crate::Branches) with the recorder's memory.
+/// While an interrupt is serviced, a recorder works like a [`Branches`](crate::Branches) that was created with the
+/// recorder's memory.
 impl<R: MsrBackend> Facility for BranchRecorder<'_, R> {
     fn status_bits(&self) -> u64 {
         self.branches.status_bits()
@@ -45,15 +46,15 @@ impl<R: MsrBackend> Facility for BranchRecorder<'_, R> {
 /// them in the recorder's memory, and [`resume`](FacilityControl::resume) restores them. Records that are not a call
 /// stack are lost. All register accesses use the recorder's own backend.
 ///
-/// If the records cannot be suspended, the recording continues. If the records could not be cleared, samples have no
-/// branches until the recording is cleared or restarted. If the recording could not continue,
-/// [`is_recording`](BranchRecorder::is_recording) returns `false`.
+/// If `suspend` fails, the driver lets the processor record again. If this attempt also fails,
+/// [`is_recording`](BranchRecorder::is_recording) returns `false`. If `suspend` failed to clear the records, samples
+/// have no branches until a call of [`clear`](BranchRecorder::clear) or [`restart`](BranchRecorder::restart) succeeds.
 ///
-/// If the records cannot be resumed, the processor does not record, and the records do not freeze. The recorder's
-/// methods then return [`Lent`](crate::BranchError::Lent), until [`resume`](FacilityControl::resume) succeeds or
-/// another [window](crate::CounterWindow) ends without a fault.
+/// If `resume` fails, the processor does not record, and the records do not freeze. The recorder's methods then return
+/// [`Lent`](crate::BranchError::Lent), until [`resume`](FacilityControl::resume) succeeds or another
+/// [window](crate::CounterWindow) ends without a fault.
 impl<R: MsrBackend> FacilityControl for BranchRecorder<'_, R> {
-    /// Stops a sampling that [delays the counter's interrupt](crate::BranchUnit::holds_interrupt).
+    /// Stops the recording if it [delays the interrupts of the counters](crate::BranchUnit::holds_interrupt).
     fn before_stop<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
         let holds = self.unit.holds_interrupt() && self.check_open().is_ok();
         if holds && self.memory.mode() & RECORDING != 0 {

@@ -63,7 +63,8 @@ pub struct BranchRegisters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum BranchEnable {
-    /// A register that only the branch records use, and that also contains the filter. The value 0 stops the recording.
+    /// A register that only the branch records use, and that also contains the filter. Writing 0 to the register stops
+    /// the recording.
     Register(MsrAddress),
     /// A register of which only some bits belong to the recorder.
     Bits {

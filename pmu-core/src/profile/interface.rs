@@ -249,8 +249,8 @@ pub trait ProfileInterface: SourceInterface {
         self.service_with(msr, platform, memory, (), move |overflow, ()| overflowed(overflow))
     }
 
-    /// Services the performance interrupt of the counters and of a [`Facility`], such as branch records. Calls
-    /// `overflowed` once for each source that overflowed, with a reference to the facility.
+    /// Services the performance interrupt of the counters and of a [`Facility`], such as branch records. For each
+    /// source that overflowed, the method calls `overflowed` and passes a reference to the facility.
     ///
     /// ```
     /// # use pmu_core::{

@@ -81,9 +81,9 @@ pub unsafe trait SourceInterface {
     /// Returns the interface's name.
     fn name(&self) -> &'static str;
 
-    /// Returns whether [`initialize`](crate::ProfileInterface::initialize) requires memory with slots for counters. If
-    /// the result is `true`, `initialize` fails without slots. If the result is `false`, `initialize` succeeds without
-    /// slots, and the session supports no source.
+    /// Returns whether [`initialize`](crate::ProfileInterface::initialize) requires memory for counter slots. If the
+    /// result is `true`, `initialize` fails without this memory. If the result is `false`, `initialize` succeeds
+    /// without this memory, and the session supports no source.
     fn requires_memory(&self) -> bool;
 
     /// Returns the table of sources.
@@ -93,11 +93,12 @@ pub unsafe trait SourceInterface {
     fn unit(&self) -> &CounterUnit;
 
     /// Returns the description of a processor's counters, from the processor's snapshot. The description is empty if
-    /// the processor lacks counters of this vendor.
+    /// the processor has no counters of the interface's vendor.
     fn unit_of(&self, processor: &Snapshot) -> CounterUnit;
 
-    /// Returns whether the boot processor declares the event of a row of the table. A [`Session`](crate::Session) also
-    /// checks its own processor, by the row's event select and [event bit](crate::ProfileSource::event_bit).
+    /// Returns whether the boot processor declares the event of a row of the table. A [`Session`](crate::Session) makes
+    /// the same check for the processor on which the session runs. This check uses the row's event select and
+    /// [event bit](crate::ProfileSource::event_bit).
     fn is_declared(&self, row: usize) -> bool;
 
     /// Returns the variables with the machine-wide intervals of the table's rows, in the order of the rows.
@@ -110,9 +111,9 @@ pub unsafe trait SourceInterface {
         self.intervals().get(row)
     }
 
-    /// Returns the variable that tells whether any counter of the machine has responded, that is, kept a written value.
-    /// If the result is `None`, [`query`](crate::ProfileInterface::query) relies on CPUID, even if no counter ever
-    /// responded.
+    /// Returns the variable that records whether any counter of the machine has kept a written value. If the result is
+    /// `None`, [`query`](crate::ProfileInterface::query) relies on CPUID alone: it may report a source as available on
+    /// a machine whose counters do not work.
     fn answer(&self) -> Option<&CounterAnswer> {
         None
     }

@@ -22,7 +22,7 @@ macro_rules! statuses {
             /// All status values that have a constant here. Windows' profiling calls return these values.
             pub const ALL: &[Self] = &[$(Self::$constant),*];
 
-            /// Returns the status' name in NTSTATUS.H.
+            /// Returns the name of the status in NTSTATUS.H.
             pub const fn name(self) -> &'static str {
                 match self.0 {
                     $($value => $name,)*

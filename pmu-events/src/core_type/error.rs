@@ -26,9 +26,9 @@ pub enum EventError {
         /// Number of matching events.
         matches: usize,
     },
-    /// The processor's core type lacks the event, but this other core type of the same processor model has the event.
-    /// On a hybrid, the other core type belongs to another kind of core. On other processors, the other core type
-    /// belongs to another stepping.
+    /// The processor's core type lacks the event. The value is a core type that has the event and belongs to the same
+    /// processor model. On a hybrid, the value is the type of the other kind of core. On other processors, the value is
+    /// the core type of another stepping.
     OtherCore(&'static CoreType),
 }
 
@@ -55,8 +55,8 @@ impl core::error::Error for EventError {}
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum CoreEventError {
-    /// Neither the core type nor an uncore unit has an event of this name. The value is the error of
-    /// [`CoreType::event`].
+    /// Neither the core type nor an uncore unit has an event of this name. The value is the error that
+    /// [`CoreType::event`] returned.
     Core(EventError),
     /// An uncore unit, such as a memory controller, has an event of this name. No counter of a core counts the event.
     Uncore(UncoreEvent),

@@ -9,12 +9,12 @@ use crate::metric::kinds::Metric;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum MetricError {
-    /// This crate has no formula of the metric for the core type, because the core type lacks events for the metric.
+    /// This crate has no formula for the metric on this core type. The core type lacks events that the metric needs.
     /// The value is the metric.
     NotHere(Metric),
-    /// No count was given for an event that the metric needs. The value is the event's name.
+    /// The caller gave no count for an event that the metric needs. The value is the event's name.
     NotCounted(&'static str),
-    /// A denominator in the metric's formula is 0: the events in the denominator did not happen.
+    /// A denominator in the metric's formula is 0, because the denominator's events did not occur.
     NothingToShare,
 }
 

@@ -112,8 +112,8 @@ impl Expression {
     }
 }
 
-/// Writes the formula: `(INST_RETIRED.ANY) / (CPU_CLK_UNHALTED.THREAD)`. Other metrics in the formula are written by
-/// their [names](Metric::name).
+/// Writes the formula, for instance `(INST_RETIRED.ANY) / (CPU_CLK_UNHALTED.THREAD)`. If the formula uses another
+/// metric, the text contains the [name](Metric::name) of this metric.
 impl fmt::Display for Expression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.text)
@@ -199,7 +199,7 @@ impl MetricEvent {
     }
 }
 
-/// Converts a `MetricEvent` to an event that `pmu-core` counts, in the same way as a [`PmuEvent`].
+/// Converts the [`PmuEvent`] of a `MetricEvent` to an event that `pmu-core` can count.
 impl From<MetricEvent> for Event {
     fn from(event: MetricEvent) -> Self {
         event.event.into()

@@ -29,25 +29,26 @@ use core::fmt;
 pub enum Metric {
     /// Retired instructions per unhalted cycle of the thread.
     InstructionsPerCycle,
-    /// Mispredicted branches per thousand retired instructions. On Nehalem and Westmere, executed mispredicted branches
-    /// are counted; on all other core types, retired mispredicted branches.
+    /// Mispredicted branches per thousand retired instructions. On Nehalem and Westmere, the metric counts the
+    /// mispredicted branches that were executed. On all other core types, the metric counts the mispredicted branches
+    /// that retired.
     BranchMissesPerThousand,
-    /// Level 1: share of issue slots whose operations retired.
+    /// Level 1: share of issue slots with an operation that retired.
     Retiring,
-    /// Level 1: share of issue slots that were lost to operations that did not retire, or to the recovery from wrong
-    /// speculation.
+    /// Level 1: share of issue slots lost to wrong speculation. Either the slot's operation did not retire, or the
+    /// processor was recovering from the wrong speculation.
     BadSpeculation,
     /// Level 1: share of issue slots for which the front end delivered no operation.
     FrontendBound,
     /// Level 1: share of issue slots in which the back end accepted no operation.
     BackendBound,
-    /// Level 1 of AMD cores: share of issue slots, in the thread's cycles, that went to the other thread of the core.
+    /// Level 1 of AMD cores: share of the thread's issue slots that the other thread of the core used.
     SmtContention,
-    /// Level 2: the slots of [`FrontendBound`](Self::FrontendBound) for which the front end delivered no operation at
-    /// all.
+    /// Level 2: the part of [`FrontendBound`](Self::FrontendBound) in cycles in which the front end delivered no
+    /// operation.
     FetchLatency,
-    /// Level 2: the slots of [`FrontendBound`](Self::FrontendBound) for which the front end delivered fewer operations
-    /// than the back end could accept.
+    /// Level 2: the part of [`FrontendBound`](Self::FrontendBound) in cycles in which the front end delivered some
+    /// operations, but fewer than the back end could accept.
     FetchBandwidth,
     /// Level 2: the part of [`BadSpeculation`](Self::BadSpeculation) caused by mispredicted branches.
     BranchMispredicts,
@@ -57,23 +58,23 @@ pub enum Metric {
     /// Level 2: the part of [`BackendBound`](Self::BackendBound) caused by loads and stores.
     MemoryBound,
     /// Level 2: the part of [`BackendBound`](Self::BackendBound) caused by execution or, on Intel's small cores, by
-    /// restrictions of the allocation.
+    /// allocation restrictions.
     CoreBound,
     /// Level 2 of Intel's small cores: the part of [`BackendBound`](Self::BackendBound) caused by a full buffer or
     /// queue.
     ResourceBound,
-    /// Level 2: the part of [`Retiring`](Self::Retiring) for instructions that have at most one operation or, on AMD
-    /// cores, for operations that are not from microcode.
+    /// Level 2: the part of [`Retiring`](Self::Retiring) for instructions that have at most one operation. On AMD
+    /// cores: for operations that are not from microcode.
     LightOperations,
-    /// Level 2: the part of [`Retiring`](Self::Retiring) for instructions that have several operations or, on AMD
-    /// cores, for operations from microcode.
+    /// Level 2: the part of [`Retiring`](Self::Retiring) for instructions that have several operations. On AMD cores:
+    /// for operations from microcode.
     HeavyOperations,
     /// Level 3: the part of [`FetchLatency`](Self::FetchLatency) caused by misses of the instruction cache.
     IcacheMisses,
     /// Level 3: the part of [`FetchLatency`](Self::FetchLatency) caused by misses of the instruction TLB.
     ItlbMisses,
-    /// Level 3: the part of [`FetchLatency`](Self::FetchLatency) after a branch whose target was not the fetched
-    /// address.
+    /// Level 3: the part of [`FetchLatency`](Self::FetchLatency) caused by branch resteers: after a branch, the front
+    /// end had fetched from the wrong address.
     BranchResteers,
     /// Level 3 of Intel's small cores: the part of [`FetchLatency`](Self::FetchLatency) caused by branches that were
     /// detected late.
@@ -101,16 +102,16 @@ pub enum Metric {
     /// Level 3 of Intel's small cores: the part of [`FetchBandwidth`](Self::FetchBandwidth) lost for a reason other
     /// than microcode, decoders and predecoding.
     OtherFrontend,
-    /// Level 3: the part of [`BranchMispredicts`](Self::BranchMispredicts) other than mispredictions of retired
-    /// branches.
+    /// Level 3: the part of [`BranchMispredicts`](Self::BranchMispredicts) caused by mispredicted branches that did not
+    /// retire.
     OtherMispredicts,
     /// Level 3 of Intel's small cores: the part of [`MachineClears`](Self::MachineClears) that needs microcode.
     Nuke,
     /// Level 3 of Intel's small cores: the part of [`MachineClears`](Self::MachineClears) that needs no microcode.
     FastNuke,
-    /// Level 3: the part of [`MachineClears`](Self::MachineClears) with other causes than the order of memory accesses.
+    /// Level 3: the part of [`MachineClears`](Self::MachineClears) that is not caused by memory ordering.
     OtherNukes,
-    /// Level 3: the part of [`MemoryBound`](Self::MemoryBound) while loads hit the first-level cache.
+    /// Level 3: the part of [`MemoryBound`](Self::MemoryBound) in which no load misses the first-level cache.
     L1Bound,
     /// Level 3: the part of [`MemoryBound`](Self::MemoryBound) caused by loads that hit the second-level cache.
     L2Bound,
@@ -151,8 +152,8 @@ pub enum Metric {
     IntegerVectors,
     /// Level 3: the part of [`LightOperations`](Self::LightOperations) for operations that access memory.
     MemoryOperations,
-    /// Level 3: the part of [`LightOperations`](Self::LightOperations) for two fused instructions, such as a comparison
-    /// and its branch.
+    /// Level 3: the part of [`LightOperations`](Self::LightOperations) for pairs of fused instructions, such as a
+    /// comparison and a branch.
     FusedInstructions,
     /// Level 3: the part of [`LightOperations`](Self::LightOperations) for branches that are not fused.
     NonFusedBranches,
@@ -161,7 +162,7 @@ pub enum Metric {
     /// Level 3: the part of [`LightOperations`](Self::LightOperations) for operations that no other level 3 metric
     /// counts.
     OtherLightOperations,
-    /// Level 3: the part of [`HeavyOperations`](Self::HeavyOperations) for operations from decoders.
+    /// Level 3: the part of [`HeavyOperations`](Self::HeavyOperations) for operations that the decoders deliver.
     FewUopsInstructions,
     /// Level 3: the part of [`HeavyOperations`](Self::HeavyOperations) for operations from the microcode sequencer.
     MicrocodeSequencer,

@@ -69,7 +69,7 @@ impl UncoreEvent {
     }
 }
 
-/// Writes the event as perf's command line takes it: `amd_l3/event=0x4,umask=0xff/`.
+/// Writes the event in the syntax of perf's command line: `amd_l3/event=0x4,umask=0xff/`.
 impl fmt::Display for UncoreEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/", self.unit)?;

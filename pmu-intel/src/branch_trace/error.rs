@@ -11,17 +11,19 @@ use pmu_core::MsrFault;
 pub enum BranchTraceError {
     /// The processor has no branch trace store, or its DS save area has 32-bit fields.
     Unavailable,
-    /// Another tracer, which was not shut down, uses the `memory` of
-    /// [`BranchTracer::take`](crate::branch_trace::BranchTracer::take), or uses the DS save area in `beside`.
+    /// Another tracer still uses memory that was passed to
+    /// [`BranchTracer::take`](crate::branch_trace::BranchTracer::take): the argument `memory`, or the DS save area in
+    /// the argument `beside`. Shut that tracer down first.
     MemoryInUse,
     /// The size of the buffer in the trace memory is 0, or is not a multiple of a page.
     InsufficientMemory,
-    /// No [`PreciseRecorder`](crate::precise::PreciseRecorder) has taken the memory that was passed as the recorder's
-    /// memory.
+    /// No [`PreciseRecorder`](crate::precise::PreciseRecorder) uses the memory that was passed as `beside` to
+    /// [`BranchTracer::take`](crate::branch_trace::BranchTracer::take).
     NoRecorder,
     /// The tracer was shut down.
     ShutDown,
-    /// The tracer is [suspended](pmu_core::CounterSession::lend_with) while counters are lent.
+    /// The tracer is [suspended](pmu_core::CounterSession::lend_with) while the session's counters are lent, for
+    /// instance to a guest.
     Lent,
     /// A register access failed, and nothing is traced.
     Access(MsrFault),

@@ -22,7 +22,7 @@ impl<M: MsrBackend> BranchTracer<M> {
     }
 }
 
-/// Works as a [`BranchTrace`] that was created with the tracer's memory.
+/// Behaves like a [`BranchTrace`] of the tracer's memory.
 impl<R: MsrBackend, F: FnMut(Branch)> Facility for LentBranchTrace<'_, R, F> {
     fn status_bits(&self) -> u64 {
         BranchTrace::new(self.tracer.memory, None, |_| ()).status_bits()
@@ -41,7 +41,7 @@ impl<R: MsrBackend, F: FnMut(Branch)> Facility for LentBranchTrace<'_, R, F> {
     }
 }
 
-/// All register accesses use the tracer's own backend, and not the argument `msr`.
+/// All register accesses use the backend that the tracer owns. The argument `msr` is ignored.
 impl<R: MsrBackend, F: FnMut(Branch)> FacilityControl for LentBranchTrace<'_, R, F> {
     fn suspend<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
         let tracer = &mut *self.tracer;

@@ -18,7 +18,7 @@ use crate::registers::LbrInfo;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum LbrFormat {
-    /// Format 0: two addresses of 32 bits in one register.
+    /// Format 0: one register holds both addresses, which are 32 bits wide.
     Bits32,
     /// Format 1: linear addresses.
     Linear,
@@ -26,13 +26,13 @@ pub enum LbrFormat {
     Effective,
     /// Format 3: bit 63 of FROM is the misprediction flag.
     FromFlags,
-    /// Format 4: bits 63:61 of FROM are the misprediction flag and the transaction flags.
+    /// Format 4: bit 63 of FROM is the misprediction flag, and bits 62:61 are the transaction flags.
     FromTsxFlags,
-    /// Format 5: the INFO register has the misprediction flag, the transaction flags and the cycles.
+    /// Format 5: the INFO register has the misprediction flag, the transaction flags and the cycle count.
     Info,
-    /// Format 6: bit 63 of FROM is the misprediction flag, and bits 63:48 of TO are the cycles.
+    /// Format 6: bit 63 of FROM is the misprediction flag, and bits 63:48 of TO are the cycle count.
     ToCycles,
-    /// Format 7: the INFO register has the misprediction flag and the cycles.
+    /// Format 7: the INFO register has the misprediction flag and the cycle count.
     InfoWithoutTsx,
 }
 

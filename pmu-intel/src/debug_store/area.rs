@@ -62,7 +62,7 @@ pub struct ProcessorProfileControlArea32<const RESETS: usize = 4> {
 macro_rules! zeroed {
     ($word:ident) => {
         impl<const RESETS: usize> DsSaveArea<$word, RESETS> {
-            /// Creates a save area in which every word is 0. Such an area describes no buffer.
+            /// Creates a save area that describes no buffer. Every word of the area is 0.
             pub const fn new() -> Self {
                 Self {
                     bts_buffer_base: $word::new(0),

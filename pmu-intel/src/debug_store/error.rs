@@ -15,13 +15,13 @@ pub enum ControlAreaError {
         /// The request's size in bytes.
         length: usize,
     },
-    /// The given Windows version has no control area. Windows has control areas from version 6.2 on.
+    /// The value names a Windows version without control areas. Windows has control areas from version 6.2 on.
     NotInVersion(Rules),
     /// The embedder provided no memory for this processor's area.
     InsufficientResources,
     /// The processor has no usable Debug Store.
     NotSupported,
-    /// The processor has an area already. The answer to the request also contains `area`.
+    /// The processor already has a control area. The call also writes `area` to the caller's request buffer.
     AlreadyExists {
         /// Address of the area.
         area: u64,

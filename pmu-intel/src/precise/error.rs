@@ -11,11 +11,11 @@ use crate::precise::groups::PreciseGroups;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum NoPrecise {
-    /// The processor is of another vendor.
+    /// The processor's vendor is not Intel. The value is the vendor's name in CPUID leaf 0.
     OtherVendor([u8; 12]),
     /// CPUID does not declare the Debug Store, and does not declare architectural PEBS.
     NotDeclared,
-    /// `IA32_MISC_ENABLE` declares PEBS unavailable, as hypervisors and some firmware do.
+    /// `IA32_MISC_ENABLE` declares PEBS unavailable. Hypervisors and some firmware set this bit of the register.
     Unavailable,
     /// The Debug Store has 32-bit words (no DTES64). This crate can decode the records of such a processor, but cannot
     /// make the processor write records.
@@ -23,7 +23,8 @@ pub enum NoPrecise {
     /// The processor has no overflow status register, `IA32_PERF_GLOBAL_STATUS`. Without this register, an interrupt
     /// handler cannot tell that the buffer has reached its threshold.
     NoStatus,
-    /// This crate does not know the format with this number.
+    /// This crate does not know the processor's record format. The value is the format's number in
+    /// `IA32_PERF_CAPABILITIES`.
     UnknownFormat(u8),
     /// Because of an erratum, the processor's records are unusable.
     Erratum,
@@ -69,10 +70,10 @@ pub enum PreciseEventError {
     /// The requested precision needs the address of the sampled instruction. Records of this processor have only the
     /// address of the next instruction.
     NextAddressOnly,
-    /// Zero skid is [required](crate::precise::Precision::ZeroSkidRequired), but no counter for this event can record
-    /// exactly the instruction that made the counter overflow.
+    /// Zero skid is [required](crate::precise::Precision::ZeroSkidRequired), but no counter that can count this event
+    /// supports zero skid.
     NoExactCounter,
-    /// Records of this processor cannot have these groups.
+    /// The request has groups that this processor's records cannot have. The value consists of these groups.
     Groups(PreciseGroups),
     /// A latency was requested for an event that is not the processor's load-latency event. Some processors have no
     /// load-latency event.
@@ -83,9 +84,9 @@ pub enum PreciseEventError {
     /// The event is [loaded by the handler](crate::precise::PreciseEvent::loaded_by_handler), so the recorder's
     /// threshold must be [`EachRecord`](crate::precise::PreciseThreshold::EachRecord).
     NeedsEachRecord,
-    /// The recorder does not support an event that counts only in guests. Of the events with an [extra
-    /// register](pmu_core::Event::with_extra), the recorder supports only a front-end event with
-    /// `MSR_PEBS_FRONTEND`, on processors that have this register.
+    /// The recorder does not support an event that counts only in guests. If the event has an
+    /// [extra register](pmu_core::Event::with_extra), the recorder supports only `MSR_PEBS_FRONTEND`, and only on
+    /// processors that have this register.
     Unsupported,
 }
 
@@ -125,7 +126,7 @@ impl core::error::Error for PreciseEventError {}
 pub enum PreciseError {
     /// The memory belongs to a recorder that was not shut down.
     MemoryInUse,
-    /// The memory has no room for `needed` bytes of records, or the processor cannot use a buffer of this size.
+    /// The memory has fewer than `needed` bytes for records, or the processor cannot use a buffer of this size.
     /// Architectural PEBS needs a buffer of 2ⁿ pages.
     InsufficientMemory {
         /// Least number of bytes that is needed.
@@ -147,8 +148,8 @@ pub enum PreciseError {
     NotStarted,
     /// An operation of the counter session failed, for example because no counter is free.
     Counters(CounterError),
-    /// A [`BranchTracer`](crate::branch_trace::BranchTracer) uses the DS save area in the recorder's memory. Shut the
-    /// tracer down first.
+    /// A [`BranchTracer`](crate::branch_trace::BranchTracer) still uses the recorder's DS save area. Shut the tracer
+    /// down first.
     Traced,
     /// The recorder was shut down.
     ShutDown,

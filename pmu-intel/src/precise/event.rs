@@ -11,8 +11,8 @@ use crate::precise::groups::PreciseGroups;
 pub enum Precision {
     /// Level 1: constant skid. A record may have only the address of the next instruction.
     ConstantSkid = 1,
-    /// Level 2: zero skid is requested. A record has the address of an instruction that caused the event. The sampled
-    /// instruction may be later than the instruction that made the counter overflow.
+    /// Level 2: zero skid is requested. A record has the address of an instruction that caused the event. This
+    /// instruction may come after the instruction that made the counter overflow.
     ZeroSkidRequested = 2,
     /// Level 3: zero skid is required. A record describes exactly the instruction that made the counter overflow (PDIR,
     /// PDIST).

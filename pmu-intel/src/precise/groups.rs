@@ -94,7 +94,8 @@ impl PreciseGroups {
     }
 }
 
-/// Returns the union of both sets, with the greater of the two numbers of branches.
+/// Returns the groups that are in either set. If both sets contain branches, the result has the greater number of
+/// branches.
 impl BitOr for PreciseGroups {
     type Output = Self;
 

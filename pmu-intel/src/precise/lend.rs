@@ -93,7 +93,7 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
     }
 }
 
-/// Works as a [`Precise`] that was created with the recorder's memory.
+/// Behaves like a [`Precise`] of the recorder's memory.
 impl<R: MsrBackend, F: FnMut(&PreciseReport<'_>)> Facility for LentPrecise<'_, '_, R, F> {
     fn status_bits(&self) -> u64 {
         let recorder = &self.recorder;
@@ -114,7 +114,7 @@ impl<R: MsrBackend, F: FnMut(&PreciseReport<'_>)> Facility for LentPrecise<'_, '
     }
 }
 
-/// All register accesses use the recorder's own backend, and not the argument `msr`.
+/// All register accesses use the backend that the recorder owns. The argument `msr` is ignored.
 impl<R: MsrBackend, F: FnMut(&PreciseReport<'_>)> FacilityControl for LentPrecise<'_, '_, R, F> {
     fn suspend<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
         if self.recorder.is_lent || !self.recorder.is_open() {

@@ -13,7 +13,7 @@ use crate::precise::unit::PreciseUnit;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum AccessKind {
-    /// The event counts loads. Its records have the latency and the source of a load.
+    /// The event counts loads. The event's records have each load's latency and data source.
     Loads,
     /// The event counts stores.
     Stores,

@@ -7,8 +7,8 @@ pub enum PreciseThreshold {
     /// The processor interrupts for each record.
     #[default]
     EachRecord,
-    /// The processor interrupts when the buffer has room for only one more record of each counter. One interrupt then
-    /// reports many records. An event that is [loaded by the handler](crate::precise::PreciseEvent::loaded_by_handler)
-    /// cannot be started with this threshold.
+    /// The processor interrupts when the rest of the buffer has room for only one record per counter. One interrupt
+    /// then reports many records. An event that is
+    /// [loaded by the handler](crate::precise::PreciseEvent::loaded_by_handler) cannot be started with this threshold.
     NearlyFull,
 }

@@ -10,8 +10,8 @@ use pmu_core::{CounterError, GroupError, MsrFault, NoInterface};
 #[non_exhaustive]
 pub enum NoTopDown {
     /// The processor has no counters of Intel's architectural performance monitoring. On a processor of another vendor,
-    /// such as AMD, the reason is [`OtherVendor`](NoInterface::OtherVendor). The reason's text mentions a profile
-    /// interface, but means that only Intel's processors have these top-down counters.
+    /// such as AMD, the reason is [`OtherVendor`](NoInterface::OtherVendor). The text of this reason names a profile
+    /// interface. Here, the text means that only Intel's processors have these top-down counters.
     NoCounters(NoInterface),
     /// `IA32_PERF_CAPABILITIES` and CPUID do not declare top-down counters for this type of core.
     NotDeclared,
@@ -48,16 +48,17 @@ pub enum TopDownError {
     NoTopDown(NoTopDown),
     /// The memory belongs to another [`TopDownCounter`](crate::topdown::TopDownCounter) that was not shut down.
     MemoryInUse,
-    /// Fixed counter 3, which counts the slots, is in use, or is the session's only counter.
+    /// The top-down counter needs fixed counter 3, which counts the slots. Fixed counter 3 runs an event, is
+    /// [reserved](pmu_core::CounterSession::reserve) for precise records, or is the session's only counter.
     SlotsInUse,
-    /// A write to the slots' counter or to the metrics has no effect, as under a hypervisor that does not implement
-    /// these registers.
+    /// A write to fixed counter 3 or to `MSR_PERF_METRICS` has no effect. This happens under a hypervisor that does not
+    /// implement these registers.
     Unresponsive,
-    /// [`start`](crate::topdown::TopDownCounter::start): the processor's slots are already counted.
-    /// [`switch_in`](crate::topdown::TopDownCounter::switch_in): a thread's slots are already counted.
+    /// [`start`](crate::topdown::TopDownCounter::start) was called while the processor's slots are being counted, or
+    /// [`switch_in`](crate::topdown::TopDownCounter::switch_in) while a thread's slots are being counted.
     AlreadyStarted,
-    /// [`stop`](crate::topdown::TopDownCounter::stop): the processor's slots are not counted. Operations on a thread:
-    /// no thread's slots are counted.
+    /// [`stop`](crate::topdown::TopDownCounter::stop) was called while the processor's slots are not being counted, or
+    /// an operation on a thread was called while no thread's slots are being counted.
     NotStarted,
     /// The filter has no privilege level, or slots are being counted with a different filter.
     Filter,

@@ -22,9 +22,10 @@ pub enum PmuError {
     /// The processor is suspended: [`processor_suspended`](crate::Pmu::processor_suspended) was called, and
     /// [`processor_resumed`](crate::Pmu::processor_resumed) was not called yet.
     Suspended,
-    /// This processor's session is in use, or the [`Pmu`](crate::Pmu) has no room for a processor with this number.
+    /// This processor's session is in use, or the [`Pmu`](crate::Pmu) has no slot for this processor.
     Session(Busy),
-    /// A profile source could not be started or stopped, or the processor's counters could not be taken or released.
+    /// A profile source could not be started or stopped, or `Pmu` could not take or release ownership of the
+    /// processor's counters.
     Interface(InterfaceError),
     /// An event could not be opened, started, stopped or read.
     Counters(CounterError),
@@ -38,9 +39,9 @@ pub enum PmuError {
     Create(CreateError),
     /// The profile could not be started or stopped.
     Profile(ProfileError),
-    /// The processor has no branch records, or the branch records could not be taken, started, read or ended.
+    /// The processor has no branch records, or an operation on its branch records failed.
     Branches(BranchError),
-    /// The processor has no top-down counters, or the top-down counters could not be taken, started, read or released.
+    /// The processor has no top-down counters, or an operation on its top-down counters failed.
     TopDown(TopDownError),
 }
 

@@ -91,11 +91,12 @@ use crate::machine::Machine;
 /// }
 /// ```
 pub unsafe trait Kernel: Sized + 'static {
-    /// Register access: [`NativeMsr`](https://docs.rs/pmu-core/latest/pmu_core/struct.NativeMsr.html) (feature
-    /// `native`), or a type of the kernel.
+    /// Backend that accesses the processor's registers:
+    /// [`NativeMsr`](https://docs.rs/pmu-core/latest/pmu_core/struct.NativeMsr.html) (feature `native`), or a type of
+    /// the kernel.
     type Msr: MsrBackend + Send;
 
-    /// Returns the register access of the processor that executes the call.
+    /// Returns the backend that accesses the registers of the processor that executes the call.
     fn msr() -> Self::Msr;
 
     /// Returns the number of the processor that executes the call, from 0.
@@ -107,11 +108,12 @@ pub unsafe trait Kernel: Sized + 'static {
 
     /// Writes the LVT entry for performance counters: see
     /// [`ApicRegisters::write_performance_entry`](crate::ApicRegisters::write_performance_entry). A kernel without its
-    /// own code for the local APIC calls [`NativeApic`](crate::NativeApic).
+    /// own code for the local APIC implements this function with [`NativeApic`](crate::NativeApic).
     fn write_performance_entry(entry: u32);
 
-    /// Writes the local APIC's EOI register. [`Pmu`](crate::Pmu) calls this at the end of an interrupt that came by a
-    /// vector. In a kernel that itself writes EOI after each handler, the function does nothing.
+    /// Writes the local APIC's EOI register. [`Pmu`](crate::Pmu) calls this function after an interrupt that the local
+    /// APIC delivered through a vector. An NMI needs no EOI. In a kernel that itself writes EOI after each handler, the
+    /// function does nothing.
     fn end_of_interrupt();
 
     /// Sends an interrupt to another processor, and does not wait until the interrupt is handled. The interrupt's
@@ -133,12 +135,12 @@ pub unsafe trait Kernel: Sized + 'static {
     }
 
     /// Returns whether the kernel itself starts and stops `source`, a profile source that uses no counter. An example
-    /// is a source of AMD's instruction-based sampling. The kernel chooses a number for the source: below 0x8000, and
-    /// not in the machine's table of sources. The kernel passes this number to [`Pmu::profile`](crate::Pmu::profile) or
-    /// [`Pmu::sample`](crate::Pmu::sample). `Pmu` then calls [`serve_source`](Self::serve_source) on every processor,
-    /// to start the source and later to stop it.
+    /// is a source of AMD's instruction-based sampling. The kernel chooses a number for the source. The number is below
+    /// 0x8000, and no source in the machine's table has this number. The kernel passes this number to
+    /// [`Pmu::profile`](crate::Pmu::profile) or [`Pmu::sample`](crate::Pmu::sample). `Pmu` then calls
+    /// [`serve_source`](Self::serve_source) on every processor, to start the source and later to stop it.
     ///
-    /// A unit of instruction-based sampling interrupts through an extended LVT entry. So a kernel with such a source
+    /// Instruction-based sampling raises its interrupts through an extended LVT entry. So a kernel with such a source
     /// also implements [`read_extended_entry`](Self::read_extended_entry) and
     /// [`write_extended_entry`](Self::write_extended_entry).
     ///
@@ -220,7 +222,7 @@ pub unsafe trait Kernel: Sized + 'static {
     /// Task, pinned; or the handler that calls [`Pmu::serve_call`](crate::Pmu::serve_call).
     ///
     /// # Errors
-    /// The reason why the source was not started, or may still run.
+    /// The source could not be started. Or the source could not be stopped, and may still run.
     fn serve_source(request: SourceRequest) -> Result<(), InterfaceError> {
         let (SourceRequest::Start(source) | SourceRequest::Stop(source)) = request;
         Err(InterfaceError::UnsupportedSource(source))
@@ -244,15 +246,16 @@ pub unsafe trait Kernel: Sized + 'static {
         turns < 10_000_000
     }
 
-    /// Returns the present time of the kernel's clock. `Pmu` measures the times of events by this clock. The default
-    /// implementation, for a kernel without a clock, returns 0.
+    /// Returns the present time of the kernel's clock. With this clock, `Pmu` measures for how long an event was
+    /// started, and for how long it was on a counter. The default implementation, for a kernel without a clock, returns
+    /// 0.
     fn now() -> u64 {
         0
     }
 
     /// Detects the machine from the snapshot of the first processor that comes up. The default implementation calls
-    /// [`Machine::detect_zen`], so on Zen each source counts the event in its name. A kernel that needs Windows' own
-    /// tables calls [`Machine::detect`] instead.
+    /// [`Machine::detect_zen`]. On a Zen processor, the profile sources of this machine count the events in their
+    /// names. A kernel that needs the sources exactly as in Windows calls [`Machine::detect`].
     fn detect(first: &Snapshot) -> Machine {
         Machine::detect_zen(first)
     }

@@ -204,19 +204,19 @@ fn u32_at(bytes: &[u8; PerfEventAttr::SIZE], at: usize) -> u32 {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum AttrError {
-    /// The structure's size field is below the size of the first version, or above a page. The value is the size. As in
-    /// Linux, the kernel then also writes the size that it supports, [`PerfEventAttr::SIZE`], into the field `size` in
-    /// user mode.
+    /// The field `size` of the structure is below 64 bytes, the size of `PERF_ATTR_SIZE_VER0`, or above
+    /// [`PerfEventAttr::MAX_SIZE`]. The value is this field. As in Linux, the kernel then tells user mode the size that
+    /// the kernel supports: it writes [`PerfEventAttr::SIZE`] into the field `size` of user mode's structure.
     Size(u32),
-    /// A byte beyond the latest version is not 0. As in Linux, the kernel then also writes the size that it supports,
-    /// [`PerfEventAttr::SIZE`], into the field `size` in user mode.
+    /// A byte beyond the latest version of `perf_event_attr` is not 0. As in Linux, the kernel then tells user mode the
+    /// size that the kernel supports: it writes [`PerfEventAttr::SIZE`] into the field `size` of user mode's structure.
     Unknown {
-        /// Offset of the first nonzero byte beyond the latest version.
+        /// Offset of the first nonzero byte beyond the latest version of `perf_event_attr`.
         at: usize,
     },
     /// `bytes` is shorter than the structure's size field says.
     Short {
-        /// Number of bytes that are needed.
+        /// Number of bytes that the structure's size field requires.
         needed: usize,
     },
     /// Reserved flags are set. The value is these flags.

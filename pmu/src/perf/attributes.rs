@@ -194,9 +194,9 @@ impl PerfAttributes {
     }
 }
 
-/// Converts as [`PerfAttributes::event`] does if `constraints` always returns `None`. A raw event may then get any
-/// counter. This is right on AMD's processors, where every core counter can count every event. On Intel's processors, a
-/// counter that cannot count the event may count nothing, or another event: use `PerfAttributes::event` there.
+/// Converts the attributes like [`PerfAttributes::event`], but lets a raw event use any counter. On AMD's processors,
+/// every core counter can count every event. On Intel's processors, use `PerfAttributes::event`, because some counters
+/// count some events wrongly or not at all.
 ///
 /// # Errors
 /// The errors of [`PerfAttributes::event`].
@@ -208,9 +208,9 @@ impl TryFrom<PerfAttributes> for Event {
     }
 }
 
-/// Converts an event into perf's attributes. The attributes have no fields for these properties of the event: the
-/// counters to which the event is confined, further encodings, rotation, a total beside a period, and RDPMC in user
-/// mode.
+/// Converts an event into perf's attributes. The attributes have no fields for the properties that these methods set,
+/// so the properties are lost: [`on`](Event::on), [`or_with_extra`](Event::or_with_extra),
+/// [`rotating`](Event::rotating), [`with_total`](Event::with_total), [`with_user_rdpmc`](Event::with_user_rdpmc).
 ///
 /// # Errors
 /// - [`Bits`](PerfError::Bits), [`Hardware`](PerfError::Hardware).

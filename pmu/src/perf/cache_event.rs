@@ -134,8 +134,9 @@ impl CacheEvent {
 impl FromStr for CacheEvent {
     type Err = PerfError;
 
-    /// Parses perf's names, in upper or lower case: a cache, followed by an operation, a result or both, with hyphens
-    /// between them. A name without an operation means loads. A name without a result means all accesses.
+    /// Parses perf's name of a cache event, such as `L1-dcache-load-misses`, in upper or lower case. A name begins with
+    /// a cache. An operation, a result or both may follow, each after a hyphen. A name without an operation means
+    /// loads. A name without a result means all accesses.
     fn from_str(text: &str) -> Result<Self, PerfError> {
         let no_event = PerfError::Term { at: 0 };
         let (cache, mut rest) = prefix(&CACHES, text).ok_or(no_event)?;

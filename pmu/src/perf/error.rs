@@ -14,19 +14,19 @@ pub enum PerfError {
     Type(u32),
     /// The hardware event with this number is not in [`HARDWARE_EVENTS`](crate::perf::HARDWARE_EVENTS).
     Hardware(u64),
-    /// A raw configuration has bits that belong to no term. The value is these bits. For example, bits 16, 17, 20 and
-    /// 22 belong to no term, because perf itself sets them.
+    /// A raw configuration has bits that belong to no term. The value is these bits. For example, no term has bit 16
+    /// (USR), 17 (OS), 20 (INT) or 22 (EN), because perf itself sets these bits.
     Bits(u64),
-    /// A value for an extra register was given, but the event has no extra register or uses a different extra register.
-    /// The value is the event's configuration.
+    /// An extra register has a value, but perf does not write this register for this event. The `u64` is the event's
+    /// configuration.
     NoExtraRegister(u64),
     /// The attributes exclude all execution: both user and kernel mode, or both host and guest.
     ExcludesAll,
-    /// The attributes ask for a facility in addition to a counter. The value is the facility.
+    /// The attributes need a facility in addition to a counter. The value is the facility.
     Facility(Facility),
     /// `config3` or `config4` is not 0, although the field has no meaning for a counter. The value is 3 or 4.
     Extension(u8),
-    /// A term, modifier or name of the text asks for a facility in addition to a counter.
+    /// The text contains a term, modifier or name that needs a facility in addition to a counter.
     Needs {
         /// The facility.
         facility: Facility,

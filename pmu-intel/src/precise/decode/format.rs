@@ -16,21 +16,21 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum PreciseFormat {
-    /// Records of a Debug Store without DTES64, in 32-bit words: flags, the next instruction's address, and registers.
+    /// Records in 32-bit words, on a processor without DTES64: flags, the next instruction's address, and registers.
     Bits32,
     /// Format 0: flags, the next instruction's address, and registers.
     Core,
-    /// Format 1: the contents of format 0, the overflow status, and the access to memory.
+    /// Format 1: the contents of format 0, the overflow status, and the address, source and latency of a memory access.
     Nehalem,
-    /// Format 2: the contents of format 1, the sampled instruction's own address, and transactions.
+    /// Format 2: the contents of format 1, the sampled instruction's own address, and the transaction's state (TSX).
     Haswell,
     /// Format 3: the contents of format 2, and the time-stamp counter. Instead of the overflow status, a record has the
     /// counters that caused the record.
     Skylake,
-    /// Formats 4 to 6: `MSR_PEBS_DATA_CFG` selects the groups of all records.
+    /// Formats 4 to 6: `MSR_PEBS_DATA_CFG` selects the groups of fields for the records of all counters.
     Adaptive,
-    /// Architectural PEBS: each counter's CFG_C selects the groups of the counter's records. A record has one or more
-    /// fragments.
+    /// Architectural PEBS: each counter's CFG_C register selects the groups of fields for the records of this counter.
+    /// A record has one or more fragments.
     Architectural,
 }
 
