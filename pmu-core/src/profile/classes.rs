@@ -43,30 +43,30 @@ numbers! {
     EVENT_TRACE_INFORMATION_CLASS {
         EVENT_TRACE_GROUP_MASK = 0x01 "EventTraceGroupMaskInformation" "A logger's group mask.";
         EVENT_TRACE_TIME_PROFILE = 0x03 "EventTraceTimeProfileInformation" "The interval of `ProfileTime`.";
-        EVENT_TRACE_PEBS_TRACING = 0x0B "EventTracePebsTracingInformation" "The kernel trace events (hooks) whose records have the PEBS index. Set only.";
+        EVENT_TRACE_PEBS_TRACING = 0x0B "EventTracePebsTracingInformation" "The kernel trace events (hooks) whose trace records include the PEBS index. Set only.";
         EVENT_TRACE_PROFILE_CONFIG = 0x0C "EventTraceProfileConfigInformation" "The sources of PMC interrupts. Set only.";
         EVENT_TRACE_PROFILE_SOURCE_LIST = 0x0D "EventTraceProfileSourceListInformation" "The sources, with their names. Query only.";
-        EVENT_TRACE_PROFILE_EVENT_LIST = 0x0E "EventTraceProfileEventListInformation" "The kernel trace events (hooks) whose records have PMC values. Set only.";
+        EVENT_TRACE_PROFILE_EVENT_LIST = 0x0E "EventTraceProfileEventListInformation" "The kernel trace events (hooks) whose trace records include PMC values. Set only.";
         EVENT_TRACE_PROFILE_COUNTER_LIST = 0x0F "EventTraceProfileCounterListInformation" "The sources of PMC values. Set only.";
         EVENT_TRACE_LAST_BRANCH_CONFIGURATION = 0x13 "EventTraceLastBranchConfigurationInformation" "The kinds of branches to record, from version 1709.";
-        EVENT_TRACE_LAST_BRANCH_EVENT_LIST = 0x14 "EventTraceLastBranchEventListInformation" "The kernel trace events (hooks) whose records have branches, from version 1709.";
+        EVENT_TRACE_LAST_BRANCH_EVENT_LIST = 0x14 "EventTraceLastBranchEventListInformation" "The kernel trace events (hooks) whose trace records include branches, from version 1709.";
         EVENT_TRACE_PROFILE_SOURCE_ADD = 0x15 "EventTraceProfileSourceAddInformation" "Adds a source at run time, from version 1803.";
         EVENT_TRACE_PROFILE_SOURCE_REMOVE = 0x16 "EventTraceProfileSourceRemoveInformation" "Removes a source that was added, from version 1803.";
-        EVENT_TRACE_PROCESSOR_TRACE_CONFIGURATION = 0x17 "EventTraceProcessorTraceConfigurationInformation" "Processor Trace, from version 1803.";
-        EVENT_TRACE_PROCESSOR_TRACE_EVENT_LIST = 0x18 "EventTraceProcessorTraceEventListInformation" "The kernel trace events (hooks) whose records have a part of the processor's trace, from version 1803.";
+        EVENT_TRACE_PROCESSOR_TRACE_CONFIGURATION = 0x17 "EventTraceProcessorTraceConfigurationInformation" "The configuration of Intel Processor Trace, from version 1803.";
+        EVENT_TRACE_PROCESSOR_TRACE_EVENT_LIST = 0x18 "EventTraceProcessorTraceEventListInformation" "The kernel trace events (hooks) whose trace records include data of Intel Processor Trace, from version 1803.";
     }
     TRACE_QUERY_INFO_CLASS {
         TRACE_SYSTEM_TRACE_ENABLE_FLAGS = 4 "TraceSystemTraceEnableFlagsInfo" "A group mask.";
         TRACE_SAMPLED_PROFILE_INTERVAL = 5 "TraceSampledProfileIntervalInfo" "The interval of a source.";
         TRACE_PROFILE_SOURCE_CONFIG = 6 "TraceProfileSourceConfigInfo" "The sources of PMC interrupts.";
         TRACE_PROFILE_SOURCE_LIST = 7 "TraceProfileSourceListInfo" "The sources, with their names.";
-        TRACE_PMC_EVENT_LIST = 8 "TracePmcEventListInfo" "The events whose records have PMC values.";
+        TRACE_PMC_EVENT_LIST = 8 "TracePmcEventListInfo" "The events whose trace records include PMC values.";
         TRACE_PMC_COUNTER_LIST = 9 "TracePmcCounterListInfo" "The sources of PMC values.";
         TRACE_LBR_CONFIGURATION = 20 "TraceLbrConfigurationInfo" "The kinds of branches to record.";
-        TRACE_LBR_EVENT_LIST = 21 "TraceLbrEventListInfo" "The kernel trace events (hooks) whose records have branches.";
+        TRACE_LBR_EVENT_LIST = 21 "TraceLbrEventListInfo" "The kernel trace events (hooks) whose trace records include branches.";
         TRACE_MAX_PMC_COUNTER = 22 "TraceMaxPmcCounterQuery" "The maximum number of sources of PMC values.";
         TRACE_PMC_COUNTER_OWNERS = 25 "TracePmcCounterOwners" "The owners of the counters.";
-        TRACE_PMC_SESSION = 27 "TracePmcSessionInformation" "The sessions, with their sources and kernel trace events (hooks).";
+        TRACE_PMC_SESSION = 27 "TracePmcSessionInformation" "The trace sessions. Each session is described by its sources and its kernel trace events (hooks).";
     }
     HAL_QUERY_INFORMATION_CLASS {
         HAL_QUERY_PROFILE_SOURCE = 1 "HalProfileSourceInformation" "A source: whether it is supported, and its interval.";
@@ -77,14 +77,14 @@ numbers! {
         HAL_SET_PROFILE_SOURCE_INTERVAL = 0 "HalProfileSourceInterval" "The interval of a source.";
         HAL_SET_PROFILE_SOURCE_INTERRUPT_HANDLER = 1 "HalProfileSourceInterruptHandler" "The handler of the counters' interrupt.";
         HAL_SET_PROFILE_SOURCE_TIMER_HANDLER = 10 "HalProfileSourceTimerHandler" "The handler of the profile timer's interrupt.";
-        HAL_SET_PROFILE_DPGO_SOURCE_INTERRUPT_HANDLER = 12 "HalProfileDpgoSourceInterruptHandler" "The handler of interrupts for profile-guided optimization.";
+        HAL_SET_PROFILE_DPGO_SOURCE_INTERRUPT_HANDLER = 12 "HalProfileDpgoSourceInterruptHandler" "The interrupt handler that profile-guided optimization installs.";
     }
     BUG_CHECK {
-        BUG_CHECK_IRQL_NOT_LESS_OR_EQUAL = 0x0A "IRQL_NOT_LESS_OR_EQUAL" "Raised by a count at the inclusive end of a range, if the buffer ends at the end of a page (versions 6.2 to 1803).";
-        BUG_CHECK_HAL_MEMORY_ALLOCATION = 0xAC "HAL_MEMORY_ALLOCATION" "Raised by the HAL if it finds no memory for AMD's counters.";
+        BUG_CHECK_IRQL_NOT_LESS_OR_EQUAL = 0x0A "IRQL_NOT_LESS_OR_EQUAL" "Raised if a sample lies at the inclusive end of a profile's range, and the buffer ends at a page boundary (versions 6.2 to 1803).";
+        BUG_CHECK_HAL_MEMORY_ALLOCATION = 0xAC "HAL_MEMORY_ALLOCATION" "Raised if the HAL cannot allocate the memory for AMD's counters.";
     }
     ACCESS_MASK {
-        PROFILE_CONTROL = 0x0000_0001 "PROFILE_CONTROL" "The right to start and stop a profile. A created handle has this right.";
+        PROFILE_CONTROL = 0x0000_0001 "PROFILE_CONTROL" "The right to start and stop a profile. The handle of a new profile has this right.";
         PROFILE_ALL_ACCESS = 0x000F_0001 "PROFILE_ALL_ACCESS" "All rights to a profile.";
     }
 }

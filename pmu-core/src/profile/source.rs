@@ -37,8 +37,8 @@ macro_rules! general_sources {
 
 general_sources! {
     0x00 TIME "ProfileTime" "A periodic timer. The source's interval is in units of 100 ns."
-    0x01 ALIGNMENT_FIXUP "ProfileAlignmentFixup" "Alignment faults that the kernel fixed up. Never a hardware counter."
-    0x02 TOTAL_ISSUES "ProfileTotalIssues" "Instructions issued (on today's interfaces: retired)."
+    0x01 ALIGNMENT_FIXUP "ProfileAlignmentFixup" "Alignment faults that the kernel fixed up. No hardware counter counts these faults."
+    0x02 TOTAL_ISSUES "ProfileTotalIssues" "Instructions. The name says issued; the Emon and Amd64 interfaces count retired instructions."
     0x03 PIPELINE_DRY "ProfilePipelineDry" "Cycles with nothing to issue."
     0x04 LOAD_INSTRUCTIONS "ProfileLoadInstructions" "Load instructions."
     0x05 PIPELINE_FROZEN "ProfilePipelineFrozen" "Cycles in which the pipeline could not advance."

@@ -40,7 +40,7 @@ pub enum Metric {
     BadSpeculation,
     /// Level 1: share of issue slots for which the front end delivered no operation.
     FrontendBound,
-    /// Level 1: share of issue slots in which the back end accepted no operation.
+    /// Level 1: share of issue slots that stayed empty because the back end could not accept an operation.
     BackendBound,
     /// Level 1 of AMD cores: share of the thread's issue slots that the other thread of the core used.
     SmtContention,
