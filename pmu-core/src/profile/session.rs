@@ -379,7 +379,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// `area`. This method calls [`CounterSession::save`].
     ///
     /// `area` has no room for [added](crate::AddedSources) sources. Added sources keep running and reporting overflows.
-    /// To keep them from counting the next thread, [stop](Self::stop) them.
+    /// If an added source must not count the next thread, [stop](Self::stop) the source.
     ///
     /// # Errors
     /// The errors of [`CounterSession::save`].

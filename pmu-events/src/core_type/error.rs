@@ -27,8 +27,8 @@ pub enum EventError {
         matches: usize,
     },
     /// The processor's core type lacks the event. The value is a core type that has the event and belongs to the same
-    /// processor model. On a hybrid, the value is the type of the other kind of core. On other processors, the value is
-    /// the core type of another stepping.
+    /// processor model. On a hybrid processor, the value is the type of its P-cores or of its E-cores. On other
+    /// processors, the value is the core type of another stepping.
     OtherCore(&'static CoreType),
 }
 

@@ -14,10 +14,10 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// [`state`](Self::state) does not save the remainder. If the embedder drops the feed, the events in the remainder
     /// are never counted.
     ///
-    /// The PMU assumes that the feed's events are spread evenly over one span of time. So if an overflow ends the call,
-    /// the PMU has counted the same fraction of each event's count in the feed. The count is exact for the event that
-    /// caused the overflow. For every other event, the PMU rounds the count down. A counter without an enabled
-    /// interrupt may wrap several times in one call.
+    /// The PMU assumes that the feed's events are spread evenly over one span of time. If an overflow ends the call
+    /// after a part of this span, the PMU has counted that part of every event's count in the feed. The count is exact
+    /// for the event that caused the overflow. For every other event, the PMU rounds the count down. A counter without
+    /// an enabled interrupt may wrap several times in one call.
     ///
     /// The number of counters limits the duration of a call. A loop that repeats the call `while !feed.is_empty()`
     /// always ends: a call leaves a remainder only if a counter overflowed, and this counter overflows again only after

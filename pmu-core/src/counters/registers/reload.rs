@@ -21,9 +21,9 @@ impl CounterReload {
     /// overflow of a counter in `causing` can reload other counters.
     ///
     /// # Safety
-    /// - For each counter in `reloaded`, the register at the distance `causes` takes a bitmap of counters. The register
-    ///   at the distance `value` takes bits 31:0 of the value that an overflow loads. No value of these registers makes
-    ///   the processor write to memory.
+    /// - Each counter in `reloaded` has two registers with these contents. The register at the distance `causes`
+    ///   contains a bitmap of counters. The register at the distance `value` contains bits 31:0 of the value that an
+    ///   overflow loads. No value of these registers makes the processor write to memory.
     ///
     /// ```
     /// use pmu_core::{CounterReload, CounterSet};

@@ -202,7 +202,7 @@ impl CounterUnit {
     /// unsafe { unit.set_full_width(&FULL_WIDTH) };
     /// ```
     ///
-    /// Wrong: `declared` is the bit of another feature, such as `PEBS_BASELINE`.
+    /// Wrong: a [`FullWidth`] whose bit declares another feature, such as `PEBS_BASELINE`.
     pub const unsafe fn set_full_width(&mut self, full_width: &'static FullWidth) {
         self.full_width = Some(full_width);
     }
