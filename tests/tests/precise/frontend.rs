@@ -6,6 +6,7 @@ use pmu_core::{
 };
 use pmu_intel::precise::{PreciseError, PreciseEvent, PreciseEventError, Precision};
 use pmu_virt::Read;
+use pmu_virt::mock::Fault;
 
 use crate::latency::loads;
 use crate::support::*;
@@ -121,6 +122,60 @@ fn an_event_of_the_session_has_the_register_only_with_the_condition_that_a_recor
             nothing_is_enabled(mock, &what);
         });
     }
+}
+
+/// An access fails with its retry. The condition is reserved if, and only if, an event has started.
+#[test]
+fn a_start_or_stop_that_fails_leaves_the_condition_to_the_events_that_run() {
+    for processor in processors().into_iter().filter(has_register) {
+        for stops in [false, true] {
+            let mut faults = 0;
+            for access in 1.. {
+                let mut done = false;
+                processor.run(|kernel, mock| {
+                    let what = format!("{}, stops: {stops}, {access}", processor.name);
+                    let (mut session, mut recorder) = kernel.take(mock);
+                    let event = counted(0x01C6, 0x3F7, 0x40_0406);
+                    let other = session.open_event(&kernel.counters, &event).unwrap();
+                    let counter = stops
+                        .then(|| recorder.start(&mut session, &frontend(0x11), |_| ()).unwrap());
+                    let ends = mock.accesses().total() + access + 1;
+                    mock.inject(Fault::From(access));
+                    mock.on_access(Box::leak(Box::new(move |mock: &Mock<'_>| {
+                        if mock.accesses().total() == ends {
+                            mock.inject(Fault::None);
+                        }
+                    })));
+                    done = match counter {
+                        Some(counter) => recorder.stop(&mut session, counter, |_| ()).is_ok(),
+                        None => recorder.start(&mut session, &frontend(0x11), |_| ()).is_ok(),
+                    };
+                    mock.inject(Fault::None);
+                    mock.on_access(&|_| ());
+                    let in_use = Err(CounterError::ExtraRegisterInUse(0x3F7));
+                    match recorder.counters().is_empty() {
+                        true => session.start_event(other, 0).expect(&what),
+                        // It may have begun to stop, and needs the register no longer.
+                        false if stops => drop(session.start_event(other, 0)),
+                        false => assert_eq!(session.start_event(other, 0), in_use, "{what}"),
+                    }
+                    recorder.shut_down(&mut session, |_| ()).expect(&what);
+                    session.start_event(other, 0).or_else(already_started).expect(&what);
+                    session.shut_down().expect(&what);
+                    nothing_is_enabled(mock, &what);
+                });
+                if done {
+                    break;
+                }
+                faults += 1;
+            }
+            assert!(faults > 3, "{faults}");
+        }
+    }
+}
+
+fn already_started(error: CounterError) -> Result<(), CounterError> {
+    if matches!(error, CounterError::AlreadyStarted(_)) { Ok(()) } else { Err(error) }
 }
 
 /// A session that opens no events keeps no values.
