@@ -29,7 +29,7 @@ const fn known(id: &'static str, tried: Tried, claim: &'static str) -> Known {
 }
 
 /// Every claim, in the order in which they are tried.
-pub const CLAIMS: [Known; 84] = {
+pub const CLAIMS: [Known; 85] = {
     use Tried::{BareMetal, Linux, Reading, Stick};
     [
         known("model.absent", Reading, "registers that CPUID does not declare fault"),
@@ -306,6 +306,11 @@ pub const CLAIMS: [Known; 84] = {
             "precise.exact",
             BareMetal,
             "the records of the counters that the driver calls exact are of the instruction that overflowed",
+        ),
+        known(
+            "precise.cycles",
+            BareMetal,
+            "in place of cycles, an event is recorded that happens in each cycle",
         ),
         known(
             "precise.latency",
