@@ -112,8 +112,8 @@ pub unsafe trait SourceInterface {
     }
 
     /// Returns the variable that records whether any counter of the machine has kept a written value. If the result is
-    /// `None`, [`query`](crate::ProfileInterface::query) relies on CPUID alone: it may report a source as available on
-    /// a machine whose counters do not work.
+    /// `None`, [`query`](crate::ProfileInterface::query) relies on CPUID alone. `query` may then report a source as
+    /// supported, although the machine's counters do not work.
     fn answer(&self) -> Option<&CounterAnswer> {
         None
     }

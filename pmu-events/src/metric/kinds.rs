@@ -102,8 +102,7 @@ pub enum Metric {
     /// Level 3 of Intel's small cores: the part of [`FetchBandwidth`](Self::FetchBandwidth) lost for a reason other
     /// than microcode, decoders and predecoding.
     OtherFrontend,
-    /// Level 3: the part of [`BranchMispredicts`](Self::BranchMispredicts) caused by mispredicted branches that did not
-    /// retire.
+    /// Level 3: the part of [`BranchMispredicts`](Self::BranchMispredicts) that is not caused by retired branches.
     OtherMispredicts,
     /// Level 3 of Intel's small cores: the part of [`MachineClears`](Self::MachineClears) that needs microcode.
     Nuke,

@@ -10,7 +10,7 @@ use pmu_core::{NtStatus, Rules};
 pub enum ControlAreaError {
     /// The request came from user mode.
     AccessDenied,
-    /// The length of the request is not the size of the structure.
+    /// The request is shorter or longer than `SYSTEM_PROCESSOR_PROFILE_CONTROL_AREA` for the caller's pointer width.
     LengthMismatch {
         /// The request's size in bytes.
         length: usize,

@@ -85,8 +85,8 @@ pub enum PreciseEventError {
     /// threshold must be [`EachRecord`](crate::precise::PreciseThreshold::EachRecord).
     NeedsEachRecord,
     /// The recorder does not support an event that counts only in guests. If the event has an
-    /// [extra register](pmu_core::Event::with_extra), the recorder supports only `MSR_PEBS_FRONTEND`, and only on
-    /// processors that have this register.
+    /// [extra register](pmu_core::Event::with_extra), the recorder supports only front-end events with
+    /// `MSR_PEBS_FRONTEND`. The processor must have this register.
     Unsupported,
 }
 
