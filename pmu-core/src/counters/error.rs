@@ -88,8 +88,8 @@ pub enum CounterError {
     AlreadyStarted(EventId),
     /// The event is not started.
     NotStarted(EventId),
-    /// An access to a register of the event's counter failed, and the event has not run since. The count since the
-    /// counter's last interrupt is lost. The event can be started again.
+    /// The event does not run, because an access to a register of its counter failed. The count since the counter's
+    /// last interrupt is lost. The event can be started again.
     CounterLost(EventId),
     /// No counter is free for the event. Each counter that can count the event has faulted, or is used by an event that
     /// keeps its counter. If [`service`](crate::service) [masked](ServiceError::masked) the interrupt, every counter is

@@ -41,13 +41,13 @@ numbers! {
         SYSTEM_PROCESSOR_PROFILE_CONTROL_AREA = 0x81 "SystemProcessorProfileControlArea" "Class of `ZwSetSystemInformation`, from version 6.2: a processor's control area. Set only.";
     }
     EVENT_TRACE_INFORMATION_CLASS {
-        EVENT_TRACE_GROUP_MASK = 0x01 "EventTraceGroupMaskInformation" "A logger's group mask.";
+        EVENT_TRACE_GROUP_MASK = 0x01 "EventTraceGroupMaskInformation" "The group mask of a trace session: the kernel trace events that the session logs.";
         EVENT_TRACE_TIME_PROFILE = 0x03 "EventTraceTimeProfileInformation" "The interval of `ProfileTime`.";
         EVENT_TRACE_PEBS_TRACING = 0x0B "EventTracePebsTracingInformation" "The kernel trace events (hooks) whose trace records include the PEBS index. Set only.";
-        EVENT_TRACE_PROFILE_CONFIG = 0x0C "EventTraceProfileConfigInformation" "The sources of PMC interrupts. Set only.";
+        EVENT_TRACE_PROFILE_CONFIG = 0x0C "EventTraceProfileConfigInformation" "The profile sources whose counters raise PMC interrupts. Set only.";
         EVENT_TRACE_PROFILE_SOURCE_LIST = 0x0D "EventTraceProfileSourceListInformation" "The sources, with their names. Query only.";
         EVENT_TRACE_PROFILE_EVENT_LIST = 0x0E "EventTraceProfileEventListInformation" "The kernel trace events (hooks) whose trace records include PMC values. Set only.";
-        EVENT_TRACE_PROFILE_COUNTER_LIST = 0x0F "EventTraceProfileCounterListInformation" "The sources of PMC values. Set only.";
+        EVENT_TRACE_PROFILE_COUNTER_LIST = 0x0F "EventTraceProfileCounterListInformation" "The profile sources whose counts are the PMC values in trace records. Set only.";
         EVENT_TRACE_LAST_BRANCH_CONFIGURATION = 0x13 "EventTraceLastBranchConfigurationInformation" "The kinds of branches to record, from version 1709.";
         EVENT_TRACE_LAST_BRANCH_EVENT_LIST = 0x14 "EventTraceLastBranchEventListInformation" "The kernel trace events (hooks) whose trace records include branches, from version 1709.";
         EVENT_TRACE_PROFILE_SOURCE_ADD = 0x15 "EventTraceProfileSourceAddInformation" "Adds a source at run time, from version 1803.";
@@ -56,20 +56,20 @@ numbers! {
         EVENT_TRACE_PROCESSOR_TRACE_EVENT_LIST = 0x18 "EventTraceProcessorTraceEventListInformation" "The kernel trace events (hooks) whose trace records include data of Intel Processor Trace, from version 1803.";
     }
     TRACE_QUERY_INFO_CLASS {
-        TRACE_SYSTEM_TRACE_ENABLE_FLAGS = 4 "TraceSystemTraceEnableFlagsInfo" "A group mask.";
+        TRACE_SYSTEM_TRACE_ENABLE_FLAGS = 4 "TraceSystemTraceEnableFlagsInfo" "The group mask of a trace session: the kernel trace events that the session logs.";
         TRACE_SAMPLED_PROFILE_INTERVAL = 5 "TraceSampledProfileIntervalInfo" "The interval of a source.";
-        TRACE_PROFILE_SOURCE_CONFIG = 6 "TraceProfileSourceConfigInfo" "The sources of PMC interrupts.";
+        TRACE_PROFILE_SOURCE_CONFIG = 6 "TraceProfileSourceConfigInfo" "The profile sources whose counters raise PMC interrupts.";
         TRACE_PROFILE_SOURCE_LIST = 7 "TraceProfileSourceListInfo" "The sources, with their names.";
         TRACE_PMC_EVENT_LIST = 8 "TracePmcEventListInfo" "The events whose trace records include PMC values.";
-        TRACE_PMC_COUNTER_LIST = 9 "TracePmcCounterListInfo" "The sources of PMC values.";
+        TRACE_PMC_COUNTER_LIST = 9 "TracePmcCounterListInfo" "The profile sources whose counts are the PMC values in trace records.";
         TRACE_LBR_CONFIGURATION = 20 "TraceLbrConfigurationInfo" "The kinds of branches to record.";
         TRACE_LBR_EVENT_LIST = 21 "TraceLbrEventListInfo" "The kernel trace events (hooks) whose trace records include branches.";
-        TRACE_MAX_PMC_COUNTER = 22 "TraceMaxPmcCounterQuery" "The maximum number of sources of PMC values.";
+        TRACE_MAX_PMC_COUNTER = 22 "TraceMaxPmcCounterQuery" "The maximum number of PMC values in a trace record.";
         TRACE_PMC_COUNTER_OWNERS = 25 "TracePmcCounterOwners" "The owners of the counters.";
         TRACE_PMC_SESSION = 27 "TracePmcSessionInformation" "The trace sessions. Each session is described by its sources and its kernel trace events (hooks).";
     }
     HAL_QUERY_INFORMATION_CLASS {
-        HAL_QUERY_PROFILE_SOURCE = 1 "HalProfileSourceInformation" "A source: whether it is supported, and its interval.";
+        HAL_QUERY_PROFILE_SOURCE = 1 "HalProfileSourceInformation" "The availability and the interval of a source.";
         HAL_QUERY_PROFILE_SOURCE_LIST = 20 "HalQueryProfileSourceList" "The sources, with their names.";
         HAL_QUERY_PROFILE_NUMBER_OF_COUNTERS = 0x2C "HalQueryProfileNumberOfCounters" "The number of counters, from version 1903.";
     }

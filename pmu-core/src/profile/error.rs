@@ -29,11 +29,11 @@ pub enum InterfaceError {
     Interval(IntervalError),
     /// The platform has no profile timer, or the timer cannot run at the interval.
     Timer(TimerUnavailable),
-    /// The processor did not answer a request within the time that the embedder waits. After an unanswered start, the
-    /// source does not run on that processor. If the processor handles the request later, the source is stopped again.
-    /// After an unanswered stop, the source stops when the processor handles the request.
+    /// Within the time that the embedder waits, the processor did not answer a request to start or stop a source. After
+    /// an unanswered start, the source does not run on that processor. If the processor handles the request later, the
+    /// source is stopped again. After an unanswered stop, the source stops when the processor handles the request.
     NoAnswer(ProcessorNumber),
-    /// The processor has no session: its counters were not taken, or were released.
+    /// The processor has no session, because the kernel has not taken the processor's counters, or has released them.
     NoSession(ProcessorNumber),
     /// An operation on the processor's counters failed.
     Counters(CounterError),

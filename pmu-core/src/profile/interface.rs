@@ -53,10 +53,11 @@ pub trait ProfileInterface: SourceInterface {
         self.table().row_named(name)
     }
 
-    /// Returns the information on a source without accessing a register. The availability is therefore
-    /// [`Unsupported`](crate::Availability::Unsupported) or [`Declared`](crate::Availability::Declared), never
-    /// [`Verified`](crate::Availability::Verified). If [`initialize`](Self::initialize) failed because all counters
-    /// were [unresponsive](crate::CounterError::Unresponsive), only `ProfileTime` is supported. The other sources are
+    /// Returns the information on a source, and accesses no register. The source's availability is
+    /// [`Unsupported`](crate::Availability::Unsupported) or [`Declared`](crate::Availability::Declared). It is never
+    /// [`Verified`](crate::Availability::Verified), because only an access to a counter verifies a source. If
+    /// [`initialize`](Self::initialize) failed because all counters were
+    /// [unresponsive](crate::CounterError::Unresponsive), only `ProfileTime` is supported. The other sources are
     /// supported again when `initialize` succeeds on a processor.
     ///
     /// ```

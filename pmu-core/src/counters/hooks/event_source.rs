@@ -80,9 +80,9 @@ pub unsafe trait EventSource {
     /// row's counter gets this period when it is loaded next. The period is below 2³¹.
     fn row_period(&self, row: usize) -> Option<u32>;
 
-    /// Returns a value that identifies the source's table of rows. [`save`](crate::CounterSession::save) stores this
-    /// value. [`restore`](crate::CounterSession::restore) loads the saved counters only if its session's source has the
-    /// stored value.
+    /// Returns a value that identifies the table whose rows [`row_select`](Self::row_select) describes.
+    /// [`save`](crate::CounterSession::save) stores this value. [`restore`](crate::CounterSession::restore) loads the
+    /// saved counters only if the source of the restoring session returns the stored value.
     fn table_id(&self) -> usize;
 
     /// Returns the table that contains the opened events of the processor.

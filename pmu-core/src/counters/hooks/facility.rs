@@ -61,35 +61,35 @@ use crate::msr::fault::MsrFault;
 /// remaining accesses, and then returns the first fault of a retry. The pass continues, so no overflow is lost, and
 /// `service_with` returns the fault.
 pub trait Facility {
-    /// Set if the facility itself raises interrupts, without the overflow of a counter.
-    /// [`service_with`](crate::service_with) then calls the facility's methods even while `service_with` does not
-    /// service the counters:
-    /// - while no session has taken the counters;
-    /// - while the LVT entry is masked;
-    /// - while an operation of the session, such as [`reprogram`](crate::CounterSession::reprogram), services the
-    ///   counters itself.
+    /// `true` if the facility can raise an interrupt without the overflow of a counter.
+    /// [`service_with`](crate::service_with) then calls the facility's methods even in these cases, in which
+    /// `service_with` does not service the counters:
+    /// - No session has taken the counters.
+    /// - The LVT entry is masked.
+    /// - The interrupt comes during an operation of the session that services the counters itself, such as
+    ///   [`reprogram`](crate::CounterSession::reprogram).
     ///
     /// In these cases, `service_with` calls [`begin`](Self::begin), [`collect`](Self::collect) and [`end`](Self::end).
     /// While the counters are [lent](crate::CounterSession::lend), only [`while_lent`](Self::while_lent) is called.
     const ALONE: bool = false;
 
     /// Returns the bits of the global overflow status that belong to the facility. The driver acknowledges these bits
-    /// together with the counters' bits. [`Serviced::others`](crate::Serviced::others) does not contain them.
+    /// together with the counters' bits. [`Serviced::others`](crate::Serviced::others) does not contain these bits.
     #[inline]
     fn status_bits(&self) -> u64 {
         0
     }
 
-    /// Returns some of the session's counters. The facility itself reports the overflows of these counters.
-    /// [`service_with`](crate::service_with) acknowledges the overflows, but does not report them, and does not reload
-    /// the counters.
+    /// Returns the session's counters whose overflows the facility reports, in place of the driver.
+    /// [`service_with`](crate::service_with) acknowledges these overflows, but does not report them, and does not
+    /// reload the counters.
     #[inline]
     fn own_counters(&self) -> CounterSet {
         CounterSet::NONE
     }
 
     /// Begins a [pass](Facility) over the counters. The driver calls this method before the pass accesses any register.
-    /// If the facility still records during the interrupt, this method stops the recording.
+    /// If the hardware continues to record while the interrupt handler runs, this method stops the recording.
     ///
     /// # Errors
     /// A register access failed, and its [retry](Facility) failed, too.

@@ -15,8 +15,8 @@ use crate::counters::shared::table::EventTable;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum RemoteCount {
-    /// The event is on no counter, so the count is complete. The count's enabled and running times end at the time
-    /// `now` that the caller gave to [`remote_count`].
+    /// The event is on no counter, so no occurrences are missing in the count. The count's enabled and running times
+    /// end at the time `now` that the caller gave to [`remote_count`].
     Current(EventCount),
     /// The event is on a counter, whose value only the event's own processor can read.
     Older {
