@@ -53,7 +53,8 @@ pub enum Machine {
     /// processor has none of Windows' other sources. Examples are processors of Hygon, with counters like AMD's, and
     /// processors of Zhaoxin, with counters like Intel's.
     CountersOnly(DefaultInterface, NoInterface, CounterUnit),
-    /// No counters, and `ProfileTime` as the only source. The [`NoInterface`] tells why no counters were detected.
+    /// No counters, and `ProfileTime` as the only source. The [`NoInterface`] tells why the processor has none of
+    /// Windows' other sources.
     TimeOnly(DefaultInterface, NoInterface),
 }
 

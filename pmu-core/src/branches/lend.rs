@@ -48,7 +48,7 @@ impl<R: MsrBackend> Facility for BranchRecorder<'_, R> {
 ///
 /// If `suspend` fails, the driver lets the processor record again. If this attempt also fails,
 /// [`is_recording`](BranchRecorder::is_recording) returns `false`. If `suspend` failed to clear the records, samples
-/// have no branches until a call of [`clear`](BranchRecorder::clear) or [`restart`](BranchRecorder::restart) succeeds.
+/// have no branches until the records are cleared, for example by [`clear`](BranchRecorder::clear).
 ///
 /// If `resume` fails, the processor does not record, and the records do not freeze. The recorder's methods then return
 /// [`Lent`](crate::BranchError::Lent), until [`resume`](FacilityControl::resume) succeeds or another

@@ -208,12 +208,13 @@ impl TryFrom<PerfAttributes> for Event {
     }
 }
 
-/// Converts an event into perf's attributes. The attributes have no fields for the properties that these methods set,
-/// so the properties are lost: [`on`](Event::on), [`or_with_extra`](Event::or_with_extra),
-/// [`rotating`](Event::rotating), [`with_total`](Event::with_total), [`with_user_rdpmc`](Event::with_user_rdpmc).
+/// Converts an event into perf's attributes. A property of the event is lost if [`PerfAttributes`] has no field for it.
+/// For example, the attributes do not contain the counters that [`on`](Event::on) set, or the tag that
+/// [`tagged`](Event::tagged) set.
 ///
 /// # Errors
-/// - [`Bits`](PerfError::Bits), [`Hardware`](PerfError::Hardware).
+/// - [`Bits`](PerfError::Bits): the event select of the event has bits that belong to no term.
+/// - [`Hardware`](PerfError::Hardware): the event is a generic event that is not in [`HARDWARE_EVENTS`].
 /// - [`NoExtraRegister`](PerfError::NoExtraRegister): the event has an extra register that perf does not write for this
 ///   event.
 impl TryFrom<Event> for PerfAttributes {
