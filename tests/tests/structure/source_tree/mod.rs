@@ -2,7 +2,6 @@
 //! file that defines it, so that an import through the crate's root hides nothing.
 
 mod circles;
-mod faces;
 mod imports;
 mod methods;
 mod names;
@@ -11,3 +10,4 @@ mod uses;
 
 pub(crate) use circles::circles;
 pub(crate) use tree::SourceTree;
+pub(crate) use uses::Uses;

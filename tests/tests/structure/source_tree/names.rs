@@ -20,15 +20,6 @@ impl SourceTree {
         self.find(&absolute, 0)
     }
 
-    /// Returns the file of the last module that a path names. `None`: it is another crate's.
-    pub(crate) fn module_of(&self, module: &ModulePath, path: &[String]) -> Option<usize> {
-        let absolute = self.absolute(module, path)?;
-        (0..=absolute.len())
-            .rev()
-            .find_map(|n| self.modules.get(&absolute[..n]))
-            .map(|found| found.file)
-    }
-
     /// Returns a path from the crate's root.
     fn absolute(&self, module: &ModulePath, path: &[String]) -> Option<Vec<String>> {
         let (first, rest) = path.split_first()?;
