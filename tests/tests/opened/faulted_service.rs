@@ -274,3 +274,103 @@ fn a_group_falls_out_with_its_event_and_takes_its_turn_again() {
         }
     }
 }
+
+/// The control register faults as the interrupt restarts the counters.
+fn fail_the_restart(world: &World<'_>, mock: &Mock<'_>) {
+    let control = world.processor.unit.global().unwrap().control.get();
+    mock.inject(Fault::Register(control));
+    happen(mock, 2, PERIOD);
+    mock.inject(Fault::None);
+    assert!(world.outcomes.take()[0].is_err(), "{:?}", world.processor);
+}
+
+/// Processors that write the control register in each interrupt.
+fn processors_that_restart() -> Vec<Processor> {
+    let all = processors_with_status().into_iter();
+    all.filter(|processor| {
+        let (world, mock) = (World::new(processor), processor.mock());
+        let handler = |mock: &Mock<'_>| world.handle(mock);
+        mock.on_interrupt(&handler);
+        let (mut counters, _) = world.start(&mock);
+        let control = processor.unit.global().unwrap().control.get();
+        mock.inject(Fault::Register(control));
+        happen(&mock, 2, PERIOD);
+        mock.inject(Fault::None);
+        counters.shut_down().unwrap();
+        world.outcomes.take()[0].is_err()
+    })
+    .collect()
+}
+
+#[test]
+fn a_failed_restart_does_not_outlast_reprogram() {
+    let mut tried = 0;
+    for processor in processors_that_restart() {
+        let context = format!("{processor:?}");
+        let (world, mock) = (World::new(&processor), processor.mock());
+        let handler = |mock: &Mock<'_>| world.handle(mock);
+        mock.on_interrupt(&handler);
+        let (mut counters, events) = world.start(&mock);
+        let among = CounterSet::GENERAL.without(events_on(&counters, &events));
+        let (reserved, select) = counters.reserve(&processor.unit, &raw(4), among).unwrap();
+        fail_the_restart(&world, &mock);
+        counters.reprogram(|overflow| panic!("{context}: {overflow:?}")).unwrap();
+        // Before anything is started: a reserved counter, which no start of the session opens, counts at once.
+        counters.reserve_again(reserved, select).unwrap();
+        counters.load_reserved(reserved, PERIOD).unwrap();
+        counters.start_reserved(reserved, select, false).unwrap();
+        let before = counters.read_reserved(reserved).unwrap();
+        happen(&mock, 4, 7);
+        assert_eq!(counters.read_reserved(reserved).unwrap(), before + 7, "{context}");
+        counters.shut_down().unwrap();
+        tried += 1;
+    }
+    assert!(tried >= 4, "{tried}");
+}
+
+/// The counters of these events.
+fn events_on(counters: &Opened<'_, '_>, events: &[EventId]) -> CounterSet {
+    events.iter().filter_map(|event| counters.counter_of(*event)).collect()
+}
+
+/// The interrupt comes at any access of a start, the first included, and its restart faults.
+#[test]
+fn an_event_that_starts_as_a_restart_fails_counts_or_the_start_says_so() {
+    for processor in processors_that_restart() {
+        let control = processor.unit.global().unwrap().control.get();
+        for access in 1..=4 {
+            for if_free in [false, true] {
+                let context = format!("{processor:?}, access {access}, {if_free}");
+                let (world, mock) = (World::new(&processor), processor.mock());
+                let handler = |mock: &Mock<'_>| {
+                    mock.inject(Fault::Register(control));
+                    world.handle(mock);
+                    mock.inject(Fault::None);
+                };
+                mock.on_interrupt(&handler);
+                let (mut counters, [_, second]) = world.start(&mock);
+                counters.stop_event(second, 0).unwrap();
+                mock.interrupt_at(access);
+                let started = match if_free {
+                    false => counters.start_event(second, 1),
+                    true => counters.start_event_if_free(second, 1),
+                };
+                mock.interrupt_at(0); // No more.
+                let no_more = |_: &Mock<'_>| {};
+                mock.on_interrupt(&no_more);
+                let before = counters.read_event(second, 2);
+                happen(&mock, 3, 9);
+                match started {
+                    Ok(()) if counters.is_started(second) => {
+                        let count = counters.read_event(second, 2).unwrap().value;
+                        assert_eq!(count, before.unwrap().value + 9, "{context}");
+                    }
+                    Ok(()) => assert!(before.is_err(), "{context}"),
+                    Err(error) => assert!(!counters.is_started(second), "{context}: {error}"),
+                }
+                counters.shut_down().unwrap();
+                assert_eq!(running(&mock), CounterSet::NONE, "{context}");
+            }
+        }
+    }
+}

@@ -21,24 +21,19 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
     }
 
-    /// Resumes these counters. If that fails, they are presumed running.
+    /// Resumes those of these counters that are stopped. If that fails, they are presumed running.
     #[inline(never)]
     pub(crate) fn unpause(&self, counters: CounterSet) -> Result<(), CounterError> {
         let counters = self.outside_guests(counters);
-        let Some(global) = self.unit().global().filter(|_| !counters.is_empty()) else {
-            return Ok(());
-        };
-        match self.change_global(global, (0, counters.bits())) {
-            Err(CounterError::Access(fault)) => {
-                for (_, slot) in self.slots_of(counters) {
-                    if let Some(event) = slot.running() {
-                        self.memory.mark_faulted(Some(event), self.table());
-                    }
+        self.open_gate(counters).map_err(|error| {
+            let CounterError::Access(fault) = error else { return error };
+            for (_, slot) in self.slots_of(counters) {
+                if let Some(event) = slot.running() {
+                    self.memory.mark_faulted(Some(event), self.table());
                 }
-                Err(CounterError::Faulted(fault))
             }
-            outcome => outcome,
-        }
+            CounterError::Faulted(fault)
+        })
     }
 
     /// Stops the free counters and those that run for rows, by the global control register. Reserved counters run on.
@@ -63,7 +58,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         opened.map(|(counter, _)| counter).collect()
     }
 
-    /// Resumes these counters if they are [stopped](Self::close_gate).
+    /// Resumes these counters if some are stopped: by [`close_gate`](Self::close_gate), by [`pause`](Self::pause), or by
+    /// an interrupt that could not restart them.
     pub(crate) fn open_gate(&self, counters: CounterSet) -> Result<(), CounterError> {
         let own = counters.bits();
         let closed = self.memory.global_control.load(Relaxed);

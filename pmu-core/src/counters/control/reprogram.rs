@@ -81,7 +81,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         outcome = outcome.and(self.program(lost));
         self.forget_reloads();
         outcome = outcome.and(self.settle_reloads_of(own));
-        outcome = outcome.and(self.enable());
+        outcome = outcome.and(self.enable(own));
         self.memory.publish(own);
         let anew = lost.retain(|counter| self.is_running(counter));
         self.platform.unmask_performance_interrupt();
@@ -204,14 +204,18 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         outcome
     }
 
-    /// Restores freezing and, last, the control register.
-    fn enable(&self) -> Result<(), CounterError> {
+    /// Restores freezing and, last, the control register: with the bits of all counters except the saved ones, because
+    /// a failed restart may have cleared the bits.
+    fn enable(&self, own: CounterSet) -> Result<(), CounterError> {
         let Some(global) = self.unit().global() else { return Ok(()) };
         let mut outcome = Ok(());
         if let Some(freeze) = global.freeze.filter(|_| self.memory.freezes.load(Relaxed)) {
             outcome = self.msr.update_retrying(freeze.set_to(freeze.bits())).map(|_| ());
         }
-        let control = self.memory.global_control.load(Relaxed);
+        let is_parked = |slot: &CounterSlot| matches!(slot.load(), SlotState::Parked { .. });
+        let resumed = own.retain(|counter| !self.slot(counter).is_some_and(is_parked));
+        let resumed = self.outside_guests(resumed).bits();
+        let control = self.memory.global_control.fetch_or(resumed, Relaxed) | resumed;
         let enabled = self.wrmsr_retrying(global.control, control);
         if enabled.is_err() {
             self.memory.mark_faulted(None, self.table());

@@ -36,11 +36,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {
     /// Loads a free counter for an event, and starts it.
     pub(crate) fn run(&self, counter: CounterId, event: EventId) -> Result<(), CounterError> {
-        self.run_for(counter, event, None)
+        self.run_for(counter, event, None)?;
+        // An interrupt that could not restart the counters may have stopped this one, too.
+        self.unpause(counter.only())
     }
 
-    /// Loads a free counter for an event, and starts it: for the remainder of a period (the period, and what is left
-    /// of it), or from its beginning.
+    /// Loads a free counter for an event, and enables it: for the remainder of a period (the period, and what is left
+    /// of it), or from its beginning. The global control register may still stop the counter.
     pub(crate) fn run_for(
         &self,
         counter: CounterId,

@@ -99,7 +99,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
         self.settle_states(planner);
         let reloads = self.settle_reloads();
-        let resumed = self.unpause(together);
+        // An interrupt that could not restart the counters stopped those, too, that were started after it.
+        let resumed = self.unpause(together | self.running(self.own()));
         planner.outcome.and(reloads).and(resumed)
     }
 

@@ -73,7 +73,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 overflowed(EventOverflow { event, period, counter, tag });
             }
             entry.period.store(Period::new(period));
-            self.run(counter, event)
+            self.run_for(counter, event, None)
         });
         if applied.is_err() {
             for member in self.table().with_group(event) {
@@ -83,6 +83,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 }
             }
         }
-        applied.and(self.unpause(group))
+        applied.and(self.unpause(group | counter.only()))
     }
 }

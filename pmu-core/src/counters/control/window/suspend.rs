@@ -1,7 +1,5 @@
 //! Suspend: the counters stop, memory keeps their counts, and the counters are programmed again afterwards.
 
-use core::sync::atomic::Ordering::Relaxed;
-
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_source::EventSource;
@@ -72,7 +70,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             }
         }
         self.table().opened().for_each(|(_, entry)| entry.skip_time(now));
-        self.memory.global_control.fetch_or(self.outside_guests(own).bits(), Relaxed);
         self.program_again(own, true, overflowed)
     }
 
