@@ -173,12 +173,15 @@ impl Facility for Branches<'_> {
                 self.read(msr, self.found)?;
             }
             Some(Some(_)) => {}
+            // To freeze them the processor stopped the recording, whichever owner's interrupt it is.
+            Some(None) if !overflowed => _ = self.restart(msr)?,
             Some(None) => {
-                // To freeze them the processor stopped the recording, whosever interrupt it is.
-                let read = if overflowed { self.read(msr, self.found) } else { Ok(()) };
-                let found = self.restart(msr)?;
-                self.is_frozen = !self.unit.is_on(found);
-                read?;
+                // It is stopped here if the processor did not: while it records, the registers of one record may hold
+                // parts of two branches.
+                self.stopped = true;
+                self.found = self.unit.stop(msr)?;
+                self.is_frozen = !self.unit.is_on(self.found);
+                self.read(msr, self.found)?;
             }
         }
         Ok(0)

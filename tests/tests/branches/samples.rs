@@ -138,10 +138,6 @@ fn a_processor_that_never_freezes_is_told_from_one_that_does() {
             sample(&processor, false, true, 2).into_iter().enumerate()
         {
             assert!(!is_frozen, "{}", processor.name);
-            // On versions 2 and 3 it is known only after the records were read.
-            if processor.name.ends_with("version 3") {
-                continue;
-            }
             let own = of_the_handler(&branches);
             assert!((3..8).contains(&own), "{}: {own}", processor.name);
             let expected = program(&processor, round as u64, own);
