@@ -48,19 +48,26 @@ impl<M: MsrBackend> Hardware<'_, M> {
         self.write(IA32_PEBS_ENABLE, 0)
     }
 
-    /// Gives the processor the area, or the buffer of architectural PEBS.
-    pub(crate) fn attach(&self) -> Result<(), MsrFault> {
+    /// Prepares the area for the processor: the buffer is empty, and without room for records until it is arranged.
+    pub(crate) fn prepare(&self) {
         let (area, base) = (self.memory.save_area(), self.memory.buffer_address());
         // Without room the processor writes nothing, wherever the index is meanwhile.
         area.pebs_absolute_maximum.store(0, Relaxed);
         area.pebs_buffer_base.store(base, Relaxed);
         area.pebs_index.store(base, Relaxed);
         area.pebs_interrupt_threshold.store(base, Relaxed);
-        if self.is_architectural() {
-            return self.write(IA32_PEBS_BASE, self.base());
+        if !self.is_architectural() {
+            self.memory.control_area().set_recording(true);
         }
-        self.memory.control_area().set_recording(true);
-        self.write(IA32_DS_AREA, self.memory.area_address())
+    }
+
+    /// Gives the processor the address of the area, or of the buffer of architectural PEBS. This precedes each enable: a
+    /// suspend may have cleared the address, and the processor would write its records to address 0.
+    pub(crate) fn locate(&self) -> Result<(), MsrFault> {
+        match self.is_architectural() {
+            true => self.write(IA32_PEBS_BASE, self.base()),
+            false => self.write(IA32_DS_AREA, self.memory.area_address()),
+        }
     }
 
     /// Returns whether the registers of architectural PEBS have lost the buffer, and with it the index. The area in

@@ -158,7 +158,10 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
             return Err(PreciseError::MemoryInUse);
         }
         let hardware = Hardware { unit, msr, memory, physical };
-        let attached = hardware.disable_all().and_then(|()| hardware.attach());
+        let attached = hardware.disable_all().and_then(|()| {
+            hardware.prepare();
+            hardware.locate()
+        });
         attached.map_err(|fault| {
             memory.give_back();
             PreciseError::Access(fault)
@@ -294,6 +297,9 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
 
     /// Has exactly these counters write records.
     pub(crate) fn enable(&self, counters: CounterSet) -> Result<(), MsrFault> {
+        if !counters.is_empty() {
+            self.hardware.locate()?;
+        }
         match self.hardware.is_architectural() {
             false => self.hardware.enable(counters, self.latency.counters()),
             // The counters' own bits tell which of them.

@@ -181,8 +181,9 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
         }
         self.hardware.disable_all().map_err(PreciseError::Access)?;
         self.forget_groups();
-        let attached = self.hardware.attach().and_then(|()| self.arrange(recording));
-        attached.map_err(PreciseError::Access)?;
+        self.hardware.prepare();
+        let located = self.hardware.locate().and_then(|()| self.arrange(recording));
+        located.map_err(PreciseError::Access)?;
         self.latency.reserve_again(session)?;
         self.frontend.reserve_again(session)?;
         for (counter, slot) in memory.slots(reserved.without(recording)) {

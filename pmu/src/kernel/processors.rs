@@ -163,10 +163,13 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// that the kernel read before the suspend. The call does not report overflows that were pending at the suspend,
     /// because their interrupted addresses are unknown.
     ///
-    /// The call does not program branch records, instruction-based sampling or top-down counters: see
-    /// [`BranchRecorder::reprogram`](pmu_core::BranchRecorder::reprogram),
-    /// [`IbsSampler::reprogram`](pmu_amd::ibs::IbsSampler::reprogram) and
-    /// [`TopDownCounter::reprogram`](pmu_intel::topdown::TopDownCounter::reprogram).
+    /// The call does not program what runs beside the counters. The kernel calls, afterwards:
+    /// - [`PreciseRecorder::reprogram`](pmu_intel::precise::PreciseRecorder::reprogram);
+    /// - [`BranchRecorder::reprogram`](pmu_core::BranchRecorder::reprogram);
+    /// - [`IbsSampler::reprogram`](pmu_amd::ibs::IbsSampler::reprogram);
+    /// - [`TopDownCounter::reprogram`](pmu_intel::topdown::TopDownCounter::reprogram);
+    /// - [`BranchTracer::start`](pmu_intel::branch_trace::BranchTracer::start), of a trace that the kernel stopped before
+    ///   the suspend.
     ///
     /// # Context
     /// Task, on the processor that resumed.

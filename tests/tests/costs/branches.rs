@@ -229,7 +229,7 @@ fn the_rows_of_branch_records_are_what_is_measured() {
         ("architectural, 32 records", intel(5), architectural, true, [96, 0], [17, 0]),
         ("architectural, 32, not freezing", intel(5), architectural, false, [96, 2], [17, 2]),
         ("format 5, version 4, 32", intel(4), legacy(5), true, [97, 0], [18, 0]),
-        ("format 3, version 3, 16", intel(3), legacy(3), true, [34, 1], [14, 1]),
+        ("format 3, version 3, 16", intel(3), legacy(3), true, [35, 1], [15, 1]),
         ("format 3, version 3, 16, not freezing", intel(3), legacy(3), false, [35, 2], [15, 2]),
         ("AMD, 16", amd, amd_only(true), true, [32, 0], [32, 0]),
         ("AMD, 16, not freezing", amd, amd_only(false), false, [34, 2], [34, 2]),

@@ -67,6 +67,42 @@ fn records_after_a_suspend_have_the_groups_of_before() {
     }
 }
 
+/// An adopter's resume may lack the recorder's part. Nothing of its safe calls makes the processor write to address 0.
+#[test]
+fn records_never_go_to_address_0_whatever_a_resume_forgot() {
+    for processor in processors() {
+        processor.run(|kernel, mock| {
+            let what = format!("{}, {}", processor.name, processor.freezes);
+            let is_architectural = !processor.name.starts_with("format");
+            let (address, control) = if is_architectural { (BASE, INDEX) } else { (0x600, ENABLE) };
+            let (mut session, mut recorder) = kernel.take(mock);
+            let right = read(mock, address);
+            assert_ne!(right, 0, "{what}");
+            let check = |step: &str| {
+                if read(mock, control) != 0 {
+                    assert_eq!(read(mock, address), right, "{what}: {step}");
+                }
+            };
+            lose_registers(mock);
+            session.reprogram(|_| ()).unwrap();
+            let counter = recorder.start(&mut session, &instructions(), |_| ()).unwrap();
+            assert_eq!(read(mock, address), right, "{what}");
+            check("start");
+            let window = session.lend_with(0, recorder.lent(|_| ()), |_, _| ()).unwrap();
+            lose_registers(mock);
+            window.end(0).unwrap();
+            assert_eq!(read(mock, address), right, "{what}");
+            check("window");
+            lose_registers(mock);
+            session.reprogram(|_| ()).unwrap();
+            let _ = recorder.start(&mut session, &other(3), |_| ());
+            check("second start");
+            let _ = recorder.stop(&mut session, counter, |_| ());
+            check("stop");
+        });
+    }
+}
+
 /// The threshold's register, and the auxiliary event of Sapphire Rapids: counted in user and kernel mode, without INT.
 #[test]
 fn a_suspend_loses_neither_the_latency_nor_the_auxiliary_event() {
