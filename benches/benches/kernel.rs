@@ -72,6 +72,7 @@ fn number() -> usize {
 // SAFETY: there is one processor, and one task.
 unsafe impl Kernel for OneProcessor {
     type Msr = Registers;
+    type Facilities = ();
     #[inline]
     fn msr() -> Registers {
         Registers

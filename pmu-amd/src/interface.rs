@@ -161,6 +161,10 @@ impl Amd64 {
 
 // SAFETY: the unit is a field, or a constant.
 unsafe impl SourceInterface for Amd64 {
+    type Facility = ();
+
+    fn facility(&self) {}
+
     fn name(&self) -> &'static str {
         "Amd64"
     }

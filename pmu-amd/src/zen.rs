@@ -81,6 +81,10 @@ impl Zen {
 
 // SAFETY: the unit is a field.
 unsafe impl SourceInterface for Zen {
+    type Facility = ();
+
+    fn facility(&self) {}
+
     fn name(&self) -> &'static str {
         "Zen"
     }

@@ -140,6 +140,10 @@ impl Emon {
 
 // SAFETY: the unit is a field, or a constant.
 unsafe impl SourceInterface for Emon {
+    type Facility = ();
+
+    fn facility(&self) {}
+
     fn name(&self) -> &'static str {
         "Emon"
     }

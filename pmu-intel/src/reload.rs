@@ -7,7 +7,7 @@ use crate::cpuid::ArchitecturalPerfmon;
 use crate::registers::{IA32_PMC_GP0_CFG_B, IA32_PMC_GP0_CFG_C, IA32_PMC_GP0_CTR};
 
 /// Returns the auto-counter-reload registers of the processor that `processor` describes, for
-/// [`WithCounterReload`](pmu_core::WithCounterReload). Returns `None` if the processor lacks these registers. On a
+/// [`AutoCounterReload`](pmu_core::AutoCounterReload). Returns `None` if the processor lacks these registers. On a
 /// hybrid machine, P-cores and E-cores can have different results.
 ///
 /// Each counter that can be reloaded has the registers CFG_B and CFG_C. CFG_B is a bitmap of counters: when one of
@@ -15,15 +15,14 @@ use crate::registers::{IA32_PMC_GP0_CFG_B, IA32_PMC_GP0_CFG_C, IA32_PMC_GP0_CTR}
 /// reload value. CPUID leaf 0x23, sub-leaf 2, declares the counters that can be reloaded.
 ///
 /// ```
-/// # use pmu_core::{CounterUnit, EventTable, OpenedEvents, ReloadMemory, Snapshot, WithCounterReload};
+/// # use pmu_core::{AutoCounterReload, CounterReload, CounterUnit, EventTable, OpenedEvents, ReloadMemory};
 /// static RELOADS: ReloadMemory = ReloadMemory::new(); // one per processor
-/// /// The source of a processor's events, if counters can reload each other there.
+/// /// The source of a processor's events; `reload` is what `counter_reload` returned there.
 /// fn source<'a>(
-///     this_processor: &Snapshot,
 ///     (unit, events): (&'a CounterUnit, &'a EventTable),
-/// ) -> Option<WithCounterReload<'a, OpenedEvents<'a>>> {
-///     let reload = pmu_intel::counter_reload(this_processor)?;
-///     Some(WithCounterReload::new(OpenedEvents::new(unit, events), reload, &RELOADS))
+///     reload: Option<&'a CounterReload>,
+/// ) -> OpenedEvents<'a, Option<AutoCounterReload<'a>>> {
+///     OpenedEvents::new(unit, events).with(reload.map(|reload| AutoCounterReload::new(reload, &RELOADS)))
 /// }
 /// # let _ = source;
 /// ```

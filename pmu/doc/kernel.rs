@@ -20,6 +20,7 @@ pub struct MyKernel;
 // SAFETY: there is one thread.
 unsafe impl pmu::Kernel for MyKernel {
     type Msr = Registers;
+    type Facilities = ();
     fn msr() -> Registers {
         Registers
     }

@@ -13,6 +13,7 @@ pub(crate) mod branches;
 mod count;
 pub(crate) mod duties;
 pub(crate) mod error;
+pub(crate) mod facilities;
 pub(crate) mod interrupt;
 pub(crate) mod of_processor;
 pub(crate) mod pmu;

@@ -347,6 +347,10 @@ macro_rules! whichever {
 
 // SAFETY: the unit is that of the one variant that the machine is, and there is no table of its own.
 unsafe impl SourceInterface for Machine {
+    type Facility = ();
+
+    fn facility(&self) {}
+
     fn name(&self) -> &'static str {
         whichever!(self, interface => interface.name())
     }

@@ -62,6 +62,7 @@ impl InterruptFrame for Frame {
 // SAFETY: there is one thread.
 unsafe impl pmu::Kernel for Kernel {
     type Msr = Msr;
+    type Facilities = ();
 
     fn msr() -> Msr {
         Msr

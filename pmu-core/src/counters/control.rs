@@ -2,6 +2,7 @@
 
 pub(crate) mod access;
 pub(crate) mod assignment;
+pub(crate) mod facility;
 pub(crate) mod freeze;
 pub(crate) mod gate;
 pub(crate) mod handle;
@@ -10,7 +11,6 @@ pub(crate) mod opened;
 pub(crate) mod others;
 pub(crate) mod ownership;
 pub(crate) mod read;
-pub(crate) mod reload;
 pub(crate) mod reprogram;
 pub(crate) mod reserved;
 pub(crate) mod rows;

@@ -66,7 +66,7 @@ pub enum CounterError {
     /// See [`Event::at_most_15_per_cycle`](crate::Event::at_most_15_per_cycle).
     NeedsCounterPair,
     /// The event's counter cannot be [reloaded](crate::Event::reloaded_by), for one of these reasons:
-    /// - The session's event source is not [`WithCounterReload`](crate::WithCounterReload).
+    /// - The session's event source has no [`AutoCounterReload`](crate::AutoCounterReload).
     /// - The event is in no group.
     /// - The bitmap given to [`reloaded_by`](crate::Event::reloaded_by) has the bit of an event that is not among the
     ///   first six events of the group.
@@ -183,6 +183,14 @@ impl CounterError {
     /// Returns whether there was no counter or extra register for an event beside the others.
     pub(crate) const fn is_no_room(&self) -> bool {
         matches!(self, Self::NoFreeCounter | Self::ExtraRegisterInUse(_))
+    }
+
+    /// Returns the error of an access that leaves more than itself undone.
+    pub(crate) const fn faulted(self) -> Self {
+        match self {
+            Self::Access(fault) => Self::Faulted(fault),
+            error => error,
+        }
     }
 }
 

@@ -7,7 +7,6 @@ pub(crate) mod extra_registers;
 pub(crate) mod membership;
 pub(crate) mod memory;
 pub(crate) mod period;
-pub(crate) mod reload;
 pub(crate) mod remote_count;
 pub(crate) mod saved_period;
 pub(crate) mod slot;

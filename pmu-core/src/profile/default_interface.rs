@@ -53,6 +53,10 @@ static TABLE: SourceTable = SourceTable::new(&SOURCES, &INDEX);
 
 // SAFETY: the unit is a field.
 unsafe impl SourceInterface for DefaultInterface {
+    type Facility = ();
+
+    fn facility(&self) {}
+
     fn name(&self) -> &'static str {
         "Default"
     }

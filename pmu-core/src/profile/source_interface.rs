@@ -2,6 +2,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
@@ -68,6 +69,8 @@ use crate::snapshot::Snapshot;
 ///     fn intervals(&self) -> &[AtomicU32] {
 ///         &self.intervals
 ///     }
+///     type Facility = ();
+///     fn facility(&self) {}
 /// }
 ///
 /// let small = Small { unit: CounterUnit::NONE, intervals: [10_000, 0x1_0000].map(AtomicU32::new) };
@@ -136,12 +139,21 @@ pub unsafe trait SourceInterface {
     fn core_thread(&self) -> Option<CoreThread<'_>> {
         None
     }
+
+    /// Hardware beside the counters that [opened](crate::CounterSession::open_event) events can ask for. A vendor's
+    /// interface has none: [`WithOpenedEvents::with`](crate::WithOpenedEvents::with) adds that of one processor.
+    type Facility: EventFacility;
+
+    /// Returns the hardware beside the counters of the processor that executes the call.
+    fn facility(&self) -> Self::Facility;
 }
 
 /// Makes every profile interface an event source: the rows of the interface's table are the events that the counters
 /// count.
 // SAFETY: the unit and the events are the interface's, which `SourceInterface` promises not to change.
 unsafe impl<I: SourceInterface> EventSource for I {
+    type Facility = I::Facility;
+
     #[inline]
     fn unit(&self) -> &CounterUnit {
         SourceInterface::unit(self)
@@ -174,6 +186,11 @@ unsafe impl<I: SourceInterface> EventSource for I {
     #[inline]
     fn core_thread(&self) -> Option<CoreThread<'_>> {
         SourceInterface::core_thread(self)
+    }
+
+    #[inline]
+    fn facility(&self) -> I::Facility {
+        SourceInterface::facility(self)
     }
 }
 
@@ -234,7 +251,14 @@ pub(crate) use forward_interface;
 
 // SAFETY: all are those of the interface behind the reference.
 unsafe impl<I: SourceInterface + ?Sized> SourceInterface for &I {
+    type Facility = I::Facility;
+
     forward_interface!(self => **self);
+
+    #[inline]
+    fn facility(&self) -> I::Facility {
+        (**self).facility()
+    }
 
     #[inline]
     fn added(&self) -> &'static AddedSources {

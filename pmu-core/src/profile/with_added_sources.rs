@@ -51,7 +51,14 @@ impl<'a, I: SourceInterface> WithAddedSources<'a, I> {
 
 // SAFETY: the unit and the table of events are the interface's.
 unsafe impl<I: SourceInterface> SourceInterface for WithAddedSources<'_, I> {
+    type Facility = I::Facility;
+
     forward_interface!(self => self.interface);
+
+    #[inline]
+    fn facility(&self) -> I::Facility {
+        self.interface.facility()
+    }
 
     #[inline]
     fn added(&self) -> &'static AddedSources {

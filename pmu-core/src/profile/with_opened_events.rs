@@ -3,6 +3,7 @@
 use core::sync::atomic::AtomicU32;
 
 use crate::counters::error::ServiceError;
+use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::facility::Facility;
 use crate::counters::interrupt::claim::Serviced;
 use crate::counters::interrupt::overflow::EventOverflow;
@@ -72,18 +73,19 @@ use crate::snapshot::Snapshot;
 /// }
 /// ```
 #[derive(Debug)]
-pub struct WithOpenedEvents<'a, I> {
+pub struct WithOpenedEvents<'a, I, F = ()> {
     interface: &'a I,
     events: &'a EventTable,
+    facility: F,
 }
 
-impl<I> Clone for WithOpenedEvents<'_, I> {
+impl<I, F: Copy> Clone for WithOpenedEvents<'_, I, F> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<I> Copy for WithOpenedEvents<'_, I> {}
+impl<I, F: Copy> Copy for WithOpenedEvents<'_, I, F> {}
 
 /// One overflow, either of a source or of an [opened](crate::CounterSession::open_event) event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,9 +111,17 @@ impl<'a, I: SourceInterface> WithOpenedEvents<'a, I> {
     /// Combines the sources of `interface` with `events`, the table of this processor's
     /// [opened](crate::CounterSession::open_event) events.
     pub const fn new(interface: &'a I, events: &'a EventTable) -> Self {
-        Self { interface, events }
+        Self { interface, events, facility: () }
     }
 
+    /// Returns the same with hardware of this processor that the opened events can ask for beside a counter, such as
+    /// [counter reload](crate::AutoCounterReload). The session and the interrupt handler have the same facility.
+    pub const fn with<F: EventFacility>(self, facility: F) -> WithOpenedEvents<'a, I, F> {
+        WithOpenedEvents { interface: self.interface, events: self.events, facility }
+    }
+}
+
+impl<'a, I: SourceInterface, F: EventFacility> WithOpenedEvents<'a, I, F> {
     /// Takes ownership of the processor's counters that are in `only`, and returns the session. Profile sources run on
     /// general counters. [Opened](crate::CounterSession::open_event) events run on general and fixed counters.
     ///
@@ -217,8 +227,8 @@ impl<'a, I: SourceInterface> WithOpenedEvents<'a, I> {
     }
 }
 
-impl<'a, I: SourceInterface, M: MsrBackend, P: Platform>
-    Session<'a, WithOpenedEvents<'a, I>, M, P>
+impl<'a, I: SourceInterface, F: EventFacility, M: MsrBackend, P: Platform>
+    Session<'a, WithOpenedEvents<'a, I, F>, M, P>
 {
     /// Programs this processor's counters again, as [`reprogram`](Session::reprogram) does, and passes the pending
     /// overflows of [opened](crate::CounterSession::open_event) events to `overflowed`.
@@ -269,7 +279,9 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform>
 }
 
 // SAFETY: the unit is the interface's, and the table a field.
-unsafe impl<I: SourceInterface> SourceInterface for WithOpenedEvents<'_, I> {
+unsafe impl<I: SourceInterface, F: EventFacility> SourceInterface for WithOpenedEvents<'_, I, F> {
+    type Facility = F;
+
     forward_interface!(self => self.interface);
 
     #[inline]
@@ -280,5 +292,10 @@ unsafe impl<I: SourceInterface> SourceInterface for WithOpenedEvents<'_, I> {
     #[inline]
     fn opened(&self) -> &EventTable {
         self.events
+    }
+
+    #[inline]
+    fn facility(&self) -> F {
+        self.facility
     }
 }

@@ -51,7 +51,14 @@ impl<'a, I: SourceInterface> WithSharedCore<'a, I> {
 
 // SAFETY: the unit and the table of events are the interface's.
 unsafe impl<I: SourceInterface> SourceInterface for WithSharedCore<'_, I> {
+    type Facility = I::Facility;
+
     forward_interface!(self => self.interface; Some(self.thread));
+
+    #[inline]
+    fn facility(&self) -> I::Facility {
+        self.interface.facility()
+    }
 
     #[inline]
     fn added(&self) -> &'static AddedSources {

@@ -2,13 +2,12 @@
 
 use pmu_core::{
     Claim, CounterMemory, EventOverflow, Facility, InterruptFrame, Report, ServiceError,
-    WithOpenedEvents,
 };
 
 use crate::kernel::duties::Duties;
+use crate::kernel::of_processor::PmuSource;
 use crate::kernel::pmu::Pmu;
 use crate::kernel::required::Kernel;
-use crate::kernel::sources::MachineSources;
 use crate::local_apic::Delivery;
 
 /// Result of handling a performance interrupt.
@@ -132,7 +131,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         if let (Some(of), Some(sources)) =
             (self.processors.get(K::this_processor()), self.sources())
         {
-            let events = WithOpenedEvents::new(sources, &of.events);
+            let events = of.source(sources);
             let is_stuck = &mut interrupted.is_stuck;
             let report = |report, facility: &B| match report {
                 Report::Source(overflow) => {
@@ -203,8 +202,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     pub fn events_of(
         &'static self,
         processor: usize,
-    ) -> Option<(WithOpenedEvents<'static, MachineSources<K>>, &'static CounterMemory)> {
+    ) -> Option<(PmuSource<K>, &'static CounterMemory)> {
         let (of, sources) = (self.processors.get(processor)?, self.sources()?);
-        Some((WithOpenedEvents::new(sources, &of.events), &of.counters))
+        Some((of.source(sources), &of.counters))
     }
 }

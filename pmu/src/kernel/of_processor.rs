@@ -9,6 +9,7 @@ use pmu_core::{
 };
 
 use crate::kernel::duties::KernelApic;
+use crate::kernel::facilities::Facilities;
 use crate::kernel::required::Kernel;
 use crate::kernel::sources::MachineSources;
 use crate::per_processor::OnProcessor;
@@ -17,17 +18,20 @@ use crate::watchdog::Watchdog;
 /// The [`Session`] that a [`Pmu`](crate::Pmu) has for each processor. The session controls the counters of the
 /// machine's profile sources, of [added](pmu_core::AddedSources) sources, and of
 /// [opened](pmu_core::CounterSession::open_event) events.
-pub type PmuSession<K> = Session<
+pub type PmuSession<K> = Session<'static, PmuSource<K>, <K as Kernel>::Msr, KernelApic<K>>;
+
+/// The sources, the opened events and the [facilities](crate::Facilities) of one processor.
+pub type PmuSource<K> = WithOpenedEvents<
     'static,
-    WithOpenedEvents<'static, MachineSources<K>>,
-    <K as Kernel>::Msr,
-    KernelApic<K>,
+    MachineSources<K>,
+    <<K as Kernel>::Facilities as Facilities>::Facility,
 >;
 
 /// Memory that the interrupt and the tasks of one processor share.
-pub(super) struct OfProcessor<const E: usize> {
+pub(super) struct OfProcessor<K: Kernel, const E: usize> {
     pub(super) counters: CounterMemory<[CounterSlot; MAX_COUNTERS]>,
     pub(super) events: EventTable<[EventEntry; E]>,
+    pub(super) facilities: K::Facilities,
     pub(super) watchdog: Watchdog,
     /// The processor has a session.
     pub(super) is_up: AtomicBool,
@@ -35,15 +39,22 @@ pub(super) struct OfProcessor<const E: usize> {
     pub(super) is_asked: AtomicBool,
 }
 
-impl<const E: usize> OfProcessor<E> {
+impl<K: Kernel, const E: usize> OfProcessor<K, E> {
     pub(super) const fn new() -> Self {
         Self {
             counters: CounterMemory::new(),
             events: EventTable::new(),
+            facilities: K::Facilities::NEW,
             watchdog: Watchdog::new(),
             is_up: AtomicBool::new(false),
             is_asked: AtomicBool::new(false),
         }
+    }
+
+    /// Returns the sources and events of the processor, and its facilities.
+    #[inline]
+    pub(super) fn source(&'static self, sources: &'static MachineSources<K>) -> PmuSource<K> {
+        WithOpenedEvents::new(sources, &self.events).with(self.facilities.facility())
     }
 
     /// Returns the tag of the watchdog's event: an address, which no event of the kernel has. So the watchdog does not
@@ -54,7 +65,7 @@ impl<const E: usize> OfProcessor<E> {
     }
 
     /// Returns the watchdog's event, if it is open.
-    pub(super) fn watched<K: Kernel>(&self, here: &mut Here<K>) -> Option<EventId> {
+    pub(super) fn watched(&self, here: &mut Here<K>) -> Option<EventId> {
         let event = self.watchdog.watched()?;
         let tag = here.session.counters_mut().event_tag(event);
         (tag == Ok(self.watchdog_tag())).then_some(event)

@@ -57,7 +57,7 @@ pub struct Pmu<K: Kernel, const P: usize, const E: usize = 8, const N: usize = 1
     pub(super) added: AddedSources<[AddedSlot; N]>,
     /// A task adds a source.
     pub(super) is_adding: AtomicBool,
-    pub(super) processors: [OfProcessor<E>; P],
+    pub(super) processors: [OfProcessor<K, E>; P],
     pub(super) sessions: PerProcessor<Here<K>, Duties<K>, P>,
     pub(super) mailbox: Mailbox<P>,
     pub(super) profiles: Profiles<N, P>,

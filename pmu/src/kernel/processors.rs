@@ -2,11 +2,12 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use pmu_core::{CounterSet, EventOverflow, Report, Snapshot, SourceInterface, WithOpenedEvents};
+use pmu_core::{CounterSet, EventOverflow, Report, Snapshot, SourceInterface};
 use pmu_kprofile::ProfileError;
 
 use crate::kernel::duties::Duties;
 use crate::kernel::error::PmuError;
+use crate::kernel::facilities::Facilities;
 use crate::kernel::of_processor::{Here, OfProcessor};
 use crate::kernel::pmu::Pmu;
 use crate::kernel::reach::number;
@@ -52,7 +53,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 if place.is_some() {
                     return Err(PmuError::IsUp);
                 }
-                let session = WithOpenedEvents::new(sources, &of.events).initialize(
+                of.facilities.detect(this_processor);
+                let session = of.source(sources).initialize(
                     this_processor,
                     K::counters(),
                     K::msr(),

@@ -6,6 +6,7 @@ use pmu_core::{
 };
 use pmu_kprofile::SourceRequest;
 
+use crate::kernel::facilities::Facilities;
 use crate::local_apic::Delivery;
 use crate::machine::Machine;
 
@@ -38,6 +39,7 @@ use crate::machine::Machine;
 /// // task stays on its processor, and no other task runs there.
 /// unsafe impl Kernel for Bare {
 ///     type Msr = NativeMsr;
+///     type Facilities = ();
 ///     fn msr() -> NativeMsr {
 ///         NativeMsr
 ///     }
@@ -83,6 +85,7 @@ use crate::machine::Machine;
 ///         act()
 ///     }
 /// #     type Msr = Registers;
+/// #     type Facilities = ();
 /// #     fn msr() -> Registers { Registers }
 /// #     fn this_processor() -> usize { 0 }
 /// #     fn write_performance_entry(_: u32) {}
@@ -95,6 +98,10 @@ pub unsafe trait Kernel: Sized + 'static {
     /// [`NativeMsr`](https://docs.rs/pmu-core/latest/pmu_core/struct.NativeMsr.html) (feature `native`), or a type of
     /// the kernel.
     type Msr: MsrBackend + Send;
+
+    /// What the kernel's events may ask for beside a counter; `()` for nothing. What the type does not have is not
+    /// linked.
+    type Facilities: Facilities;
 
     /// Returns the backend that accesses the registers of the processor that executes the call.
     fn msr() -> Self::Msr;
@@ -174,6 +181,7 @@ pub unsafe trait Kernel: Sized + 'static {
     /// unsafe impl Kernel for MyKernel {
     ///     // … and the two functions for extended entries
     /// #   type Msr = Registers;
+    /// #   type Facilities = ();
     /// #   fn msr() -> Registers { Bare::msr() }
     /// #   fn this_processor() -> usize { 0 }
     /// #   fn pinned<R>(act: impl FnOnce() -> R) -> R { act() }

@@ -39,6 +39,10 @@ impl<K> MachineSources<K> {
 
 // SAFETY: the unit and the added sources are fields that nothing changes, and there is no table of opened events.
 unsafe impl<K: Kernel> SourceInterface for MachineSources<K> {
+    type Facility = ();
+
+    fn facility(&self) {}
+
     fn name(&self) -> &'static str {
         self.machine.name()
     }

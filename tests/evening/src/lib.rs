@@ -17,6 +17,7 @@ struct Bare;
 // SAFETY: (1) each processor keeps its number; (2) the guard keeps preemption off, and handlers run with it off.
 unsafe impl Kernel for Bare {
     type Msr = NativeMsr;
+    type Facilities = ();
     fn msr() -> NativeMsr {
         // SAFETY: all of this kernel runs at privilege level 0.
         unsafe { NativeMsr::new() }

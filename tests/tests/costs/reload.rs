@@ -1,9 +1,9 @@
 //! Costs of counter reload in register accesses: exact, and equal to the table in COSTS.md.
 
 use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry, EventSelect,
-    EventSource, EventTable, GroupId, MAX_COUNTERS, OpenedEvents, ReloadMemory, ThreadEvent,
-    WithCounterReload,
+    AutoCounterReload, CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry,
+    EventSelect, EventSource, EventTable, GroupId, MAX_COUNTERS, OpenedEvents, ReloadMemory,
+    ThreadEvent,
 };
 use pmu_tests::opened::Mock;
 use pmu_virt::{
@@ -91,7 +91,7 @@ fn the_row_of_counter_reload_is_what_is_measured() {
         }
         let known = ReloadMemory::new();
         let reload = pmu_intel::counter_reload(&mock.snapshot()).unwrap();
-        let source = WithCounterReload::new(opened, reload, &known);
+        let source = opened.with(AutoCounterReload::new(&reload, &known));
         let events = plain.map(|event| event.reloaded_by(0b10));
         measure(&mock, source, &memory, events)
     });

@@ -2,6 +2,7 @@
 //! share the overflow status, an op sampler with a status of its own, and a buffer that owns a counter.
 
 mod alone;
+mod asked;
 mod disturbed;
 mod hardware;
 mod passes;

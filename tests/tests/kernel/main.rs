@@ -7,6 +7,7 @@ mod glue;
 mod handler;
 mod operations;
 mod random;
+mod reloads;
 mod sampled;
 mod suspend;
 mod threads;

@@ -63,6 +63,7 @@ struct Threads;
 // SAFETY: a thread is a processor, with one task.
 unsafe impl Kernel for Threads {
     type Msr = Registers;
+    type Facilities = ();
     fn msr() -> Registers {
         Registers
     }

@@ -334,6 +334,7 @@ pub(crate) struct World;
 // SAFETY: each test has one thread, and a `Pmu` of its own.
 unsafe impl Kernel for World {
     type Msr = Registers;
+    type Facilities = ();
 
     fn msr() -> Registers {
         Registers

@@ -382,3 +382,39 @@ fn a_fault_at_each_access_leaves_no_counter_reloaded_for_an_event_that_does_not_
         session.shut_down().unwrap();
     }
 }
+
+/// As on a hybrid machine, of whose cores one type alone has the registers.
+#[test]
+fn a_threads_group_is_not_counted_on_a_core_without_counter_reload_and_no_error_is_returned() {
+    let (mock, other) = (mock(ALL), mock(ALL));
+    let (kernel, without) = (Kernel::new(&mock, false), Kernel::new(&other, false));
+    let mut session = kernel.take(&mock);
+    kernel.table.set_min_period(10);
+    without.table.set_min_period(10);
+    let source = OpenedEvents::new(&without.unit, &without.table as &pmu_core::EventTable);
+    let memory = &without.memory;
+    let mut plain =
+        CounterSession::take(source, &without.unit, CounterSet::ALL, &other, &other, memory)
+            .unwrap();
+    let opened = session.open_group(&kernel.unit, &group(50, 1_000)).unwrap();
+    session.start_group(opened, 0).unwrap();
+    let mut events: Vec<ThreadEvent> =
+        session.group_events(opened).map(ThreadEvent::Opened).collect();
+    session.switch_out(&mut events, 10, |_| ()).unwrap();
+    plain.switch_in(&without.unit, &mut events, 10).unwrap();
+    let ids: Vec<_> = events
+        .iter()
+        .map(|event| match event {
+            ThreadEvent::Opened(id) => *id,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert!(ids.iter().all(|id| plain.is_started(*id) && plain.counter_of(*id).is_none()));
+    plain.switch_out(&mut events, 30, |_| ()).unwrap();
+    session.switch_in(&kernel.unit, &mut events, 30).unwrap();
+    let ThreadEvent::Opened(sampled) = events[0] else { panic!("{events:?}") };
+    assert!(session.counter_of(sampled).is_some());
+    session.shut_down().unwrap();
+    plain.shut_down().unwrap();
+    assert!(mock.breach().is_none() && other.breach().is_none());
+}

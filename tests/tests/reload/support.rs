@@ -3,9 +3,9 @@
 use core::cell::{Cell, RefCell};
 
 use pmu_core::{
-    Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventEntry,
-    EventOverflow, EventSelect, EventTable, MAX_COUNTERS, OpenedEvents, ReloadMemory,
-    WithCounterReload, service,
+    AutoCounterReload, Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit,
+    Event, EventEntry, EventOverflow, EventSelect, EventTable, MAX_COUNTERS, OpenedEvents,
+    ReloadMemory, service,
 };
 use pmu_virt::mock::MockMsr;
 use pmu_virt::{
@@ -14,7 +14,7 @@ use pmu_virt::{
 };
 
 pub(crate) type Mock<'h> = MockMsr<'h, 128>;
-pub(crate) type Source<'a> = WithCounterReload<'a, OpenedEvents<'a>>;
+pub(crate) type Source<'a> = OpenedEvents<'a, AutoCounterReload<'a>>;
 pub(crate) type Session<'a, 'm> = CounterSession<'a, Source<'a>, &'m Mock<'m>, &'m Mock<'m>>;
 
 /// The events of the tests: misses, branches, and others, by number.
@@ -81,7 +81,7 @@ impl Kernel {
 
     pub(crate) fn source(&self) -> Source<'_> {
         let opened = OpenedEvents::new(&self.unit, &self.table as &EventTable);
-        WithCounterReload::new(opened, self.reload, &self.reloads)
+        opened.with(AutoCounterReload::new(&self.reload, &self.reloads))
     }
 
     pub(crate) fn take<'a, 'm>(&'a self, mock: &'m Mock<'m>) -> Session<'a, 'm> {

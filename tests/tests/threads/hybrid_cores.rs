@@ -135,6 +135,10 @@ impl Wide {
 
 // SAFETY: the unit is Emon's, and there are no opened events.
 unsafe impl SourceInterface for Wide {
+    type Facility = ();
+
+    fn facility(&self) {}
+
     fn name(&self) -> &'static str {
         "Wide"
     }

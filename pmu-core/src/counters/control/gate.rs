@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_source::{EventSource, opens_events};
-use crate::counters::names::counter_id::CounterSet;
+use crate::counters::names::counter_id::{CounterId, CounterSet};
 use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::backend::MsrBackend;
@@ -26,13 +26,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     pub(crate) fn unpause(&self, counters: CounterSet) -> Result<(), CounterError> {
         let counters = self.outside_guests(counters);
         self.open_gate(counters).map_err(|error| {
-            let CounterError::Access(fault) = error else { return error };
             for (_, slot) in self.slots_of(counters) {
                 if let Some(event) = slot.running() {
                     self.memory.mark_faulted(Some(event), self.table());
                 }
             }
-            CounterError::Faulted(fault)
+            error.faulted()
         })
     }
 
@@ -67,6 +66,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             Some(global) => self.change_global(global, (0, own)),
             None => Ok(()),
         }
+    }
+
+    /// Returns whether the global control register stops a counter that its own control enables.
+    pub(crate) fn is_gated(&self, counter: CounterId) -> bool {
+        let enabled = self.memory.global_control.load(Relaxed);
+        self.unit().global().is_some() && enabled & counter.only().bits() == 0
     }
 
     /// Returns these counters except those that run for events of guests, by the guests' value of the global control

@@ -10,6 +10,7 @@ use core::sync::atomic::fence;
 
 use crate::counters::error::CounterError;
 use crate::counters::events::event::GuestMode;
+use crate::counters::hooks::event_facility::{EventFacility, RunningEvent};
 use crate::counters::hooks::event_source::{EventSource, opens_events};
 use crate::counters::names::counter_id::{CounterId, CounterSet};
 use crate::counters::names::event_id::EventId;
@@ -151,9 +152,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Returns the counters that can be used.
     #[inline(never)]
     pub(crate) fn not_faulted(&self) -> CounterSet {
-        self.own().retain(|counter| {
-            self.slot(counter).is_some_and(|slot| slot.load() != SlotState::Faulted)
-        })
+        self.own().retain(|counter| !self.is_faulted(counter))
+    }
+
+    /// Returns whether a counter cannot be used.
+    pub(crate) fn is_faulted(&self, counter: CounterId) -> bool {
+        self.slot(counter).is_none_or(|slot| slot.load() == SlotState::Faulted)
     }
 }
 
@@ -339,7 +343,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         // An event that counts in guests only has no bits while virtualization is off.
         let paused = select.select_bits() == 0 && event.row().is_none();
         let running = if paused { 0 } else { counter.control.running(select) };
-        let silent = self.source.counter_reload().is_some() && self.table().reloads_itself(event);
+        let silent = S::Facility::OFFERS
+            && RunningEvent::of(self.table(), event)
+                .is_some_and(|event| self.source.facility().is_silent(&event));
         let interrupt = if silent { counter.control.interrupt() } else { 0 };
         Some(running & !interrupt)
     }

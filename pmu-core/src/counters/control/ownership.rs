@@ -4,6 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::counters::control::handle::{CounterSession, too_little_memory};
 use crate::counters::error::CounterError;
+use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::{EventSource, opens_events};
 use crate::counters::names::counter_id::{CounterId, CounterSet};
 use crate::counters::registers::hybrid::HybridDelta;
@@ -96,7 +97,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         let first_fixed = counters.unit().first_fixed_slot() as u8;
         memory.first_fixed.store(first_fixed, Relaxed);
         counters.hybrid = HybridDelta::between(counters.unit(), processor);
-        counters.forget_reloads();
+        counters.source.facility().lose();
         if let Err(error) = counters.open(processor, candidates) {
             counters.source.opened().give_back();
             memory.give_back();
@@ -323,7 +324,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         if lent {
             let _ = self.memory.take_back(own);
         }
-        outcome = outcome.and(self.clear_reloads(own));
+        outcome = outcome.and(self.clear_facilities(own));
         outcome = outcome.and(self.table().extra.restore(&self.msr));
         // While the processor freezes counters, a spurious interrupt would stop the other owners' by the control
         // register.

@@ -4,6 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
+use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::interrupt::service::service;
@@ -74,14 +75,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         // Until they are programmed, the interrupt path is to leave the counters alone.
         self.memory.withdraw();
         let mut outcome = self.restore_fixed_control(own);
-        let (lost, stopped) = self.stop_lost(own, all);
+        let (lost, parked, stopped) = self.stop_lost(own, all);
         outcome = outcome.and(stopped);
         outcome = outcome.and(self.clear_stale(own, lost));
         outcome = outcome.and(self.restore_extra(own));
         outcome = outcome.and(self.program(lost));
-        self.forget_reloads();
-        outcome = outcome.and(self.settle_reloads_of(own));
-        outcome = outcome.and(self.enable(own));
+        self.source.facility().lose();
+        outcome = outcome.and(self.settle_facilities_of(own));
+        outcome = outcome.and(self.enable(own.without(parked)));
         self.memory.publish(own);
         let anew = lost.retain(|counter| self.is_running(counter));
         self.platform.unmask_performance_interrupt();
@@ -112,10 +113,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.wrmsr_retrying(register, value).map_err(CounterError::Faulted)
     }
 
-    /// Stops the counters whose control registers lost their value, or all, and returns them. So nothing that firmware
-    /// left in these registers counts.
-    fn stop_lost(&self, own: CounterSet, all: bool) -> (CounterSet, Result<(), CounterError>) {
-        let (mut lost, mut outcome) = (CounterSet::NONE, Ok(()));
+    /// Stops the counters whose control registers lost their value, or all, and returns them, and the saved ones among
+    /// the others. So nothing that firmware left in these registers counts.
+    fn stop_lost(
+        &self,
+        own: CounterSet,
+        all: bool,
+    ) -> (CounterSet, CounterSet, Result<(), CounterError>) {
+        let (mut lost, mut parked, mut outcome) = (CounterSet::NONE, CounterSet::NONE, Ok(()));
         for (counter, slot) in self.slots_of(own) {
             let registers = self.registers(counter);
             if !all
@@ -124,6 +129,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 && self.holds(&registers, bits) == Ok(true)
                 && (bits != 0 || self.keeps_value(&registers))
             {
+                if let SlotState::Parked { .. } = slot.load() {
+                    parked = parked | counter.only();
+                }
                 continue;
             }
             lost = lost | counter.only();
@@ -134,7 +142,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 slot.store(SlotState::Free);
             }
         }
-        (lost, outcome)
+        (lost, parked, outcome)
     }
 
     /// Returns whether a counter whose control is clear kept its registers: a counter that lost them holds 0.
@@ -204,17 +212,15 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         outcome
     }
 
-    /// Restores freezing and, last, the control register: with the bits of all counters except the saved ones, because
-    /// a failed restart may have cleared the bits.
-    fn enable(&self, own: CounterSet) -> Result<(), CounterError> {
+    /// Restores freezing and, last, the control register: with the bits of these counters, because a failed restart may
+    /// have cleared them.
+    fn enable(&self, counters: CounterSet) -> Result<(), CounterError> {
         let Some(global) = self.unit().global() else { return Ok(()) };
         let mut outcome = Ok(());
         if let Some(freeze) = global.freeze.filter(|_| self.memory.freezes.load(Relaxed)) {
             outcome = self.msr.update_retrying(freeze.set_to(freeze.bits())).map(|_| ());
         }
-        let is_parked = |slot: &CounterSlot| matches!(slot.load(), SlotState::Parked { .. });
-        let resumed = own.retain(|counter| !self.slot(counter).is_some_and(is_parked));
-        let resumed = self.outside_guests(resumed).bits();
+        let resumed = self.outside_guests(counters).bits();
         let control = self.memory.global_control.fetch_or(resumed, Relaxed) | resumed;
         let enabled = self.wrmsr_retrying(global.control, control);
         if enabled.is_err() {

@@ -37,8 +37,13 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// Loads a free counter for an event, and starts it.
     pub(crate) fn run(&self, counter: CounterId, event: EventId) -> Result<(), CounterError> {
         self.run_for(counter, event, None)?;
-        // An interrupt that could not restart the counters may have stopped this one, too.
-        self.unpause(counter.only())
+        if !self.is_gated(counter) {
+            return Ok(());
+        }
+        // An interrupt that could not restart the counters has stopped this one, too.
+        let register = self.registers(counter).control.register();
+        let _ = self.release(counter);
+        Err(CounterError::Faulted(marked_faulted(register)))
     }
 
     /// Loads a free counter for an event, and enables it: for the remainder of a period (the period, and what is left

@@ -1,10 +1,9 @@
 //! The source of a processor's events: the rows of a table, and opened events.
 
-use crate::counters::registers::reload::CounterReload;
+use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::core_counters::CoreThread;
-use crate::counters::shared::reload::ReloadMemory;
 use crate::counters::shared::table::EventTable;
 
 /// The events that a processor's counters count. Some events are rows of the source's table, which all processors
@@ -41,6 +40,8 @@ use crate::counters::shared::table::EventTable;
 ///     fn opened(&self) -> &EventTable {
 ///         self.events
 ///     }
+///     type Facility = ();
+///     fn facility(&self) {}
 /// }
 /// ```
 ///
@@ -60,6 +61,8 @@ use crate::counters::shared::table::EventTable;
 /// #     fn row_period(&self, _: usize) -> Option<u32> { None }
 /// #     fn table_id(&self) -> usize { 0 }
 /// #     fn opened(&self) -> &EventTable { EventTable::none() }
+/// #     type Facility = ();
+/// #     fn facility(&self) {}
 /// }
 /// ```
 pub unsafe trait EventSource {
@@ -96,13 +99,12 @@ pub unsafe trait EventSource {
         None
     }
 
-    /// Returns the registers through which the overflow of a counter reloads other counters, and the memory in which
-    /// the session keeps the registers' values. The default implementation returns `None`.
-    /// [`WithCounterReload`](crate::WithCounterReload) returns a value.
-    #[inline]
-    fn counter_reload(&self) -> Option<(&CounterReload, &ReloadMemory)> {
-        None
-    }
+    /// Hardware beside the counters that events of this source can ask for, such as [counter
+    /// reload](crate::AutoCounterReload); `()` for none.
+    type Facility: EventFacility;
+
+    /// Returns the hardware beside the counters of the processor whose events these are.
+    fn facility(&self) -> Self::Facility;
 }
 
 /// Returns whether events can be opened beside the rows. If the compiler sees that there is no table for them, the
@@ -141,6 +143,11 @@ macro_rules! forward_source {
         #[inline]
         fn opened(&$self) -> &EventTable {
             $inner.opened()
+        }
+
+        #[inline]
+        fn facility(&$self) -> Self::Facility {
+            $inner.facility()
         }
     };
 }

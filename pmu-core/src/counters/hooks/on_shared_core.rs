@@ -3,11 +3,9 @@
 use core::ops::RangeInclusive;
 
 use crate::counters::hooks::event_source::{EventSource, forward_source};
-use crate::counters::registers::reload::CounterReload;
 use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::core_counters::{CoreCounters, CoreThread};
-use crate::counters::shared::reload::ReloadMemory;
 use crate::counters::shared::table::EventTable;
 
 /// An [`EventSource`](crate::EventSource) for a core on which some events of one logical processor corrupt the counters
@@ -56,13 +54,11 @@ impl<'a, S: EventSource> OnSharedCore<'a, S> {
 
 // SAFETY: unit and table are those of the source, by its promise.
 unsafe impl<S: EventSource> EventSource for OnSharedCore<'_, S> {
+    type Facility = S::Facility;
+
     forward_source!(self => self.source);
 
     fn core_thread(&self) -> Option<CoreThread<'_>> {
         Some(self.thread)
-    }
-
-    fn counter_reload(&self) -> Option<(&CounterReload, &ReloadMemory)> {
-        self.source.counter_reload()
     }
 }

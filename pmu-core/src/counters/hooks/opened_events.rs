@@ -1,5 +1,6 @@
 //! A source of opened events alone.
 
+use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
@@ -15,21 +16,30 @@ use crate::counters::shared::table::EventTable;
 /// # let _ = events;
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct OpenedEvents<'a> {
+pub struct OpenedEvents<'a, F = ()> {
     unit: &'a CounterUnit,
     events: &'a EventTable,
+    facility: F,
 }
 
 impl<'a> OpenedEvents<'a> {
     /// Creates the source of one processor. `unit` describes the processor's counters, and `events` is the processor's
     /// table of opened events.
     pub const fn new(unit: &'a CounterUnit, events: &'a EventTable) -> Self {
-        Self { unit, events }
+        Self { unit, events, facility: () }
+    }
+
+    /// Returns the source with hardware of the processor that the events can ask for beside a counter, such as [counter
+    /// reload](crate::AutoCounterReload). The session and the interrupt handler have the same facility.
+    pub const fn with<F: EventFacility>(self, facility: F) -> OpenedEvents<'a, F> {
+        OpenedEvents { unit: self.unit, events: self.events, facility }
     }
 }
 
 // SAFETY: the unit is a field, and stays the same.
-unsafe impl EventSource for OpenedEvents<'_> {
+unsafe impl<F: EventFacility> EventSource for OpenedEvents<'_, F> {
+    type Facility = F;
+
     #[inline]
     fn unit(&self) -> &CounterUnit {
         self.unit
@@ -52,5 +62,10 @@ unsafe impl EventSource for OpenedEvents<'_> {
     #[inline]
     fn opened(&self) -> &EventTable {
         self.events
+    }
+
+    #[inline]
+    fn facility(&self) -> F {
+        self.facility
     }
 }

@@ -91,17 +91,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     #[inline(never)]
     fn end(&self, planner: &mut Planner<'_>, together: CounterSet) -> Result<(), CounterError> {
         if let Some(error) = planner.failure {
-            planner.outcome = Err(match planner.outcome {
-                Ok(()) => error,
-                Err(CounterError::Access(fault)) => CounterError::Faulted(fault),
-                Err(error) => error,
-            });
+            planner.outcome = Err(planner.outcome.err().map_or(error, CounterError::faulted));
         }
         self.settle_states(planner);
-        let reloads = self.settle_reloads();
+        let settled = self.settle_facilities();
         // An interrupt that could not restart the counters stopped those, too, that were started after it.
         let resumed = self.unpause(together | self.running(self.own()));
-        planner.outcome.and(reloads).and(resumed)
+        planner.outcome.and(settled).and(resumed)
     }
 
     /// Sets the states of the events that got or lost a counter. An event without a counter that does not rotate waits

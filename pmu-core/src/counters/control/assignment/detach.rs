@@ -35,7 +35,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let detached = on.map_or(Ok(()), |counter| self.detach(counter, event).map(|_| ()));
         self.change_state(event, EventState::Stopped);
         self.settle_core();
-        detached.and(self.settle_reloads())
+        detached.and(self.settle_facilities())
     }
 
     /// Detaches an event: stops its counter, frees it, and adds its count to the total. An opened event keeps the

@@ -6,6 +6,7 @@ use crate::counters::error::{CounterError, GroupError, no_such};
 use crate::counters::events::count::EventCount;
 use crate::counters::events::event::Event;
 use crate::counters::events::membership::Membership;
+use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::counter_id::{CounterSet, MAX_COUNTERS};
 use crate::counters::names::group_id::GroupId;
@@ -88,7 +89,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             let alone = Event {
                 rotates,
                 flags: event.flags & !Membership::EXCLUSIVE | exclusive | first,
-                reload: self.unless_reloading(event.reload),
+                reload: if S::Facility::OFFERS { 0 } else { event.reload },
                 ..*event
             };
             let id = self.open_event(processor, &alone).map_err(failed)?;

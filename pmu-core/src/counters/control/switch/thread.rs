@@ -99,7 +99,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 self.stop_rest(group, bit(number), now, &mut outcome);
             }
         }
-        SwitchError::add(&mut outcome, 0, self.settle_reloads());
+        SwitchError::add(&mut outcome, 0, self.settle_facilities());
         SwitchError::add(&mut outcome, 0, self.unpause(together));
         self.settle_core();
         outcome
@@ -231,9 +231,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let mut event = *event;
         event.select = event.select_on(processor).select_bits();
         let membership = Membership::unpack(event.membership);
-        let counters = self.reloadable(event.counters(), membership);
-        event.counters = counters.ok_or(CounterError::NotReloadable)?.bits();
-        entry.insert(&event, self.can_count(processor, &event));
+        if membership.reload != 0 && membership.group == 0 {
+            return Err(CounterError::NotReloadable);
+        }
+        // What an event asks for may be another core type's alone.
+        let counters = self.resolve(event.counters(), membership);
+        event.counters = counters.unwrap_or(event.counters()).bits();
+        entry.insert(&event, counters.is_some() && self.can_count(processor, &event));
         entry.add_time(now, false);
         if event.is_started() {
             self.change_state(id, EventState::Waiting);

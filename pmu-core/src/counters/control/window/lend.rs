@@ -162,7 +162,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             let stopped = self.stop_all(own);
             let settled = stopped.and_then(|()| self.settle(own, &mut facility, overflowed));
             let settled = settled.and_then(|values| {
-                self.clear_reloads(own).map_err(CounterError::Access)?;
+                self.clear_facilities(own).map_err(CounterError::Access)?;
                 Ok(values)
             });
             let values = match settled {
@@ -278,7 +278,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
 
     /// Resumes these counters, some of which are stopped, after a failure.
     fn undo(&self, own: CounterSet, gate: u64, error: CounterError) -> CounterError {
-        let error = self.settle_reloads_of(own).err().unwrap_or(error);
+        let error = self.settle_facilities_of(own).err().unwrap_or(error);
         let resumed = if self.unit().global().is_some() {
             self.unpause(CounterSet::from_bits(gate))
         } else {
@@ -362,7 +362,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform, F: FacilityControl>
         if let Err(fault) = facility.resume(&counters.msr) {
             failures.fault.get_or_insert(fault);
         }
-        if let Err(CounterError::Faulted(fault)) = counters.settle_reloads_of(own) {
+        if let Err(CounterError::Faulted(fault)) = counters.settle_facilities_of(own) {
             failures.fault.get_or_insert(fault);
         }
         counters.restore_controls(own, &mut failures);

@@ -1,0 +1,116 @@
+//! The facilities of a session's events: asked as an event is opened, and settled as events come and go.
+
+use crate::counters::control::handle::CounterSession;
+use crate::counters::error::CounterError;
+use crate::counters::events::event::Event;
+use crate::counters::events::membership::Membership;
+use crate::counters::hooks::event_facility::{Asked, EventFacility, Running, Unsettled};
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::names::counter_id::CounterSet;
+use crate::counters::shared::entry::EventEntry;
+use crate::counters::shared::slot::SlotState;
+use crate::msr::backend::MsrBackend;
+use crate::msr::fault::MsrFault;
+use crate::platform::Platform;
+
+impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
+    /// Returns those of `counters` that can do what an event asks for. `None` if nothing of this source meets a request.
+    pub(crate) fn resolve(
+        &self,
+        counters: CounterSet,
+        membership: Membership,
+    ) -> Option<CounterSet> {
+        let mut asked = Asked::of(membership);
+        let counters = self.source.facility().resolve(&mut asked, counters);
+        (!asked.is_unmet()).then_some(counters)
+    }
+
+    /// Returns whether a member of a group to be opened reloads others.
+    pub(crate) fn reloads_others(
+        &self,
+        events: &[Event],
+        member: usize,
+    ) -> Result<bool, CounterError> {
+        let Some(event) = events.get(member).filter(|_| S::Facility::OFFERS) else {
+            return Ok(false);
+        };
+        let named = events.iter().map(|event| event.reload);
+        let reporting = (event.reporting.period, event.reporting.keeps_total());
+        let reloads = Membership::reloads_others(named, member, reporting);
+        reloads.ok_or(CounterError::NotReloadable)
+    }
+
+    /// Lets an event that was opened in a group be reloaded by the members of the bitmap `named`. `reloads`: another
+    /// member names the event.
+    pub(crate) fn open_reload(
+        &self,
+        entry: &EventEntry,
+        named: u8,
+        reloads: bool,
+    ) -> Result<(), CounterError> {
+        if !S::Facility::OFFERS || named == 0 && !reloads {
+            return Ok(());
+        }
+        let membership = entry.membership().with(Membership::RELOADS, reloads);
+        let membership = Membership { reload: named, ..membership };
+        let counters = self.resolve(entry.counters(), membership);
+        let counters = counters.ok_or(CounterError::NotReloadable)?;
+        if (counters & self.own()).is_empty() {
+            return Err(CounterError::NoCounterForEvent);
+        }
+        entry.set_membership(membership);
+        entry.set_counters(counters);
+        Ok(())
+    }
+
+    fn on_counters(&self, counters: CounterSet, is_lent: bool) -> Running<'_> {
+        let (unit, memory, table) = (self.unit(), self.memory, self.table());
+        Running { unit, memory, table, counters, is_lent }
+    }
+
+    /// Settles the facilities on the events that are on counters now. If registers do not answer, the counters of their
+    /// events' groups are stopped.
+    pub(crate) fn settle_facilities(&self) -> Result<(), CounterError> {
+        self.settle_facilities_of(self.own())
+    }
+
+    /// Settles the facilities of these counters, which the interrupt path may not know at present.
+    pub(crate) fn settle_facilities_of(&self, own: CounterSet) -> Result<(), CounterError> {
+        if !S::Facility::OFFERS {
+            return Ok(());
+        }
+        let (facility, running) = (self.source.facility(), self.on_counters(own, false));
+        let mut outcome = Ok(());
+        // A second time without the events that were stopped.
+        for _ in 0..2 {
+            let Err(Unsettled { counters, fault }) = facility.settle(&self.msr, &running) else {
+                break;
+            };
+            self.stop_unsettled(counters, own);
+            outcome = outcome.and(Err(CounterError::Faulted(fault)));
+        }
+        outcome
+    }
+
+    /// Stops counters whose facilities' registers are unknown, and those of their events' groups. Counters that were
+    /// faulted before are not touched: they include those that facilities have reserved.
+    fn stop_unsettled(&self, unsettled: CounterSet, own: CounterSet) {
+        let faulted = |of: CounterSet| of.retain(|counter| self.is_faulted(counter));
+        let before = faulted(own);
+        for (_, slot) in self.slots_of((unsettled & own).without(before)) {
+            if let SlotState::Running { event, .. } = slot.replace(SlotState::Faulted) {
+                self.memory.mark_faulted(Some(event), self.table());
+            }
+        }
+        for counter in faulted(own.without(before)).iter() {
+            // Presumed running otherwise.
+            let _ = self.set_control(&self.registers(counter), 0);
+        }
+    }
+
+    /// Clears the facilities' registers, for another owner of the counters.
+    pub(crate) fn clear_facilities(&self, counters: CounterSet) -> Result<(), MsrFault> {
+        let running = self.on_counters(counters, true);
+        self.source.facility().settle(&self.msr, &running).map_err(|unsettled| unsettled.fault)
+    }
+}

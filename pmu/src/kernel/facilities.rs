@@ -1,0 +1,119 @@
+//! Hardware beside the counters that a kernel's events ask for.
+
+use pmu_core::{
+    AutoCounterReload, CounterReload, EventFacility, ReloadMemory, Snapshot, WriteOnce,
+};
+
+/// Hardware beside the counters that the events of a kernel may ask for: of one processor, with its memory. A kernel
+/// chooses a type as [`Kernel::Facilities`](crate::Kernel::Facilities), and [`Pmu`](crate::Pmu) has one value per
+/// processor. What the type does not have is not linked.
+///
+/// | type | events can ask for |
+/// |---|---|
+/// | `()` | nothing |
+/// | [`CounterReloads`] | [`Event::reloaded_by`](pmu_core::Event::reloaded_by) |
+///
+/// A pair of two is both.
+pub trait Facilities: Sized + Sync + 'static {
+    /// The hardware, as a session and its interrupt handler use it.
+    type Facility: EventFacility + 'static;
+
+    /// The value for a processor that is not up yet. If it is all zeros, it takes no room in the kernel's image.
+    const NEW: Self;
+
+    /// Detects the hardware of the processor that executes the call, which `this_processor` describes.
+    ///
+    /// # Context
+    /// Task, each time the processor comes up, before the processor's session is made.
+    fn detect(&'static self, this_processor: &Snapshot);
+
+    /// Returns the hardware of the processor.
+    ///
+    /// # Context
+    /// Any context, including NMI.
+    fn facility(&'static self) -> Self::Facility;
+}
+
+/// Nothing beside the counters.
+impl Facilities for () {
+    type Facility = ();
+
+    const NEW: Self = ();
+
+    fn detect(&'static self, _: &Snapshot) {}
+
+    #[inline]
+    fn facility(&'static self) {}
+}
+
+impl<A: Facilities, B: Facilities> Facilities for (A, B) {
+    type Facility = (A::Facility, B::Facility);
+
+    const NEW: Self = (A::NEW, B::NEW);
+
+    fn detect(&'static self, this_processor: &Snapshot) {
+        self.0.detect(this_processor);
+        self.1.detect(this_processor);
+    }
+
+    #[inline]
+    fn facility(&'static self) -> Self::Facility {
+        (self.0.facility(), self.1.facility())
+    }
+}
+
+/// Auto counter reload of one processor, on processors that have it (Intel's architectural version 6).
+///
+/// ```
+/// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+/// # use stand_in::MyKernel as Bare;
+/// # use stand_in::Registers;
+/// use pmu::core::{Event, GenericEvent, GroupError, GroupId};
+/// use pmu::{CounterReloads, Kernel, Pmu, PmuError};
+///
+/// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+///
+/// struct MyKernel;
+/// # // SAFETY: there is one thread.
+/// unsafe impl Kernel for MyKernel {
+///     type Facilities = CounterReloads;
+///     // … and the kernel's functions
+/// #   type Msr = Registers;
+/// #   fn msr() -> Registers { Bare::msr() }
+/// #   fn this_processor() -> usize { 0 }
+/// #   fn pinned<R>(act: impl FnOnce() -> R) -> R { act() }
+/// #   fn write_performance_entry(_: u32) {}
+/// #   fn end_of_interrupt() {}
+/// #   fn interrupt(_: usize) {}
+/// }
+///
+/// /// Samples the code in which 5,000 of 100,000 branches are mispredicted.
+/// fn open() -> Result<Result<GroupId, GroupError>, PmuError> {
+///     let misses = Event::generic(GenericEvent::BranchMisses).every(5_000).reloaded_by(0b10);
+///     let branches = Event::generic(GenericEvent::Branches).every(100_000).reloaded_by(0b10); // by itself, too
+///     PMU.with(|session, unit| session.counters_mut().open_group(unit, &[misses, branches]))
+/// }
+/// # let _ = open;
+/// ```
+#[derive(Debug)]
+pub struct CounterReloads {
+    /// What the processor has, once it came up.
+    reload: WriteOnce<Option<CounterReload>>,
+    memory: ReloadMemory,
+}
+
+impl Facilities for CounterReloads {
+    type Facility = Option<AutoCounterReload<'static>>;
+
+    const NEW: Self = Self { reload: WriteOnce::new(), memory: ReloadMemory::new() };
+
+    fn detect(&'static self, this_processor: &Snapshot) {
+        // The same each time that the processor comes up.
+        let _ = self.reload.set(pmu_intel::counter_reload(this_processor));
+    }
+
+    fn facility(&'static self) -> Option<AutoCounterReload<'static>> {
+        let reload = self.reload.get()?.as_ref()?;
+        Some(AutoCounterReload::new(reload, &self.memory))
+    }
+}

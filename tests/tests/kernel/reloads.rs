@@ -1,0 +1,175 @@
+//! Counters that overflows reload, through a `Pmu` whose kernel chose them.
+
+use core::cell::{Cell, RefCell};
+
+use pmu::core::{
+    CounterError, Event, EventSelect, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PlainFrame,
+    Platform, PmcIndex,
+};
+use pmu::{CounterReloads, Kernel, Pmu};
+use pmu_virt::mock::MockMsr;
+use pmu_virt::{
+    Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, ReloadConfiguration,
+    VirtualPmu, VirtualReload,
+};
+
+type Mock = MockMsr<'static, 64>;
+
+/// Misses and branches.
+const KINDS: [u8; 2] = [0xC5, 0xC4];
+
+thread_local! {
+    static MOCK: Cell<Option<&'static Mock>> = const { Cell::new(None) };
+    static SAMPLES: RefCell<Vec<u64>> = const { RefCell::new(vec![]) };
+}
+
+fn mock() -> &'static Mock {
+    MOCK.get().unwrap()
+}
+
+struct Registers;
+
+impl MsrBackend for Registers {
+    type Error = MsrErrorKind;
+    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+        mock().read(address)
+    }
+    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+        mock().write(address, value)
+    }
+    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
+        mock().read_pmc(index)
+    }
+    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+        mock().update(update)
+    }
+}
+
+struct Reloading;
+
+// SAFETY: each test has one thread, and a `Pmu` of its own.
+unsafe impl Kernel for Reloading {
+    type Msr = Registers;
+    type Facilities = CounterReloads;
+    fn msr() -> Registers {
+        Registers
+    }
+    fn this_processor() -> usize {
+        0
+    }
+    fn pinned<R>(act: impl FnOnce() -> R) -> R {
+        act()
+    }
+    fn write_performance_entry(entry: u32) {
+        match entry & 0x1_0000 {
+            0 => mock().unmask_performance_interrupt(),
+            _ => mock().mask_performance_interrupt(),
+        }
+    }
+    fn end_of_interrupt() {}
+    fn interrupt(_: usize) {}
+}
+
+fn fed() -> FedEvents {
+    FedEvents::new(&KINDS.map(|number| EventKey::general(number.into(), 0))).unwrap()
+}
+
+/// Lets an event of these happen.
+fn happen(kind: usize, count: u64) {
+    let mut feed = Feed::new(&fed());
+    let key = EventKey::general(KINDS[kind].into(), 0);
+    feed.add(fed().find(key).unwrap(), Privilege::User, count).unwrap();
+    mock().advance(&mut feed);
+}
+
+/// A machine of one processor, whose counters can reload each other or not.
+fn machine(reloads: bool) -> &'static Pmu<Reloading, 1> {
+    let configuration = Configuration::Intel(IntelConfiguration::new(6, 4, 4));
+    let mut mock: Mock = MockMsr::strict(VirtualPmu::new(configuration, fed()).unwrap());
+    if reloads {
+        let all =
+            ReloadConfiguration { general: 0xF, fixed: 0, causing_general: 0xF, causing_fixed: 0 };
+        mock = mock.with_reload(VirtualReload::new(&configuration, all).unwrap());
+    }
+    let _ = mock.with_pmu(|pmu| pmu.write(0x38F, 0));
+    MOCK.set(Some(Box::leak(Box::new(mock))));
+    let pmu: &'static Pmu<Reloading, 1> = Box::leak(Box::new(Pmu::new()));
+    let handler = move |_: &Mock| {
+        let interrupted = pmu.interrupt_with(&PlainFrame::default(), |overflow| {
+            SAMPLES.with_borrow_mut(|samples| samples.push(overflow.tag));
+        });
+        assert_eq!(interrupted.error, None);
+    };
+    self::mock().on_interrupt(Box::leak(Box::new(handler)));
+    pmu.processor_up(&self::mock().snapshot()).unwrap();
+    pmu
+}
+
+/// Samples of 5,000 misses within 100,000 branches.
+fn group() -> [Event; 2] {
+    let of = |kind: usize| Event::raw(EventSelect::from_bits(KINDS[kind].into()));
+    [
+        of(0).every(5_000).reloaded_by(0b10).tagged(1),
+        of(1).every(100_000).reloaded_by(0b10).tagged(2),
+    ]
+}
+
+fn samples() -> usize {
+    SAMPLES.with_borrow(|samples| {
+        assert!(samples.iter().all(|tag| *tag == 1), "the branches never interrupt: {samples:?}");
+        samples.len()
+    })
+}
+
+#[test]
+fn a_pmu_whose_kernel_chose_counter_reload_samples_where_the_event_is_frequent() {
+    let pmu = machine(true);
+    let opened = pmu.with(|session, unit| {
+        let counters = session.counters_mut();
+        let group = counters.open_group(unit, &group())?;
+        counters.start_group(group, 0).map(|()| group)
+    });
+    let group = opened.unwrap().unwrap();
+    let steps = [(0, 6_000, 1), (1, 100_000, 1), (0, 4_999, 1), (0, 1, 2), (1, 99_999, 2)];
+    for (kind, count, expected) in steps {
+        happen(kind, count);
+        assert_eq!(samples(), expected, "{kind}, {count}");
+    }
+    // 4,999 more would be too few; the next branch lets them begin anew.
+    happen(0, 4_999);
+    happen(1, 1);
+    happen(0, 4_999);
+    assert_eq!(samples(), 2);
+    // Registers that lose their contents are programmed again.
+    pmu.processor_suspended(|_| ()).unwrap();
+    mock().lose_registers();
+    pmu.processor_resumed().unwrap();
+    happen(1, 100_000);
+    happen(0, 4_999);
+    assert_eq!(samples(), 2);
+    happen(0, 1);
+    assert_eq!(samples(), 3);
+    pmu.with(|session, _| session.counters_mut().stop_group(group, 0)).unwrap().unwrap();
+    pmu.processor_down().unwrap();
+    assert!(mock().breach().is_none(), "{:?}", mock().breach());
+}
+
+#[test]
+fn counter_reload_that_the_processor_lacks_is_refused_as_the_group_is_opened() {
+    let pmu = machine(false);
+    let opened =
+        pmu.with(|session, unit| session.counters_mut().open_group(unit, &group())).unwrap();
+    let error = opened.unwrap_err();
+    assert_eq!((error.member, error.reason), (Some(0), CounterError::NotReloadable));
+    // Other events are counted as ever.
+    let [first, _] = group();
+    let event = pmu.with(|session, unit| {
+        let event = session.counters_mut().open_event(unit, &first.reloaded_by(0))?;
+        session.counters_mut().start_event(event, 0).map(|()| event)
+    });
+    event.unwrap().unwrap();
+    happen(0, 5_000);
+    assert_eq!(samples(), 1);
+    pmu.processor_down().unwrap();
+    assert!(mock().breach().is_none(), "{:?}", mock().breach());
+}
