@@ -14,7 +14,8 @@ use crate::msr::fault::MsrFault;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Returns those of `counters` that can do what an event asks for. `None` if nothing of this source meets a request.
+    /// Returns those of `counters` that can do what an event asks for. `None` if no facility of this source meets a
+    /// request.
     pub(crate) fn resolve(
         &self,
         counters: CounterSet,
