@@ -9,7 +9,7 @@ use std::collections::HashMap;
 pub(crate) enum Kind {
     None,
     Store { format: u8, baseline: bool, general: u64, fixed: u64, features: bool },
-    Architectural { groups: u64, general: u64, fixed: u64, fragments: bool },
+    Architectural { groups: u64, general: u64, fixed: u64, fragments: bool, features: bool },
 }
 
 pub(crate) struct Naive {
@@ -49,10 +49,15 @@ pub(crate) fn processor(words: [u8; 4]) -> (Configuration, PreciseConfiguration,
                 records.groups = groups as u32;
                 (records.general, records.fixed) = (general as u8, fixed as u8);
                 records.fragments = flags & 8 != 0;
+                (records.load_latency, records.frontend) = (features, features);
             });
             let groups = groups << 32;
             let fragments = flags & 8 != 0;
-            (configuration, intel(6), Kind::Architectural { groups, general, fixed, fragments })
+            (
+                configuration,
+                intel(6),
+                Kind::Architectural { groups, general, fixed, fragments, features },
+            )
         }
         _ => {
             let format = shape % 7;
@@ -174,8 +179,14 @@ impl Naive {
                 let metrics = if format == 6 && features { 1 << 5 } else { 0 };
                 Some(0x1F00_000F | counters | metrics)
             }
-            (0x3F6, Kind::Store { features: true, .. }) => Some(0xFFFF),
-            (0x3F7, Kind::Store { features: true, .. }) => Some(0x7F_FFFF),
+            (
+                0x3F6,
+                Kind::Store { features: true, .. } | Kind::Architectural { features: true, .. },
+            ) => Some(0xFFFF),
+            (
+                0x3F7,
+                Kind::Store { features: true, .. } | Kind::Architectural { features: true, .. },
+            ) => Some(0x7F_FFFF),
             (0x3F4, Kind::Architectural { .. }) => Some(0x000F_FFFF_FFFF_F01F),
             (0x3F5, Kind::Architectural { .. }) => Some(0x07FF_FFF1_87FF_FFF0),
             (0x1903..0x1910, Kind::Architectural { groups, .. })
