@@ -15,6 +15,7 @@ mod branches;
 mod cpuid;
 mod deviate;
 mod deviation;
+mod due;
 mod interrupts;
 mod machine;
 mod plan;

@@ -110,8 +110,11 @@ impl VirtualPrecise {
                     general_exact,
                     fixed_exact,
                     fragments,
+                    load_latency,
+                    frontend,
                 } = records;
-                let described = [0, general, fixed, fragments.into()];
+                let flags = flags([fragments, load_latency, frontend, false, false]);
+                let described = [0, general, fixed, flags];
                 (2, described, groups.to_le_bytes(), [general_exact, fixed_exact])
             }
         };

@@ -2,6 +2,7 @@
 
 use crate::events::feed::Feed;
 use crate::mock::deviation::Deviation;
+use crate::mock::due::Armed;
 use crate::mock::processor::MockMsr;
 use crate::model::advanced::Advanced;
 
@@ -104,9 +105,10 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// The call panics if the events of the feed differ from the [events](crate::VirtualPmu::events) of this
     /// processor's PMU.
     pub fn pass(&self, feed: &mut Feed) -> Advanced {
-        let advanced = self.count(feed);
-        match advanced {
+        let armed = Armed::arm(self, &mut self.pmu.borrow_mut());
+        match self.count(feed) {
             Ok(mut advanced) => {
+                armed.disarm(&mut self.pmu.borrow_mut(), &mut advanced);
                 self.overflowed.set(self.overflowed.get() | advanced.overflowed);
                 advanced.pmi |= self.write_records(advanced.records);
                 if advanced.pmi {

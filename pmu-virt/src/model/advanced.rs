@@ -1,6 +1,6 @@
 //! The outcome of counting a feed.
 
-use crate::registers::counters::MAX_COUNTERS;
+use crate::registers::counters::{Counters, MAX_COUNTERS, places, to_global};
 
 /// Result of [`VirtualPmu::advance`](crate::VirtualPmu::advance): the counters that overflowed, and whether an overflow
 /// raised an interrupt.
@@ -32,6 +32,13 @@ impl Advanced {
             _ => return 0,
         };
         self.wraps.get(usize::from(place)).copied().unwrap_or(0)
+    }
+
+    /// Returns the same, less the overflows of these counters, for the mock.
+    pub(crate) fn without_overflows(mut self, counters: Counters) -> Self {
+        self.overflowed &= !to_global(counters);
+        places(counters).for_each(|counter| self.wraps[counter % MAX_COUNTERS] = 0);
+        self
     }
 
     pub(crate) fn and(mut self, later: Self) -> Self {

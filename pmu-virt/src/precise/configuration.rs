@@ -85,6 +85,11 @@ pub struct ArchitecturalRecords {
     pub fixed_exact: u8,
     /// The processor writes each group of a record as a separate fragment.
     pub fragments: bool,
+    /// The guest has `MSR_PEBS_LD_LAT_THRESHOLD`. No bit of CPUID declares it: Intel's event lists name the register
+    /// for the load-latency events of Panther Lake and Clearwater Forest, which have architectural PEBS.
+    pub load_latency: bool,
+    /// The guest has `MSR_PEBS_FRONTEND`, which Intel's event list of Panther Lake's P-cores names.
+    pub frontend: bool,
 }
 
 impl PreciseConfiguration {
@@ -99,6 +104,8 @@ impl PreciseConfiguration {
             general_exact: 1,
             fixed_exact: 1,
             fragments: false,
+            load_latency: true,
+            frontend: true,
         }),
         branch_trace: false,
     };

@@ -76,15 +76,19 @@ impl VirtualPrecise {
         use Register as R;
         let store = self.debug_store();
         let architectural = matches!(self.configuration.records, PreciseRecords::Architectural(_));
-        let has = |feature: fn(&DebugStoreRecords) -> bool| store.as_ref().is_some_and(feature);
+        let (latency, frontend) = match self.configuration.records {
+            PreciseRecords::None => (false, false),
+            PreciseRecords::DebugStore(records) => (records.load_latency, records.frontend),
+            PreciseRecords::Architectural(records) => (records.load_latency, records.frontend),
+        };
         let (register, exists) = match address {
             0x600 => (R::Area, self.has_debug_store()),
             0x3F1 => (R::Enable, store.is_some()),
             0x3F2 => (R::Data, self.has_baseline()),
             0x3F4 => (R::Base, architectural),
             0x3F5 => (R::Index, architectural),
-            0x3F6 => (R::Latency, has(|records| records.load_latency)),
-            0x3F7 => (R::Frontend, has(|records| records.frontend)),
+            0x3F6 => (R::Latency, latency),
+            0x3F7 => (R::Frontend, frontend),
             0x1A0 => (R::Misc, self.has_debug_store()),
             0x1D9 => (R::Debug, self.configuration.branch_trace),
             0x345 => (R::Capabilities, store.is_some()),

@@ -44,7 +44,7 @@ impl CoreKind {
 /// - Terms are between slashes, as in `cpu/event=0xd1,umask=0x20/`. Possible terms are the terms of [`RawConfig`]; the
 ///   name of an event; `config1` to `config4`; `offcore_rsp`, `ldlat` and `frontend`, for the event's extra register;
 ///   `period`, `freq`, `name`, `inherit` and `no-inherit`. `cpu_core` or `cpu_atom` in place of `cpu` selects the core
-///   type. Terms may also follow a name: `cycles/period=1000/`.
+///   type. Terms may also follow a name or a raw configuration: `cycles/period=1000/`, `r1a8/period=5000/`.
 /// - Modifiers follow a colon or the last slash: `u`, `k`, `h` (user, kernel, hypervisor); `G`, `H` (guest, host); `I`
 ///   (non-idle); `p`, `pp`, `ppp` (precision 1 to 3); `P` (the greatest precision of the processor); `D` (pinned), `e`
 ///   (exclusive), `W` (weak group), `S` (the group's counts with each sample). An event with neither `u` nor `k` counts
@@ -234,6 +234,7 @@ impl<'a> Parser<'a> {
             "cpu_core" => self.event.core = Some(CoreKind::Core),
             "cpu_atom" => self.event.core = Some(CoreKind::Atom),
             _ if self.named(unit, 0, names)? => {}
+            _ if RawConfig::is_raw(unit) => self.raw(RawConfig::of_raw(unit, 0)?, 0)?,
             _ => {
                 let facility = hardware_names::facility(unit).unwrap_or(Facility::OtherUnits);
                 return Err(PerfError::Needs { facility, at: 0 });

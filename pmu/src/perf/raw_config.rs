@@ -153,7 +153,12 @@ impl RawConfig {
         })
     }
 
-    /// Parses hexadecimal digits, with or without a leading `0x`.
+    /// Returns whether a name is `r` and hexadecimal digits. Units may have other names with an `r`.
+    pub(crate) fn is_raw(name: &str) -> bool {
+        !matches!(Self::of_raw(name, 0), Err(PerfError::Term { .. } | PerfError::Value { .. }))
+    }
+
+    /// Parses `r` and hexadecimal digits, with or without a leading `0x`.
     pub(crate) fn of_raw(text: &str, at: usize) -> Result<Self, PerfError> {
         let digits = text.strip_prefix('r').ok_or(PerfError::Term { at })?;
         let digits = digits.strip_prefix("0x").unwrap_or(digits);

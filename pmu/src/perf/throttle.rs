@@ -24,11 +24,15 @@ use core::sync::atomic::{AtomicU32, Ordering};
 /// assert!(!overflowed() && !timer_tick());
 /// ```
 ///
-/// If the event also has a [`Frequency`](crate::perf::Frequency), the handler calls `set_period` before
-/// `stop_reporting`. If the handler called `set_period` last, the event would report overflows again:
+/// The handler stops the event by [`EventTable::stop_reporting`](pmu_core::EventTable::stop_reporting), and the tick
+/// starts it by [`CounterSession::apply_period`](pmu_core::CounterSession::apply_period). If the event also has a
+/// [`Frequency`](crate::perf::Frequency), the handler calls `set_period` before `stop_reporting`. If the handler called
+/// `set_period` last, the event would report overflows again:
 ///
 /// ```
-/// use pmu::core::{CounterError, EventId, EventOverflow, EventTable};
+/// use pmu::core::{
+///     CounterError, CounterSession, EventId, EventOverflow, EventSource, EventTable, MsrBackend, Platform,
+/// };
 /// use pmu::perf::{Frequency, Throttle};
 ///
 /// fn overflowed(
@@ -39,14 +43,17 @@ use core::sync::atomic::{AtomicU32, Ordering};
 ///     events.set_period(overflow.event, frequency.interrupted(now).max(Frequency::INITIAL_PERIOD))?;
 ///     if throttle.interrupted() { events.stop_reporting(overflow.event) } else { Ok(()) }
 /// }
-/// fn timer_tick(
-///     (events, event): (&EventTable, EventId),
+/// /// Needs the session. `sample` takes an overflow that was pending.
+/// fn timer_tick<S: EventSource, M: MsrBackend, P: Platform>(
+///     (session, event): (&mut CounterSession<'_, S, M, P>, EventId),
 ///     (frequency, throttle): (&Frequency, &Throttle),
+///     now: u64,
+///     sample: impl FnMut(EventOverflow),
 /// ) -> Result<(), CounterError> {
 ///     let period = frequency.period().max(Frequency::INITIAL_PERIOD);
-///     if throttle.ticked() { events.set_period(event, period) } else { Ok(()) }
+///     if throttle.ticked() { session.apply_period(event, period, now, sample) } else { Ok(()) }
 /// }
-/// # let _ = (overflowed, timer_tick);
+/// # let _ = overflowed;
 /// ```
 #[derive(Debug)]
 pub struct Throttle {

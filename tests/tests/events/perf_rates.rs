@@ -1,6 +1,14 @@
 //! Frequencies and throttling, as Linux' `kernel/events/core.c` behaves: periods worked out by hand.
 
+use core::cell::{Cell, RefCell};
+
+use pmu::core::{
+    CounterError, CounterSession, EventId, EventOverflow, EventSource, EventTable, MsrBackend,
+    OpenedEvents, Platform, ThreadEvent, service,
+};
 use pmu::perf::{Frequency, Throttle};
+use pmu_tests::opened::{Memory, Mock, Table, happened, processors, raw};
+use pmu_virt::mock::Deviations;
 
 /// `perf_calculate_period` and `perf_adjust_period`: count · 10⁹ / (time · frequency), an eighth of the way there,
 /// rounded away from the present period.
@@ -106,4 +114,92 @@ fn the_limit_per_tick_is_rounded_up() {
     assert_eq!(Throttle::per_tick(100_001, 250), 401);
     assert_eq!(Throttle::per_tick(1, 250), 1);
     assert_eq!(Throttle::per_tick(1, 0), u32::MAX);
+}
+
+/// The handler of the example of `Throttle`.
+fn overflowed(
+    (events, overflow): (&EventTable, EventOverflow),
+    (frequency, throttle): (&mut Frequency, &Throttle),
+    now: u64,
+) -> Result<(), CounterError> {
+    let period = frequency.interrupted(now).max(Frequency::INITIAL_PERIOD);
+    events.set_period(overflow.event, period)?;
+    if throttle.interrupted() { events.stop_reporting(overflow.event) } else { Ok(()) }
+}
+
+/// The tick of the example of `Throttle`.
+fn timer_tick<S: EventSource, M: MsrBackend, P: Platform>(
+    (session, event): (&mut CounterSession<'_, S, M, P>, EventId),
+    (frequency, throttle): (&Frequency, &Throttle),
+    now: u64,
+    sample: impl FnMut(EventOverflow),
+) -> Result<(), CounterError> {
+    let period = frequency.period().max(Frequency::INITIAL_PERIOD);
+    if throttle.ticked() { session.apply_period(event, period, now, sample) } else { Ok(()) }
+}
+
+/// What makes a throttled event report again.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Again {
+    Tick,
+    StopAndStart,
+    /// `EventTable::set_period` alone, and then a context switch.
+    PeriodAndSwitch,
+}
+
+/// At most two interrupts per tick, of a frequency that keeps its period: the interrupts are two ticks apart.
+#[test]
+fn a_throttled_event_samples_again_after_the_tick() {
+    const PERIOD: u64 = Frequency::INITIAL_PERIOD;
+    for processor in processors(Deviations::NONE) {
+        for again in [Again::Tick, Again::StopAndStart, Again::PeriodAndSwitch] {
+            let what = format!("{processor:?}, {again:?}");
+            let (mock, memory) = (processor.mock(), Memory::new());
+            let table = Table::new();
+            let source = OpenedEvents::new(&processor.unit, &table as &EventTable);
+            let frequency = RefCell::new(Frequency::new(1_000, PERIOD, TICK));
+            let (throttle, samples, now) = (Throttle::new(2), Cell::new(0), Cell::new(0));
+            let sampled = |overflow| {
+                samples.set(samples.get() + 1);
+                now.set(now.get() + 2 * TICK);
+                let frequency = &mut frequency.borrow_mut();
+                overflowed((&table, overflow), (frequency, &throttle), now.get()).unwrap();
+            };
+            let handler = |mock: &Mock<'_>| {
+                service(&source, mock, mock, &memory, sampled).unwrap();
+            };
+            mock.on_interrupt(&handler);
+            let mut session = processor.take(&mock, &memory, &table);
+            let mut event = session.open_event(&processor.unit, &raw(2).every(PERIOD)).unwrap();
+            session.start_event(event, 0).unwrap();
+            for tick in 1..=3 {
+                mock.advance(&mut happened(2, 10 * PERIOD));
+                assert_eq!(samples.get(), 2 * tick, "{what}");
+                let now = now.get();
+                match again {
+                    Again::Tick => {
+                        let frequency = *frequency.borrow();
+                        let (session, throttle) = ((&mut session, event), (&frequency, &throttle));
+                        timer_tick(session, throttle, now, sampled).unwrap();
+                    }
+                    Again::StopAndStart => {
+                        assert!(throttle.ticked());
+                        session.stop_event(event, now).unwrap();
+                        session.start_event(event, now).unwrap();
+                    }
+                    Again::PeriodAndSwitch => {
+                        assert!(throttle.ticked());
+                        table.set_period(event, PERIOD).unwrap();
+                        mock.advance(&mut happened(2, 10 * PERIOD));
+                        assert_eq!(samples.get(), 2 * tick, "{what}: not yet");
+                        let mut thread = [ThreadEvent::Opened(event)];
+                        session.switch_out(&mut thread, now, sampled).unwrap();
+                        session.switch_in(&processor.unit, &mut thread, now).unwrap();
+                        let ThreadEvent::Opened(switched) = thread[0] else { panic!("{what}") };
+                        event = switched;
+                    }
+                }
+            }
+        }
+    }
 }

@@ -170,6 +170,24 @@ fn periods_frequencies_and_names_are_terms() {
     assert_eq!((event.config2, event.config3, event.config4), (2, 3, 4));
 }
 
+/// perf's grammar has `opt_event_config` behind a raw event, too.
+#[test]
+fn terms_may_follow_a_raw_configuration() {
+    for (text, others) in [
+        ("r1a8/period=5000/", "cpu/r1a8,period=5000/"),
+        ("r1a8/period=5000/u", "cpu/event=0xa8,umask=0x1,period=5000/u"),
+        ("r0x1a8/freq=4000,name=mine/:k", "cpu/r1a8,freq=4000,name=mine/k"),
+        ("r1a8//u", "r1a8:u"),
+        ("r1b7/offcore_rsp=0x10001/", "cpu/event=0xb7,umask=1,offcore_rsp=0x10001/"),
+        ("r1A8/inherit/ppp", "cpu/r1a8,inherit/ppp"),
+    ] {
+        assert_eq!(parsed(text), parsed(others), "{text}");
+    }
+    let attr = parsed("r1a8/period=5000/").attr;
+    let expected = PerfAttributes { sample_period: 5000, ..select(PERF_TYPE_RAW, 0x1A8) };
+    assert_eq!(attr.select, expected);
+}
+
 #[test]
 fn hybrid_units_name_their_cores() {
     assert_eq!(parsed("cpu/cycles/").core, None);
@@ -329,6 +347,14 @@ fn a_text_that_is_no_event_says_what_and_where() {
         ("r", Value { at: 1 }),
         ("r1g", Value { at: 1 }),
         ("r5300c0", Bits(0x53_0000)),
+        ("r5300c0/period=5000/", Bits(0x53_0000)),
+        ("r1a8/cycles/", Term { at: 5 }),
+        ("r1a8/period/", Value { at: 11 }),
+        ("r1a8/period=5000", Term { at: 16 }),
+        ("rapl/energy-cores/", needs(OtherUnits, 0)),
+        ("r1g/period=5000/", needs(OtherUnits, 0)),
+        ("r/period=5000/", needs(OtherUnits, 0)),
+        ("r11111111111111111/period=5000/", needs(OtherUnits, 0)),
         ("cycles:", Modifier { at: 7 }),
         ("cycles:x", Modifier { at: 7 }),
         ("cycles:ux", Modifier { at: 8 }),

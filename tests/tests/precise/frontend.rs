@@ -27,9 +27,9 @@ pub(crate) fn frontend(condition: u64) -> PreciseEvent {
     with_extra(0x01C6, 0x3F7, condition)
 }
 
-/// Processors with the register: from Skylake on. The software PMU has none beside architectural PEBS.
+/// Processors with the register: from Skylake on.
 pub(crate) fn has_register(processor: &Processor) -> bool {
-    ["format 3", "format 4", "format 5", "format 6"].contains(&processor.name)
+    !["format 0", "format 1", "format 2"].contains(&processor.name)
 }
 
 #[test]

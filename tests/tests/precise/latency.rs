@@ -65,6 +65,29 @@ fn sapphire_rapids_counts_its_auxiliary_event_beside_a_latency_event() {
     });
 }
 
+/// Panther Lake's event list has the register for its load-latency events.
+#[test]
+fn a_load_latency_event_has_its_cycles_in_the_register_beside_architectural_records_too() {
+    let listed = pmu_events::PANTHERLAKE_COUGARCOVE.event("MEM_TRANS_RETIRED.LOAD_LATENCY_GT_64");
+    let listed = listed.unwrap().extra().unwrap();
+    assert_eq!((listed.register, listed.value), (0x3F6, 64));
+    for processor in processors().into_iter().filter(|p| p.counters.version == 6) {
+        processor.run(|kernel, mock| {
+            let what = format!("{}, {}", processor.name, processor.freezes);
+            let read = || {
+                mock.with_precise_records(|records| {
+                    mock.with_pmu(|pmu| pmu.read_beside(records, listed.register))
+                })
+            };
+            let (mut session, mut recorder) = kernel.take(mock);
+            recorder.start(&mut session, &loads(64), |_| ()).unwrap();
+            assert_eq!(read(), Some(Read::Value(64)), "{what}");
+            kernel.ends(mock, session, recorder, 0, &what);
+            assert_eq!(read(), Some(Read::Value(0)), "{what}");
+        });
+    }
+}
+
 /// Skylake: no auxiliary event; bit 32 + n of IA32_PEBS_ENABLE lets the latency filter the records of counter n.
 #[test]
 fn skylake_filters_by_a_bit_of_the_enable_register_and_decodes_the_source() {

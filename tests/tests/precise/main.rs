@@ -8,6 +8,7 @@ mod cycles;
 mod decode;
 mod deviating;
 mod disturbed;
+mod due_together;
 mod frontend;
 mod interrupted;
 mod kept_apart;

@@ -13,16 +13,22 @@ use proptest::prelude::*;
 
 mod state;
 
-/// Programs on every kind of records: `PMU_TEST_PROGRAMS` of them, or 2,000.
+/// Programs on every kind of records, with more than four writes each: `PMU_TEST_PROGRAMS` of them and 250,000 at most, by
+/// default 2,000.
 #[test]
 fn the_models_of_branch_records_agree_on_many_programs() {
-    let programs = random::programs(2_000);
-    let mut random = Random::default();
-    for number in 0..programs.min(20_000) {
+    let programs = random::programs(2_000).min(250_000);
+    let (mut random, mut accesses) = (Random::default(), [0; 2]);
+    for number in 0..programs {
         let words = random.next().to_le_bytes();
         let program: Vec<Step> = random.steps(6 + number % 30).collect();
-        run([number as u8 % 3, words[1], words[2], words[3]], &program, number % 2 == 0);
+        let of_program =
+            run([number as u8 % 3, words[1], words[2], words[3]], &program, number % 4 == 0);
+        accesses = [0, 1].map(|of| accesses[of] + of_program[of]);
     }
+    let [writes, reads] = accesses;
+    println!("{writes} writes and {reads} reads of registers");
+    assert!(writes > 4 * u64::from(programs) && reads > 1_000 * u64::from(programs));
 }
 
 proptest! {

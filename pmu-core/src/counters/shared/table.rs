@@ -117,8 +117,12 @@ impl EventTable {
     /// Sets the period of an opened event that interrupts. The new period begins at the event's next overflow. If the
     /// handler of the event's own overflow makes this call, the new period begins at this overflow. A task can make a
     /// shorter period begin earlier: if the new period is shorter than the remainder of the old period, the new period
-    /// begins when a task stops and starts the event. An event that [stopped reporting](Self::stop_reporting) reports
-    /// again.
+    /// begins when a task stops and starts the event.
+    ///
+    /// If this call follows [`stop_reporting`](Self::stop_reporting) within the handler of the event's overflow, the
+    /// event goes on reporting. After the handler, no period is under way that ends. The new period then begins only
+    /// when a task starts the event, or when the event is next put on a counter. To begin the period at once, a task
+    /// calls [`apply_period`](crate::CounterSession::apply_period).
     ///
     /// ```
     /// # use pmu_core::{EventOverflow, EventTable};
@@ -154,10 +158,12 @@ impl EventTable {
     /// After a call from the handler of the event's own overflow, no further overflow is reported. After any other
     /// call, one more overflow may still be reported: the overflow that ends the current period.
     ///
-    /// A context switch does not make the event report again. The event reports again after any of these calls:
+    /// A context switch alone does not make the event report again. The event reports again after any of these calls:
     /// - [`stop_event`](crate::CounterSession::stop_event) and then
     ///   [`start_event`](crate::CounterSession::start_event), or the corresponding calls for the event's group;
-    /// - [`set_period`](Self::set_period) or [`apply_period`](crate::CounterSession::apply_period);
+    /// - [`apply_period`](crate::CounterSession::apply_period);
+    /// - [`set_period`](Self::set_period), from when the event is next put on a counter, for instance by a context
+    ///   switch;
     /// - [`to_be_started`](crate::SavedEvent::to_be_started) with `true`.
     ///
     /// ```

@@ -5,6 +5,7 @@
 //!
 //! Shared with the fuzz target, which feeds the same programs from its input.
 
+mod counting;
 pub(crate) mod fed;
 mod layout;
 pub(crate) mod memory;

@@ -1,10 +1,11 @@
 //! Random programs, with the same result on both models.
 
+use super::counting::{Counted, EVENTS};
 use super::fed::{fed, vector_registers};
 use super::memory::{RAM, Ram};
 use super::registers::{BUFFER, COUNTERS, FROZEN, Naive, THRESHOLD, processor};
 use pmu_virt::{
-    Configuration, FedBranch, FedBranchKind, FedEvents, GuestFacility, PreciseConfiguration,
+    Configuration, FedBranch, FedBranchKind, FedEvents, Feed, GuestFacility, PreciseConfiguration,
     Privilege, Read, VirtualPmu, VirtualPrecise, Write,
 };
 
@@ -45,11 +46,13 @@ fn value(address: u32, shape: u8, word: u64) -> u64 {
         (_, 0x600) => RAM + (word & 0xF8) + if word >> 60 == 0 { 0x2F00 } else { 0 },
         (_, 0x3F4) => RAM + 0x1000 + (word & 1),
         (_, 0x3F5) => (word & 0x1F) << 4 | 1 << 32 | (word >> 8 & 0x7F) << 36,
+        (2..=3, 0x186..0x18A) => word & 0x57_0004 | 0x43_00C0 | (word >> 63) << 34,
         (_, 0x186..0x18A) => word & 0x57_FFFF | 0x43_0000 | (word >> 63) << 34,
         (_, 0x38D) => word & 0xBBB | (word >> 32 & 0x111) << 32,
         (_, 0x38F | 0x3F1) => word & COUNTERS | word >> 56 & 1,
         (_, 0x3F2) => word & 0x0007_000F_1F00_003F,
         (2..=4, 0x1900..0x1990) => word & 0x60E6_0378_FFFF_FFFF | 1 << 63,
+        (2..=4, 0x309..0x30C | 0x4C1..0x4C5) => (1 << 48) - 1 - (word & 7),
         (_, 0x1D9) => word & 0x17C0 | 0xC0 & word >> 32,
         (_, 0x390 | 0x391) => word & (COUNTERS | FROZEN | BUFFER | THRESHOLD),
         (_, 0x1A0) => word & 0x80 | 0x80 | (shape as u64 & 0x18) << 8,
@@ -68,10 +71,12 @@ fn scribble(shape: u8, word: u64) -> u64 {
 }
 
 /// Runs a program on both models, and compares answers, memory, and after each step the state. With `saved`, the
-/// records are saved and restored between any two steps.
-pub(crate) fn run(words: [u8; 4], program: &[Step], saved: bool) {
+/// records are saved and restored between any two steps. Returns how many records were written later than due, since
+/// another counter's interrupt had frozen theirs.
+pub(crate) fn run(words: [u8; 4], program: &[Step], saved: bool) -> u32 {
     let (configuration, own, kind, trace) = processor(words);
-    let mut pmu = VirtualPmu::new(configuration, FedEvents::NONE).unwrap();
+    let events = FedEvents::new(&EVENTS).unwrap();
+    let mut pmu = VirtualPmu::new(configuration, events).unwrap();
     let mut precise = VirtualPrecise::new(&configuration, own).unwrap();
     let mut ram = Ram::new();
     let mut naive = Naive::new(kind, trace, configuration);
@@ -104,15 +109,40 @@ pub(crate) fn run(words: [u8; 4], program: &[Step], saved: bool) {
                         ram.put(at, word);
                     }
                 }
+                // Periods of a few events, wherever a format has them.
+                for slot in (0..4).chain(8..11).chain(32..35) {
+                    let period = (1 + (word >> (2 * (slot & 7)) & 3)).wrapping_neg();
+                    naive.ram.put(area + 0x40 + 8 * slot, period);
+                    ram.put(area + 0x40 + 8 * slot, period);
+                }
                 for (address, value) in naive.driver(area, *word, *shape) {
                     let written = pmu.write_beside(&mut precise, address, value);
                     assert_eq!(written.answer, naive.write(address, value), "{}", told());
                 }
             }
+            5 | 6 if shape >> 7 == 1 => {
+                let privilege = if place & 1 == 0 { Privilege::Kernel } else { Privilege::User };
+                let count = u64::from(shape & 7);
+                let mut feed = Feed::new(&events);
+                for key in EVENTS {
+                    feed.add(events.find(key).unwrap(), privilege, count).unwrap();
+                }
+                let advanced = pmu.advance_beside(&mut precise, &mut feed).unwrap();
+                let counted = Counted {
+                    overflowed: advanced.overflowed,
+                    records: advanced.records,
+                    pmi: advanced.pmi,
+                    left: feed.count(events.find(EVENTS[0]).unwrap(), privilege),
+                };
+                assert_eq!(counted, naive.count(privilege, count), "{}", told());
+            }
             5 | 6 => {
                 let counters = word & COUNTERS | u64::from(*shape & 0xF);
-                precise.overflowed(counters);
-                naive.overflowed(counters);
+                // Records that are due already, too: of counters that were frozen meanwhile.
+                if shape & 0x10 == 0 {
+                    precise.overflowed(counters);
+                    naive.overflowed(counters);
+                }
                 let vectors = (place & 1 == 1).then_some(&vectors);
                 let fed = fed(*word, vectors);
                 let counters = if shape >> 6 == 0 { COUNTERS } else { counters };
@@ -154,6 +184,7 @@ pub(crate) fn run(words: [u8; 4], program: &[Step], saved: bool) {
             precise = through_bytes_and_registers(&configuration, own, &mut pmu, &precise);
         }
     }
+    naive.late
 }
 
 /// Returns the records after they were saved as bytes and restored, and as registers and restored: both are the same.
@@ -167,7 +198,7 @@ fn through_bytes_and_registers(
     by_bytes.restore(&precise.to_bytes()).unwrap();
     assert_eq!(by_bytes, *precise);
     let mut by_registers = VirtualPrecise::new(configuration, own).unwrap();
-    let mut there = VirtualPmu::new(*configuration, FedEvents::NONE).unwrap();
+    let mut there = VirtualPmu::new(*configuration, *pmu.events()).unwrap();
     let listed = configuration.registers().chain(precise.registers()).filter(|one| one.is_state);
     for register in listed {
         if let Read::Value(value) | Read::Shared { value, .. } =

@@ -13,6 +13,10 @@ impl Naive {
         let mut recorded = Recorded::default();
         let ready = self.due & counters & self.enabled();
         let ready: Vec<u32> = bits(ready).filter(|bit| self.runs(*bit)).collect();
+        for bit in &ready {
+            self.late += (self.frozen >> bit & 1) as u32;
+            self.frozen &= !(1 << bit);
+        }
         let each: Vec<Vec<u32>> = match collided {
             true if ready.is_empty() => vec![],
             true => vec![ready],

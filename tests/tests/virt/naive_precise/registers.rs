@@ -9,7 +9,7 @@ use std::collections::HashMap;
 pub(crate) enum Kind {
     None,
     Store { format: u8, baseline: bool, general: u64, fixed: u64, features: bool },
-    Architectural { groups: u64, general: u64, fixed: u64, fragments: bool },
+    Architectural { groups: u64, general: u64, fixed: u64, fragments: bool, features: bool },
 }
 
 pub(crate) struct Naive {
@@ -19,6 +19,9 @@ pub(crate) struct Naive {
     registers: HashMap<u32, u64>,
     pub(crate) ram: Ram,
     pub(super) due: u64,
+    /// Counters whose records came due at the event that froze them, and how many such records were written later.
+    pub(super) frozen: u64,
+    pub(super) late: u32,
     pub(super) pmi: bool,
 }
 pub(super) const FREEZE: u64 = 1 << 12;
@@ -46,10 +49,15 @@ pub(crate) fn processor(words: [u8; 4]) -> (Configuration, PreciseConfiguration,
                 records.groups = groups as u32;
                 (records.general, records.fixed) = (general as u8, fixed as u8);
                 records.fragments = flags & 8 != 0;
+                (records.load_latency, records.frontend) = (features, features);
             });
             let groups = groups << 32;
             let fragments = flags & 8 != 0;
-            (configuration, intel(6), Kind::Architectural { groups, general, fixed, fragments })
+            (
+                configuration,
+                intel(6),
+                Kind::Architectural { groups, general, fixed, fragments, features },
+            )
         }
         _ => {
             let format = shape % 7;
@@ -77,7 +85,8 @@ impl Naive {
         // RESET enables the general counters.
         let registers = HashMap::from([(0x38F, 0xF)]);
         let version = intel.version;
-        Self { kind, trace, version, registers, ram: Ram::new(), due: 0, pmi: false }
+        let ram = Ram::new();
+        Self { kind, trace, version, registers, ram, due: 0, frozen: 0, late: 0, pmi: false }
     }
 
     pub(super) fn get(&self, address: u32) -> u64 {
@@ -170,8 +179,14 @@ impl Naive {
                 let metrics = if format == 6 && features { 1 << 5 } else { 0 };
                 Some(0x1F00_000F | counters | metrics)
             }
-            (0x3F6, Kind::Store { features: true, .. }) => Some(0xFFFF),
-            (0x3F7, Kind::Store { features: true, .. }) => Some(0x7F_FFFF),
+            (
+                0x3F6,
+                Kind::Store { features: true, .. } | Kind::Architectural { features: true, .. },
+            ) => Some(0xFFFF),
+            (
+                0x3F7,
+                Kind::Store { features: true, .. } | Kind::Architectural { features: true, .. },
+            ) => Some(0x7F_FFFF),
             (0x3F4, Kind::Architectural { .. }) => Some(0x000F_FFFF_FFFF_F01F),
             (0x3F5, Kind::Architectural { .. }) => Some(0x07FF_FFF1_87FF_FFF0),
             (0x1903..0x1910, Kind::Architectural { groups, .. })
@@ -254,10 +269,22 @@ impl Naive {
         let adaptive = |n: u32| if self.baseline() { (word >> n & 1) << 34 } else { 0 };
         let (general, fixed) = self.can();
         let mut writes: Vec<(u32, u64)> = vec![(0x600, area), (0x390, FROZEN), (0x38F, COUNTERS)];
-        writes.extend((0..4).filter(|n| general >> n & 1 == 1).map(|n| {
-            // The event, privileges and the enable bit.
-            (0x186 + n, 0x43_00C4 | adaptive(n))
+        let recorded = match self.kind {
+            Kind::Architectural { .. } => general,
+            _ => general & !(word >> 60),
+        };
+        writes.extend((0..4).map(|n| {
+            // The event, privileges and the enable bit; the other counters interrupt.
+            let event = if shape >> n & 1 == 0 { 0xC4 } else { 0xC0 };
+            match recorded >> n & 1 {
+                1 => (0x186 + n, 0x43_0000 | event | adaptive(n)),
+                _ => (0x186 + n, 0x53_0000 | event),
+            }
         }));
+        // A few events before their overflow.
+        let before = |n: u32| (1 << 48) - 1 - (word >> (2 * n) & 3);
+        writes.extend((0..4).map(|n| (0x4C1 + n, before(n))));
+        writes.extend((0..3).map(|n| (0x309 + n, before(4 + n))));
         let all = (0..3).filter(|n| self.baseline() && fixed >> n & 1 == 1);
         let asked: u64 = all.map(|n| (word >> (4 + n) & 1) << (32 + 4 * n)).sum();
         writes.extend([(0x38D, 0x333 | asked), (0x3F1, (general | fixed << 32) & !(word >> 60))]);
@@ -322,8 +349,12 @@ impl Naive {
         self.registers.insert(0x3F5, index);
     }
 
-    pub(super) fn interrupt(&mut self, status: u64) {
+    pub(super) fn set_status(&mut self, status: u64) {
         self.registers.insert(0x38E, self.get(0x38E) | status);
+    }
+
+    pub(super) fn interrupt(&mut self, status: u64) {
+        self.set_status(status);
         self.pmi = true;
         if self.get(0x1D9) & FREEZE != 0 {
             if self.version >= 4 {

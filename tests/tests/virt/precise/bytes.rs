@@ -96,11 +96,13 @@ fn records_as_bytes_have_their_layout() {
     guest.write(0x3F4, 0x9_8765_4003);
     guest.write(0x3F5, 0x10_0000_0000 | 1 << 32 | 0x40);
     guest.write(0x1907, 1 << 63 | 0xFFFF_FFF0);
+    guest.write(0x3F6, 0x21);
+    guest.write(0x3F7, 0x13);
     guest.write(0x198B, 1 << 61 | 7);
     let mut bytes = Vec::from(*b"vPBS\x01\0\x02\0");
-    // All groups, whose places are 0x60E60378; of each kind counter 0 is exact.
-    bytes.extend([0, 0xFF, 0xFF, 0, 0x78, 0x03, 0xE6, 0x60, 1, 1, 6, 0xF, 7, 0, 0, 0]);
-    let words = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0x9_8765_4003, 0x11_0000_0040];
+    // Flags 1 load latency, 2 front end; all groups, whose places are 0x60E60378; of each kind counter 0 is exact.
+    bytes.extend([0, 0xFF, 0xFF, 0b110, 0x78, 0x03, 0xE6, 0x60, 1, 1, 6, 0xF, 7, 0, 0, 0]);
+    let words = [0, 0, 0, 0, 0, 0, 0x21, 0x13, 0, 0x9_8765_4003, 0x11_0000_0040];
     let mut controls = [0; 16];
     controls[1] = 1 << 63 | 0xFFFF_FFF0;
     controls[10] = 1 << 61 | 7;

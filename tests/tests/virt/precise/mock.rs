@@ -76,6 +76,37 @@ fn the_mock_writes_a_record_for_each_overflow_and_interrupts_at_the_threshold() 
     assert_eq!(mock.snapshot().leaf(1, 0).edx >> 21 & 1, 1);
 }
 
+/// Counter 1 interrupts, and freezes counter 0 at the event that makes its record due.
+#[test]
+fn a_due_record_of_a_frozen_counter_is_written_at_the_counters_next_event() {
+    let memory = RefCell::new(Ram::new());
+    let instructions = |number| FedRecord::new(0x40_0000 + number);
+    let own = PreciseConfiguration::debug_store(4);
+    let mock = on_mock(&memory, &instructions, own, &[], 0x1000);
+    for (address, value) in [(0x3F1, 1), (0x187, 0x53_00C4), (0x1D9, 1 << 12)] {
+        mock.write(msr(address), value).unwrap();
+    }
+    advance(&mock, 100);
+    let due = || mock.with_precise_records(|precise| precise.due());
+    assert_eq!((mock.written_records(), mock.interrupts(), due()), (0, 1, Some(1)));
+    // Frozen, and then without an event of the counter.
+    advance(&mock, 5);
+    mock.write(msr(0x390), 1 << 59 | 0b10).unwrap();
+    let events = mock.with_pmu(|pmu| *pmu.events());
+    let _ = mock.pass(&mut Feed::new(&events));
+    assert_eq!((mock.written_records(), due(), mock.read(msr(0x4C1))), (0, Some(1), Ok(0)));
+    let mut feed = Feed::new(&events);
+    feed.add(events.find(BRANCHES).unwrap(), Privilege::User, 3).unwrap();
+    // The overflow was counted before, and the record is written now.
+    let advanced = mock.pass(&mut feed);
+    assert_eq!((advanced.overflowed, advanced.wraps(0), advanced.records), (0, 0, 1));
+    assert_eq!((mock.written_records(), mock.lost_records(), due()), (1, 0, Some(0)));
+    assert_eq!(mock.read(msr(0x4C1)), Ok(FULL - 100));
+    // The event of the record, and the two others.
+    mock.advance(&mut feed);
+    assert_eq!([0x4C1, 0x4C2].map(|counter| mock.read(msr(counter))), [Ok(FULL - 98), Ok(3)]);
+}
+
 #[test]
 #[should_panic(expected = "illegal bits 0x1")]
 fn a_strict_mock_refuses_a_counter_that_is_recorded_and_interrupts() {

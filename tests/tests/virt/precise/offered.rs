@@ -70,7 +70,7 @@ fn hidden_records_are_as_a_processor_without_them() {
         VirtualPrecise::new(&intel(6), PreciseConfiguration::ARCHITECTURAL).unwrap();
     let own: Vec<u32> =
         store.registers().chain(architectural.registers()).map(|one| one.address).collect();
-    assert_eq!(own.len(), 5 + 2 + 7);
+    assert_eq!(own.len(), 5 + 4 + 7);
     for address in own {
         assert_eq!(pmu.read_beside(&hidden, address), Read::GeneralProtection, "{address:#X}");
         let written = pmu.write_beside(&mut hidden, address, 0);
