@@ -3,7 +3,6 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::interval::{IntervalLimits, IntervalUnit};
-use crate::profile::counter_answer::CounterAnswer;
 use crate::profile::error::InterfaceError;
 use crate::profile::information::{Availability, SourceInformation};
 use crate::profile::source::KProfileSource;
@@ -14,8 +13,7 @@ pub(crate) fn declared_interval<I: SourceInterface + ?Sized>(
     interface: &I,
     source: KProfileSource,
 ) -> Result<(&AtomicU32, IntervalLimits), InterfaceError> {
-    let silent = interface.answer().is_some_and(CounterAnswer::none_answered);
-    if silent && source != KProfileSource::TIME {
+    if interface.answer().is_some_and(|answer| answer.excludes(source)) {
         return Err(InterfaceError::UnsupportedSource(source));
     }
     let declared = match interface.table().row(source) {

@@ -57,8 +57,9 @@ pub trait ProfileInterface: SourceInterface {
     /// [`Unsupported`](crate::Availability::Unsupported) or [`Declared`](crate::Availability::Declared). It is never
     /// [`Verified`](crate::Availability::Verified), because only an access to a counter verifies a source. If
     /// [`initialize`](Self::initialize) failed because all counters were
-    /// [unresponsive](crate::CounterError::Unresponsive), only `ProfileTime` is supported. The other sources are
-    /// supported again when `initialize` succeeds on a processor.
+    /// [unresponsive](crate::CounterError::Unresponsive), only `ProfileTime` is supported. If `initialize` got no
+    /// memory for counters, and did not [require](SourceInterface::requires_memory) any, no source is supported. In both
+    /// cases all declared sources are supported again when `initialize` takes the counters of a processor.
     ///
     /// ```
     /// # use pmu_core::{DefaultInterface, ProfileInterface};
@@ -130,7 +131,8 @@ pub trait ProfileInterface: SourceInterface {
     }
 
     /// Takes ownership of the general counters of the processor that executes the call, and returns a session that
-    /// starts sources on these counters. `processor` is a snapshot of this processor.
+    /// starts sources on these counters. `processor` is a snapshot of this processor. The call clears the event selects
+    /// of all these counters, even of a counter that the session does not use because `memory` has no slot for it.
     ///
     /// ```
     /// # use pmu_core::{

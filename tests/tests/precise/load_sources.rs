@@ -1,5 +1,5 @@
-//! Loads that are sampled by their latency, on each core that has the event: its counters, its auxiliary event, and what
-//! its records say of the data's source.
+//! Loads that are sampled by their latency, on each core that has the event: its counters, its auxiliary event, and
+//! what its records say of the data's source.
 
 use core::cell::Cell;
 

@@ -5,11 +5,12 @@ use super::support::*;
 use pmu_amd::Amd64;
 use pmu_core::testing::{Access, RecordingMsr, ScriptedMsr};
 use pmu_core::{
-    Availability, Counter, CounterError, CounterMemory, CounterSlot, CounterUnit, DefaultInterface,
-    InterfaceError, KProfileSource, MsrOperation, NtStatus, ProfileInterface, Session,
-    SourceInterface,
+    Availability, Counter, CounterError, CounterMemory, CounterSet, CounterSlot, CounterUnit,
+    DefaultInterface, InterfaceError, KProfileSource, MsrOperation, NtStatus, ProfileInterface,
+    Session, SourceInterface,
 };
 use pmu_intel::Emon;
+use pmu_kprofile::compat::source_list::{SOURCE_LIST_CLASS, read_source_list, write_source_list};
 use pmu_tests::{FakePlatform, Fault, RegisterFile, amd_processor, intel_processor};
 
 /// Every declared select is loaded with zero first; then each counter is verified.
@@ -191,7 +192,8 @@ fn a_running_timer_takes_up_a_new_interval_when_told() {
     assert_eq!(platform.unmasked.get(), 0, "there are no counters to interrupt");
 }
 
-/// Without memory Emon goes on, with every source unsupported; Amd64 does not.
+/// Without memory Emon goes on, with every source unsupported; Amd64 does not. "Failure to get the memory … causes all
+/// profile sources to be treated as unsupported": by the session, by the machine, and in the kernel's list.
 #[test]
 fn no_memory() {
     let (msr, platform) = (RegisterFile::intel(4, false), FakePlatform::default());
@@ -206,6 +208,32 @@ fn no_memory() {
     assert_eq!(session.counters().without_slot.bits(), 0xF);
     session.shut_down().unwrap();
     assert_eq!(msr.accesses(), 0);
+    let list = || {
+        let mut buffer = [0; 1024];
+        buffer[..4].copy_from_slice(&SOURCE_LIST_CLASS.to_le_bytes());
+        let length = write_source_list(&interface, &mut buffer).unwrap();
+        read_source_list(&buffer[..length]).map(Result::unwrap).count()
+    };
+    for entry in interface.sources() {
+        let (source, unsupported) = (entry.source(), InterfaceError::UnsupportedSource);
+        let information = interface.query(source);
+        assert_eq!(information.availability, Availability::Unsupported, "{source}");
+        assert_eq!(information.interval, 0, "{source}");
+        assert_eq!(interface.set_interval(source, 0x2_0000), Err(unsupported(source)));
+        assert_eq!(interface.set_interval_clamped(source, 1), Err(unsupported(source)));
+    }
+    assert_eq!(list(), 0);
+    // A session of no counters needs no memory, and does not tell.
+    let other = emon(1, 4);
+    let (processor, only) = (intel_processor(1, 4), CounterSet::NONE);
+    other.initialize_only(&processor, only, &msr, &platform, &none).unwrap().shut_down().unwrap();
+    assert!(other.query(TIME).is_supported() && other.query(CYCLES).is_supported());
+    // A processor that has memory has the sources, and so has the machine.
+    let memory = Memory::new();
+    open(&interface, &msr, &platform, &memory).shut_down().unwrap();
+    assert_eq!(list(), interface.sources().len());
+    open(&interface, &msr, &platform, &none).shut_down().unwrap();
+    assert_eq!(list(), interface.sources().len(), "another processor's memory is there");
 
     let (msr, interface) = (RegisterFile::amd(), Amd64::declared());
     let processor = amd_processor(false, 0);
@@ -217,7 +245,9 @@ fn no_memory() {
     assert_eq!(msr.accesses(), 0);
 }
 
-/// With some, the counters that have a slot are used, and the others are named and not touched.
+/// With some, the counters that have a slot are used, and the others are named. "Initially, the Emon profile interface
+/// loads zero into each of the declared Performance Event Select Registers": into theirs, too, and nothing else of them
+/// is touched.
 #[test]
 fn too_little_memory() {
     fn check<I: Claimed>(interface: &I, msr: &RegisterFile, others: [u32; 2]) {
@@ -236,9 +266,10 @@ fn too_little_memory() {
         let full = InterfaceError::NoFreeCounter(source(0x1A));
         assert_eq!(session.start(source(0x1A)), Err(full));
         session.shut_down().unwrap();
-        assert_eq!(others.map(|register| msr.get(register)), [7, 7], "another owner's");
+        let [select, value] = others.map(|register| msr.get(register));
+        assert_eq!((select, value), (0, 7), "a counter without a slot");
     }
-    check(&emon(1, 4), &RegisterFile::intel(4, false), [0xC4, 0x189]);
+    check(&emon(1, 4), &RegisterFile::intel(4, false), [0x189, 0xC4]);
     check(&Amd64::declared(), &RegisterFile::amd(), [0xC001_0003, 0xC001_0007]);
 }
 
