@@ -58,7 +58,7 @@ pub trait ProfileInterface: SourceInterface {
     /// [`Verified`](crate::Availability::Verified), because only an access to a counter verifies a source. If
     /// [`initialize`](Self::initialize) failed because all counters were
     /// [unresponsive](crate::CounterError::Unresponsive), only `ProfileTime` is supported. If `initialize` got no
-    /// memory for counters, and did not [require](SourceInterface::requires_memory) any, no source is supported. In both
+    /// memory for counters, and did not [require](SourceInterface::requires_memory) it, no source is supported. In both
     /// cases all declared sources are supported again when `initialize` takes the counters of a processor.
     ///
     /// ```
