@@ -1,7 +1,5 @@
 //! The operations of a profile interface, the same for all vendors.
 
-use core::sync::atomic::Ordering;
-
 use crate::counters::error::ServiceError;
 use crate::counters::hooks::facility::Facility;
 use crate::counters::interrupt::claim::Serviced;
@@ -11,7 +9,7 @@ use crate::counters::shared::memory::CounterMemory;
 use crate::interval::Interval;
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
-use crate::profile::declared::{declared_information, declared_interval};
+use crate::profile::declared::{declared_information, declared_interval, store_interval};
 use crate::profile::error::InterfaceError;
 use crate::profile::information::SourceInformation;
 use crate::profile::overflow::Overflow;
@@ -81,7 +79,8 @@ pub trait ProfileInterface: SourceInterface {
         declared_information(self, source)
     }
 
-    /// Sets the machine-wide interval of a source.
+    /// Sets the machine-wide interval of a source. The [names](ProfileSource::another_name_of) of a source share this
+    /// interval.
     ///
     /// A running counter uses the new interval from its next overflow on. A running timer uses the new interval after a
     /// call of [`Session::apply_interval`].
@@ -104,7 +103,7 @@ pub trait ProfileInterface: SourceInterface {
     fn set_interval(&self, source: KProfileSource, units: u64) -> Result<Interval, InterfaceError> {
         let (cell, limits) = declared_interval(self, source)?;
         let interval = limits.check(units)?;
-        cell.store(interval.get(), Ordering::Relaxed);
+        store_interval(self, source, cell, interval);
         Ok(interval)
     }
 
@@ -126,7 +125,7 @@ pub trait ProfileInterface: SourceInterface {
     ) -> Result<Interval, InterfaceError> {
         let (cell, limits) = declared_interval(self, source)?;
         let interval = limits.clamp(units);
-        cell.store(interval.get(), Ordering::Relaxed);
+        store_interval(self, source, cell, interval);
         Ok(interval)
     }
 

@@ -330,7 +330,7 @@ fn counter_sources_exist_from_the_version_that_brought_their_interface_in_each_w
                 let mut hardware = AsOfVersion::new(&mut machine, interface, rules, none);
                 assert_eq!(hardware.supports(source(0x19)), expected);
                 assert!(hardware.supports(TIME) && !hardware.supports(source(0x77)));
-                // The hardware would, but nobody added it.
+                // The hardware supports the value, but the kernel did not add it.
                 assert!(!hardware.supports(source(0x7777)));
                 let absent = Err(InterfaceError::UnsupportedSource(source(0x7777)));
                 assert_eq!(hardware.start(on, source(0x7777)), absent);

@@ -1,6 +1,8 @@
 //! The driver's control and interrupt path, on passive registers: its writes, its refusals, and its state after a
 //! fault half way through.
 
+use core::sync::atomic::{AtomicU32, Ordering};
+
 use super::support::*;
 use pmu_amd::Amd64;
 use pmu_core::testing::{Access, RecordingMsr, ScriptedMsr};
@@ -11,7 +13,7 @@ use pmu_core::{
 };
 use pmu_intel::Emon;
 use pmu_kprofile::compat::source_list::{SOURCE_LIST_CLASS, read_source_list, write_source_list};
-use pmu_tests::{FakePlatform, Fault, RegisterFile, amd_processor, intel_processor};
+use pmu_tests::{FakePlatform, Fault, RegisterFile, Row, amd_processor, data, intel_processor};
 
 /// Every declared select is loaded with zero first; then each counter is verified.
 #[test]
@@ -421,5 +423,74 @@ fn a_persistent_fault_is_named_and_the_counter_is_given_up() {
             session.shut_down().unwrap();
             assert_eq!(msr.get(select), 0, "shut-down tries again");
         });
+    });
+}
+
+/// "The generally defined profile sources … that the Emon profile interface can support are just those that map to the
+/// Emon-specific profile sources": what one name sets, the other has. The Amd64 interface's map in the same way.
+#[test]
+fn two_names_of_a_source_have_one_interval() {
+    fn check<I: Claimed>(interface: &I, rows: &[Row<'_>], msr: &RegisterFile, first: u32) {
+        let mut aliases = 0;
+        for row in rows {
+            let Some(canonical) = row.optional("alias_of").map(|of| source(of as u32)) else {
+                continue;
+            };
+            let alias = source(row.number("value") as u32);
+            let (platform, memory) = (FakePlatform::default(), Memory::new());
+            for (at, [set, other]) in [(1, [alias, canonical]), (2, [canonical, alias])] {
+                let units = 0x1_2345 * at;
+                interface.set_interval(set, units.into()).unwrap();
+                assert_eq!(interface.query(other).interval, units, "{set}: {other}");
+                let clamped = interface.set_interval_clamped(set, 1).unwrap().get();
+                assert_eq!(interface.query(other).interval, clamped, "{set}: {other}");
+                interface.set_interval(set, units.into()).unwrap();
+                // The counter of the other name counts it.
+                let mut session = open(interface, msr, &platform, &memory);
+                session.start(other).unwrap();
+                assert_eq!(session.query(other).interval, units);
+                let value = msr.get(first) as u32;
+                assert_eq!(value, units.wrapping_neg(), "{set}: {other}");
+                session.shut_down().unwrap();
+            }
+            aliases += 1;
+        }
+        assert!(aliases >= 5, "{aliases}");
+        // Other sources keep theirs.
+        assert_eq!(interface.query(source(0x1B)).interval, 0x1_0000);
+        assert_eq!(interface.query(TIME).interval, 10_000);
+    }
+    let (intel, amd) = (data!("emon_sources.csv"), data!("amd64_sources.csv"));
+    check(&emon(1, 4), &intel, &RegisterFile::intel(4, false), 0xC1);
+    check(&Amd64::declared(), &amd, &RegisterFile::amd(), 0xC001_0004);
+}
+
+/// Two tasks set the interval by two names at once: afterwards each counter has the interval that a query returns.
+#[test]
+fn names_that_two_tasks_set_at_once_do_not_part() {
+    let interface = emon(1, 4);
+    let [alias, canonical] = [0x02, 0x1A].map(source);
+    let cell = |name| interface.row(name).and_then(|row| interface.interval_cell(row)).unwrap();
+    let turn = AtomicU32::new(0);
+    // Waits until both tasks have come as often.
+    let meet = |times: u32| {
+        turn.fetch_add(1, Ordering::SeqCst);
+        while turn.load(Ordering::SeqCst) < 2 * times {
+            core::hint::spin_loop();
+        }
+    };
+    let set_often = |name, first: u64| {
+        for round in 0..20_000 {
+            meet(2 * round + 1);
+            interface.set_interval(name, first + u64::from(round)).unwrap();
+            meet(2 * round + 2);
+            let set = interface.query(name).interval;
+            let cells = [alias, canonical].map(|name| cell(name).load(Ordering::Relaxed));
+            assert_eq!(cells, [set, set], "{round}");
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| set_often(alias, 0x1_0000));
+        set_often(canonical, 0x10_0000);
     });
 }
