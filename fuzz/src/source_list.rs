@@ -27,9 +27,12 @@ fn plain(entry: SourceListEntry<'_>) -> Entry {
 }
 
 /// `PROFILE_SOURCE_INFO`: the next entry's distance at 0, source at 4, intervals at 8 and 0xC, and from 0x18 on the
-/// name in UTF-16 up to a zero. Returns the entries, and the offset of the broken one.
+/// name in UTF-16 up to a zero. Returns the entries, and the offset of the broken one. A header alone has no entry.
 fn by_hand(buffer: &[u8]) -> (Vec<Entry>, Option<usize>) {
     let mut entries = Vec::new();
+    if buffer.len() == 8 {
+        return (entries, None);
+    }
     let mut offset = 8;
     loop {
         if buffer.len() < offset + 0x1A {

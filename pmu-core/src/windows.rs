@@ -290,11 +290,12 @@ impl Default for WindowsVersion {
 /// The Windows version whose behavior applies, and the width of the kernel's pointers.
 ///
 /// ```
-/// use pmu_core::{HalInterface, KProfileSource, PointerWidth, Rules, WindowsVersion};
+/// use pmu_core::{AddedSources, HalInterface, KProfileSource, PointerWidth, Rules, WindowsVersion};
 /// let windows_7 = Rules { version: WindowsVersion::Windows7, width: PointerWidth::Bits32 };
 /// // A 32-bit Windows 7 has no counters.
-/// assert!(!windows_7.has_source(HalInterface::Emon, KProfileSource::TOTAL_CYCLES));
-/// assert!(Rules::LATEST.has_source(HalInterface::Emon, KProfileSource::TOTAL_CYCLES));
+/// let (cycles, added) = (KProfileSource::TOTAL_CYCLES, AddedSources::none());
+/// assert!(!windows_7.has_source(HalInterface::Emon, cycles, added));
+/// assert!(Rules::LATEST.has_source(HalInterface::Emon, cycles, added));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]

@@ -82,7 +82,8 @@ pub fn add_later_sources(
     let there = CounterSet::fixed(ArchitecturalPerfmon::from_snapshot(boot).fixed_counters() as u8);
     let has = |source: &AddedSource| {
         let is_there = !(source.counters() & (there | CounterSet::GENERAL)).is_empty();
-        is_there && rules.has_source(HalInterface::Emon, source.row().source())
+        let (source, none) = (source.row().source(), AddedSources::none());
+        is_there && rules.has_source(HalInterface::Emon, source, none)
     };
     let counted =
         [lbr_inserts_of(boot), Some(&INSTRUCTIONS), Some(&CORE_CYCLES), Some(&REFERENCE_CYCLES)];

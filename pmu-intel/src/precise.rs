@@ -18,6 +18,7 @@ pub(crate) mod recorder;
 pub mod registers;
 pub(crate) mod report;
 pub(crate) mod slot;
+pub(crate) mod source;
 pub(crate) mod start;
 pub(crate) mod thread;
 pub(crate) mod threshold;

@@ -138,4 +138,17 @@ impl IbsCapabilities {
     pub const fn streaming_stores(self) -> bool {
         self.has(16)
     }
+
+    /// Returns whether the processor has the memory profiler, a second unit that samples ops (from Zen 6 on). This
+    /// crate does not drive the memory profiler, because the addresses of its registers are not published.
+    pub const fn memory_profiler(self) -> bool {
+        self.has(18)
+    }
+
+    /// Returns whether an op's sample has the size of the accessed page, in place of the bits that tell which TLB had
+    /// a large page (from Zen 5 on). If so, the sample's bits about data TLBs are valid only together with the physical
+    /// address.
+    pub const fn data_page_size(self) -> bool {
+        self.has(19)
+    }
 }

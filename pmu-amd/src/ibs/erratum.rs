@@ -22,7 +22,8 @@ pub enum IbsErratum {
     /// and 20h–5Fh).
     LineStateInvalid,
     /// The latency filter works only together with the filter for misses of the third-level cache (erratum 1606 of
-    /// family 1Ah).
+    /// family 1Ah). The revision guide of models 00h–0Fh lists the erratum. Linux perf applies it to all models of
+    /// Zen 5, and so does this crate.
     LatencyFilterNeedsL3Miss,
 }
 
@@ -41,7 +42,7 @@ impl IbsErratum {
 /// The models of a family that have an erratum: family, first model, last model.
 type Row = (u16, u8, u8, IbsErratum);
 
-const ROWS: [Row; 9] = [
+const ROWS: [Row; 11] = [
     (0x10, 0x00, 0xFF, IbsErratum::PeriodBeforeStop),
     (0x16, 0x00, 0xFF, IbsErratum::FetchCountKept),
     (0x17, 0x00, 0xFF, IbsErratum::FetchCountKept),
@@ -50,7 +51,9 @@ const ROWS: [Row; 9] = [
     (0x19, 0x00, 0x0F, IbsErratum::PrefetchWithoutSource),
     (0x19, 0x00, 0x0F, IbsErratum::LineStateInvalid),
     (0x19, 0x20, 0x5F, IbsErratum::LineStateInvalid),
-    (0x1A, 0x00, 0x0F, IbsErratum::LatencyFilterNeedsL3Miss),
+    (0x1A, 0x00, 0x2F, IbsErratum::LatencyFilterNeedsL3Miss),
+    (0x1A, 0x40, 0x4F, IbsErratum::LatencyFilterNeedsL3Miss),
+    (0x1A, 0x60, 0x7F, IbsErratum::LatencyFilterNeedsL3Miss),
 ];
 
 /// The errata of one processor's instruction-based sampling.

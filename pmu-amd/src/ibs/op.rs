@@ -69,7 +69,7 @@ impl IbsOpRecord {
             return None;
         }
         let recent = unit.has_access_details();
-        let (translation, page) = translation(data3);
+        let translated = self.has_translation(unit);
         let width = data3.width();
         Some(DataAccess {
             load: data3.load(),
@@ -82,9 +82,9 @@ impl IbsOpRecord {
             remote: self.remote(unit),
             line: self.line(unit),
             latency: self.missed().then(|| data3.miss_latency()),
-            translation: data3.linear_address_valid().then_some(translation),
-            page: page.filter(|_| data3.linear_address_valid()),
-            tlb_latency: (recent && data3.l1_tlb_miss()).then(|| data3.tlb_latency()),
+            translation: (translated && data3.linear_address_valid()).then(|| translation(data3)),
+            page: self.page(unit).filter(|_| translated && data3.linear_address_valid()),
+            tlb_latency: (recent && translated && data3.l1_tlb_miss()).then(|| data3.tlb_latency()),
             locked: Some(data3.locked()),
             misaligned: Some(data3.misaligned()),
             memory_type: if data3.uncacheable() {
@@ -92,6 +92,36 @@ impl IbsOpRecord {
             } else {
                 data3.write_combining().then_some(AccessType::WriteCombining)
             },
+        })
+    }
+
+    /// Returns whether the bits of the data TLBs are valid. From Zen 5 on, they are valid together with the physical
+    /// address.
+    fn has_translation(&self, unit: &IbsUnit) -> bool {
+        !unit.capabilities().data_page_size() || self.data3.physical_address_valid()
+    }
+
+    /// Returns the size of the accessed page. Before Zen 5, the size is known only if a data TLB had the page.
+    fn page(&self, unit: &IbsUnit) -> Option<PageSize> {
+        let data3 = self.data3;
+        let (huge, large) = if unit.capabilities().data_page_size() {
+            return match data3.page_size() {
+                0 => Some(PageSize::Small),
+                1 => Some(PageSize::Large),
+                2 => Some(PageSize::Huge),
+                _ => None,
+            };
+        } else if !data3.l1_tlb_miss() {
+            (data3.l1_tlb_hit_1g(), data3.l1_tlb_hit_2m())
+        } else if !data3.l2_tlb_miss() {
+            (data3.l2_tlb_hit_1g(), data3.l2_tlb_hit_2m())
+        } else {
+            return None;
+        };
+        Some(match (huge, large) {
+            (true, _) => PageSize::Huge,
+            (false, true) => PageSize::Large,
+            (false, false) => PageSize::Small,
         })
     }
 
@@ -175,22 +205,13 @@ impl IbsOpRecord {
     }
 }
 
-/// Returns how the access was translated, and the size of the page where a TLB had it.
-fn translation(data3: IbsOpData3) -> (Translation, Option<PageSize>) {
-    let size = |huge: bool, large: bool| {
-        if huge {
-            PageSize::Huge
-        } else if large {
-            PageSize::Large
-        } else {
-            PageSize::Small
-        }
-    };
+/// Returns how the access was translated.
+fn translation(data3: IbsOpData3) -> Translation {
     if !data3.l1_tlb_miss() {
-        (Translation::L1Tlb, Some(size(data3.l1_tlb_hit_1g(), data3.l1_tlb_hit_2m())))
+        Translation::L1Tlb
     } else if !data3.l2_tlb_miss() {
-        (Translation::L2Tlb, Some(size(data3.l2_tlb_hit_1g(), data3.l2_tlb_hit_2m())))
+        Translation::L2Tlb
     } else {
-        (Translation::PageWalk, None)
+        Translation::PageWalk
     }
 }

@@ -161,6 +161,9 @@ pub struct IbsOpData2 {
 }
 
 /// `IBS_OP_DATA3`: the sampled op's access to memory.
+///
+/// If leaf 0x8000001B EAX bit 19 is set (from Zen 5 on), bits 5:4 are the [page size](Self::page_size), bits 6 and 19
+/// are reserved, and `l1_tlb_miss`, `l2_tlb_miss` and the page size are valid only if `physical_address_valid` is set.
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct IbsOpData3 {
@@ -172,11 +175,11 @@ pub struct IbsOpData3 {
     pub l1_tlb_miss: bool,
     /// The access missed the second-level data TLB.
     pub l2_tlb_miss: bool,
-    /// The access hit a 2 MiB page in the first-level data TLB.
+    /// The access hit a 2 MiB page in the first-level data TLB (not if leaf 0x8000001B EAX bit 19 is set).
     pub l1_tlb_hit_2m: bool,
-    /// The access hit a 1 GiB page in the first-level data TLB.
+    /// The access hit a 1 GiB page in the first-level data TLB (not if leaf 0x8000001B EAX bit 19 is set).
     pub l1_tlb_hit_1g: bool,
-    /// The access hit a 2 MiB page in the second-level data TLB.
+    /// The access hit a 2 MiB page in the second-level data TLB (not if leaf 0x8000001B EAX bit 19 is set).
     pub l2_tlb_hit_2m: bool,
     /// The access missed the data cache.
     pub cache_miss: bool,
@@ -196,7 +199,7 @@ pub struct IbsOpData3 {
     pub linear_address_valid: bool,
     /// `IBS_DC_PHYSADDR` is valid.
     pub physical_address_valid: bool,
-    /// The access hit a 1 GiB page in the second-level data TLB.
+    /// The access hit a 1 GiB page in the second-level data TLB (not if leaf 0x8000001B EAX bit 19 is set).
     pub l2_tlb_hit_1g: bool,
     /// The access missed the second-level cache.
     pub l2_miss: bool,
@@ -212,6 +215,14 @@ pub struct IbsOpData3 {
     pub miss_latency: u16,
     /// Number of cycles from a first-level data TLB miss until the TLB was refilled.
     pub tlb_latency: u16,
+}
+
+impl IbsOpData3 {
+    /// Returns the code of the page size, bits 5:4, if leaf 0x8000001B EAX bit 19 is set: 0 is 4 KiB, 1 is 2 MiB, 2 is
+    /// 1 GiB, and 3 is reserved. The code is valid only if the physical address is valid.
+    pub const fn page_size(self) -> u8 {
+        (self.into_bits() >> 4 & 0b11) as u8
+    }
 }
 
 /// `IBS_CTL`: contains the number of the extended LVT entry for IBS interrupts. Firmware chooses the entry.

@@ -58,13 +58,15 @@ pub struct DataAccess {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum DataSource {
-    /// The core's first-level data cache.
+    /// The core's first-level data cache, or a smaller data cache before it (Intel's L0).
     L1,
     /// A fill buffer of the first-level cache: an earlier access had already requested the cache line (Intel: line fill
     /// buffer; AMD: miss address buffer).
     FillBuffer,
     /// The core's second-level cache.
     L2,
+    /// A miss handling buffer of the second-level cache: an earlier miss had already requested the cache line.
+    L2FillBuffer,
     /// The core's third-level cache, or a first- or second-level cache of another core. Both cores share this
     /// third-level cache.
     L3,
@@ -75,6 +77,8 @@ pub enum DataSource {
     /// A cache of other cores, which do not share the accessing core's third-level cache. The processor does not report
     /// whether these cores are in the same socket.
     OtherCache,
+    /// A cache at the memory's side, which all agents of the processor share.
+    MemorySideCache,
     /// DRAM.
     Memory,
     /// Persistent memory.

@@ -1,9 +1,9 @@
 //! The declaration of a source: what the boot processor's CPUID says of the source, without an access to a register.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use crate::interval::{IntervalLimits, IntervalUnit};
-use crate::profile::counter_answer::CounterAnswer;
+use crate::interval::{Interval, IntervalLimits, IntervalUnit};
 use crate::profile::error::InterfaceError;
 use crate::profile::information::{Availability, SourceInformation};
 use crate::profile::source::KProfileSource;
@@ -14,19 +14,45 @@ pub(crate) fn declared_interval<I: SourceInterface + ?Sized>(
     interface: &I,
     source: KProfileSource,
 ) -> Result<(&AtomicU32, IntervalLimits), InterfaceError> {
-    let silent = interface.answer().is_some_and(CounterAnswer::none_answered);
-    if silent && source != KProfileSource::TIME {
+    if interface.answer().is_some_and(|answer| answer.excludes(source)) {
         return Err(InterfaceError::UnsupportedSource(source));
     }
     let declared = match interface.table().row(source) {
         Some(row) => interface
             .intervals()
-            .get(row)
+            .get(interface.table().canonical_row(row))
             .filter(|_| interface.is_declared(row))
             .map(|cell| (cell, IntervalLimits::of(unit_of(source)))),
         None => interface.added().interval(source, interface.unit()),
     };
     declared.ok_or(InterfaceError::UnsupportedSource(source))
+}
+
+/// Sets a source's interval for all names of the source. Each name has a variable, so that the interrupt does not look
+/// for the source that the name stands for.
+pub(crate) fn store_interval<I: SourceInterface + ?Sized>(
+    interface: &I,
+    source: KProfileSource,
+    cell: &AtomicU32,
+    interval: Interval,
+) {
+    cell.store(interval.get(), SeqCst);
+    let table = interface.table();
+    let Some(row) = table.row(source) else { return };
+    let canonical = table.canonical_row(row);
+    let is_alias = |row: &usize| *row != canonical && table.canonical_row(*row) == canonical;
+    for alias in (0..table.rows().len()).filter(is_alias) {
+        let Some(name) = interface.intervals().get(alias) else { continue };
+        // Another task may set the interval by another name. Whoever comes last copies the interval that stays.
+        let mut copied = cell.load(SeqCst);
+        loop {
+            name.store(copied, SeqCst);
+            match cell.load(SeqCst) {
+                now if now == copied => break,
+                now => copied = now,
+            }
+        }
+    }
 }
 
 /// Returns the information on a source: at best [`Declared`](Availability::Declared).
@@ -38,7 +64,7 @@ pub(crate) fn declared_information<I: SourceInterface + ?Sized>(
         Ok((cell, limits)) => SourceInformation {
             source,
             availability: Availability::Declared,
-            interval: cell.load(Ordering::Relaxed),
+            interval: cell.load(Relaxed),
             limits,
         },
         Err(_) => SourceInformation {

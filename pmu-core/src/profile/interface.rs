@@ -1,7 +1,5 @@
 //! The operations of a profile interface, the same for all vendors.
 
-use core::sync::atomic::Ordering;
-
 use crate::counters::error::ServiceError;
 use crate::counters::hooks::facility::Facility;
 use crate::counters::interrupt::claim::Serviced;
@@ -11,7 +9,7 @@ use crate::counters::shared::memory::CounterMemory;
 use crate::interval::Interval;
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
-use crate::profile::declared::{declared_information, declared_interval};
+use crate::profile::declared::{declared_information, declared_interval, store_interval};
 use crate::profile::error::InterfaceError;
 use crate::profile::information::SourceInformation;
 use crate::profile::overflow::Overflow;
@@ -57,8 +55,9 @@ pub trait ProfileInterface: SourceInterface {
     /// [`Unsupported`](crate::Availability::Unsupported) or [`Declared`](crate::Availability::Declared). It is never
     /// [`Verified`](crate::Availability::Verified), because only an access to a counter verifies a source. If
     /// [`initialize`](Self::initialize) failed because all counters were
-    /// [unresponsive](crate::CounterError::Unresponsive), only `ProfileTime` is supported. The other sources are
-    /// supported again when `initialize` succeeds on a processor.
+    /// [unresponsive](crate::CounterError::Unresponsive), only `ProfileTime` is supported. If `initialize` got no
+    /// memory for counters, and did not [require](SourceInterface::requires_memory) it, no source is supported. In both
+    /// cases all declared sources are supported again when `initialize` takes the counters of a processor.
     ///
     /// ```
     /// # use pmu_core::{DefaultInterface, ProfileInterface};
@@ -80,7 +79,8 @@ pub trait ProfileInterface: SourceInterface {
         declared_information(self, source)
     }
 
-    /// Sets the machine-wide interval of a source.
+    /// Sets the machine-wide interval of a source. The [names](ProfileSource::another_name_of) of a source share this
+    /// interval.
     ///
     /// A running counter uses the new interval from its next overflow on. A running timer uses the new interval after a
     /// call of [`Session::apply_interval`].
@@ -103,7 +103,7 @@ pub trait ProfileInterface: SourceInterface {
     fn set_interval(&self, source: KProfileSource, units: u64) -> Result<Interval, InterfaceError> {
         let (cell, limits) = declared_interval(self, source)?;
         let interval = limits.check(units)?;
-        cell.store(interval.get(), Ordering::Relaxed);
+        store_interval(self, source, cell, interval);
         Ok(interval)
     }
 
@@ -125,12 +125,13 @@ pub trait ProfileInterface: SourceInterface {
     ) -> Result<Interval, InterfaceError> {
         let (cell, limits) = declared_interval(self, source)?;
         let interval = limits.clamp(units);
-        cell.store(interval.get(), Ordering::Relaxed);
+        store_interval(self, source, cell, interval);
         Ok(interval)
     }
 
     /// Takes ownership of the general counters of the processor that executes the call, and returns a session that
-    /// starts sources on these counters. `processor` is a snapshot of this processor.
+    /// starts sources on these counters. `processor` is a snapshot of this processor. The call clears the event selects
+    /// of all these counters, even of a counter that the session does not use because `memory` has no slot for it.
     ///
     /// ```
     /// # use pmu_core::{

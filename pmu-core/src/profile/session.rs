@@ -71,8 +71,13 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
             {
                 answer.note(taken.is_ok());
             }
-            taken?
+            let taken = taken?;
+            taken.clear_selects(taken.counters().without_slot);
+            taken
         } else {
+            if let Some(answer) = interface.answer().filter(|_| wanted && !usable) {
+                answer.note_no_memory();
+            }
             CounterSession::unopened(interface, declared, msr, platform, memory)
         };
         Ok(Self { counters })

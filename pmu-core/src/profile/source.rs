@@ -184,7 +184,8 @@ impl ProfileSource {
         self
     }
 
-    /// Declares that this row and the row with the value `canonical` are two names of one source.
+    /// Declares that this row and the row with the value `canonical` are two names of one source. The names share an
+    /// interval. Each name can run on a counter of its own.
     ///
     /// # Panics
     /// At compile time, if the value is `ProfileMaximum`.

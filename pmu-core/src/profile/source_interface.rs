@@ -104,7 +104,8 @@ pub unsafe trait SourceInterface {
     /// [event bit](crate::ProfileSource::event_bit).
     fn is_declared(&self, row: usize) -> bool;
 
-    /// Returns the variables with the machine-wide intervals of the table's rows, in the order of the rows.
+    /// Returns the variables with the machine-wide intervals of the table's rows, in the order of the rows. The rows of
+    /// one source's [names](crate::ProfileSource::another_name_of) hold one value.
     fn intervals(&self) -> &[AtomicU32];
 
     /// Returns the variable with the machine-wide interval of a row of the table. The interrupt handler calls this

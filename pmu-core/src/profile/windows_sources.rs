@@ -1,5 +1,6 @@
 //! The sources that a Windows version can have.
 
+use crate::profile::added::AddedSources;
 use crate::profile::source::KProfileSource;
 use crate::windows::{HalInterface, Rules};
 
@@ -18,22 +19,32 @@ impl Rules {
     /// - the sources of the interface's table, if this version's HAL has the counters of the interface;
     /// - Intel's sources 0x20 to 0x24, if this version has them
     ///   ([`has_fixed_sources`](crate::WindowsVersion::has_fixed_sources));
-    /// - sources added at run time, if this version can add sources
-    ///   ([`adds_sources`](crate::WindowsVersion::adds_sources)).
+    /// - the sources of higher values that are in `added`, if this version can add sources at run time
+    ///   ([`adds_sources`](crate::WindowsVersion::adds_sources)). If the kernel adds no sources, pass
+    ///   [`AddedSources::none`].
     ///
     /// ```
-    /// # use pmu_core::{HalInterface, KProfileSource, Rules, WindowsVersion};
+    /// # use pmu_core::{AddedSources, HalInterface, KProfileSource, Rules, WindowsVersion};
     /// // Intel's fixed counters are sources from version 1903 on.
-    /// let fixed = KProfileSource::new(0x20).unwrap();
-    /// assert!(Rules::LATEST.has_source(HalInterface::Emon, fixed));
+    /// let (fixed, none) = (KProfileSource::new(0x20).unwrap(), AddedSources::none());
+    /// assert!(Rules::LATEST.has_source(HalInterface::Emon, fixed, none));
     /// let before = Rules { version: WindowsVersion::Windows8, ..Rules::LATEST };
-    /// assert!(!before.has_source(HalInterface::Emon, fixed));
+    /// assert!(!before.has_source(HalInterface::Emon, fixed, none));
+    /// // A higher value is no source, unless the kernel adds it.
+    /// assert!(!Rules::LATEST.has_source(HalInterface::Emon, KProfileSource::new(0x25).unwrap(), none));
     /// ```
-    pub const fn has_source(self, interface: HalInterface, source: KProfileSource) -> bool {
+    pub fn has_source(
+        self,
+        interface: HalInterface,
+        source: KProfileSource,
+        added: &AddedSources,
+    ) -> bool {
         let (version, value) = (self.version, source.value());
         let in_version = match (interface, value) {
             (HalInterface::Emon, 0x20..=0x24) => version.has_fixed_sources(),
-            (HalInterface::Emon, 0x25..) | (HalInterface::Amd64, 0xC0..) => version.adds_sources(),
+            (HalInterface::Emon, 0x25..) | (HalInterface::Amd64, 0xC0..) => {
+                version.adds_sources() && added.contains(source)
+            }
             (HalInterface::Emon, 0..0x19) => GENERAL_OF_EMON >> value & 1 != 0,
             (HalInterface::Amd64, 0..0x19) => GENERAL_OF_AMD64 >> value & 1 != 0,
             _ => true,

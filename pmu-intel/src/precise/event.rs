@@ -87,8 +87,9 @@ impl PreciseEvent {
     }
 
     /// Samples only loads with a latency of at least `cycles` (perf's `ldlat`). The event must be the processor's
-    /// load-latency event, for example `MEM_TRANS_RETIRED.LOAD_LATENCY`. Each record then has the group
-    /// [`MEMORY`](PreciseGroups::MEMORY).
+    /// load-latency event: `MEM_TRANS_RETIRED.LOAD_LATENCY`, or `MEM_UOPS_RETIRED.LOAD_LATENCY` on E-cores. Each record
+    /// then has the group [`MEMORY`](PreciseGroups::MEMORY). The event runs only on counters that can count it, such as
+    /// counters 1 to 7 on Golden Cove, also if the event is [raw](Event::raw).
     ///
     /// A processor has only one latency threshold, so all started events must have the same `cycles`.
     ///

@@ -3,23 +3,7 @@
 use pmu_core::{CounterSet, EventSelect, Snapshot};
 
 use crate::precise::event::Precision;
-
-/// Encoding of the source of a load's data (SDM vol. 3B, "Load Latency Performance Monitoring Facility" and the tables
-/// of the models' data sources; the grouping is that of Linux perf).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub(crate) enum SourceEncoding {
-    /// Nehalem, Westmere.
-    Nehalem,
-    /// Sandy Bridge to Broadwell.
-    SandyBridge,
-    /// From Skylake on, clients' cores: value 8 is the fourth-level cache.
-    Skylake,
-    /// From Skylake on, servers' cores: values 8 and 9 are persistent memory.
-    SkylakeServer,
-    /// The encoding is not known here.
-    Unknown,
-}
+use crate::precise::source::SourceEncoding;
 
 /// The event by which loads of a given latency are sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,10 +17,13 @@ pub(crate) struct LatencyEvent {
     pub(crate) beside: u16,
 }
 
-/// Properties of the records of some models of family 6.
+/// Properties of the records of some models of a family.
 #[derive(Debug)]
 pub(crate) struct Model {
+    family: u16,
     models: &'static [u8],
+    /// The core is an efficient one. A hybrid processor has cores of two kinds with one model number.
+    efficient: bool,
     /// The counters that write records, before every counter does; of the general ones.
     pub(crate) counters: u8,
     /// The events of which the processor writes records, as event number and unit mask; empty: of every event.
@@ -51,7 +38,7 @@ pub(crate) struct Model {
     pub(crate) sources: SourceEncoding,
     /// Event number of load latencies; 0: none.
     latency: u16,
-    latency_counters: u8,
+    latency_counters: u16,
     latency_beside: u16,
     /// A buffer above one page hangs the processor.
     pub(crate) one_page: bool,
@@ -75,7 +62,9 @@ const fn only(event: u8, unit_mask: u8) -> PreciseSelect {
 }
 
 const UNKNOWN: Model = Model {
+    family: 6,
     models: &[],
+    efficient: false,
     counters: 0b1111,
     events: &[],
     exact: CounterSet::NONE,
@@ -92,16 +81,35 @@ const UNKNOWN: Model = Model {
 /// Clovertown and the other processors of model 0Fh, whose records are unusable (as in Linux perf).
 pub(crate) const MEROM: u8 = 0x0F;
 
-const ADL: Model = Model {
+/// P-cores from Golden Cove on. The counters of the latency event are those that all of them have.
+const PERFORMANCE: Model = Model {
     // General counter 0 and fixed counter 0.
     exact: CounterSet::from_bits(1 << 32 | 1),
-    sources: SourceEncoding::Skylake,
     latency: 0x01CD,
-    latency_counters: 0xFF,
-    latency_beside: 0x8203,
+    latency_counters: 0xFC,
     two_latencies: true,
     ..UNKNOWN
 };
+
+/// Golden Cove, Redwood Cove: counters 1 to 7 count load latencies (Intel's event lists, as Linux perf).
+const GOLDEN_COVE: Model =
+    Model { sources: SourceEncoding::Skylake, latency_counters: 0xFE, ..PERFORMANCE };
+
+/// E-cores from Tremont on.
+const EFFICIENT: Model =
+    Model { efficient: true, exact: CounterSet::from_bits(1 << 32 | 1), ..UNKNOWN };
+
+/// E-cores from Gracemont on: `MEM_UOPS_RETIRED.LOAD_LATENCY`.
+const GRACEMONT: Model = Model {
+    sources: SourceEncoding::Gracemont,
+    latency: 0x05D0,
+    latency_counters: 0b11,
+    two_latencies: true,
+    ..EFFICIENT
+};
+
+/// Panther Cove and Coyote Cove.
+const PANTHER_COVE: Model = Model { sources: SourceEncoding::PantherCove, ..PERFORMANCE };
 
 /// INST_RETIRED.ANY_P.
 const INSTRUCTIONS: u16 = 0x00C0;
@@ -115,7 +123,7 @@ const UOPS: u16 = 0x01C2;
 /// INV, and a counter mask of 16: the cycles in which fewer than 16 retire. These are all cycles.
 const FEWER_THAN_16: u64 = 1 << 23 | 16 << 24;
 
-static MODELS: [Model; 12] = [
+static MODELS: [Model; 21] = [
     // Core 2.
     Model {
         models: &[0x16, 0x17, 0x1D],
@@ -239,40 +247,79 @@ static MODELS: [Model; 12] = [
         latency_counters: 0xFF,
         ..UNKNOWN
     },
-    // Sapphire Rapids, Emerald Rapids and Granite Rapids.
-    Model { models: &[0x8F, 0xCF, 0xAD, 0xAE], ..ADL },
+    // Sapphire Rapids, Emerald Rapids, Alder Lake and Raptor Lake. Linux perf demands the event beside on these alone.
+    Model {
+        models: &[0x8F, 0xCF, 0x97, 0x9A, 0xB7, 0xBA, 0xBF],
+        latency_beside: 0x8203,
+        ..GOLDEN_COVE
+    },
+    // Granite Rapids, Meteor Lake and Arrow Lake U.
+    Model { models: &[0xAD, 0xAE, 0xAA, 0xAC, 0xB5], ..GOLDEN_COVE },
+    // Lunar Lake, Arrow Lake; Cougar Cove: Panther Lake, Wildcat Lake.
+    Model {
+        models: &[0xBD, 0xC5, 0xC6, 0xCC, 0xD5, 0xE5],
+        sources: SourceEncoding::LionCove,
+        latency_counters: 0x3FC,
+        ..PERFORMANCE
+    },
+    // Nova Lake.
+    Model { family: 0x12, models: &[0x01, 0x03], ..PANTHER_COVE },
+    // Diamond Rapids.
+    Model { family: 0x13, models: &[0x01], ..PANTHER_COVE },
+    // Tremont.
+    Model { models: &[0x86, 0x96, 0x9C], ..EFFICIENT },
+    // Gracemont.
+    Model { models: &[0x97, 0x9A, 0xB7, 0xBA, 0xBF, 0xBE], ..GRACEMONT },
+    // Crestmont: Meteor Lake, Arrow Lake U, Sierra Forest, Grand Ridge; Skymont: Lunar Lake, Arrow Lake.
+    Model {
+        models: &[0xAA, 0xAC, 0xB5, 0xAF, 0xB6, 0xBD, 0xC5, 0xC6],
+        sources: SourceEncoding::Crestmont,
+        ..GRACEMONT
+    },
+    // Darkmont: Panther Lake, Wildcat Lake, Clearwater Forest.
+    Model {
+        models: &[0xCC, 0xD5, 0xE5, 0xDD],
+        sources: SourceEncoding::Crestmont,
+        latency_counters: 0xFF,
+        ..GRACEMONT
+    },
+    // Arctic Wolf: Nova Lake.
+    Model {
+        family: 0x12,
+        models: &[0x01, 0x03],
+        sources: SourceEncoding::ArcticWolf,
+        latency_counters: 0xFF,
+        ..GRACEMONT
+    },
 ];
-
-/// The performance cores of Alder Lake and later.
-static PERFORMANCE_CORE: Model = ADL;
-
-/// The cores of Tremont and later, the efficient cores of Alder Lake and later among them.
-static EFFICIENT_CORE: Model = Model { exact: CounterSet::from_bits(1 << 32 | 1), ..UNKNOWN };
 
 /// Models whose persistent memory has a source of its own.
 const SERVERS: [u8; 7] = [0x55, 0x6A, 0x6C, 0x8F, 0xCF, 0xAD, 0xAE];
 
-/// Models of one type of core, efficient ones: Tremont, Sierra Forest, Grand Ridge, Clearwater Forest.
-const EFFICIENT: [u8; 6] = [0x86, 0x96, 0x9C, 0xAF, 0xB6, 0xDD];
-
 impl Model {
     /// Returns the properties of the core that a snapshot describes.
     pub(crate) fn of(processor: &Snapshot) -> &'static Self {
-        static OTHER: Model = UNKNOWN;
-        let model = processor.model();
+        static OTHER: [Model; 3] = [UNKNOWN, PERFORMANCE, EFFICIENT];
+        let [other, other_performance, other_efficient] = &OTHER;
+        let (family, model) = (processor.family(), processor.model());
         // SDM vol. 2A, CPUID leaf 7, EDX bit 15, Hybrid; leaf 0x1A, EAX 31:24: 20h, Atom; 40h, Core.
         let core_type = match processor.leaf(7, 0).edx >> 15 & 1 {
             0 => 0,
             _ => processor.leaf(0x1A, 0).eax >> 24,
         };
-        let known = MODELS.iter().find(|row| row.models.contains(&model));
-        match core_type {
-            _ if processor.family() != 6 => &OTHER,
-            0x40 => &PERFORMANCE_CORE,
-            0x20 => &EFFICIENT_CORE,
-            _ if EFFICIENT.contains(&model) => &EFFICIENT_CORE,
-            _ => known.unwrap_or(&OTHER),
-        }
+        let is_kind = |row: &Self| match core_type {
+            0x40 => !row.efficient,
+            0x20 => row.efficient,
+            _ => true,
+        };
+        let is_it =
+            |row: &&Self| row.family == family && row.models.contains(&model) && is_kind(row);
+        let unlisted = match core_type {
+            0x40 if family == 6 => other_performance,
+            0x20 if family == 6 => other_efficient,
+            _ => other,
+        };
+        MODELS.iter().find(is_it).unwrap_or(unlisted)
     }
 
     /// Returns the encoding of data sources of a processor with these properties.

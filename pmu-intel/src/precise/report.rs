@@ -6,7 +6,7 @@ use pmu_core::{
 
 use crate::precise::decode::memory::MemoryInfo;
 use crate::precise::decode::record::PreciseRecord;
-use crate::precise::model::SourceEncoding;
+use crate::precise::source::{LoadSource, SourceEncoding};
 use crate::precise::unit::PreciseUnit;
 
 /// The memory accesses that an event counts, if this crate knows them: loads or stores.
@@ -63,15 +63,9 @@ impl PreciseReport<'_> {
     fn access(&self, memory: &MemoryInfo) -> DataAccess {
         let address = memory.address;
         if self.access == AccessKind::Stores {
-            // SDM vol. 3B, "Precise Store": bit 0, the first-level cache has the line; 4, the second-level TLB missed.
-            let hit = memory.source & 1 != 0;
-            return DataAccess {
-                store: true,
-                address,
-                source: hit.then_some(DataSource::L1),
-                locked: Some(memory.source >> 5 & 1 != 0),
-                ..DataAccess::default()
-            };
+            let (hit, locked) = self.store(memory.source);
+            let source = hit.then_some(DataSource::L1);
+            return DataAccess { store: true, address, source, locked, ..DataAccess::default() };
         }
         let latency =
             if self.unit.has_two_latencies() { memory.latency >> 32 } else { memory.latency };
@@ -89,63 +83,24 @@ impl PreciseReport<'_> {
             ..DataAccess::default()
         }
     }
-}
 
-/// The source of a load's data, decoded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct LoadSource {
-    source: Option<DataSource>,
-    remote: Option<bool>,
-    modified: bool,
-    uncacheable: bool,
-    page_walk: bool,
-    locked: Option<bool>,
-}
-
-impl LoadSource {
-    /// Decodes a source (SDM vol. 3B, "Data Source Encoding for Load Latency Record"; for later cores the tables of
-    /// Linux perf).
-    fn of(encoding: SourceEncoding, source: u64) -> Self {
-        use DataSource::{FarCache, FillBuffer, Io, L1, L2, L3, Memory, PersistentMemory};
-        let local = |source| (Some(source), Some(false), false);
-        let remote = |source, modified| (Some(source), Some(true), modified);
-        let none = (None, None, false);
-        let number = source & 0xF;
-        let (found, is_remote, modified) = match (encoding, number) {
-            (SourceEncoding::Unknown, _) => none,
-            (_, 1) => local(L1),
-            (_, 2) => local(FillBuffer),
-            (_, 3) => local(L2),
-            (SourceEncoding::Nehalem, 4 | 5) => local(L3),
-            (SourceEncoding::Nehalem, 6 | 7) | (_, 7) => (Some(L3), Some(false), true),
-            (_, 4..=6) => local(L3),
-            (SourceEncoding::Skylake, 8 | 9) => none,
-            (SourceEncoding::SkylakeServer, 8) => local(PersistentMemory),
-            (SourceEncoding::SkylakeServer, 9) => remote(PersistentMemory, false),
-            (_, 8) => remote(FarCache, false),
-            (_, 9) => remote(FarCache, true),
-            (_, 0xA) => local(Memory),
-            (_, 0xB) => remote(Memory, false),
-            (SourceEncoding::Skylake | SourceEncoding::SkylakeServer, 0xC) => {
-                remote(FarCache, false)
+    /// Returns whether the first-level cache had a store's line, and whether the store is locked, if known.
+    fn store(&self, source: u64) -> (bool, Option<bool>) {
+        let bit = |bit: u32| source >> bit & 1 != 0;
+        match self.unit.sources {
+            SourceEncoding::LionCove => (source & 0xFF == 1, None),
+            // From Golden Cove on, MEM_TRANS_RETIRED.STORE_SAMPLE has a load's encoding: only value 1 is this cache.
+            SourceEncoding::Skylake | SourceEncoding::SkylakeServer
+                if self.unit.has_two_latencies() =>
+            {
+                (source & 0xF == 1, Some(bit(5)))
             }
-            (SourceEncoding::Skylake | SourceEncoding::SkylakeServer, 0xD) => {
-                remote(FarCache, true)
-            }
-            (_, 0xC) => local(Memory),
-            (_, 0xD) => remote(Memory, false),
-            (_, 0xE) => (Some(Io), None, false),
-            _ => none,
-        };
-        let known = encoding != SourceEncoding::Unknown;
-        let has_lock = known && encoding != SourceEncoding::Nehalem;
-        Self {
-            source: found,
-            remote: is_remote,
-            modified,
-            uncacheable: known && number == 0xF,
-            page_walk: known && source >> 4 & 1 != 0,
-            locked: has_lock.then_some(source >> 5 & 1 != 0),
+            // SDM vol. 3B, "Precise Store": bit 0, the first-level cache has the line; 5, locked.
+            SourceEncoding::Nehalem
+            | SourceEncoding::SandyBridge
+            | SourceEncoding::Skylake
+            | SourceEncoding::SkylakeServer => (bit(0), Some(bit(5))),
+            _ => (false, None),
         }
     }
 }

@@ -12,11 +12,12 @@ use crate::precise::decode::format::PreciseFormat;
 use crate::precise::error::{NoPrecise, PreciseEventError};
 use crate::precise::event::{PreciseEvent, Precision};
 use crate::precise::groups::PreciseGroups;
-use crate::precise::model::{LatencyEvent, MEROM, Model, SourceEncoding};
+use crate::precise::model::{LatencyEvent, MEROM, Model};
 use crate::precise::registers::{
     MSR_PEBS_FRONTEND, PEBS_BASELINE, PEBS_TIMING_INFO, PmcCfgC, STATUS_ARCH_PEBS,
     STATUS_OVF_BUFFER,
 };
+use crate::precise::source::SourceEncoding;
 use crate::registers::IA32_PERF_CAPABILITIES;
 
 /// Description of a processor's precise records: the format, and the counters that can write records.

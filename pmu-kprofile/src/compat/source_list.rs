@@ -162,13 +162,14 @@ impl SourceListEntry<'_> {
     }
 }
 
-/// Returns an iterator over a source list that this crate or Windows wrote.
+/// Returns an iterator over a source list that this crate or Windows wrote. A list without a source is 8 bytes long.
 ///
 /// If an entry cannot be read, the error is the last item of the iterator.
 pub fn read_source_list(
     buffer: &[u8],
 ) -> impl Iterator<Item = Result<SourceListEntry<'_>, SourceListError>> {
-    let mut next = Some(HEADER);
+    // A list without a source is the header alone.
+    let mut next = (buffer.len() != HEADER).then_some(HEADER);
     core::iter::from_fn(move || {
         let offset = next.take()?;
         let malformed = SourceListError::Malformed { offset };

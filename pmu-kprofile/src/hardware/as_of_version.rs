@@ -1,6 +1,8 @@
 //! Hardware restricted to the sources of a given Windows.
 
-use pmu_core::{HalInterface, InterfaceError, KProfileSource, ProcessorNumber, Rules};
+use pmu_core::{
+    AddedSources, HalInterface, InterfaceError, KProfileSource, ProcessorNumber, Rules,
+};
 
 use crate::affinity::Affinity;
 use crate::hardware::profile_hardware::ProfileHardware;
@@ -12,6 +14,7 @@ use crate::hardware::profile_hardware::ProfileHardware;
 ///
 /// # Examples
 /// ```
+/// use pmu_core::AddedSources;
 /// use pmu_kprofile::{AsOfVersion, HalInterface, ProfileError, ProfileHardware, ProfileObject, Profiles};
 ///
 /// /// Starts a profile on lists that are like an older Windows: a source that this version did not have is refused.
@@ -20,7 +23,8 @@ use crate::hardware::profile_hardware::ProfileHardware;
 ///     object: &'static ProfileObject<'static>,
 ///     hardware: &mut H,
 /// ) -> Result<(), ProfileError> {
-///     lists.try_start(object, &mut AsOfVersion::new(hardware, HalInterface::Emon, lists.rules()))
+///     let (rules, added) = (lists.rules(), AddedSources::none());
+///     lists.try_start(object, &mut AsOfVersion::new(hardware, HalInterface::Emon, rules, added))
 /// }
 /// ```
 #[derive(Debug)]
@@ -28,17 +32,23 @@ pub struct AsOfVersion<'h, H> {
     hardware: &'h mut H,
     interface: HalInterface,
     rules: Rules,
+    added: &'h AddedSources,
 }
 
 impl<'h, H: ProfileHardware> AsOfVersion<'h, H> {
     /// Restricts `hardware` to the sources that exist in the Windows version of `rules`. `interface` is the profile
-    /// interface of `hardware`.
-    pub const fn new(hardware: &'h mut H, interface: HalInterface, rules: Rules) -> Self {
-        Self { hardware, interface, rules }
+    /// interface of `hardware`. `added` are the sources that the kernel added to those of the interface.
+    pub const fn new(
+        hardware: &'h mut H,
+        interface: HalInterface,
+        rules: Rules,
+        added: &'h AddedSources,
+    ) -> Self {
+        Self { hardware, interface, rules, added }
     }
 
     fn has(&self, source: KProfileSource) -> bool {
-        self.rules.has_source(self.interface, source)
+        self.rules.has_source(self.interface, source, self.added)
     }
 }
 

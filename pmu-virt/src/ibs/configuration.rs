@@ -38,11 +38,12 @@ impl IbsConfiguration {
     };
     /// Instruction-based sampling of Zen 4.
     pub const ZEN_4: Self = Self { capabilities: 0xBFF, ..Self::ZEN_3 };
-    /// Instruction-based sampling of Zen 5: the features of Zen 4, and a filter by the latency of loads.
-    pub const ZEN_5: Self = Self { capabilities: 0x1BFF, ..Self::ZEN_3 };
+    /// Instruction-based sampling of Zen 5: the features of Zen 4, a filter by the latency of loads, and the size of
+    /// the accessed page.
+    pub const ZEN_5: Self = Self { capabilities: 0x8_1BFF, ..Self::ZEN_3 };
     /// Instruction-based sampling of Zen 6: the features of Zen 5, a second control register for fetch sampling, and a
-    /// second control register for op sampling.
-    pub const ZEN_6: Self = Self { capabilities: 0x1_FBFF, ..Self::ZEN_3 };
+    /// second control register for op sampling. The memory profiler (bit 18) is not modeled.
+    pub const ZEN_6: Self = Self { capabilities: 0x9_FBFF, ..Self::ZEN_3 };
     /// Instruction-based sampling of family 10h.
     pub const FAMILY_10H: Self =
         Self { capabilities: 0b111, period_before_stop: true, ..Self::ZEN_3 };

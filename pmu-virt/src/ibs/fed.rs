@@ -18,7 +18,8 @@ pub struct FedOp {
     pub data: u64,
     /// `IBS_OP_DATA2`: the source of a load's data.
     pub data2: u64,
-    /// `IBS_OP_DATA3`: description of the op's access to memory.
+    /// `IBS_OP_DATA3`: description of the op's access to memory, in the layout of the guest's processor: if leaf
+    /// 0x8000001B EAX bit 19 is set, bits 5:4 are the page size, and bits 6 and 19 are reserved and are cleared.
     pub data3: u64,
     /// `IBS_DC_LINADDR`: the linear address of the op's access to memory.
     pub linear_address: u64,

@@ -66,6 +66,9 @@ pub(crate) const OP_COUNT: u64 = 0x7FF_FFFF << 32;
 pub(crate) const OP_LATENCY: u64 = 0xF << 59;
 pub(crate) const OP_LATENCY_FILTER: u64 = 1 << 63;
 
+/// `IBS_OP_DATA3`: the bits that are reserved if the register has the page size in bits 5:4 (capability 19).
+pub(crate) const OP_DATA3_RESERVED: u64 = 1 << 6 | 1 << 19;
+
 /// The disable bit of both second control registers.
 pub(crate) const DISABLE: u64 = 1;
 

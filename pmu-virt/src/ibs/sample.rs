@@ -29,7 +29,8 @@ impl VirtualIbs {
         self.registers[OP_RIP] = op.rip;
         self.registers[OP_DATA] = op.data;
         self.registers[OP_DATA2] = op.data2;
-        self.registers[OP_DATA3] = op.data3;
+        let reserved = if self.configuration.has(19) { OP_DATA3_RESERVED } else { 0 };
+        self.registers[OP_DATA3] = op.data3 & !reserved;
         self.registers[DC_LINADDR] = op.linear_address;
         self.registers[DC_PHYSADDR] = op.physical_address;
         if self.configuration.has(5) {

@@ -134,6 +134,34 @@ fn a_translation_names_the_tlb_and_its_page() {
     assert_eq!((access.address, access.translation), (None, None), "the address is not valid");
 }
 
+/// The bits of the TLBs with and without the capability of the page size, by the PPRs' tables of the register.
+#[test]
+fn zen_5_s_page_size_is_not_taken_for_a_tlb_s_hit() {
+    for row in pmu_tests::data!("ibs_pages.csv") {
+        let unit = unit(0x1A, 0x24, row.number("capabilities") as u32, IbsKind::Op);
+        let access = op(&unit, 0, 0, row.number("data3")).access.expect("an access");
+        let translation = access.translation.map_or("-".into(), |told| format!("{told:?}"));
+        let page = access.page.map_or("-".into(), |told| format!("{told:?}"));
+        let latency = access.tlb_latency.map_or("-".into(), |told| told.to_string());
+        let told = [translation, page, latency];
+        assert_eq!(told, ["translation", "page", "latency"].map(|at| row.text(at)), "{row:?}");
+    }
+}
+
+#[test]
+fn a_capability_is_told_by_its_own_bit_alone() {
+    let of = |bit: u32| unit(0x1A, 0x50, 0b111 | 1 << bit, IbsKind::Op).capabilities();
+    for bit in 3..32 {
+        assert_eq!(of(bit).memory_profiler(), bit == 18, "{bit}");
+        assert_eq!(of(bit).data_page_size(), bit == 19, "{bit}");
+    }
+    // A recorded Zen 5.
+    let zen_5 = pmu_core::CpuidDump::parse(include_str!("../../data/cpuid/amd-zen5.txt"));
+    let zen_5 = pmu_core::Snapshot::capture(&zen_5.expect("a dump"));
+    let zen_5 = pmu_amd::ibs::IbsCapabilities::of(&zen_5).expect("a unit");
+    assert!(zen_5.data_page_size() && !zen_5.memory_profiler());
+}
+
 #[test]
 fn widths_types_and_locks_are_told() {
     let unit = unit(0x19, 0x11, ZEN_4, IbsKind::Op);
@@ -232,8 +260,17 @@ fn each_erratum_has_its_processors() {
         (0x19, 0x21, &[LineStateInvalid]),
         (0x19, 0x50, &[LineStateInvalid]),
         (0x19, 0x61, &[]),
+        // Zen 5, by the models of which Linux says so.
         (0x1A, 0x02, &[LatencyFilterNeedsL3Miss]),
-        (0x1A, 0x24, &[]),
+        (0x1A, 0x11, &[LatencyFilterNeedsL3Miss]),
+        (0x1A, 0x24, &[LatencyFilterNeedsL3Miss]),
+        (0x1A, 0x44, &[LatencyFilterNeedsL3Miss]),
+        (0x1A, 0x60, &[LatencyFilterNeedsL3Miss]),
+        (0x1A, 0x70, &[LatencyFilterNeedsL3Miss]),
+        // Zen 6.
+        (0x1A, 0x30, &[]),
+        (0x1A, 0x50, &[]),
+        (0x1A, 0x80, &[]),
     ] {
         let unit = unit(family, model, ZEN_3, IbsKind::Op);
         for erratum in IbsErratum::ALL {

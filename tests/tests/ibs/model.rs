@@ -60,7 +60,7 @@ fn bytes_of_version_1_lie_where_the_table_says() {
     ibs.set_interrupt_pending(true);
     let mut bytes = [0; 152];
     bytes[..8].copy_from_slice(b"vIBS\x01\0\0\x01");
-    bytes[8..16].copy_from_slice(&[0xFF, 0xFB, 0x01, 0, 0b11, 1, 0, 0]);
+    bytes[8..16].copy_from_slice(&[0xFF, 0xFB, 0x09, 0, 0b11, 1, 0, 0]);
     bytes[16..20].copy_from_slice(&[0x91, 0xF4, 0x45, 0x25]);
     bytes[56..64].copy_from_slice(&[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);
     bytes[104..106].copy_from_slice(&[1, 1]); // IBS_CTL

@@ -192,7 +192,10 @@ impl Naive {
         self.set("IBS_OP_RIP", op.rip);
         self.set("IBS_OP_DATA", op.data);
         self.set("IBS_OP_DATA2", op.data2);
-        self.set("IBS_OP_DATA3", op.data3);
+        let of_tlb =
+            ["IbsDcL2TlbHit2M", "IbsDcL2TlbHit1G"].map(|field| mask("IBS_OP_DATA3", field));
+        let reserved = if self.has(19) { of_tlb[0] | of_tlb[1] } else { 0 };
+        self.set("IBS_OP_DATA3", op.data3 & !reserved);
         self.set("IBS_DC_LINADDR", op.linear_address);
         self.set("IBS_DC_PHYSADDR", op.physical_address);
         self.set("BP_IBSTGT_RIP", op.target);

@@ -98,7 +98,7 @@ fn samples_of_the_other_privilege_level_are_left_out_and_counted() {
 
 #[test]
 fn a_latency_filter_reports_slow_loads_only() {
-    let processor = named("Zen 5");
+    let processor = named("Zen 6");
     sampler!(processor, IbsKind::Op => mock, kernel, sampler);
     sampler.start(&IbsSampling::ops(PERIOD).slower_than(256)).unwrap();
     let load = |latency: u64| FedOp { data3: latency << 32 | 1 << 7 | 1, ..FedOp::new(0x1000) };

@@ -8,8 +8,8 @@ use pmu_tests::ibs_processor as processor;
 use crate::decode::{ZEN_3, ZEN_4};
 
 /// Capabilities of Zen 5 and of its successor: the latency filter, and bits 13 to 16.
-const ZEN_5: u32 = 0x1BFF;
-const ZEN_6: u32 = 0x1_FBFF;
+const ZEN_5: u32 = 0x8_1BFF;
+const ZEN_6: u32 = 0x9_FBFF;
 
 fn unit(family: u32, model: u32, capabilities: u32, kind: IbsKind) -> IbsUnit {
     IbsUnit::of(&processor(family, model, capabilities), kind).expect("a unit")
@@ -53,7 +53,7 @@ fn what_a_processor_lacks_is_refused_by_name() {
 
 #[test]
 fn latencies_are_multiples_of_128_up_to_the_register_s_limit() {
-    let ops = unit(0x1A, 0x24, ZEN_5, IbsKind::Op);
+    let ops = unit(0x1A, 0x50, ZEN_6, IbsKind::Op);
     let fetches = unit(0x1A, 0x50, ZEN_6, IbsKind::Fetch);
     for (unit, sampling, max) in
         [(ops, IbsSampling::ops(160), 2048), (fetches, IbsSampling::fetches(160), 1920)]
@@ -67,10 +67,12 @@ fn latencies_are_multiples_of_128_up_to_the_register_s_limit() {
         }
     }
     // Erratum 1606.
-    let early = unit(0x1A, 0x02, ZEN_5, IbsKind::Op);
-    let slow = IbsSampling::ops(160).slower_than(128);
-    assert_eq!(early.check(&slow), Err(IbsSamplingError::LatencyNeedsL3Miss));
-    assert_eq!(early.check(&slow.l3_misses_only()), Ok(()));
+    for model in [0x02, 0x24, 0x44, 0x70] {
+        let zen_5 = unit(0x1A, model, ZEN_5, IbsKind::Op);
+        let slow = IbsSampling::ops(160).slower_than(128);
+        assert_eq!(zen_5.check(&slow), Err(IbsSamplingError::LatencyNeedsL3Miss));
+        assert_eq!(zen_5.check(&slow.l3_misses_only()), Ok(()));
+    }
     // A processor without the second control register has no fetch filter, whatever bit 14 says.
     let without = unit(0x1A, 0x24, ZEN_5 | 1 << 14, IbsKind::Fetch);
     let slow = IbsSampling::fetches(160).slower_than(128);

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use pmu_core::{InterfaceError, InterruptFrame, KProfileSource};
+use pmu_core::{AddedSources, InterfaceError, InterruptFrame, KProfileSource};
 use pmu_kprofile::CreateError::{
     self, BucketSize, BufferTooSmall, EmptyBuffer, NoCallbackObjects, RangeWraps,
     SegmentWithoutProcess, UnsupportedSource,
@@ -320,16 +320,20 @@ fn counter_sources_exist_from_the_version_that_brought_their_interface_in_each_w
                 let rules = Rules { version, width };
                 assert_eq!(version.has_counters(interface, width), expected, "{rules:?}");
 
-                let on = processor(0, 1);
+                let (on, none) = (processor(0, 1), AddedSources::none());
                 let mut machine = Machine { unsupported: Some(source(0x77)), ..machine() };
                 for in_interrupt in [true, false] {
                     machine.in_interrupt = in_interrupt;
-                    let hardware = AsOfVersion::new(&mut machine, interface, rules);
+                    let hardware = AsOfVersion::new(&mut machine, interface, rules, none);
                     assert_eq!(hardware.in_interrupt(), in_interrupt);
                 }
-                let mut hardware = AsOfVersion::new(&mut machine, interface, rules);
+                let mut hardware = AsOfVersion::new(&mut machine, interface, rules, none);
                 assert_eq!(hardware.supports(source(0x19)), expected);
                 assert!(hardware.supports(TIME) && !hardware.supports(source(0x77)));
+                // The hardware supports the value, but the kernel did not add it.
+                assert!(!hardware.supports(source(0x7777)));
+                let absent = Err(InterfaceError::UnsupportedSource(source(0x7777)));
+                assert_eq!(hardware.start(on, source(0x7777)), absent);
                 assert_eq!(hardware.this_processor(), processor(0, 0));
                 assert_eq!(hardware.active_processors(), Affinity::first(70));
                 hardware.start(on, TIME).unwrap();

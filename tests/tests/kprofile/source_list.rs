@@ -135,7 +135,9 @@ fn a_malformed_entry_ends_the_list_with_an_error_that_says_where() {
     for length in third..third + 0x18 + 2 * "BranchInstructions".len() + 2 {
         assert_eq!(read(&|bytes| bytes.truncate(length)), (2, malformed(third)), "{length:#X}");
     }
-    for length in 0..8 + 0x1A {
+    // The header alone is the list of a machine without a source.
+    assert_eq!(read_source_list(&whole[..8]).count(), 0);
+    for length in (0..8).chain(9..8 + 0x1A) {
         let error = read_source_list(&whole[..length]).collect::<Vec<_>>();
         assert_eq!(error, [Err(SourceListError::Malformed { offset: 8 })]);
     }

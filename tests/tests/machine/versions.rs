@@ -3,8 +3,9 @@
 use pmu::Machine;
 use pmu_amd::Amd64;
 use pmu_core::{
-    CounterId, CounterMemory, CounterSet, CounterSlot, CpuidDump, HalInterface, KProfileSource,
-    NoInterface, PointerWidth, ProfileInterface, Rules, Snapshot, SourceInterface, WindowsVersion,
+    AddedSlot, AddedSource, AddedSources, CounterId, CounterMemory, CounterSet, CounterSlot,
+    CpuidDump, EventSelect, HalInterface, KProfileSource, NoInterface, PointerWidth,
+    ProfileInterface, ProfileSource, Rules, Snapshot, SourceInterface, WindowsVersion,
 };
 use pmu_intel::Emon;
 use pmu_kprofile::WindowsVersion::*;
@@ -19,6 +20,17 @@ macro_rules! recorded {
     ($file:literal) => {
         recorded(include_str!(concat!("../../data/cpuid/", $file)))
     };
+}
+
+/// Adds sources of these values.
+fn added(values: &[u32]) -> &'static AddedSources {
+    let added: &'static AddedSources = Box::leak(Box::new(AddedSources::<[AddedSlot; 3]>::new()));
+    for value in values {
+        let row = ProfileSource::new(*value, "ProfileLater", EventSelect::from_bits(0x3_00C4));
+        let row = AddedSource::new(row, CounterSet::GENERAL);
+        added.add(Box::leak(Box::new(row))).unwrap();
+    }
+    added
 }
 
 /// KPROFILE_SOURCE: "for 64-bit Windows, right from its start with Windows Server 2003 SP1, but only then for
@@ -96,8 +108,10 @@ fn a_source_is_of_the_versions_that_have_it() {
     use HalInterface::{Amd64, Default, Emon};
     for version in VERSIONS {
         for width in WIDTHS {
-            let has =
-                |interface, value| Rules { version, width }.has_source(interface, source(value));
+            let added = added(&[0x25, 0xC0]);
+            let has = |interface, value| {
+                Rules { version, width }.has_source(interface, source(value), added)
+            };
             for interface in [Default, Emon, Amd64] {
                 assert!(has(interface, 0));
             }
@@ -119,6 +133,33 @@ fn a_source_is_of_the_versions_that_have_it() {
     }
 }
 
+/// Above the tables, each value is a source while it is added, and no other value ever is.
+#[test]
+fn a_value_above_the_table_is_a_source_only_while_it_is_added() {
+    let (none, some) = (AddedSources::none(), added(&[0x25, 0xC1, 0x8000]));
+    for version in VERSIONS {
+        for width in WIDTHS {
+            let rules = Rules { version, width };
+            for value in [0x25, 0x26, 0x77, 0xC0, 0xC1, 0x8000, 0x8001, u32::MAX] {
+                let value = source(value);
+                let of_amd = |added| rules.has_source(HalInterface::Amd64, value, added);
+                let of_intel = |added| rules.has_source(HalInterface::Emon, value, added);
+                let is_added = matches!(value.value(), 0x25 | 0xC1 | 0x8000);
+                let expected = is_added && Windows10v1803 <= version;
+                assert!(!of_intel(none), "{rules} {value}");
+                assert_eq!(of_intel(some), expected, "{rules} {value}");
+                if value.value() >= 0xC0 {
+                    assert!(!of_amd(none), "{rules} {value}");
+                    assert_eq!(of_amd(some), expected, "{rules} {value}");
+                }
+                assert!(!rules.has_source(HalInterface::Default, value, some));
+            }
+        }
+    }
+    some.remove(source(0x25)).unwrap();
+    assert!(!x64(Windows11).has_source(HalInterface::Emon, source(0x25), some));
+}
+
 /// The tables are complete: "the Emon-specific profile sources are the complete set", and the Amd64 interface
 /// "continues with many more" after its nine general ones. No other value is a source, unless it was added later.
 #[test]
@@ -131,7 +172,7 @@ fn a_value_that_no_table_has_is_no_source() {
     ];
     for (interface, table, end) in tables {
         for value in (0..end).filter_map(KProfileSource::new) {
-            let has = x64(Windows10v1507).has_source(interface, value);
+            let has = x64(Windows10v1507).has_source(interface, value, AddedSources::none());
             assert_eq!(has, table.contains(&value.value()), "{interface:?} {value}");
         }
     }

@@ -13,6 +13,7 @@ mod frontend;
 mod interrupted;
 mod kept_apart;
 mod latency;
+mod load_sources;
 mod malformed;
 mod neighbors;
 mod refused;

@@ -1,16 +1,19 @@
 //! The driver's control and interrupt path, on passive registers: its writes, its refusals, and its state after a
 //! fault half way through.
 
+use core::sync::atomic::{AtomicU32, Ordering};
+
 use super::support::*;
 use pmu_amd::Amd64;
 use pmu_core::testing::{Access, RecordingMsr, ScriptedMsr};
 use pmu_core::{
-    Availability, Counter, CounterError, CounterMemory, CounterSlot, CounterUnit, DefaultInterface,
-    InterfaceError, KProfileSource, MsrOperation, NtStatus, ProfileInterface, Session,
-    SourceInterface,
+    Availability, Counter, CounterError, CounterMemory, CounterSet, CounterSlot, CounterUnit,
+    DefaultInterface, InterfaceError, KProfileSource, MsrOperation, NtStatus, ProfileInterface,
+    Session, SourceInterface,
 };
 use pmu_intel::Emon;
-use pmu_tests::{FakePlatform, Fault, RegisterFile, amd_processor, intel_processor};
+use pmu_kprofile::compat::source_list::{SOURCE_LIST_CLASS, read_source_list, write_source_list};
+use pmu_tests::{FakePlatform, Fault, RegisterFile, Row, amd_processor, data, intel_processor};
 
 /// Every declared select is loaded with zero first; then each counter is verified.
 #[test]
@@ -191,7 +194,8 @@ fn a_running_timer_takes_up_a_new_interval_when_told() {
     assert_eq!(platform.unmasked.get(), 0, "there are no counters to interrupt");
 }
 
-/// Without memory Emon goes on, with every source unsupported; Amd64 does not.
+/// Without memory Emon goes on, with every source unsupported; Amd64 does not. "Failure to get the memory … causes all
+/// profile sources to be treated as unsupported": by the session, by the machine, and in the kernel's list.
 #[test]
 fn no_memory() {
     let (msr, platform) = (RegisterFile::intel(4, false), FakePlatform::default());
@@ -206,6 +210,32 @@ fn no_memory() {
     assert_eq!(session.counters().without_slot.bits(), 0xF);
     session.shut_down().unwrap();
     assert_eq!(msr.accesses(), 0);
+    let list = || {
+        let mut buffer = [0; 1024];
+        buffer[..4].copy_from_slice(&SOURCE_LIST_CLASS.to_le_bytes());
+        let length = write_source_list(&interface, &mut buffer).unwrap();
+        read_source_list(&buffer[..length]).map(Result::unwrap).count()
+    };
+    for entry in interface.sources() {
+        let (source, unsupported) = (entry.source(), InterfaceError::UnsupportedSource);
+        let information = interface.query(source);
+        assert_eq!(information.availability, Availability::Unsupported, "{source}");
+        assert_eq!(information.interval, 0, "{source}");
+        assert_eq!(interface.set_interval(source, 0x2_0000), Err(unsupported(source)));
+        assert_eq!(interface.set_interval_clamped(source, 1), Err(unsupported(source)));
+    }
+    assert_eq!(list(), 0);
+    // A session of no counters needs no memory, and does not tell.
+    let other = emon(1, 4);
+    let (processor, only) = (intel_processor(1, 4), CounterSet::NONE);
+    other.initialize_only(&processor, only, &msr, &platform, &none).unwrap().shut_down().unwrap();
+    assert!(other.query(TIME).is_supported() && other.query(CYCLES).is_supported());
+    // A processor that has memory has the sources, and so has the machine.
+    let memory = Memory::new();
+    open(&interface, &msr, &platform, &memory).shut_down().unwrap();
+    assert_eq!(list(), interface.sources().len());
+    open(&interface, &msr, &platform, &none).shut_down().unwrap();
+    assert_eq!(list(), interface.sources().len(), "another processor's memory is there");
 
     let (msr, interface) = (RegisterFile::amd(), Amd64::declared());
     let processor = amd_processor(false, 0);
@@ -217,7 +247,9 @@ fn no_memory() {
     assert_eq!(msr.accesses(), 0);
 }
 
-/// With some, the counters that have a slot are used, and the others are named and not touched.
+/// With some, the counters that have a slot are used, and the others are named. "Initially, the Emon profile interface
+/// loads zero into each of the declared Performance Event Select Registers": into theirs, too, and nothing else of them
+/// is touched.
 #[test]
 fn too_little_memory() {
     fn check<I: Claimed>(interface: &I, msr: &RegisterFile, others: [u32; 2]) {
@@ -236,9 +268,10 @@ fn too_little_memory() {
         let full = InterfaceError::NoFreeCounter(source(0x1A));
         assert_eq!(session.start(source(0x1A)), Err(full));
         session.shut_down().unwrap();
-        assert_eq!(others.map(|register| msr.get(register)), [7, 7], "another owner's");
+        let [select, value] = others.map(|register| msr.get(register));
+        assert_eq!((select, value), (0, 7), "a counter without a slot");
     }
-    check(&emon(1, 4), &RegisterFile::intel(4, false), [0xC4, 0x189]);
+    check(&emon(1, 4), &RegisterFile::intel(4, false), [0x189, 0xC4]);
     check(&Amd64::declared(), &RegisterFile::amd(), [0xC001_0003, 0xC001_0007]);
 }
 
@@ -390,5 +423,74 @@ fn a_persistent_fault_is_named_and_the_counter_is_given_up() {
             session.shut_down().unwrap();
             assert_eq!(msr.get(select), 0, "shut-down tries again");
         });
+    });
+}
+
+/// "The generally defined profile sources … that the Emon profile interface can support are just those that map to the
+/// Emon-specific profile sources": what one name sets, the other has. The Amd64 interface's map in the same way.
+#[test]
+fn two_names_of_a_source_have_one_interval() {
+    fn check<I: Claimed>(interface: &I, rows: &[Row<'_>], msr: &RegisterFile, first: u32) {
+        let mut aliases = 0;
+        for row in rows {
+            let Some(canonical) = row.optional("alias_of").map(|of| source(of as u32)) else {
+                continue;
+            };
+            let alias = source(row.number("value") as u32);
+            let (platform, memory) = (FakePlatform::default(), Memory::new());
+            for (at, [set, other]) in [(1, [alias, canonical]), (2, [canonical, alias])] {
+                let units = 0x1_2345 * at;
+                interface.set_interval(set, units.into()).unwrap();
+                assert_eq!(interface.query(other).interval, units, "{set}: {other}");
+                let clamped = interface.set_interval_clamped(set, 1).unwrap().get();
+                assert_eq!(interface.query(other).interval, clamped, "{set}: {other}");
+                interface.set_interval(set, units.into()).unwrap();
+                // The counter of the other name counts it.
+                let mut session = open(interface, msr, &platform, &memory);
+                session.start(other).unwrap();
+                assert_eq!(session.query(other).interval, units);
+                let value = msr.get(first) as u32;
+                assert_eq!(value, units.wrapping_neg(), "{set}: {other}");
+                session.shut_down().unwrap();
+            }
+            aliases += 1;
+        }
+        assert!(aliases >= 5, "{aliases}");
+        // Other sources keep theirs.
+        assert_eq!(interface.query(source(0x1B)).interval, 0x1_0000);
+        assert_eq!(interface.query(TIME).interval, 10_000);
+    }
+    let (intel, amd) = (data!("emon_sources.csv"), data!("amd64_sources.csv"));
+    check(&emon(1, 4), &intel, &RegisterFile::intel(4, false), 0xC1);
+    check(&Amd64::declared(), &amd, &RegisterFile::amd(), 0xC001_0004);
+}
+
+/// Two tasks set the interval by two names at once: afterwards each counter has the interval that a query returns.
+#[test]
+fn names_that_two_tasks_set_at_once_do_not_part() {
+    let interface = emon(1, 4);
+    let [alias, canonical] = [0x02, 0x1A].map(source);
+    let cell = |name| interface.row(name).and_then(|row| interface.interval_cell(row)).unwrap();
+    let turn = AtomicU32::new(0);
+    // Waits until both tasks have come as often.
+    let meet = |times: u32| {
+        turn.fetch_add(1, Ordering::SeqCst);
+        while turn.load(Ordering::SeqCst) < 2 * times {
+            core::hint::spin_loop();
+        }
+    };
+    let set_often = |name, first: u64| {
+        for round in 0..20_000 {
+            meet(2 * round + 1);
+            interface.set_interval(name, first + u64::from(round)).unwrap();
+            meet(2 * round + 2);
+            let set = interface.query(name).interval;
+            let cells = [alias, canonical].map(|name| cell(name).load(Ordering::Relaxed));
+            assert_eq!(cells, [set, set], "{round}");
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| set_often(alias, 0x1_0000));
+        set_often(canonical, 0x10_0000);
     });
 }

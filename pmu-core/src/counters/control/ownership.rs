@@ -157,6 +157,13 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         if verified.is_empty() { Err(CounterError::Unresponsive) } else { Ok(verified) }
     }
 
+    /// Clears the selects of general counters that the session does not use. A select that faults stays as it is.
+    pub(crate) fn clear_selects(&self, counters: CounterSet) {
+        for counter in (counters & CounterSet::GENERAL).iter() {
+            let _ = self.set_control(&self.registers(counter), 0);
+        }
+    }
+
     /// Writes a different value to each counter, then reads all of them back both ways. This finds registers that
     /// ignore writes, and two addresses of one register. RDPMC comes second: an emulator without counters, to which
     /// RDPMC is an undefined opcode, is found out by RDMSR.
