@@ -243,7 +243,7 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
             Event::Clock => Unit::Nanoseconds,
             Event::Raw(_) => Unit::Events,
         };
-        let sampled = statistics.seen * interval;
+        let sampled = statistics.seen.saturating_mul(interval);
         // The kernel counts for the selected and the others together.
         let counted = consumed;
         let consumed = consumed.filter(|_| self.selection == Selection::default());
@@ -392,7 +392,7 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
                 return Some((part.map_or(Path::new(KERNEL), |(part, _)| &part.path), address));
             }
             let (mapping, _) = mappings.iter().find(|(mapping, _)| mapping.has(address))?;
-            Some((&*mapping.path, address - mapping.start + mapping.file_offset))
+            Some((&*mapping.path, mapping.offset(address)))
         };
         let calls = sample.callers.iter().copied();
         let places = core::iter::once(sample.pc).chain(calls).map_while(place);
