@@ -79,6 +79,20 @@ fn a_count_beyond_its_sections_room_is_an_error_and_is_not_allocated() {
     }
 }
 
+/// Of such a size the library would take the name's length from elsewhere.
+#[test]
+fn attributes_of_a_size_that_no_kernel_has_are_an_error_and_do_not_shift_what_follows() {
+    let attributes = feature(WHOLE, EVENTS) + 8;
+    for bytes in [65_u32, 71, 73, 100, 111, 121, 127] {
+        let mut changed = WHOLE.to_vec();
+        changed[attributes + 4..attributes + 8].copy_from_slice(&bytes.to_le_bytes());
+        let output = report("hostile-attributes.data", &changed);
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{bytes}: {complaint}");
+        assert!(complaint.contains("damaged recording"), "{bytes}: {complaint}");
+    }
+}
+
 /// Without the section of names, the events are those of the header: of today's files, or, with their names, of old
 /// ones.
 #[test]

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use clap::{Parser, value_parser};
 
 use super::call_graph::CallGraph;
+use super::error::Error;
 use super::files::Files;
+use super::output_file;
 use super::perf::Target;
 use super::perf_data::writer::Facts;
 use super::report::Run;
@@ -120,6 +122,15 @@ impl Arguments {
             command: std::env::args_os().map(|word| word.to_string_lossy().into()).collect(),
         };
         Some((self.output.clone()?, facts))
+    }
+
+    /// Checks that all files can be written, and changes nothing there.
+    pub(super) fn check_places(&self) -> Result<(), Error> {
+        if let Some(path) = &self.output {
+            let at_fault = |error| Error::File { path: path.to_string_lossy().into(), error };
+            output_file::check_recording(path).map_err(at_fault)?;
+        }
+        self.files.check()
     }
 
     pub(super) fn selection(&self) -> Selection {

@@ -78,7 +78,7 @@ fn profile(arguments: &Arguments) -> Result<u8, Error> {
     }
     let (source, interval) = source_and_interval(arguments, &machine, target.is_some())?;
     // Before all else: a profile should not be lost for want of a place.
-    arguments.files.check()?;
+    arguments.check_places()?;
     signals::catch().map_err(Error::Signals)?;
     let profiled = match target {
         None => {
@@ -292,7 +292,7 @@ fn kernel(arguments: &Arguments, target: Target) -> Kernel {
 
 /// Profiles by a recording.
 fn replayed(arguments: &Arguments, input: &Path) -> Result<Profiled, Error> {
-    arguments.files.check()?;
+    arguments.check_places()?;
     let progress = Progress::new(arguments.quiet);
     let (selection, call_graph) = (arguments.selection(), arguments.call_graph);
     let (outcome, facts, source) =

@@ -148,9 +148,7 @@ impl fmt::Display for Error {
                 f,
                 "profile timer: {error}; raise `ulimit -i`, or profile a COMMAND, which needs none"
             ),
-            Self::Recording(error) => {
-                write!(f, "the recording: {error}; what was written is of no use")
-            }
+            Self::Recording(error) => write!(f, "the recording is not complete: {error}"),
             Self::Ended(_) => {
                 f.write_str("ended at once, as it was asked again: there is no profile")
             }

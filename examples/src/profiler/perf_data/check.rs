@@ -16,6 +16,10 @@ const MOST_EVENTS: u64 = 1 << 16;
 const FEWEST_ATTRIBUTES: u64 = 64;
 const MOST_ATTRIBUTES: u64 = 4096;
 
+/// Each version's bytes, `PERF_ATTR_SIZE_VER0` and so on. Of other sizes below the last one the library reads as many as
+/// of the version before, and what follows from another place.
+const ATTRIBUTES: [usize; 8] = [64, 72, 80, 96, 104, 112, 120, 128];
+
 /// The kinds of records that are refused: `PERF_RECORD_AUXTRACE`, `_COMPRESSED` and `_COMPRESSED2`.
 const AUXTRACE: u32 = 71;
 const COMPRESSED: u32 = 81;
@@ -47,7 +51,7 @@ pub(super) fn check(file: &File) -> io::Result<()> {
     }
     let with_place = word(2);
     if !(FEWEST_ATTRIBUTES..=MOST_ATTRIBUTES + SECTION_BYTES).contains(&with_place) {
-        return wrong("a damaged recording: an event's attributes have a size that none can have");
+        return wrong(NO_ATTRIBUTES);
     }
     // Names of events are those of old files, whose events have the place of their numbers beside their attributes.
     check_events(file, attributes, with_place, size)?;
@@ -92,9 +96,12 @@ fn check_events(file: &File, events: Section, each: u64, size: u64) -> io::Resul
     }
     let mut left = MOST_BYTES;
     for number in 0..events.size / each {
-        let last = events.place + (number + 1) * each - SECTION_BYTES;
-        let place = Section { place: last, size: SECTION_BYTES }.read(file)?;
-        let numbers = Section::at(&place, 0).filter(|numbers| numbers.is_in(size));
+        let event = Section { place: events.place + number * each, size: each }.read(file)?;
+        let (attributes, numbers) = event.split_at(event.len() - SECTION_BYTES as usize);
+        if !are_attributes(attributes) {
+            return wrong(NO_ATTRIBUTES);
+        }
+        let numbers = Section::at(numbers, 0).filter(|numbers| numbers.is_in(size));
         match numbers.and_then(|numbers| left.checked_sub(numbers.size)) {
             Some(rest) => left = rest,
             None => return wrong("a damaged recording: an event's numbers are not in the file"),
@@ -140,9 +147,18 @@ fn are_descriptions(bytes: &[u8]) -> Option<()> {
     }
     for _ in 0..events {
         let (numbers, name) = number(rest.get(attributes..)?)?;
+        if !are_attributes(&rest[..attributes]) {
+            return None;
+        }
         rest = skip_text(name)?.get(numbers.checked_mul(8)?..)?;
     }
     Some(())
+}
+
+/// Returns whether attributes tell a size that they can have, in their second word, and have room for it.
+fn are_attributes(bytes: &[u8]) -> bool {
+    let told = bytes.get(4..).and_then(number).map_or(0, |(told, _)| told);
+    told <= bytes.len() && (told > ATTRIBUTES[7] || ATTRIBUTES.contains(&told))
 }
 
 /// Checks the section of a list of texts: their number, and each.
@@ -172,6 +188,9 @@ fn number(bytes: &[u8]) -> Option<(usize, &[u8])> {
 fn word(bytes: &[u8], place: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(place..)?.first_chunk()?))
 }
+
+const NO_ATTRIBUTES: &str =
+    "a damaged recording: an event's attributes have a size that none can have";
 
 fn wrong(reason: &str) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::InvalidData, reason.to_owned()))
