@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     match print(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            eprintln!("events: {message}");
+            output::complain("events", &message);
             ExitCode::from(2)
         }
     }

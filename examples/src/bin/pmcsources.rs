@@ -65,7 +65,7 @@ fn main() -> ExitCode {
     match list(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            eprintln!("pmcsources: {message}");
+            output::complain("pmcsources", &message);
             ExitCode::from(2)
         }
     }

@@ -27,6 +27,7 @@ use super::workload::PARTS;
 use super::{attach, command, owner, replay, signals};
 use crate::catalog::{self, NoEvent};
 use crate::machine::{FindError, Machine, Source};
+use crate::untrusted::visible;
 use crate::{listing, output};
 
 /// The program.
@@ -34,7 +35,7 @@ pub fn main() -> ExitCode {
     match profile(&Arguments::parse_from(words(std::env::args_os()))) {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
-            eprintln!("profile: {error}");
+            output::complain("profile", &error);
             ExitCode::from(error.exit_status())
         }
     }
@@ -97,10 +98,12 @@ fn profile(arguments: &Arguments) -> Result<u8, Error> {
 fn tell(arguments: &Arguments, profiled: Profiled) -> Result<u8, Error> {
     let Profiled { mut report, status, if_empty, recorded } = profiled;
     report.width = output::terminal_width();
+    report.notes.iter_mut().for_each(|note| *note = visible(note).into_owned());
     if let Some((samples @ 1.., bytes)) = recorded {
         let file = arguments.output.as_deref().unwrap_or(Path::new("")).display();
-        eprintln!("profile: {samples} samples, {:.1} MB in {file}", bytes as f64 / 1e6);
-        report.notes.iter().for_each(|note| eprintln!("profile: {note}"));
+        let text = format!("{samples} samples, {:.1} MB in {file}", bytes as f64 / 1e6);
+        output::complain("profile", &text);
+        report.notes.iter().for_each(|note| output::complain("profile", note));
         return Ok(status);
     }
     let text = if arguments.json {
@@ -119,13 +122,13 @@ fn tell(arguments: &Arguments, profiled: Profiled) -> Result<u8, Error> {
     }
     // The form of the profile has no place for these.
     if empty || arguments.csv && arguments.target().is_some() {
-        eprintln!("profile: consumed {}", report.describe_consumed());
-        report.notes.iter().for_each(|note| eprintln!("profile: {note}"));
+        output::complain("profile", &format!("consumed {}", report.describe_consumed()));
+        report.notes.iter().for_each(|note| output::complain("profile", note));
     }
     match status {
         0 if empty => Err(Error::NoSamples(if_empty)),
         _ if empty => {
-            eprintln!("profile: {if_empty}");
+            output::complain("profile", &if_empty);
             Ok(status)
         }
         _ => Ok(status),

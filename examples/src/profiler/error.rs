@@ -9,6 +9,7 @@ use pmu_kprofile::{CreateError, ProfileError};
 use super::no_samples::NoSamples;
 use super::perf::setting::Setting;
 use crate::machine::FindError;
+use crate::untrusted::visible;
 
 /// A reason for which the profiler could not do its work.
 #[derive(Debug)]
@@ -136,12 +137,20 @@ impl fmt::Display for Error {
                  COMMAND) needs none."
             ),
             Self::Command { program, error } if error.kind() == io::ErrorKind::NotFound => {
-                write!(f, "{program}: {error}; give a path, or a program in a folder of PATH")
+                write!(
+                    f,
+                    "{}: {error}; give a path, or a program in a folder of PATH",
+                    visible(program)
+                )
             }
             Self::Command { program, error } if error.kind() == io::ErrorKind::PermissionDenied => {
-                write!(f, "{program}: {error}; it must be a file with the permission to execute it")
+                write!(
+                    f,
+                    "{}: {error}; it must be a file with the permission to execute it",
+                    visible(program)
+                )
             }
-            Self::Command { program, error } => write!(f, "{program}: {error}"),
+            Self::Command { program, error } => write!(f, "{}: {error}", visible(program)),
             Self::Create(error) => write!(f, "profile object: {error}; try another --interval"),
             Self::Profile(error) => write!(f, "profile object: {error}; try another --source"),
             Self::Timer(error) => write!(
@@ -154,7 +163,11 @@ impl fmt::Display for Error {
             }
             Self::Signals(error) => write!(f, "signals: {error}"),
             Self::File { path, error } => {
-                write!(f, "{path}: {error}; choose another file, or make its folder writable")
+                write!(
+                    f,
+                    "{}: {error}; choose another file, or make its folder writable",
+                    visible(path)
+                )
             }
             Self::NoProcess(process) => {
                 write!(f, "no process has the number {process}; `ps -e` lists those that are there")

@@ -6,6 +6,7 @@ use core::time::Duration;
 
 use super::call_stacks::Thread;
 use super::report::consumed::Unit;
+use crate::untrusted::visible;
 
 /// The number of threads that are named.
 const NAMED: usize = 5;
@@ -76,7 +77,7 @@ impl fmt::Display for NoSamples {
                 }
                 let named = threads.iter().take(NAMED);
                 let named: Vec<_> =
-                    named.map(|(name, number)| format!("{name} ({number})")).collect();
+                    named.map(|(name, number)| format!("{} ({number})", visible(name))).collect();
                 write!(f, "sampled were {}", named.join(", "))?;
                 match threads.len().saturating_sub(NAMED) {
                     0 => Ok(()),

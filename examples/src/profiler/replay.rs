@@ -13,6 +13,7 @@ use super::sampling::Sampling;
 use super::sampling::outcome::Outcome;
 use super::sampling::selection::Selection;
 use crate::machine::{Machine, Source};
+use crate::untrusted::visible;
 
 /// Profiles by a recording, and tells `progress` now and then what became of its samples so far.
 ///
@@ -41,7 +42,7 @@ pub fn run(
 /// Returns the source that a recorded event stands for.
 fn source(facts: &Recorded) -> Option<Source> {
     let mut source = Machine::with_interface(Emon::declared()).find("Timer").ok()?;
-    source.name = Box::leak(facts.event.clone().into_boxed_str());
+    source.name = Box::leak(visible(&facts.event).into_owned().into_boxed_str());
     if !facts.is_time {
         // Beside all numbers of tables.
         source.id = KProfileSource::new(u32::MAX).unwrap_or(KProfileSource::TOTAL_CYCLES);

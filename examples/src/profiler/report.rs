@@ -15,6 +15,7 @@ use super::graph::{Graph, label};
 use super::histogram::Histogram;
 use super::symbols::Symbols;
 use crate::elf::Function as Place;
+use crate::untrusted::visible;
 use consumed::{Consumed, Unit};
 
 /// A run's profile.
@@ -94,7 +95,7 @@ pub struct BucketHits {
 impl Report {
     /// Sums the buckets up by function. `expected` knows what a function's share should be.
     pub fn new(
-        run: Run,
+        mut run: Run,
         statistics: Statistics,
         consumed: Option<Consumed>,
         histograms: &[Histogram],
@@ -102,6 +103,9 @@ impl Report {
         mut symbols: Symbols,
         expected: impl Fn(&str) -> Option<f64>,
     ) -> Self {
+        for text in [&mut run.subject, &mut run.processor] {
+            *text = visible(text).into_owned();
+        }
         let total = statistics.seen.max(1) as f64;
         let mut tallies: HashMap<(usize, Place), Tally> = HashMap::new();
         // The same file may be mapped in several parts: a module is a path.

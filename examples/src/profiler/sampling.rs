@@ -31,6 +31,7 @@ use super::perf_map;
 use super::report::consumed::{Consumed, Unit};
 use super::unwind::Unwinding;
 use crate::machine::Source;
+use crate::untrusted::visible;
 use hardware::Hardware;
 use outcome::Outcome;
 use process::{Object, Process};
@@ -250,7 +251,7 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
         let (mut stacks, names) = (self.stacks, self.names);
         let name = |process, thread| {
             let name = names.get(&(process, thread)).or(names.get(&(process, process)));
-            name.cloned().unwrap_or_default()
+            name.map_or_else(String::new, |name| visible(name).into_owned())
         };
         stacks.name_threads(name);
         let mut left_out: Vec<_> = self.left_out.into_iter().collect();

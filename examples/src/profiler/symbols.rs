@@ -12,7 +12,7 @@ use crate::elf::identity::Identity;
 use crate::elf::lines::SourceFrame;
 use crate::elf::parts::LARGEST;
 use crate::elf::{File, Function};
-use crate::untrusted::{self, Owner};
+use crate::untrusted::{self, Owner, visible};
 
 /// The symbols of files, read when first needed.
 #[derive(Default)]
@@ -81,14 +81,20 @@ impl Symbols {
         let file = self.file(path)?;
         let frames = file.source_frames(file.address(file_offset)?).into_iter();
         let frame = |SourceFrame { name, line }| {
-            let line = line.and_then(|(path, line)| Some((path, line?)));
-            Frame { name: name.unwrap_or("[inlined]".into()), line, inlined: true }
+            let line = line.and_then(|(path, line)| Some((visible(&path).into_owned(), line?)));
+            let name = name.unwrap_or("[inlined]".into());
+            Frame { name: visible(&name).into_owned(), line, inlined: true }
         };
         Some(frames.map(frame).collect())
     }
 
     /// The function at an offset in a file, and the distance from its start.
     pub fn function(&mut self, path: &Path, file_offset: u64) -> (Function, u64) {
+        let (Function { name, start }, distance) = self.named(path, file_offset);
+        (Function { name: visible(&name).into_owned(), start }, distance)
+    }
+
+    fn named(&mut self, path: &Path, file_offset: u64) -> (Function, u64) {
         if path.starts_with(KERNEL)
             && let Some(kernel) = Kallsyms::running()
             && let Some((start, name)) = kernel.function(path, file_offset)
@@ -118,10 +124,11 @@ impl Symbols {
         // The last frame is the function's own; those before it were inlined into it.
         let own = file.source_frames(file.address(file_offset)?).pop()?;
         let (path, line) = own.line?;
-        let name = Path::new(&path).file_name()?.to_string_lossy().into_owned();
+        let name = Path::new(&path).file_name()?.to_string_lossy();
+        let name = visible(&name);
         Some(match line {
             Some(line) => format!("{name}:{line}"),
-            None => name,
+            None => name.into_owned(),
         })
     }
 
@@ -140,15 +147,16 @@ impl Symbols {
 /// A file's name in brackets, as what has no symbol is called.
 pub fn module_name(path: &Path) -> String {
     let label = path.to_string_lossy();
+    let label = visible(&label);
     match path.file_name() {
         // A module of the kernel.
         Some(name) if path.starts_with(KERNEL) && path != Path::new(KERNEL) => {
-            format!("[{}]", name.to_string_lossy())
+            format!("[{}]", visible(&name.to_string_lossy()))
         }
         // Memory of no file has a label: `[vdso]`, and `//anon` for memory of no file, or none.
         _ if label.starts_with('[') => label.into_owned(),
         Some(_) if label.starts_with("//anon") => "[anonymous memory]".into(),
-        Some(name) => format!("[{}]", name.to_string_lossy()),
+        Some(name) => format!("[{}]", visible(&name.to_string_lossy())),
         None => "[anonymous memory]".into(),
     }
 }

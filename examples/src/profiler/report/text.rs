@@ -152,9 +152,8 @@ fn shorten(name: &str) -> String {
 
 /// A name, cut if it has more characters than there is room for.
 fn shorten_to(name: &str, room: usize) -> String {
-    let name = name.replace(char::is_control, "\u{FFFD}");
     if name.chars().count() <= room {
-        return name;
+        return name.into();
     }
     name.chars().take(room - 1).chain(['…']).collect()
 }
@@ -180,7 +179,6 @@ mod tests {
     fn a_name_takes_no_more_room_than_there_is() {
         assert_eq!(shorten_to("core::ptr::read", 15), "core::ptr::read");
         assert_eq!(shorten_to("core::ptr::read", 14), "core::ptr::re…");
-        assert_eq!(shorten_to("a\u{1b}b", 3), "a\u{FFFD}b");
     }
 
     #[test]
