@@ -380,7 +380,7 @@ fn report(run: Run, outcome: Outcome, notes: Vec<String>, call_graph: CallGraph)
     let histograms = &outcome.histograms;
     let mut report =
         Report::new(run, statistics, consumed, histograms, outcome.stacks, symbols, |_| None);
-    report.notes = all_notes;
+    report.notes.splice(..0, all_notes);
     report.notes.extend(call_graph.remedy(report.graph.alone()));
     report
 }

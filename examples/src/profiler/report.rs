@@ -181,7 +181,7 @@ impl Report {
             share: 0.0,
             expected: None,
         }));
-        let notes = Vec::new();
+        let notes = symbols.note().into_iter().collect();
         Self {
             run,
             statistics,
