@@ -59,7 +59,14 @@ pub enum Error {
     Ended(libc::c_int),
     /// The actions of signals could not be set.
     Signals(io::Error),
-    /// A file could not be read or written.
+    /// A recording could not be read, or is none.
+    Read {
+        /// Its path.
+        path: String,
+        /// The reason.
+        error: io::Error,
+    },
+    /// A file could not be written.
     File {
         /// Its path.
         path: String,
@@ -162,13 +169,16 @@ impl fmt::Display for Error {
                 f.write_str("ended at once, as it was asked again: there is no profile")
             }
             Self::Signals(error) => write!(f, "signals: {error}"),
-            Self::File { path, error } => {
-                write!(
-                    f,
-                    "{}: {error}; choose another file, or make its folder writable",
-                    visible(path)
-                )
+            Self::Read { path, error } if error.kind() == io::ErrorKind::NotFound => {
+                write!(f, "{}: {error}; `profile record` makes a recording", visible(path))
             }
+            Self::Read { path, error } => write!(f, "{}: {error}", visible(path)),
+            Self::File { path, error } if error.raw_os_error() == Some(libc::EACCES) => write!(
+                f,
+                "{}: {error}; choose another file, or make its folder writable",
+                visible(path)
+            ),
+            Self::File { path, error } => write!(f, "{}: {error}", visible(path)),
             Self::NoProcess(process) => {
                 write!(f, "no process has the number {process}; `ps -e` lists those that are there")
             }

@@ -25,7 +25,7 @@ pub fn run(
     call_graph: CallGraph,
     progress: impl Fn(Statistics),
 ) -> Result<(Outcome, Recorded, Source), Error> {
-    let failed = |error| Error::File { path: path.to_string_lossy().into(), error };
+    let failed = |error| Error::Read { path: path.to_string_lossy().into(), error };
     let reader = Reader::open(path).map_err(failed)?;
     let facts = reader.facts.clone();
     let source = source(&facts).ok_or(Error::NotX86)?;
