@@ -2,6 +2,7 @@
 //! goes through the interrupt dispatch of `pmu-kprofile` into buckets.
 
 pub mod ahead;
+pub mod anonymous;
 mod arguments;
 pub mod attach;
 pub mod builtin;

@@ -23,7 +23,7 @@ use super::report::{Report, Run, machine};
 use super::sampling::outcome::Outcome;
 use super::symbols::Symbols;
 use super::workload::PARTS;
-use super::{attach, command, owner, replay, signals};
+use super::{anonymous, attach, command, owner, replay, signals};
 use crate::catalog::{self, NoEvent};
 use crate::machine::{FindError, Machine, Source};
 use crate::untrusted::visible;
@@ -182,6 +182,9 @@ fn source_and_interval(
     Ok((source, interval))
 }
 
+/// What is said of a recording whose samples have no callers.
+const NO_CHAINS: &str = "a recording without call chains: `profile record` makes one with them, as does `perf record -g`";
+
 /// Says that a name is neither a source's nor an event's.
 fn not_found(machine: &Machine, wanted: &str, error: NoEvent) -> Error {
     let software = Machine::with_interface(Emon::declared());
@@ -308,17 +311,22 @@ fn replayed(arguments: &Arguments, input: &Path) -> Result<Profiled, Error> {
         false => (Unit::Events, format!("{} events", facts.period)),
     };
     let run = Run {
-        processor: facts.processor,
+        processor: facts.processor.clone(),
         interface: "that of the recording".into(),
         source: source.name,
         interval,
         each: facts.period,
         unit,
         start: start.unwrap_or_default().as_nanos() as u64,
-        subject: facts.command,
+        subject: facts.command.clone(),
     };
     let if_empty = not_selected(arguments, &outcome).unwrap_or(NoSamples::Short(unit));
-    let report = report(run, outcome, Vec::new(), call_graph);
+    // Where there are no chains, nothing lacks frame pointers.
+    let (way, notes) = match facts.has_callers || call_graph == CallGraph::None {
+        true => (call_graph, Vec::new()),
+        false => (CallGraph::None, vec![NO_CHAINS.into()]),
+    };
+    let report = report(run, outcome, notes, way);
     Ok(Profiled { report, status: 0, if_empty, recorded: None })
 }
 
@@ -362,7 +370,8 @@ fn attach_to(
         }
         error => error,
     })?;
-    let if_empty = not_selected(arguments, &outcome).unwrap_or(NoSamples::Short(run.unit));
+    let short = || NoSamples::of_processes(&arguments.sampling.pid, run.unit);
+    let if_empty = not_selected(arguments, &outcome).unwrap_or_else(short);
     let recorded = outcome.recorded;
     let report = report(run, outcome, Vec::new(), arguments.of_all.call_graph);
     Ok(Profiled { report, status: 0, if_empty, recorded })
@@ -383,7 +392,9 @@ fn report(run: Run, outcome: Outcome, notes: Vec<String>, call_graph: CallGraph)
     let mut report =
         Report::new(run, statistics, consumed, histograms, outcome.stacks, symbols, |_| None);
     report.notes.splice(..0, all_notes);
-    report.notes.extend(call_graph.remedy(report.graph.alone()));
+    let remedy = || call_graph.remedy(report.graph.alone());
+    let advice = anonymous::advice(&report).or_else(remedy);
+    report.notes.extend(advice);
     report
 }
 

@@ -13,6 +13,7 @@ use pmu_kprofile::Statistics;
 use super::call_stacks::{CallStacks, MISSED};
 use super::graph::{Graph, label};
 use super::histogram::Histogram;
+use super::perf_map;
 use super::symbols::Symbols;
 use crate::elf::Function as Place;
 use crate::untrusted::visible;
@@ -111,13 +112,20 @@ impl Report {
         // The same file may be mapped in several parts: a module is a path.
         let mut modules: Vec<&Histogram> = Vec::new();
         for histogram in histograms {
-            let known = modules.iter().position(|module| module.path == histogram.path);
+            // What a compiler made again, or in another process, is a function of the same name.
+            let is_compiled = perf_map::is_anonymous(&histogram.path);
+            let known = modules.iter().position(|module| {
+                module.path == histogram.path || is_compiled && perf_map::is_anonymous(&module.path)
+            });
             let module = known.unwrap_or_else(|| {
                 modules.push(histogram);
                 modules.len() - 1
             });
             for (file_offset, samples) in histogram.hits() {
-                let (place, offset) = symbols.function(&histogram.path, file_offset);
+                let (mut place, offset) = symbols.function(&histogram.path, file_offset);
+                if is_compiled {
+                    place.start = 0;
+                }
                 let tally = tallies.entry((module, place)).or_default();
                 tally.samples += samples;
                 tally.bucket_bytes = histogram.bucket.bytes();

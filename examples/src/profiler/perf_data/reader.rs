@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use linux_perf_data::linux_perf_event_reader::{
-    AttrFlags, PerfEventAttr, PerfEventType, SamplingPolicy,
+    AttrFlags, PerfEventAttr, PerfEventType, SampleFormat, SamplingPolicy,
 };
 use linux_perf_data::{PerfFile, PerfFileReader, PerfFileRecord, PerfRecordIter};
 use perf_event_open_sys::bindings::perf_event_attr;
@@ -56,6 +56,8 @@ pub struct Recorded {
     pub is_time: bool,
     /// The distance between two samples.
     pub period: u64,
+    /// Set if its samples have call chains, or copies of stacks.
+    pub has_callers: bool,
     /// The processor's name.
     pub processor: String,
     /// The command line.
@@ -88,6 +90,10 @@ impl Reader {
                 SamplingPolicy::Frequency(hertz) if is_time => 1_000_000_000 / hertz.max(1),
                 _ => 1,
             },
+            has_callers: event
+                .attributes()
+                .sample_format
+                .intersects(SampleFormat::CALLCHAIN | SampleFormat::STACK_USER),
             processor: text(file.cpu_desc()),
             command: file.cmdline().ok().flatten().unwrap_or_default().join(" "),
         };
