@@ -1,11 +1,11 @@
-//! What another user chose: text that is printed, and files that are opened.
+//! Text and files of other users: printing the one, opening the other.
 //!
-//! Names of threads and functions, arguments, paths and strings of files are any text. What would move a terminal's
-//! cursor, or turn the direction of writing around, is made visible wherever such a text is taken in for printing.
+//! Names of threads and functions, arguments, paths and strings of files are any text. Characters that would move a
+//! terminal's cursor, or change the direction of writing, are made visible.
 //!
-//! Files that another user may have placed: map files of JIT compilers, separate files of symbols, programs
-//! that other users run. A name may lead to a FIFO, which blocks, a device, which acts or never ends, another user's file, or a file of any
-//! size. Each such file is opened here.
+//! Other users may have placed map files of JIT compilers, separate files of symbols, and programs. A name may lead to a
+//! FIFO, which blocks, a device, which acts or never ends, another user's file, or a file of any size. Each such file is
+//! opened here.
 
 use std::borrow::Cow;
 use std::fs::File;

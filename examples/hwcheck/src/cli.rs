@@ -254,8 +254,8 @@ fn machine(arguments: &Arguments) -> Result<Box<dyn Machine>, Failure> {
     Ok(Box::new(open()?))
 }
 
-/// Checks what forbids a run that writes, by the kernel's files and by reading registers, where the user is to be asked;
-/// the run itself checks it in any case.
+/// Checks that nothing forbids a run that writes, by the kernel's files and by reading registers, where the user is to
+/// be asked; the run itself checks it in any case.
 fn check_machine(arguments: &Arguments, machine: &dyn Machine) -> Result<(), Failure> {
     if !arguments.read_only && !arguments.yes {
         check_kernel(machine.root())?;

@@ -82,7 +82,7 @@ enum Word {
     },
 }
 
-/// What is sampled, and by what.
+/// The target and the source of the samples.
 #[derive(Args, Default)]
 pub(super) struct Sampling {
     /// The source of the interrupts: a profile source's number or name, in any case (see --list), or the name
@@ -117,7 +117,7 @@ pub(super) struct Sampling {
     pub(super) command: Vec<OsString>,
 }
 
-/// What is said of a profile and of a recording.
+/// Options of a profile and of a recording.
 #[derive(Args)]
 pub(super) struct OfAll {
     /// Callers of each sample. The built-in workload knows frame pointers alone.

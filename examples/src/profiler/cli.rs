@@ -182,7 +182,7 @@ fn source_and_interval(
     Ok((source, interval))
 }
 
-/// What is said of a recording whose samples have no callers.
+/// The note on a recording whose samples have no callers.
 const NO_CHAINS: &str = "a recording without call chains: `profile record` makes one with them, as does `perf record -g`";
 
 /// Says that a name is neither a source's nor an event's.
@@ -321,7 +321,7 @@ fn replayed(arguments: &Arguments, input: &Path) -> Result<Profiled, Error> {
         subject: facts.command.clone(),
     };
     let if_empty = not_selected(arguments, &outcome).unwrap_or(NoSamples::Short(unit));
-    // Where there are no chains, nothing lacks frame pointers.
+    // Without chains, no code is at fault for missing frame pointers.
     let (way, notes) = match facts.has_callers || call_graph == CallGraph::None {
         true => (call_graph, Vec::new()),
         false => (CallGraph::None, vec![NO_CHAINS.into()]),

@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(histograms.of(&mapping("b", 0, 0x10_0000)).bucket.log2(), 2);
         let bytes: usize = histograms.all.iter().map(|one| 4 * one.counters.len()).sum();
         assert!(bytes <= (1 << 30) + (64 << 20), "{bytes}");
-        // What is usual has the smallest buckets all the same.
+        // Usual mappings have the smallest buckets all the same.
         let mut histograms = Histograms::default();
         for number in 1..=100 {
             let one = histograms.of(&mapping("a", 0, 0x10_0000 + number * 0x1000));

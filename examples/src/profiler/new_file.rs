@@ -1,7 +1,7 @@
-//! A file that takes its place when it is whole: until then it is beside it, under a name that nobody knows, and its
-//! user's alone.
+//! A file that takes its place when it is whole. Until then it is beside its place, under a random name, readable by its
+//! user alone.
 //!
-//! Who else may write in the folder can have placed anything under the names that are used. A name is only created where
+//! Another user who may write in the folder can have placed anything under these names. So a name is only created where
 //! there is none, and renamed, which follows no link and opens nothing.
 
 use core::hash::{BuildHasher, Hasher};
@@ -12,7 +12,7 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// What a file has in it may be other users' secrets, from their programs' stacks.
+/// The mode of a new file: samples may have other users' secrets, from their programs' stacks.
 const MODE: u32 = 0o600;
 
 /// The names that are tried.
@@ -42,7 +42,7 @@ impl NewFile {
             name.push(format!(".{:016x}", RandomState::new().build_hasher().finish()));
             let path = place.with_file_name(name);
             let mut options = OpenOptions::new();
-            // What is created anew is neither a link's target nor a FIFO.
+            // A new file is neither a link's target nor a FIFO.
             match options.write(true).create_new(true).mode(MODE).open(&path) {
                 Ok(file) => return Ok(Self { file, path, place: place.into(), stays: false }),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {

@@ -112,7 +112,7 @@ impl Report {
         // The same file may be mapped in several parts: a module is a path.
         let mut modules: Vec<&Histogram> = Vec::new();
         for histogram in histograms {
-            // What a compiler made again, or in another process, is a function of the same name.
+            // Code that a JIT compiler made again, or in another process, is a function of the same name.
             let is_compiled = perf_map::is_anonymous(&histogram.path);
             let known = modules.iter().position(|module| {
                 module.path == histogram.path || is_compiled && perf_map::is_anonymous(&module.path)

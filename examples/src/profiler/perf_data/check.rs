@@ -16,8 +16,8 @@ const MOST_EVENTS: u64 = 1 << 16;
 const FEWEST_ATTRIBUTES: u64 = 64;
 const MOST_ATTRIBUTES: u64 = 4096;
 
-/// Each version's bytes, `PERF_ATTR_SIZE_VER0` and so on. Of other sizes below the last one the library reads as many as
-/// of the version before, and what follows from another place.
+/// The bytes of each version, `PERF_ATTR_SIZE_VER0` and so on. Of another size below the last one, the library reads as
+/// many bytes as the version before has, and continues at a wrong place.
 const ATTRIBUTES: [usize; 8] = [64, 72, 80, 96, 104, 112, 120, 128];
 
 /// The kinds of records that are refused: `PERF_RECORD_AUXTRACE`, `_COMPRESSED` and `_COMPRESSED2`.
